@@ -1,5 +1,4 @@
-//! What a refusal is to a client: the one mapping from why something was not done to an error
-//! response.
+//! The mapping from refusals to error responses.
 
 use http::StatusCode;
 
@@ -73,7 +72,7 @@ impl From<Refusal> for ApiError {
             Refusal::UserLocked => Self::new(ErrorCode::UserLocked, text),
             Refusal::UserSuspended => Self::new(ErrorCode::UserSuspended, text),
             Refusal::GuestAccessForbidden => Self::new(ErrorCode::GuestAccessForbidden, text),
-            // Registration asks for another one instead.
+            // Registration asks for another token instead.
             Refusal::RegistrationToken => Self::new(ErrorCode::Unauthorized, text),
             Refusal::TooManyUnused { wait_ms } => {
                 let retry_after = Some(std::time::Duration::from_millis(wait_ms.max(1)));

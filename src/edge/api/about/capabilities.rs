@@ -1,5 +1,5 @@
-//! Capabilities (client-server API, "Capabilities negotiation"): what users of this server can do,
-//! as it is told to clients and as it is held to. Both come from the same functions.
+//! Capabilities (client-server API, "Capabilities negotiation"): what users of this server can do.
+//! The same functions tell clients and enforce it.
 
 use ruma::api::client::{
     discovery::get_capabilities::v3 as get_capabilities, profile::ProfileFieldName,
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Every capability is told, also those that clients would assume.
+/// Lists every capability, including those that clients would assume.
 pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<Json, ApiError> {
     let Cx { app, caller, .. } = &cx;
     let enabled = |may: Result<(), ApiError>| json!({ "enabled": may.is_ok() });
@@ -36,8 +36,7 @@ pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<
     json(&json!({ "capabilities": capabilities }))
 }
 
-/// Which fields of their profile the user may set: all but those whose own switch is off, or none
-/// but those whose own switch is on.
+/// The profile fields that the user may set: all except disabled ones, or only enabled ones.
 fn profile_fields(app: &Server, session: &Session) -> Value {
     let named = ["displayname", "avatar_url"];
     let (allowed, disallowed): (Vec<&str>, Vec<&str>) =
@@ -58,7 +57,7 @@ pub(crate) fn may_change_password(app: &Server, session: &Session) -> Result<(),
     allowed(switch, "You cannot change your password here.")
 }
 
-/// Whether the user may set or remove this field of their profile. (Of guests, the name alone:
+/// Whether the user may set or remove this profile field. (Guests only have the display name:
 /// "Guest access".)
 pub(crate) fn may_set_profile(
     app: &Server,
@@ -77,13 +76,13 @@ pub(crate) fn may_set_profile(
     allowed(switch, "You cannot change this of your profile.")
 }
 
-/// Whether the user may add and remove mail addresses and phone numbers.
+/// Whether the user may add and remove email addresses and phone numbers.
 pub(crate) fn may_change_third_party_ids(app: &Server, session: &Session) -> Result<(), ApiError> {
     not_a_guest(app, session)?;
     allowed(app.config.accounts.third_party_ids, "You cannot change your addresses here.")
 }
 
-/// Whether the user may have tokens made with which others of their clients log in.
+/// Whether the user may create login tokens for their other clients.
 pub(crate) fn may_get_login_token(app: &Server, session: &Session) -> Result<(), ApiError> {
     not_a_guest(app, session)?;
     if app.config.login.get_token {

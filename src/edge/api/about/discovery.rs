@@ -22,17 +22,17 @@ use crate::{
     },
 };
 
-/// The versions of the specification that clients may count on: every endpoint of each is served
+/// The supported versions of the specification: every endpoint of each is served
 /// (`tests/specification/endpoints.md`).
 const VERSIONS: [&str; 21] = [
     "r0.6.0", "r0.6.1", "v1.1", "v1.2", "v1.3", "v1.4", "v1.5", "v1.6", "v1.7", "v1.8", "v1.9",
     "v1.10", "v1.11", "v1.12", "v1.13", "v1.14", "v1.15", "v1.16", "v1.17", "v1.18", "v1.19",
 ];
 
-/// What is served that is in no version of the specification yet, or that clients still look for
+/// Served features that are in no version of the specification yet, or that clients still look for
 /// here.
 const UNSTABLE_FEATURES: [&str; 16] = [
-    // Cross-signing (v1.1). Without this Element Web makes no keys for it.
+    // Cross-signing (v1.1). Without this Element Web creates no cross-signing keys.
     "org.matrix.e2e_cross_signing",
     // Room types in the directory (v1.4). Without this Element Web does not list public spaces
     // there.
@@ -43,37 +43,37 @@ const UNSTABLE_FEATURES: [&str; 16] = [
     "org.matrix.msc3814.v1",
     // Deleting account data.
     "org.matrix.msc3391",
-    // Mentions that are meant (v1.7).
+    // Intentional mentions (v1.7).
     "org.matrix.msc3952_intentional_mentions",
-    // Relations of relations (v1.10).
+    // Recursive relations (v1.10).
     "org.matrix.msc3981",
-    // Uploads in two steps (v1.7).
+    // Asynchronous uploads (v1.7).
     "fi.mau.msc2246",
-    // Media for those who are logged in (v1.11).
+    // Authenticated media (v1.11).
     "org.matrix.msc3916.stable",
-    // Profile fields of any name (v1.16).
+    // Custom profile fields (v1.16).
     "uk.tcpip.msc4133",
     "uk.tcpip.msc4133.stable",
-    // Redactions that are sent as other events are (v1.18).
+    // Redactions by the ordinary send endpoint (v1.18).
     "com.beeper.msc4169",
-    // Invites that are not wanted (v1.18).
+    // Blocking invites (v1.18).
     "org.matrix.msc4380.stable",
-    // How long events live.
+    // Message retention.
     "org.matrix.msc1763",
-    // Rooms that are shared with another user (v1.19).
+    // Mutual rooms (v1.19).
     "uk.half-shot.msc2666.query_mutual_rooms",
     "uk.half-shot.msc2666.query_mutual_rooms.stable",
 ];
 
-/// What is served as it is configured.
+/// Features that depend on the configuration.
 fn configured(config: &Config) -> [(&'static str, bool); 4] {
     let rendezvous = &config.rendezvous;
     [
         // Delayed events.
         ("org.matrix.msc4140", config.delayed_events.max_delay_seconds > 0),
-        // Calls of many.
+        // Group calls.
         ("org.matrix.msc4143", !config.rtc.livekit_urls.is_empty()),
-        // Where devices meet, and how they did before.
+        // Rendezvous of devices, present and former version.
         ("io.element.msc4388", rendezvous.enabled),
         ("org.matrix.msc4108", rendezvous.enabled && rendezvous.for_anyone),
     ]
@@ -105,7 +105,7 @@ pub(super) async fn well_known(
     if let Some(url) = identity_server(config) {
         tell("m.identity_server", json!({ "base_url": url }));
     }
-    // Where clients looked for what `/rtc/transports` says before there was that.
+    // The earlier place of the information in `/rtc/transports`.
     let services = voip::livekit(config);
     if !services.is_empty() {
         tell("org.matrix.msc4143.rtc_foci", services.into());
@@ -113,7 +113,7 @@ pub(super) async fn well_known(
     json(&document)
 }
 
-/// The key of the policy server that has this server's name (client-server API, "Policy Servers").
+/// The key of the policy server with this server's name (client-server API, "Policy Servers").
 pub(super) async fn policy_server(
     cx: Cx<Server, ()>,
     _: discover_policy_server::Request,
@@ -124,8 +124,8 @@ pub(super) async fn policy_server(
     }
 }
 
-/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients log in by the
-/// other API.
+/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients use the other
+/// login API.
 pub(super) async fn auth_metadata(
     _: Cx<Server, ()>,
     _: auth_metadata::Request,
@@ -134,7 +134,7 @@ pub(super) async fn auth_metadata(
     Err(ApiError::new(ErrorCode::Unrecognized, text))
 }
 
-/// What [`well_known`] says, for those who log in.
+/// The content of [`well_known`], for login responses.
 pub(crate) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo> {
     let homeserver = login_v3::HomeserverInfo::new(base_url(config)?);
     let mut info = login_v3::DiscoveryInfo::new(homeserver);

@@ -1,5 +1,5 @@
-//! What calls need beside rooms: a TURN server (client-server API, "Voice over IP"), and the
-//! services by which calls of many are held (MSC4143).
+//! Services for calls: a TURN server (client-server API, "Voice over IP"), and services for group
+//! calls (MSC4143).
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -18,7 +18,7 @@ use crate::{
 };
 
 endpoint! {
-    /// The path that clients use, and the one that is proposed.
+    /// The path that clients use, and the proposed one.
     pub(super) struct Transports = GET
         "/_matrix/client/unstable/org.matrix.msc4143/rtc/transports"
         "/_matrix/client/v1/rtc/transports";
@@ -26,8 +26,7 @@ endpoint! {
     {}
 }
 
-/// The TURN server with a password that is good for a while; an empty object if there is none,
-/// which is what clients know.
+/// The TURN server with a temporary password; an empty object if there is none, as clients expect.
 pub(super) async fn turn_server(
     cx: Cx<Server>,
     _: get_turn_server_info::Request,
@@ -46,7 +45,7 @@ pub(super) async fn turn_server(
     }))
 }
 
-/// The password that a TURN server which knows the secret expects of this name
+/// The password that a TURN server with the shared secret expects for this name
 /// (draft-uberti-behave-turn-rest).
 fn password(secret: &str, username: &str) -> Result<String, ApiError> {
     let mac = Hmac::<Sha1>::new_from_slice(secret.as_bytes()).map_err(ApiError::internal)?;
@@ -57,7 +56,7 @@ pub(super) async fn transports(cx: Cx<Server>, _: Transports) -> Result<Json, Ap
     to_json(&json!({ "rtc_transports": livekit(&cx.app.config) }))
 }
 
-/// The LiveKit services, as clients are told of them.
+/// The LiveKit services in the format for clients.
 pub(super) fn livekit(config: &Config) -> Vec<Value> {
     let urls = config.rtc.livekit_urls.iter().map(ToString::to_string);
     urls.map(|url| json!({ "type": "livekit", "livekit_service_url": url })).collect()

@@ -1,4 +1,4 @@
-//! Account data: what clients keep on the server for themselves.
+//! Account data: data that clients store on the server.
 
 use ruma::{
     OwnedRoomId, OwnedUserId, RoomId, UserId,
@@ -32,7 +32,7 @@ use crate::{
     record::Offset,
 };
 
-/// Types that the server itself keeps: written through endpoints of their own.
+/// Types that the server maintains itself, through endpoints of their own.
 const OWN_TYPES: [&str; 2] = ["m.fully_read", ruleset::EVENT_TYPE];
 
 fn is_own(event_type: &str) -> bool {
@@ -102,7 +102,7 @@ pub(super) async fn set_room(
     Ok(set_room_account_data::Response::new())
 }
 
-/// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, of that
+/// `DELETE` of the account data of a type (MSC3391), global or, with a room in the path, for that
 /// room.
 pub(super) async fn delete_global(cx: Cx<Server>, request: DeleteGlobal) -> Result<Json, ApiError> {
     cx.must_be(&request.user_id)?;
@@ -121,7 +121,7 @@ pub(super) async fn delete_of_room(
     Ok("{}".into())
 }
 
-/// Sets account data. To set nothing is to delete (MSC3391).
+/// Sets account data. Setting an empty object deletes it (MSC3391).
 async fn put(
     cx: &Cx<Server>,
     room_id: Option<&RoomId>,
@@ -147,8 +147,8 @@ async fn remove(
     Ok(())
 }
 
-/// Refuses rooms that the caller has never been in, invited to or banned from, as if there were
-/// none.
+/// Refuses rooms that the caller has never been in, invited to or banned from, as if they did not
+/// exist.
 fn must_have_a_part(cx: &Cx<Server>, room_id: &RoomId) -> Result<(), ApiError> {
     let part = cx.app.engine.state().memberships.part(&cx.caller.user_id, room_id);
     part.map(drop).ok_or_else(|| ApiError::not_found("You have no such room."))
@@ -165,7 +165,7 @@ pub(super) async fn tags(cx: Cx<Server>, request: get_tags::Request) -> Result<J
         tags: Map<String, Value>,
     }
     let content = find(&cx, &request.user_id, Some(&request.room_id), "m.tag")?;
-    // What a client has put there by hand may be anything.
+    // A client may have set any content by hand.
     let content = content.and_then(|content| serde_json::from_str::<Content>(content.get()).ok());
     json(&json!({ "tags": content.unwrap_or_default().tags }))
 }
@@ -174,7 +174,7 @@ pub(super) async fn set_tag(
     cx: Cx<Server>,
     request: create_tag::Request,
 ) -> Result<create_tag::Response, ApiError> {
-    // ruma knows the order alone; a tag may say more.
+    // ruma knows only `order`; a tag may have other members.
     let info: Map<String, Value> = read_body(&cx.body)?;
     if request.tag_info.order.is_some_and(|order| !(0.0..=1.0).contains(&order)) {
         return Err(ApiError::invalid_param("`order` is a number from 0 to 1."));
@@ -216,7 +216,7 @@ fn nothing() -> ApiError {
     ApiError::not_found("There is no account data of this type.")
 }
 
-/// The content of the account data of this type, as it is kept.
+/// The content of the account data of this type, as stored.
 pub(crate) fn find(
     cx: &Cx<Server>,
     user_id: &UserId,

@@ -1,7 +1,7 @@
-//! The end of an account (client-server API, "Account deactivation").
+//! Deactivation of accounts (client-server API, "Account deactivation").
 //!
-//! What was published on identity servers is taken back first, as well as that can be done; then
-//! the account is closed.
+//! First, identifiers are unbound from identity servers as far as possible. Then the account is
+//! deactivated.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(super) async fn deactivate(
     let (erase, id_server) = (request.erase, request.id_server);
     let ts = app.engine.clock().now_ms();
     let end = Deactivate { user_id, erase, messages: false, media: false, reason: None, ts };
-    // In a task of its own: a client that hangs up does not stay in half of its rooms.
+    // In its own task: a client that hangs up must not leave the user in half of their rooms.
     let closed = tokio::spawn(async move {
         let (user_id, servers) = (&end.user_id, app.identity_servers());
         let left = identity::unbind_all(servers, &origin, user_id, id_server.as_deref()).await;
@@ -60,8 +60,8 @@ pub(super) async fn deactivate(
     }))
 }
 
-/// Whose account somebody without a session wants to close: the one whose password they know, or an
-/// address of which they have.
+/// The account that a caller without a session wants to deactivate, proved by its password or one
+/// of its addresses.
 async fn proved(
     cx: &Cx<Server, Option<Session>>,
     auth: Option<&AuthData>,

@@ -64,8 +64,8 @@ pub(super) async fn rename(
         let account = cx.app.engine.state().accounts.get(&user_id);
         let known = account.is_some_and(|of| of.read().device(&request.device_id).is_some());
         if !known {
-            // An application service makes its users' devices by naming them. Of the token that
-            // comes with one, nobody is told: the service has its own.
+            // An application service creates its users' devices by naming them. The token of such a
+            // device is not returned, because the service has its own.
             let device_id = device_id_or_new(Some(request.device_id))?;
             let tokens = NewTokens::make(&cx.app, false).hashes();
             let login = Login { user_id, device_id, display_name, tokens, verified: None };
@@ -82,7 +82,7 @@ pub(super) async fn delete(
     cx: Cx<Server>,
     request: delete_device::Request,
 ) -> Result<delete_device::Response, ApiError> {
-    // The path is part of what is confirmed.
+    // The path is part of what the user confirms.
     let endpoint = format!("delete_device/{}", request.device_id);
     confirm_identity(&cx.app, &cx.caller, cx.client, &endpoint, &cx.body, request.auth.as_ref())
         .await?;

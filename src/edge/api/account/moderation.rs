@@ -1,5 +1,5 @@
-//! What administrators do by the client-server API: locking, suspending, looking at a user's
-//! sessions ("Account locking", "Account suspension", "Server Administration").
+//! Administration through the client-server API: locking, suspending, listing a user's sessions
+//! ("Account locking", "Account suspension", "Server Administration").
 
 use ruma::{
     MilliSecondsSinceUnixEpoch, UInt, UserId,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl Cx<Server> {
-    /// Whether the caller administers the server.
+    /// Whether the caller is an administrator.
     pub(crate) fn is_admin(&self) -> bool {
         let standing = self.app.engine.state().accounts.standing(&self.caller.user_id);
         standing.is_some_and(|standing| standing.admin)
@@ -36,9 +36,9 @@ impl Cx<Server> {
         }
     }
 
-    /// The account that an administrator may moderate: of this server, not closed, and of nobody
-    /// who administers it, too. The caller is looked at before the account, so that nobody else
-    /// learns who there is.
+    /// The account that an administrator may moderate: local, not deactivated, and not itself an
+    /// administrator. The caller is checked before the account, so that nobody else learns which
+    /// accounts exist.
     fn moderated(&self, user_id: &UserId) -> Result<Standing, ApiError> {
         self.must_be_admin()?;
         if user_id.server_name() != self.app.config.server.name {
@@ -100,7 +100,7 @@ pub(super) async fn suspend(
     Ok(suspend_user::Response::new(request.suspended))
 }
 
-/// The devices that a user is logged in on, and from where each was last in use.
+/// The devices of a user, and where each was last used.
 pub(crate) async fn whois(
     cx: Cx<Server>,
     request: get_user_info::Request,

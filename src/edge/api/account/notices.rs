@@ -1,7 +1,7 @@
-//! Mails and text messages that anyone can have sent: how many. What the specification calls
-//! `requestToken` is not limited by request (those that send nothing anew cost nothing), so each
-//! message is counted where it is about to be sent, for who asked. (How many one address is sent,
-//! whoever asks, is decided with the validation itself: `decide::threepid`.)
+//! Limits emails and SMS that anyone can trigger. `requestToken` requests are not limited
+//! themselves, because repeating one that sends nothing is free. Instead each message is counted
+//! for the caller's address when it is about to be sent. (`decide::threepid` limits the messages to
+//! one recipient, whoever asks.)
 
 use std::net::IpAddr;
 
@@ -11,19 +11,19 @@ use crate::{
     edge::http::ApiError,
 };
 
-/// The messages of late.
+/// The recent messages.
 pub(crate) struct Notices(Option<Limiter<IpAddr>>);
 
 impl Notices {
-    /// As many as the configuration allows.
+    /// A limiter with the configured rate.
     pub(crate) fn new(config: &RateLimits) -> Self {
         Self(config.enabled.then(|| Limiter::new(config.notices)))
     }
 
-    /// Counts a message that is about to be sent because `client` asked.
+    /// Counts a message that is about to be sent for `client`.
     ///
     /// # Errors
-    /// 429 if it should not be sent now.
+    /// 429 if it must not be sent now.
     pub(crate) fn count(&self, client: IpAddr) -> Result<(), ApiError> {
         let Some(askers) = &self.0 else { return Ok(()) };
         askers.take(&household(client)).map_err(ApiError::limit_exceeded)

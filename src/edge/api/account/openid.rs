@@ -1,8 +1,8 @@
-//! OpenID (client-server API, "OpenID"): a user shows another service who they are, without giving
-//! it anything that it could use in their name.
+//! OpenID (client-server API, "OpenID"): a user proves their identity to another service, without
+//! giving it access to their account.
 //!
-//! The token is signed and not stored. Whoever holds it learns whose it is, for an hour, and
-//! nothing else.
+//! The token is signed and not stored. Its holder learns the user id, for an hour, and nothing
+//! else.
 
 use ruma::{
     OwnedUserId,
@@ -45,7 +45,7 @@ endpoint! {
 struct Statement {
     #[serde(rename = "u")]
     user_id: OwnedUserId,
-    /// No two tokens are alike.
+    /// Makes every token different.
     #[serde(rename = "n")]
     nonce: String,
 }
@@ -75,8 +75,8 @@ pub(super) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Js
     let opened = opened.and_then(|signed| cx.app.signing.signer.open(PURPOSE, signed, now_ms));
     let (Statement { user_id, .. }, _) = opened.ok_or_else(|| ApiError::unknown_token(false))?;
     match cx.app.engine.state().accounts.standing(&user_id) {
-        // One whose account is closed or locked is nobody here. An application service may show who
-        // a user of its own is that has no account.
+        // A deactivated or locked account has no identity. An application service may prove the
+        // identity of a user of its own without an account.
         Some(Standing { deactivated: Some(_), .. } | Standing { locked: true, .. }) => {
             Err(ApiError::unknown_token(false))
         }

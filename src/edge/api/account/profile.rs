@@ -25,7 +25,7 @@ use crate::{
     state::accounts::ProfileField,
 };
 
-/// The fields of a profile (empty for no account).
+/// The fields of a profile (empty without an account).
 fn fields(engine: &Engine, user_id: &UserId) -> Option<BTreeMap<String, Value>> {
     let account = engine.state().accounts.get(user_id)?;
     let account = account.read();
@@ -58,7 +58,7 @@ fn fields_as_of(
     };
     let mut fields = BTreeMap::new();
     for (name, offset) in changes {
-        // Nothing is left of what was erased.
+        // Erased values are gone.
         let Some(Command::ProfileSet(body)) = engine.events().command(offset)? else { continue };
         if let Some(value) = body.value {
             fields.insert(name, value);
@@ -67,7 +67,7 @@ fn fields_as_of(
     Ok(Some(fields))
 }
 
-/// The fields that a request asks for: as they are, or as of the moment that it names.
+/// The requested fields: as of now, or as of the moment in the request.
 async fn asked(
     cx: Cx<Server, Option<Session>>,
     user_id: &UserId,
@@ -109,7 +109,7 @@ pub(super) async fn set_field(
     cx.must_be(&request.user_id)?;
     let field = request.value.field_name().to_string();
     let value = request.value.value().into_owned();
-    // An empty name or address means that there is none.
+    // An empty name or address means none.
     let value = Some(value).filter(|value| !value.is_null() && *value != json!(""));
     set(&cx, field, value).await?;
     Ok(set_profile_field::Response::new())
@@ -128,13 +128,13 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if field.len() > limits::IDENTIFIER_BYTES {
         return Err(ApiError::new(ErrorCode::KeyTooLarge, "The field's name is too long."));
     }
-    // What is there under another name, from before, can be removed.
+    // Existing fields with other names can be removed.
     if value.is_some() && !is_field_name(&field) {
         return Err(ApiError::invalid_param(
             "A field is named in lower-case letters, digits and `._-`, and begins with a letter.",
         ));
     }
-    // As the specification lists what guests may call ("Guest Access").
+    // As the specification lists the endpoints for guests ("Guest Access").
     if field != "displayname" && cx.app.engine.state().accounts.is_guest(&cx.caller.user_id) {
         return Err(ApiError::new(
             ErrorCode::GuestAccessForbidden,
@@ -146,7 +146,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
         return Err(ApiError::bad_json("This field holds a string."));
     }
-    // These go into a member event of each room, which has to have room for them.
+    // These are copied to a member event of each room, which must have space for them.
     let longest = match field.as_str() {
         "displayname" => limits::DISPLAY_NAME_BYTES,
         "avatar_url" => limits::AVATAR_URL_BYTES,
@@ -167,7 +167,8 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     let changed = cx.propose(SetProfile { user_id: user_id.clone(), field, value }).await?;
     if changed.into_inner() && in_rooms {
         let (engine, origin) = (Arc::clone(&cx.app.engine), cx.origin());
-        // In a task of its own: a client that hangs up does not leave half of its rooms behind.
+        // In its own task: a client that hangs up must not leave half of the rooms without the
+        // change.
         let spreading = tokio::spawn(async move {
             spread(&engine, &origin, &user_id).await;
         });
@@ -176,7 +177,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     Ok(())
 }
 
-/// Whether this is a name by the Common Namespaced Identifier Grammar (appendices).
+/// Whether this is a valid name by the Common Namespaced Identifier Grammar (appendices).
 fn is_field_name(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
     name.starts_with(|first: char| first.is_ascii_lowercase()) && name.bytes().all(fine)

@@ -1,4 +1,4 @@
-//! The e-mail addresses and phone numbers of accounts (client-server API, "Adding Account
+//! The email addresses and phone numbers of accounts (client-server API, "Adding Account
 //! Administrative Contact Information").
 
 use ruma::api::auth_scheme::AccessToken;
@@ -31,7 +31,7 @@ use crate::{
 };
 
 endpoint! {
-    /// Where identifiers were published, until that was made an endpoint of its own.
+    /// The former endpoint for binding identifiers.
     pub(super) struct OldBind = POST
         "/_matrix/client/r0/account/3pid"
         "/_matrix/client/v3/account/3pid";
@@ -58,7 +58,7 @@ struct Entry {
     validated_at: u64,
 }
 
-// Not ruma's response, which leaves out a list that is empty.
+// Not ruma's response, which leaves out an empty list.
 pub(super) async fn list(cx: Cx<Server>, _: get_3pids::Request) -> Result<Json, ApiError> {
     let own = cx.app.engine.state().threepids.of_user(&cx.caller.user_id);
     let entries = own.into_iter().map(|(Threepid { medium, address }, owned)| Entry {
@@ -75,7 +75,7 @@ pub(super) async fn add(
     request: add_3pid::Request,
 ) -> Result<add_3pid::Response, ApiError> {
     may_change_third_party_ids(&cx.app, &cx.caller)?;
-    // Before anything is asked of the user: a password would not help.
+    // Before the user has to authenticate: a password would not help.
     let (sid, secret) = (request.sid.as_str(), request.client_secret.as_str());
     let find = || {
         let found = validated(&cx.app, Purpose::Add, sid, secret);
@@ -108,7 +108,7 @@ pub(super) async fn bind(
     Ok(bind_3pid::Response::new())
 }
 
-/// As [`bind`], at the path that it had before.
+/// Like [`bind`], at its former path.
 pub(super) async fn old_bind(cx: Cx<Server>, request: OldBind) -> Result<Json, ApiError> {
     may_change_third_party_ids(&cx.app, &cx.caller)?;
     let credentials = request.body.three_pid_creds;
@@ -150,7 +150,7 @@ pub(super) async fn delete(
     }
     let proposal = RemoveThreepid { user_id: user_id.clone(), threepid: threepid.clone() };
     cx.propose(proposal).await?.into_inner();
-    // It is removed here, whatever an identity server says or does not say.
+    // It is removed here, whatever the identity server answers.
     let unbound =
         identity::unbind(cx.app.identity_servers(), &cx.origin(), &user_id, &threepid, id_server)
             .await;

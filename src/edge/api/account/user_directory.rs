@@ -1,4 +1,4 @@
-//! The user directory, and the rooms that two users share.
+//! The user directory, and mutual rooms.
 
 use std::{cmp::Reverse, collections::HashMap};
 
@@ -30,7 +30,7 @@ pub(super) async fn search(
         let view = cx.view();
         let found = view.state.names.find(&request.search_term).into_iter();
         let mut found: Vec<_> = found.map(|found| (shown(&view, &found), found.fit)).collect();
-        // The best first; of equals, those who say something of themselves.
+        // The best first; among equals, users with a profile first.
         found.sort_by_cached_key(|(user, fit)| {
             let has_profile = user.display_name.is_some() || user.avatar_url.is_some();
             (*fit, Reverse(has_profile), user.user_id.clone())
@@ -63,11 +63,11 @@ fn shown(view: &View<'_>, found: &Found) -> User {
     user
 }
 
-/// Whom a user may find: those with whom they share a room, and those in public rooms.
+/// The users that a user may find: those who share a room with them, and members of public rooms.
 struct Acquaintance<'a> {
     view: &'a View<'a>,
     everyone: bool,
-    /// Whether each room that was met makes those in it known.
+    /// Whether the members of each checked room may be found.
     rooms: HashMap<OwnedRoomId, bool>,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Acquaintance<'a> {
     }
 
     fn knows(&mut self, user_id: &UserId) -> Result<bool, ApiError> {
-        // Nobody looks for themselves.
+        // Users do not search for themselves.
         if user_id == self.view.user_id() {
             return Ok(false);
         }
@@ -101,7 +101,7 @@ impl<'a> Acquaintance<'a> {
         Ok(false)
     }
 
-    /// Whether the room is one that anyone finds or may join.
+    /// Whether the room is public: listed, or anyone may join.
     fn is_public(&self, room_id: &RoomId) -> Result<bool, ApiError> {
         let Some(room) = self.view.state.rooms.get(room_id) else { return Ok(false) };
         let rules = StateEventType::RoomJoinRules;
@@ -110,14 +110,14 @@ impl<'a> Acquaintance<'a> {
     }
 }
 
-/// The rooms that a user is in, in the order of their ids.
+/// The rooms that a user is in, ordered by id.
 fn joined(view: &View<'_>, user_id: &UserId) -> impl Iterator<Item = RoomMembership> + use<> {
     let parts = view.state.memberships.of(user_id, view.at()).into_iter();
     parts.filter(|part| part.membership == Membership::Join)
 }
 
 endpoint! {
-    /// The path of the proposal, which clients still use, and the one that it has now.
+    /// The path of the proposal, which clients still use, and the stable one.
     pub(super) struct MutualRooms = GET
         "/_matrix/client/unstable/uk.half-shot.msc2666/user/mutual_rooms"
         "/_matrix/client/v1/mutual_rooms";
@@ -132,7 +132,7 @@ pub(super) struct With {
     from: Option<String>,
 }
 
-/// `GET /mutual_rooms`: the rooms that the caller and another user are in.
+/// `GET /mutual_rooms`: the rooms that the caller shares with another user.
 pub(super) async fn mutual_rooms(cx: Cx<Server>, request: MutualRooms) -> Result<Json, ApiError> {
     cx.at_length(|| shared(&cx, request.query)).await
 }
@@ -157,7 +157,7 @@ fn shared(cx: &Cx<Server>, with: With) -> Result<Json, ApiError> {
         })
         .map(|part| part.room_id)
         .collect();
-    // A page goes on after the last room of the one before it.
+    // A page continues after the last room of the previous one.
     let start = match &from {
         Some(from) if <&RoomId>::try_from(from.as_str()).is_err() => {
             return Err(ApiError::invalid_param("`from` is not of this list."));

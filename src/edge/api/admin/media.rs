@@ -12,7 +12,7 @@ use crate::{
     ops::admin::{Act, Done, MediaOf, MediaSummary},
 };
 
-/// A time before this is one in seconds, taken for one in milliseconds: the first of 1990.
+/// A lower timestamp is in seconds instead of milliseconds: the beginning of 1990.
 const EARLIEST_MS: u64 = 631_152_000_000;
 
 fn file(server_name: &str, media_id: &str) -> MediaOf {
@@ -94,15 +94,15 @@ impl FileParts for Received<'_> {
     }
 }
 
-/// A page of what a user uploaded, how much that is in all, and where the next page begins: unless
-/// it is said otherwise, the newest first.
+/// A page of a user's uploads, their total number, and the start of the next page. The default
+/// order is newest first.
 fn page_of_user(
     cx: &Cx<Server>,
     of: FilesOfUser,
 ) -> Result<(Vec<MediaSummary>, usize, Option<usize>), ApiError> {
     let FilesOfUser { user, page, order, backwards } = of;
     let (mut files, _) = files(cx, &MediaOf::User(user))?;
-    // They come by their ids, and stay so where they are equal.
+    // They are sorted by id already, and a stable sort keeps that order among equals.
     match order.as_deref() {
         Some("media_id" | "last_access_ts") => {}
         Some("upload_name") => files.sort_by_key(|file| file.upload_name.clone()),
@@ -239,7 +239,7 @@ endpoint! {
     }
 }
 
-/// Removes what was uploaded before a time: here it is not known when a file was last looked at.
+/// Deletes files that were uploaded before a time. The time of the last access is not recorded.
 pub(super) async fn delete_old(cx: Cx<Server>, request: DeleteOld) -> Result<Json, ApiError> {
     // One of the two paths names a server.
     if request.server_name.is_some_and(|name| *name != *cx.app.config.server.name) {
@@ -270,14 +270,14 @@ endpoint! {
     { files: FilesOfUser = files, terms: Terms = terms }
 }
 
-/// Removes a page of what a user uploaded.
+/// Deletes a page of a user's uploads.
 pub(super) async fn delete_of_user(
     cx: Cx<Server>,
     request: DeleteOfUser,
 ) -> Result<Json, ApiError> {
     let (files, ..) = page_of_user(&cx, request.files)?;
     let state = cx.app.engine.state().share();
-    // One may have gone meanwhile.
+    // One may have been deleted meanwhile.
     let ids = files.into_iter().map(|file| file.media_id);
     let of = MediaOf::Ids(ids.filter(|id| state.media.get(id).is_some()).collect());
     cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
@@ -321,7 +321,7 @@ endpoint! {
     }
 }
 
-/// How much each user has uploaded: within a time, if one is given.
+/// How much each user has uploaded, optionally within a period.
 pub(super) async fn statistics(cx: Cx<Server>, request: Statistics) -> Result<Json, ApiError> {
     let (since, until) = (request.from_ts, request.until_ts);
     let when = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);

@@ -1,9 +1,9 @@
-//! Administration over HTTP, in the form that existing tools speak it (`/_synapse/admin/…`): one
-//! file for each of its sections. What is asked for is an [`Act`] like those of the command line,
-//! and is done in the same place ([`Office`]); here are the words of the tools for it.
+//! Administration over HTTP, compatible with existing tools (`/_synapse/admin/…`), one file for
+//! each section. A request becomes an [`Act`] like those of the command line, and is carried out in
+//! the same place (`ops::admin`). The code here translates between both.
 //!
 //! Every endpoint that changes something takes `reason`, in the query or in the body, which is
-//! recorded with it, and `?dry_run=true`, which has it say what it would come to and do nothing.
+//! recorded, and `?dry_run=true`, which reports the effect without changing anything.
 
 mod media;
 mod notices;
@@ -28,16 +28,16 @@ use crate::{
     ops::admin::{Act, Done, office::ActError},
 };
 
-/// Things on one page when the tool does not say how many.
+/// The default number of items on a page.
 const PAGE: usize = 100;
 
-/// The most on one page.
+/// The most items on a page.
 const LARGEST_PAGE: usize = 1000;
 
 /// For administrators. Nobody else learns anything.
 const ADMINISTRATORS: Policy = limited(Class::Admin).administrators();
 
-/// Every endpoint of administration, section by section.
+/// Every endpoint of administration, by section.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(server_version, limited(Class::Admin))
@@ -138,7 +138,7 @@ trait AdminParts {
     fn terms(&mut self, name: &str) -> Result<Terms, ApiError>;
     /// From `from` and `limit` in the query.
     fn page(&mut self, name: &str) -> Result<PageOf, ApiError>;
-    /// A truth value of the query.
+    /// A boolean query parameter.
     fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError>;
     /// A number of the query.
     fn number(&mut self, name: &str) -> Result<Option<u64>, ApiError>;
@@ -248,12 +248,12 @@ fn would_do(effect: Vec<String>) -> Value {
     json!({ "dry_run": true, "effect": effect })
 }
 
-/// For acts of which there is nothing to say but that they are done.
+/// For acts with an empty response.
 fn nothing(_: Done) -> Value {
     json!({})
 }
 
-/// A page of a list that is there whole, and where the next one begins.
+/// A page of a complete list, and the start of the next one.
 fn page_of<T>(all: Vec<T>, PageOf { from, limit }: PageOf) -> (Vec<T>, Option<usize>) {
     let next = from.saturating_add(limit);
     let more = next < all.len();

@@ -1,4 +1,4 @@
-//! Reports. Tools look for those of events alone; `?kind=` shows those of a `room` or a `user`, or
+//! Reports. Tools only know reports of events; `?kind=` selects those of a `room` or a `user`, or
 //! `all`.
 
 use ruma::api::auth_scheme::AccessToken;

@@ -17,8 +17,7 @@ use crate::{
     state::Membership,
 };
 
-/// What the room in the place of one that is shut down is called, and says, unless the tool says
-/// it.
+/// The default name and message of the replacement of a room that is shut down.
 const NEW_NAME: &str = "Content Violation Notification";
 const NEW_MESSAGE: &str = "The room that you were in was shut down by those who run this server.";
 
@@ -124,8 +123,7 @@ endpoint! {
     }
 }
 
-/// A page of what was said in a room, as it stands: those who run the server see what they could
-/// read in the log.
+/// A page of a room's messages as of now. Administrators see what they could also read in the log.
 pub(super) async fn messages(cx: Cx<Server>, request: Messages) -> Result<Json, ApiError> {
     #[derive(Serialize)]
     struct Page {
@@ -202,7 +200,7 @@ pub(super) struct JoinBody {
     user_id: String,
 }
 
-/// What a tool wants of a room that is to be no more.
+/// The parameters for shutting a room down.
 #[derive(Deserialize)]
 pub(super) struct ShutdownBody {
     new_room_user_id: Option<String>,
@@ -231,7 +229,7 @@ endpoint! {
     { room: String = path, body: ShutdownBody = json, terms: Terms = terms }
 }
 
-/// Shuts a room down, and answers when it is done. One that is not known can be blocked so.
+/// Shuts a room down, and responds when that is complete. An unknown room can be blocked this way.
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
     let Delete { room, body, terms } = request;
     let unknown = RoomId::parse(&room)

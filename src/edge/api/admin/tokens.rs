@@ -1,5 +1,5 @@
-//! Registration tokens. Of a token no more than a hash is kept: lists name it by the first digits
-//! of that, and it can be named so as well as by itself.
+//! Registration tokens. Only a hash of a token is stored. Lists show its first digits as an id, and
+//! requests can name a token by this id or by itself.
 
 use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
@@ -38,7 +38,7 @@ pub(super) struct TokenChange {
     label: Option<Option<String>>,
 }
 
-/// The longest token that is made up.
+/// The longest generated token.
 const LENGTH: usize = 64;
 
 fn words(token: &TokenSummary) -> Value {
@@ -46,7 +46,7 @@ fn words(token: &TokenSummary) -> Value {
         "token": token.id,
         "label": token.label,
         "uses_allowed": token.uses_allowed,
-        // Of registrations that have begun, none holds a token back.
+        // A registration in progress does not reserve a token.
         "pending": 0,
         "completed": token.uses,
         "expiry_time": token.expires_ms,

@@ -101,7 +101,7 @@ pub(super) struct DevicesBody {
     devices: Vec<OwnedDeviceId>,
 }
 
-/// A page of the users. Deactivated and locked ones are on it only if they are asked for.
+/// A page of users. Deactivated and locked users are included only on request.
 pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
     let with_deactivated = request.deactivated.unwrap_or(false);
     page(&cx, request.wanted, (!with_deactivated).then_some(false))
@@ -114,8 +114,8 @@ endpoint! {
     { deactivated: Option<bool> = flag, wanted: Wanted = wanted }
 }
 
-/// As [`list`], but what is said of deactivated ones is what is looked for, and without it all are
-/// there.
+/// Like [`list`], but `deactivated` selects users with that value, and without it all users are
+/// included.
 pub(super) async fn list_v3(cx: Cx<Server>, request: ListV3) -> Result<Json, ApiError> {
     page(&cx, request.wanted, request.deactivated)
 }
@@ -163,7 +163,7 @@ fn order(name: Option<&str>) -> Result<UserOrder, ApiError> {
         Some("locked") => UserOrder::Locked,
         Some("creation_ts") => UserOrder::CreationTs,
         Some("last_seen_ts") => UserOrder::LastSeenTs,
-        // All are alike in these.
+        // All users are equal in these.
         Some("user_type" | "shadow_banned") => UserOrder::Nothing,
         Some(_) => return Err(ApiError::invalid_param("There is no such order of users.")),
     })
@@ -203,7 +203,7 @@ fn page(cx: &Cx<Server>, of: Wanted, deactivated: Option<bool>) -> Result<Json, 
     to_json(&answer)
 }
 
-/// A user in the words of the tools.
+/// A user in the format of the tools.
 fn words(user: &UserSummary) -> Value {
     json!({
         "name": user.user_id,
@@ -253,7 +253,7 @@ endpoint! {
     { user: String = path, body: UserBody = json, terms: Terms = terms }
 }
 
-/// Makes an account or changes one. All that is asked for is looked at before any of it is done.
+/// Creates or changes an account. The whole request is checked before anything is done.
 pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError> {
     let Put { user: name, body, terms } = request;
     let (app, dry_run) = (&cx.app, terms.dry_run);
@@ -309,7 +309,7 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     if let Some(Act::CreateUser { .. }) = acts.first()
         && dry_run
     {
-        // There is nobody yet whom the rest could be said of.
+        // The account does not exist yet, so the other acts cannot be described.
         acts.truncate(1);
     }
     let done = cx.carry_out(acts, terms).await?;
@@ -325,7 +325,8 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     Ok(Reply::json(to_json(&details(&app.office.user_details(&name)?))?.0).with_status(status))
 }
 
-/// What the tools can set elsewhere and nobody can here: it may be said, if it is so.
+/// Refuses settings that tools can change elsewhere but nobody can here, unless they have that
+/// value already.
 fn must_be_so_already(cx: &Cx<Server>, body: &UserBody, user_id: &UserId) -> Result<(), ApiError> {
     let user = cx.app.office.user_details(user_id.as_str()).ok();
     let refused = |what: &str| Err(ApiError::invalid_param(what.to_owned()));
@@ -590,7 +591,7 @@ endpoint! {
     { user: String = path, body: DevicesBody = parameters, terms: Terms = terms }
 }
 
-/// Those that are not there need not be deleted.
+/// Devices that do not exist need not be deleted.
 pub(super) async fn delete_devices(
     cx: Cx<Server>,
     request: DeleteDevices,

@@ -1,5 +1,5 @@
-//! Application services as callers: for whom they act, whose names are whose, and the questions
-//! that they are asked while a client waits (application service API, "Client-Server API
+//! Application services as callers: the users that they act for, exclusive namespaces, and the
+//! queries that they answer while a client waits (application service API, "Client-Server API
 //! Extensions").
 
 use std::{
@@ -32,8 +32,8 @@ use crate::{
     record::{Origin, command::AccountKind},
 };
 
-/// For whom `service` acts in a request: the user that `user_id` in its query names, or the
-/// service's own; on the device that `device_id` names, if any.
+/// The user that `service` acts for in a request: the one in the query's `user_id`, or the
+/// service's own; with the device in `device_id`, if given.
 pub(crate) fn assert_identity(
     app: &Server,
     service: Arc<Service>,
@@ -72,17 +72,17 @@ pub(crate) fn assert_identity(
     Ok(Session { user_id, device_id, session, service: Some(service) })
 }
 
-/// The application service that calls an endpoint which others call, too.
+/// The application service that calls an endpoint which users call, too.
 ///
 /// # Errors
-/// `M_MISSING_TOKEN` without a token, `M_UNKNOWN_TOKEN` for one of nobody, or of a user.
+/// `M_MISSING_TOKEN` without a token, `M_UNKNOWN_TOKEN` for an unknown token or a user's.
 fn calling(caller: Option<&Appservice>) -> Result<&Arc<Service>, ApiError> {
     let caller = caller.ok_or_else(ApiError::missing_token)?;
     caller.service().ok_or_else(|| ApiError::unknown_token(false))
 }
 
-/// Refuses a name for a new user that belongs to an application service (the one that calls
-/// excepted), or that the calling service has no part in.
+/// Refuses a name for a new user that belongs to another application service, or that is not in the
+/// calling service's namespace.
 pub(crate) fn check_name(
     app: &Server,
     user_id: &UserId,
@@ -97,7 +97,7 @@ pub(crate) fn check_name(
     Ok(())
 }
 
-/// As [`check_name`], for an alias that a session makes or removes.
+/// Like [`check_name`], for an alias that a session creates or removes.
 pub(crate) fn check_alias(
     app: &Server,
     alias: &RoomAliasId,
@@ -117,13 +117,13 @@ fn exclusive(message: &'static str) -> ApiError {
     ApiError::new(ErrorCode::Exclusive, message)
 }
 
-/// The service that registers one of its users.
+/// The application service that registers one of its users.
 pub(crate) fn registering(caller: Option<&Appservice>) -> Result<Arc<Service>, ApiError> {
     calling(caller).cloned()
 }
 
-/// The user whom a login of type `m.login.application_service` names. A token of nobody is as good
-/// as that of a client here: it may not do this.
+/// The user in a login of type `m.login.application_service`. An unknown token is treated like a
+/// client's: it may not log in this way.
 pub(crate) fn by_application_service(
     app: &Server,
     caller: Option<&Appservice>,
@@ -150,8 +150,8 @@ pub(crate) fn by_application_service(
     Ok(user_id)
 }
 
-/// The room that an id or an alias names; an alias that nobody knows may be one that an application
-/// service makes when it is asked.
+/// The room of an id or an alias. For an unknown alias, application services are asked, because
+/// they may create it.
 pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedRoomId, ApiError> {
     let known = app.resolve(room);
     let Ok(alias) = <&RoomAliasId>::try_from(room) else { return known };
@@ -160,7 +160,7 @@ pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedR
     }
     for service in app.outside.services.iter().filter(|service| service.owns_alias(alias)) {
         let asked = app.outside.questions.alias(service, alias).await;
-        // Whatever it says, what counts is whether the alias is there now.
+        // Whatever they answer, the alias must exist now.
         if let Ok(room_id) = app.resolve(room) {
             return Ok(room_id);
         }
@@ -171,8 +171,8 @@ pub(crate) async fn resolve(app: &Server, room: &RoomOrAliasId) -> Result<OwnedR
     known
 }
 
-/// Whether there is such a user of this server; one whom nobody knows may be one that an
-/// application service makes when it is asked.
+/// Whether this local user exists. For an unknown user, application services are asked, because
+/// they may create it.
 pub(crate) async fn user_exists(app: &Server, user_id: &UserId) -> Result<bool, ApiError> {
     let is_there = || app.engine.state().accounts.contains(user_id);
     if is_there() {
@@ -195,7 +195,7 @@ fn no_answer() -> ApiError {
         .with_status(StatusCode::REQUEST_TIMEOUT)
 }
 
-/// Has the server ask the calling application service whether it is there.
+/// Pings the calling application service.
 pub(super) async fn ping(
     cx: Cx<Server, Appservice>,
     request: request_ping::Request,
@@ -229,15 +229,15 @@ pub(super) async fn ping(
         let text = format!("The application service answers {}.", answer.status.as_u16());
         return Err(ApiError::new(code, text));
     }
-    // What could not be delivered is tried again at once.
+    // Pending deliveries are retried at once.
     cx.app.outside.questions.is_back(service).notify_one();
     Ok(request_ping::Response::new(began.elapsed().max(Duration::from_millis(1))))
 }
 
-/// How many characters of a bad answer to a ping are shown to the service that asked for it.
+/// How many characters of a bad ping response the service is shown.
 const PING_BODY: usize = 4096;
 
-/// Makes the users that the services are by themselves, as far as they are missing.
+/// Creates the services' own users that do not exist yet.
 ///
 /// # Errors
 /// When the log takes no writes.
@@ -260,7 +260,7 @@ pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
     Ok(())
 }
 
-/// Begins to tell the services what concerns them, until the server goes down.
+/// Begins to deliver events to the services, until the server shuts down.
 pub(crate) fn deliver(app: &Server, shutdown: &Shutdown) {
     let timeout = Duration::from_secs(app.config.appservices.delivery_timeout_seconds);
     for service in app.outside.services.iter().filter(|service| service.url.is_some()) {

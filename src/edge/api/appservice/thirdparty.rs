@@ -1,4 +1,4 @@
-//! Third-party networks: what application services say of the networks that they are bridges to
+//! Third-party networks: application services describe the networks that they bridge to
 //! (client-server API, "Third-party Networks").
 
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ pub(super) async fn users(cx: Cx<Server>, request: Users) -> Result<Json, ApiErr
     looked_up(&cx.app, "user", request.protocol.as_deref(), request.query).await
 }
 
-/// What the services say of a network: what the first one says, with the instances of all of them.
+/// The description of a network: that of the first service, with the instances of all services.
 async fn described(app: &Server, name: &str) -> Option<Map<String, Value>> {
     let bridged: Vec<_> =
         app.outside.services.iter().filter(|service| is_bridge_to(service, name)).collect();
@@ -103,7 +103,7 @@ async fn described(app: &Server, name: &str) -> Option<Map<String, Value>> {
     Some(first)
 }
 
-/// With what each instance is named by where rooms are listed: services name the network alone.
+/// Adds the ids under which rooms of each instance are listed. Services only name the network.
 fn with_instance_ids(mut described: Map<String, Value>, service: &str) -> Map<String, Value> {
     let instances = described.get_mut("instances").and_then(Value::as_array_mut);
     for instance in instances.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -115,14 +115,14 @@ fn with_instance_ids(mut described: Map<String, Value>, service: &str) -> Map<St
     described
 }
 
-/// All that the services find: those of the network that the path names, or of any.
+/// The results of all services for the network in the path, or for any network.
 async fn looked_up(
     app: &Server,
     what: &str,
     network: Option<&str>,
     query: Vec<(String, String)>,
 ) -> Result<Json, ApiError> {
-    // What is for this server is not for theirs.
+    // Parameters for this server are not forwarded.
     const OURS: [&str; 4] =
         ["access_token", "user_id", "device_id", "org.matrix.msc3202.device_id"];
     let query: Vec<_> =
@@ -150,7 +150,7 @@ fn is_bridge_to(service: &Service, network: &str) -> bool {
     service.protocols.iter().any(|of| of == network)
 }
 
-/// What a service answers, if it does.
+/// The answer of a service, if there is one.
 async fn ask(app: &Server, service: &Service, request: Request<'_>) -> Option<Value> {
     match app.outside.questions.question(service, request).await {
         Ok(answer) if answer.status.is_success() => answer.json().ok(),

@@ -1,4 +1,4 @@
-//! Whom somebody says to be, and whether a password proves it.
+//! Claimed identities, and whether a password proves them.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ pub(crate) fn find_account(app: &Server, threepid: &Threepid) -> Option<OwnedUse
     app.engine.state().threepids.owner(threepid)
 }
 
-/// The account that a client names: by user id or localpart, or by an identifier of it.
+/// The account that a client names: by user id, localpart or third-party identifier.
 pub(super) fn account_of(app: &Server, identifier: &UserIdentifier) -> Option<OwnedUserId> {
     let threepid = match identifier {
         UserIdentifier::Matrix(id) => return named_user(app, &id.user),
@@ -31,12 +31,12 @@ pub(super) fn account_of(app: &Server, identifier: &UserIdentifier) -> Option<Ow
     find_account(app, &threepid.ok()?)
 }
 
-/// What is to be used as someone's has not been shown to be.
+/// The error for an identifier whose ownership has not been proved.
 pub(crate) fn auth_failed() -> ApiError {
     ApiError::new(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
 }
 
-/// The user id of a user identifier's `user`: a full user id or a localpart of this server.
+/// The user id in a user identifier's `user`: a full user id or a localpart of this server.
 pub(crate) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
     let name = name.to_ascii_lowercase();
     let user_id = match UserId::parse(&name) {
@@ -46,12 +46,12 @@ pub(crate) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
     (user_id.server_name() == app.config.server.name).then_some(user_id)
 }
 
-/// Who somebody says to be.
+/// A claimed identity.
 pub(super) struct Claim {
-    /// In a form in which all spellings are the same, whether it is anyone's or not: guesses are
-    /// counted by it, which must not tell one from the other.
+    /// A normalized form, whether the user exists or not. Password guesses are counted by it, and
+    /// counting must not reveal which users exist.
     pub(super) name: String,
-    /// The user it names, if it could name one.
+    /// The user, if the name could be one.
     pub(super) user_id: Option<OwnedUserId>,
 }
 
@@ -77,11 +77,11 @@ impl Claim {
     }
 }
 
-/// The user, if the password is theirs, and when it was set. Says the same, after the same time,
-/// when there is no such user.
+/// The user, if the password is correct, and when it was set. If there is no such user, the result
+/// and the time it takes are the same.
 ///
 /// # Errors
-/// 403 if it is not theirs, 429 after too many that were not.
+/// 403 for a wrong password, 429 after too many.
 pub(super) async fn verified(
     app: &Server,
     client: IpAddr,
@@ -96,7 +96,7 @@ pub(super) async fn verified(
     });
     let guess = Guess { name: &name, client };
     let verdict = app.auth.passwords.check(guess, password, stored.clone()).await?;
-    // No secret: nobody else can have the name.
+    // This is no secret: nobody else can have the name.
     if user_id.as_ref().is_some_and(|id| app.engine.state().accounts.is_deactivated(id)) {
         let message = "This account has been deactivated.";
         return Err(ApiError::new(ErrorCode::UserDeactivated, message));
@@ -110,7 +110,7 @@ pub(super) async fn verified(
         let renewal = RenewPassword { user_id: user_id.clone(), weaker, stronger };
         match app.engine.propose(origin, renewal).await {
             Ok(renewed) => renewed.into_inner(),
-            // The hash there is proves as much; there will be another login.
+            // The old hash is just as valid; the next login retries.
             Err(error) => tracing::warn!(%error, "a password hash could not be renewed"),
         }
     }

@@ -1,4 +1,4 @@
-//! What a session is made of: tokens, and a password within its bounds.
+//! The credentials of a session: tokens, and the password policy.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Tokens that have just been made: the only place where they are in the clear.
+/// New tokens: the only place that has them in the clear.
 pub(crate) struct NewTokens {
     pub(super) access: String,
     refresh: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct NewTokens {
     expires_ms: Option<u64>,
 }
 
-/// What a client is told of its tokens.
+/// The tokens in a client's response.
 pub(super) struct Told {
     pub(super) access: String,
     pub(super) refresh: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Told {
 }
 
 impl NewTokens {
-    /// New tokens for a client that logs in. Those of one that can refresh expire.
+    /// New tokens for a login. If the client can refresh them, they expire.
     pub(crate) fn make(app: &Server, can_refresh: bool) -> Self {
         let now_ms = app.engine.clock().now_ms();
         Self {
@@ -40,7 +40,7 @@ impl NewTokens {
     }
 
     /// The tokens in exchange for `presented`, of a session that began at `login_ms`. They are the
-    /// same for each client, and each process of a client, that presents it.
+    /// same for every client, and every process of a client, that presents it.
     pub(super) fn refreshed(app: &Server, presented: &str, login_ms: u64) -> Self {
         let now_ms = app.engine.clock().now_ms();
         Self {
@@ -51,17 +51,17 @@ impl NewTokens {
         }
     }
 
-    /// The same tokens with another end.
+    /// The same tokens with another expiry.
     pub(super) fn ending(self, expires_ms: Option<u64>) -> Self {
         Self { expires_ms, ..self }
     }
 
-    /// When half of the time will be over for which they are good.
+    /// When half of the tokens' lifetime will have passed.
     pub(super) fn half_life_ms(&self) -> Option<u64> {
         self.expires_ms.map(|expires_ms| self.made_ms.midpoint(expires_ms))
     }
 
-    /// What is stored of them.
+    /// The hashes to store.
     pub(crate) fn hashes(&self) -> Tokens {
         Tokens {
             access: token::hash(&self.access),
@@ -70,13 +70,13 @@ impl NewTokens {
         }
     }
 
-    /// What their client is told of them, now that they are good.
+    /// The tokens for the client's response, once they are valid.
     pub(super) fn told(self, app: &Server) -> Told {
         let Self { access, refresh, made_ms, expires_ms } = self;
         let found = app.engine.state().accounts.access_token(&token::hash(&access));
         let token = |kind: Kind, secret: String| match &found {
             Some(found) => kind.token(&app.signing.lasting, &secret, found.session),
-            // The device was logged in anew at once.
+            // The device logged in again meanwhile.
             None => secret,
         };
         Told {
@@ -87,7 +87,7 @@ impl NewTokens {
     }
 }
 
-/// When tokens end that are made at `now_ms`, of a session that began at `login_ms`.
+/// The expiry of tokens created at `now_ms`, of a session that began at `login_ms`.
 fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64) -> Option<u64> {
     let expires_ms = if can_refresh {
         Some(now_ms.saturating_add(config.access_lifetime_seconds.saturating_mul(1000)))
@@ -98,7 +98,7 @@ fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64
     expires_ms.into_iter().chain(session_ms).min()
 }
 
-/// Whether the user with this localpart may have this password, new.
+/// Checks a new password for the user with this localpart against the policy.
 pub(super) fn check_password(
     app: &Server,
     localpart: &str,

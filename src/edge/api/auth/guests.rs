@@ -1,4 +1,4 @@
-//! Guests leave the rooms that take none any more (client-server API, "Guest Access", "Server
+//! Removes guests from rooms that no longer admit them (client-server API, "Guest Access", "Server
 //! behaviour").
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::{
     state::Membership,
 };
 
-/// Looks at each room that may not take guests any more, until the server goes down. At a start,
-/// that is every room with a guest in it: the server may have ended before they had left.
+/// Checks each room that may no longer admit guests, until the server shuts down. After a start,
+/// that is every room with a guest, because the server may have ended before all had left.
 pub(crate) async fn keep_out(engine: Arc<Engine>, shutdown: Shutdown) {
     let guests = engine.state().accounts.user_ids().into_iter();
     for guest in guests.filter(|user_id| engine.state().accounts.is_guest(user_id)) {

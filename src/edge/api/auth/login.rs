@@ -1,5 +1,5 @@
-//! Login (client-server API, "Login"): each type proves who logs in, and a device is logged in
-//! then.
+//! Login (client-server API, "Login"): each login type proves the user's identity, and then a
+//! device is logged in.
 
 use std::net::IpAddr;
 
@@ -68,12 +68,12 @@ pub(super) async fn login_types(
     Ok(get_login_types::Response::new(flows))
 }
 
-/// Who logs in, and what that rests on.
+/// A proven user, and the proof.
 struct Proven {
     user_id: OwnedUserId,
-    /// When the password was set that it was verified against.
+    /// When the password was set that was verified.
     password: Option<Offset>,
-    /// The login token that is used up by it.
+    /// The login token that this uses up.
     token: Option<LoginToken>,
 }
 
@@ -145,7 +145,7 @@ fn by_token(app: &Server, token: &str) -> Result<Proven, ApiError> {
     Ok(Proven { user_id: token.user_id.clone(), password: None, token: Some(token) })
 }
 
-/// Whom a request by password names: in `identifier`, or the ways before it.
+/// The user in a password login: in `identifier`, or in the older fields.
 #[allow(deprecated, reason = "old clients name the user in `user`, or in `medium` and `address`")]
 fn identifier(info: &login_v3::Password) -> Result<UserIdentifier, ApiError> {
     match (&info.identifier, &info.user, &info.medium, &info.address) {

@@ -1,6 +1,6 @@
 //! Login tokens (client-server API, "Token-based"): what a browser brings back from single sign-on,
 //! and what a device gets for another one (`POST /login/get_token`). They are signed and not
-//! stored; that one was used is what the log knows.
+//! stored; the log records their use.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
 const PURPOSE: &str = "login token";
 const PREFIX: &str = "lcl_";
 
-/// What a login token says.
+/// The content of a login token.
 #[derive(Clone, Debug)]
 pub(super) struct LoginToken {
-    /// Whom it logs in.
+    /// The user that it logs in.
     pub(super) user_id: OwnedUserId,
-    /// What tells it from others.
+    /// Identifies the token.
     pub(super) nonce: String,
-    /// When it ends.
+    /// When it expires.
     pub(super) expires_ms: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn make(app: &Server, user_id: &UserId, seconds: u64) -> Result<Strin
     Ok(format!("{PREFIX}{}", signed.map_err(ApiError::internal)?))
 }
 
-/// What a login token says, if this server has made it and its time is not over. It may have been
+/// The content of a login token, if this server created it and it has not expired. It may have been
 /// used.
 pub(super) fn open(app: &Server, token: &str) -> Option<LoginToken> {
     let now_ms = app.engine.clock().now_ms();

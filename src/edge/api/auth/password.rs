@@ -1,4 +1,4 @@
-//! The change of a password.
+//! Changing the password.
 
 use ruma::api::client::account::change_password::v3 as change_password_v3;
 
@@ -37,8 +37,8 @@ pub(super) async fn change_password(
     Ok(change_password_v3::Response::new())
 }
 
-/// A new password for one who has forgotten theirs, and shows that an address of the account is
-/// theirs.
+/// Sets a new password for a user who has forgotten theirs and proves ownership of one of the
+/// account's addresses.
 async fn reset_password(
     cx: Cx<Server, Option<Session>>,
     request: change_password_v3::Request,

@@ -55,14 +55,14 @@ pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Resul
 async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result<Json, ApiError> {
     must_be_open(&cx.app)?;
     let parameters = recall(cx, &mut request).await?;
-    // Before the client goes through stages that would come to nothing.
+    // Before the client goes through stages in vain.
     let env = cx.app.engine.env();
     env.accounts.check(&env.state.accounts)?;
     let upgraded = match &request.guest_access_token {
         Some(token) => Some(guest(&cx.app, token, request.username.as_deref()).await?),
         None => None,
     };
-    // What cannot become an account is refused before anyone proves anything for it.
+    // An invalid account is refused before anyone has to prove anything.
     let asked = match &request.username {
         Some(username) if upgraded.is_none() => Some(free_user_id(&cx.app, username, None)?),
         _ => None,
@@ -105,7 +105,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     };
     match outcome {
         Ok(registered) => registered.into_inner(),
-        // Others have used it up while this one went on to the other stages.
+        // The token was used up while this client completed other stages.
         Err(Rejected::Refused(Refusal::RegistrationToken)) => {
             let failure = (ErrorCode::Unauthorized, "This registration token is not valid.");
             let stage = AuthType::RegistrationToken;
@@ -116,8 +116,8 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     answer(cx, user_id, session).await
 }
 
-/// Fills in what the session of this attempt remembers and the attempt leaves out, and gives all
-/// parameters that were given: some clients begin with an empty body, others complete a stage with
+/// Fills in parameters that the attempt leaves out from those that its session remembers, and
+/// returns all parameters. Some clients begin with an empty body, others complete a stage with
 /// `auth` alone.
 async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Parameters, ApiError> {
     const NAMES: [&str; 7] = [
@@ -149,7 +149,7 @@ async fn recall(cx: &Caller, request: &mut register_v3::Request) -> Result<Param
     Ok(parameters)
 }
 
-/// An application service makes an account of its own namespace: nobody else has to prove anything.
+/// An application service creates an account in its namespace. No other proof is needed.
 async fn register_for_service(
     cx: &Caller,
     request: register_v3::Request,
@@ -166,7 +166,7 @@ async fn register_for_service(
     answer(cx, user_id, session).await
 }
 
-/// What an account begins with, and what the client is told of it.
+/// The initial data of an account, and the response about it.
 struct Beginning {
     password: Option<Secret>,
     login: Option<Login>,
@@ -213,7 +213,7 @@ fn new_account(
     }
 }
 
-/// A guest's account needs nothing, and of the body only the device's name counts.
+/// A guest account needs no stages, and only the device name of the body is used.
 async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Json, ApiError> {
     if !cx.app.config.registration.guests {
         let code = ErrorCode::GuestAccessForbidden;
@@ -241,8 +241,8 @@ async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Js
     answer(cx, user_id, Some((tokens, device_id))).await
 }
 
-/// The guest who is to become a full user (client-server API, "Guest Access"): whose access token
-/// this is, and who is named rightly.
+/// The guest who becomes a full user (client-server API, "Guest Access"): the owner of this access
+/// token, with a matching name.
 async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<OwnedUserId, ApiError> {
     let forbidden = |error: ApiError| match error.code() {
         ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
@@ -271,7 +271,7 @@ fn must_be_open(app: &Server) -> Result<(), ApiError> {
     }
 }
 
-/// Of what was proved, that which comes to stay with the account.
+/// The proofs that are kept with the account.
 fn met(authenticated: &Authenticated, now_ms: u64) -> Met {
     let mut met = Met { now_ms, ..Met::default() };
     for proof in authenticated.proofs() {
@@ -307,11 +307,11 @@ async fn answer(
     json(&Registered { user_id, home_server: cx.app.config.server.name.clone(), session })
 }
 
-/// The response. Not ruma's, which says `null` for a device that was not asked for.
+/// The response. Not ruma's, which has `null` for a device that was not requested.
 #[derive(Serialize)]
 struct Registered {
     user_id: OwnedUserId,
-    /// Deprecated: it is in the user id.
+    /// Deprecated: it is part of the user id.
     home_server: OwnedServerName,
     #[serde(flatten)]
     session: Option<NewSession>,
@@ -327,7 +327,7 @@ struct NewSession {
     expires_in_ms: Option<u64>,
 }
 
-/// Whether a registration token is good now. It may no longer be when it is used.
+/// Whether a registration token is valid now. It may not be by the time it is used.
 pub(super) async fn token_validity(
     cx: Cx<Server, ()>,
     request: check_token::Request,
@@ -348,7 +348,7 @@ pub(super) async fn available(
     Ok(get_username_availability::Response::new(true))
 }
 
-/// The user id that `username` gives, if it is valid and `caller` may have it.
+/// The user id for `username`, if it is valid and `caller` may have it.
 pub(crate) fn free_user_id(
     app: &Server,
     username: &str,
@@ -359,8 +359,8 @@ pub(crate) fn free_user_id(
     Ok(user_id)
 }
 
-/// Whether `caller` (none: anyone) may make an account of this name: it is free, and not reserved
-/// for another. Asked before authentication and again after it.
+/// Whether `caller` (`None`: anyone) may register this name: it is free, and not in another's
+/// exclusive namespace. Checked before authentication and again after it.
 ///
 /// # Errors
 /// `M_EXCLUSIVE`, `M_USER_IN_USE`.
@@ -380,10 +380,10 @@ pub(super) fn check_name(
     Ok(())
 }
 
-/// A free user id for one who did not ask for a name: one that nobody reads as a word, or takes for
-/// another.
+/// A free user id for a registration without a name. It resembles no word, and cannot be confused
+/// with another.
 fn new_user_id(app: &Server) -> Result<OwnedUserId, ApiError> {
-    // Neither vowels nor what looks like something else in some font.
+    // No vowels, and no characters that look like others in some fonts.
     const LETTERS: &[u8; 24] = b"bcdfghjkmnpqrstvwxz23456";
     const TRIES: usize = 100;
     let name = || {

@@ -1,5 +1,5 @@
-//! Where two devices meet, one of which signs the other in by a QR code: MSC4388, and MSC4108 as it
-//! was before, which some clients still speak.
+//! Rendezvous sessions, through which one device signs in another with a QR code: MSC4388, and its
+//! predecessor MSC4108, which some clients still use.
 
 use std::time::{Duration, SystemTime};
 
@@ -153,8 +153,8 @@ fn no_meeting() -> ApiError {
     ApiError::not_found("There is no such rendezvous (any more).")
 }
 
-/// Anyone may have written what is here: it is for programs, and not to be shown as a page of this
-/// server.
+/// Anyone may have written the content: it is for programs, and must not be displayed as a page of
+/// this server.
 fn not_a_page(headers: &HeaderMap) -> Result<(), ApiError> {
     let says = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_shown = says("sec-fetch-mode") == Some("navigate")
@@ -201,7 +201,7 @@ pub(super) async fn get(cx: Anyone, request: Get) -> Result<Json, ApiError> {
     }))
 }
 
-/// With a transaction id in the path, or without.
+/// With or without a transaction id in the path.
 pub(super) async fn put(cx: Anyone, request: Put) -> Result<Json, ApiError> {
     cx.there_are_meetings()?;
     let Write { sequence_token, data } = request.body;
@@ -224,8 +224,8 @@ pub(super) async fn delete(cx: Anyone, request: Delete) -> Result<Json, ApiError
     }
 }
 
-// The former version: plain text, and the headers of HTTP for what is JSON above. Nobody says who
-// they are.
+// The former version: plain text, and HTTP headers in place of the JSON above. No request is
+// authenticated.
 
 fn former(cx: &Anyone) -> Result<(), ApiError> {
     cx.there_are_meetings()?;
@@ -247,7 +247,7 @@ fn tag(meeting: &Meeting) -> String {
     format!("\"{}\"", meeting.writing)
 }
 
-/// The writings that a header names.
+/// The sequence numbers in a header.
 fn tags(value: &HeaderValue) -> impl Iterator<Item = u64> + '_ {
     let tags = value.to_str().unwrap_or_default().split(',').map(str::trim);
     tags.filter_map(|tag| tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"').parse().ok())
@@ -277,7 +277,7 @@ pub(super) async fn former_create(cx: Anyone, request: FormerCreate) -> Result<R
     former(&cx)?;
     plain_text(&request.headers)?;
     let (id, meeting) = cx.app.auth.former_rendezvous.begin(cx.body.clone(), cx.now_ms());
-    // Under the prefix by which the client came.
+    // With the same prefix as the client's request.
     let path = cx.uri.path().trim_end_matches('/');
     let url = format!("{}{path}/{id}", cx.app.config.public_url());
     let reply = Reply::json(to_json(&json!({ "url": url }))?.0).with_status(StatusCode::CREATED);

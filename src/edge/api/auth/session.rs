@@ -1,5 +1,4 @@
-//! Sessions: tokens and their refresh, logout, whoami. How one begins is in
-//! [`login`](super::login).
+//! Sessions: tokens and their refresh, logout, whoami. [`login`](super::login) begins sessions.
 
 use std::net::IpAddr;
 
@@ -28,8 +27,7 @@ use crate::{
     state::TokenUse,
 };
 
-/// The session of an access token; for that of an application service, of the user that it names in
-/// the query.
+/// The session of an access token; for an application service, that of the user in the query.
 pub(crate) async fn authenticate(
     app: &Server,
     token: &str,
@@ -41,8 +39,8 @@ pub(crate) async fn authenticate(
     }
 }
 
-/// The session of a device's access token. The first use of a refreshed token ends the tokens
-/// before it, which is recorded before the request goes on.
+/// The session of a device's access token. The first use of a refreshed token revokes the previous
+/// ones, which is recorded before the request goes on.
 pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
     let used = token::hash(token);
     let found = app.engine.state().accounts.access_token(&used);
@@ -64,7 +62,7 @@ pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
         };
         match app.engine.propose(origin, confirm).await {
             Ok(confirmed) => confirmed.into_inner(),
-            // Both pairs stay good until there is room to say otherwise; reads go on meanwhile.
+            // Both pairs stay valid until this can be recorded; reads go on meanwhile.
             Err(Rejected::Log(AppendError::Full(_) | AppendError::Failed(_))) => {}
             Err(error) => return Err(error.into()),
         }
@@ -72,22 +70,22 @@ pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
 }
 
-/// Takes note of where a session begins, with its first access token.
+/// Records where a session begins, with its first access token.
 pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
-    // The device may have been logged out or in again at once.
+    // The device may have been logged out or in again meanwhile.
     if let Ok(session) = of_token(app, token).await {
         app.seen(&session, client, None);
     }
 }
 
-/// The refusal of a token that is not good, or not any more. As long as its session exists, the
-/// client may log in again as the same device and keep what it has.
+/// The refusal of a token that is not valid (any more). As long as its session exists, the client
+/// may log in again as the same device and keep its data.
 fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
     ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.signing.lasting, kind, token))
 }
 
-/// Whether the requests of a session are not limited in rate: those of administrators, and of
-/// application services unless their registration says otherwise.
+/// Whether a session is exempt from rate limits: that of an administrator, or of an application
+/// service unless its registration says otherwise.
 pub(crate) fn exempt(app: &Server, session: &Session) -> bool {
     match &session.service {
         Some(_) => session.is_exempt(),
@@ -95,7 +93,7 @@ pub(crate) fn exempt(app: &Server, session: &Session) -> bool {
     }
 }
 
-/// Whether any of these times has come.
+/// Whether any of these times has passed.
 fn is_over(app: &Server, ends_ms: [Option<u64>; 2]) -> bool {
     ends_ms.into_iter().flatten().min().is_some_and(|end| end <= app.engine.clock().now_ms())
 }
@@ -111,7 +109,7 @@ pub(super) async fn refresh(
     let config = &cx.app.config.tokens;
     let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
     if is_over(&cx.app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
-        // The client may log in again as the same device, and keep what it has.
+        // The client may log in again as the same device, and keep its data.
         return Err(ApiError::unknown_token(true));
     }
     let tokens = NewTokens::refreshed(&cx.app, &request.refresh_token, login_ms);
@@ -124,7 +122,7 @@ pub(super) async fn refresh(
     };
     let expires_ms = match cx.app.engine.propose(cx.origin(), proposal).await {
         Ok(refreshed) => refreshed.into_inner(),
-        // What came of another refresh was used in the meantime.
+        // The result of another refresh was used meanwhile.
         Err(Rejected::Refused(Refusal::UnknownToken)) => return Err(superseded()),
         Err(error) => return Err(error.into()),
     };

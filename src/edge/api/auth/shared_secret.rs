@@ -1,9 +1,9 @@
-//! Registration by a shared secret, in the form that existing tools speak it
-//! (`/_synapse/admin/v1/register`): whoever knows the secret of the configuration makes accounts,
-//! also administrators' and while registration is closed.
+//! Registration with a shared secret, compatible with existing tools
+//! (`/_synapse/admin/v1/register`). The configured secret allows creating accounts, including
+//! administrators, even while registration is closed.
 //!
-//! A client asks for a nonce, and proves with it that it knows the secret:
-//! HMAC-SHA1 over `nonce \0 username \0 password \0 admin|notadmin [\0 user_type]`, in hexadecimal.
+//! A client asks for a nonce, and proves with it that it knows the secret: HMAC-SHA1 over `nonce \0
+//! username \0 password \0 admin|notadmin [\0 user_type]`, in hexadecimal.
 
 use std::collections::VecDeque;
 
@@ -46,16 +46,16 @@ endpoint! {
     { body: NewUser = json }
 }
 
-/// How long a nonce is good for, in milliseconds: the tool asks for it right before it uses it.
+/// The lifetime of a nonce in milliseconds. The tool uses it right away.
 const NONCE_MS: u64 = 60_000;
 
-/// Nonces at once; beyond this the oldest is dropped.
+/// The number of outstanding nonces; beyond this the oldest is dropped.
 const NONCES: usize = 1000;
 
-/// The kinds of user that the tools know. Only what is signed depends on it here.
+/// The user types of the tools. They only matter for the signature.
 const USER_TYPES: [&str; 2] = ["bot", "support"];
 
-/// The nonces that were given out and not used yet, the oldest first.
+/// The outstanding nonces, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Nonces(Mutex<VecDeque<(String, u64)>>);
 
@@ -71,7 +71,7 @@ impl Nonces {
         nonce
     }
 
-    /// Whether the nonce is good; it is not from then on.
+    /// Uses up a nonce. Returns whether it was valid.
     fn take(&self, nonce: &str, now_ms: u64) -> bool {
         let mut nonces = self.0.lock();
         let Some(place) = nonces.iter().position(|(known, _)| known == nonce) else { return false };
@@ -114,7 +114,7 @@ pub(super) async fn register(
     Register { body: request }: Register,
 ) -> Result<Json, ApiError> {
     let secret = secret(&cx.app)?;
-    // Used up whatever comes of it: a guess at the secret costs a nonce.
+    // Used up in any case: a guess at the secret costs a nonce.
     if !cx.app.auth.nonces.take(&request.nonce, cx.app.engine.clock().now_ms()) {
         return Err(ApiError::bad_request("The nonce is not known."));
     }

@@ -1,10 +1,10 @@
-//! Single sign-on (client-server API, "Client login via SSO"): the way of a browser from the client
-//! to a provider, back here, and on to the client with a login token.
+//! Single sign-on (client-server API, "Client login via SSO"): a browser goes from the client to a
+//! provider, back here, and on to the client with a login token.
 //!
-//! Nothing is kept here meanwhile: where the browser is on its way is a signed cookie, which only
-//! the browser that set out has, and which belongs to the `state` that the provider sends back.
-//! What proves the rest to the provider (the nonce, the PKCE verifier) is made from that state and
-//! the server's key when it is needed.
+//! The server stores nothing meanwhile. The state of a login is in a signed cookie, which only the
+//! browser that started it has, and which belongs to the `state` that the provider sends back. The
+//! nonce and the PKCE verifier are derived from that state and the server's key when they are
+//! needed.
 
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ use crate::{
 };
 
 endpoint! {
-    /// Where clients send browsers, without and with the provider's id.
+    /// The paths to which clients send browsers, with and without the provider's id.
     pub(super) struct Redirect = GET
         "/_matrix/client/r0/login/sso/redirect"
         "/_matrix/client/v3/login/sso/redirect"
@@ -63,7 +63,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// Where providers send browsers back to.
+    /// The path to which providers send browsers back.
     pub(super) struct Callback = GET "/_matrix/client/v3/login/sso/callback";
     for NoAccessToken;
     refusal refusal;
@@ -71,14 +71,14 @@ endpoint! {
 }
 
 endpoint! {
-    /// What the page asks for on which a newcomer chooses an account.
+    /// The path of the page on which a newcomer chooses an account.
     pub(super) struct ChooseAccount = POST "/_matrix/client/v3/login/sso/account";
     for NoAccessToken;
     { body: Choice = json }
 }
 
 endpoint! {
-    /// The page of the stage `m.login.sso` of user-interactive authentication.
+    /// The paths of the page of the stage `m.login.sso` of user-interactive authentication.
     pub(super) struct StagePage = GET
         "/_matrix/client/r0/auth/m.login.sso/fallback/web"
         "/_matrix/client/v3/auth/m.login.sso/fallback/web";
@@ -88,13 +88,13 @@ endpoint! {
 }
 
 endpoint! {
-    /// Where one who is logged in begins to link the account with a provider.
+    /// The path by which a user who is logged in links the account with a provider.
     pub(super) struct Link = POST "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
     for AccessToken;
     { idp_id: String = path, body: LinkBody = json }
 }
 
-/// How long a browser may be away, in milliseconds.
+/// The longest time that a browser may take, in milliseconds.
 const AWAY_MS: u64 = 30 * 60 * 1000;
 /// The longest address to return to: cookies have 4,096 bytes.
 const REDIRECT_BYTES: usize = 1500;
@@ -109,19 +109,19 @@ const SCRIPT: &str = include_str!("sso.js");
 
 const NOT_COMPLETE: &str = "The address is not complete.";
 
-/// What a browser is sent to a provider for.
+/// Why a browser was sent to a provider.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Errand {
     /// To log in, and return to the client with a login token.
     Login { redirect_url: Url },
-    /// To link the account of one who is logged in.
+    /// To link the account of a user who is logged in.
     Link { user_id: OwnedUserId },
-    /// To complete the stage `m.login.sso` of a session of user-interactive authentication, for the
+    /// To complete the stage `m.login.sso` of a session of user-interactive authentication, in the
     /// browser that was shown the stage's page: `browser` is the hash of a mark that it has.
     Confirm { session: String, browser: String },
 }
 
-/// A browser that is away.
+/// A browser at a provider.
 #[derive(Serialize, Deserialize)]
 struct Trip {
     state: String,
@@ -129,7 +129,7 @@ struct Trip {
     errand: Errand,
 }
 
-/// A person who was recognised and has no account yet.
+/// An identified person without an account.
 #[derive(Serialize, Deserialize)]
 struct Pending {
     provider: String,
@@ -176,7 +176,7 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
 
 pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<Reply, ApiError> {
     let state = cx.query("state")?.ok_or_else(|| ApiError::bad_request(NOT_COMPLETE))?;
-    // However it ends, the way is at its end.
+    // The login ends here, whatever its result.
     let forget = cookie(&cx.app.config, &state, "", 0)?;
     match arrive(&cx, &request.headers, &state).await {
         Ok(reply) => Ok(reply.with_header(SET_COOKIE, forget)),
@@ -231,7 +231,7 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     }
 }
 
-/// One who comes for the first time: an account is found or made, or a name has to be chosen.
+/// A first login: finds or creates an account, or asks for a name.
 async fn newcomer(
     cx: &Cx<Server, ()>,
     provider: &Provider,
@@ -252,7 +252,7 @@ async fn newcomer(
     {
         match register(cx, provider.id(), person.clone(), user_id).await {
             Ok(user_id) => return go_on(app, &user_id, redirect_url),
-            // Somebody was faster.
+            // A concurrent registration has taken the name.
             Err(error) if matches!(error.code(), ErrorCode::UserInUse) => {}
             Err(error) => return Err(error),
         }
@@ -267,7 +267,7 @@ async fn register(
     user_id: OwnedUserId,
 ) -> Result<OwnedUserId, ApiError> {
     let Person { subject, display_name, email, .. } = person;
-    // One that cannot be an address here is no reason to have no account.
+    // An invalid address does not prevent an account.
     let email = email.and_then(|email| threepid::email(&email).ok());
     let now_ms = cx.app.engine.clock().now_ms();
     let address = email
@@ -296,13 +296,13 @@ async fn link_to(
     cx.propose(LinkSso { user_id, provider, subject }).await.map(Durable::into_inner)
 }
 
-/// The body of a request of the page on which an account is chosen.
+/// The request of the page on which an account is chosen.
 #[derive(Deserialize)]
 struct Choice {
     pending: String,
     /// The name of a new account,
     username: Option<String>,
-    /// or that of an old one,
+    /// or that of an existing one,
     user: Option<String>,
     /// with its password.
     password: Option<String>,
@@ -344,7 +344,7 @@ pub(super) async fn choose_account(
         }
         _ => return Err(ApiError::forbidden("This is not a choice here.")),
     };
-    // The page has named where this leads.
+    // The page has shown where this leads.
     let location = with_token(app, &user_id, redirect_url)?;
     json(&json!({ "location": location }))
 }
@@ -368,8 +368,8 @@ pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError
     json(&json!({ "url": url, "expires_in_ms": AWAY_MS }))
 }
 
-/// The page of the stage `m.login.sso` (client-server API, "Fallback"): the way to the providers
-/// that know the user whom the session is about.
+/// The page of the stage `m.login.sso` (client-server API, "Fallback"), which leads to the
+/// providers that know the session's user.
 pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
@@ -378,9 +378,9 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
         return Err(ApiError::not_found("What was to be confirmed is over."));
     };
-    // Whoever has the session could fetch this page themselves, and send the user straight on to a
-    // provider that asks nothing. So the way back is open to the browser alone that was shown what
-    // the page says.
+    // Whoever has the session could fetch this page themselves, and send the user straight to a
+    // provider that asks nothing. So the way back is open only to the browser that was shown this
+    // page.
     let mark = random_token();
     let browser = hash(&mark);
     let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
@@ -396,7 +396,7 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     Ok(Page::new("Confirm that it is you", html).reply().with_header(SET_COOKIE, cookie))
 }
 
-/// Completes the stage, if the one who came back is the user whom the session is about.
+/// Completes the stage, if the person who came back is the session's user.
 async fn confirm(
     app: &Server,
     session: &str,
@@ -421,7 +421,8 @@ async fn confirm(
     }
 }
 
-/// Back to the client with a login token; over a page that says where that is, unless it is known.
+/// Returns to the client with a login token; with a page that shows the destination, unless it is
+/// known.
 fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, ApiError> {
     let trusted = is_trusted(&app.config, &redirect_url);
     let place = place(&redirect_url);
@@ -443,14 +444,14 @@ fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, Api
 }
 
 fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<Url, ApiError> {
-    // Told here, where a person sees it; the client could do nothing with the token.
+    // Refused here, where a person sees it; the client could not do anything with the token.
     rights::may_log_in(app, user_id)?;
     let token = login_token::make(app, user_id, app.config.sso.token_seconds)?;
     redirect_url.query_pairs_mut().append_pair("loginToken", &token);
     Ok(redirect_url)
 }
 
-/// The pages on the way.
+/// The pages in between.
 fn choose_provider(app: &Server, query: &str) -> Reply {
     let mut html = String::from("<p>How do you want to log in?</p>\n");
     html.push_str(&buttons(app, app.outside.providers.all().iter(), query));
@@ -568,14 +569,14 @@ fn pending(
     signed(app, PENDING, &pending)
 }
 
-/// A statement of this server that it believes again for as long as a browser may be away.
+/// Signs a statement that stays valid for as long as a browser may take.
 fn signed(app: &Server, purpose: &str, statement: &impl Serialize) -> Result<String, ApiError> {
     let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
     app.signing.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
 }
 
 fn script(app: &Server, pending: &str) -> String {
-    // By its path alone: the page may be seen by another name than the server's public one.
+    // Relative, because the page may be opened at another address than the public one.
     let endpoint = format!("{}/login/sso/account", client_api(&app.config));
     let path = endpoint.parse::<Url>().map_or(endpoint, |url| url.path().to_owned());
     format!("const endpoint = {}, pending = {};\n{SCRIPT}", literal(&path), literal(&pending))
@@ -615,7 +616,7 @@ fn is_trusted(config: &Config, url: &Url) -> bool {
     login_page::is_at(config, url) || config.sso.redirects.0.iter().any(|known| known.covers(url))
 }
 
-/// What to call the place that an address leads to.
+/// The displayed name of an address.
 fn place(url: &Url) -> String {
     match (url.scheme(), url.host_str(), url.port()) {
         ("http" | "https", Some(host), None) => host.to_owned(),
@@ -624,7 +625,7 @@ fn place(url: &Url) -> String {
     }
 }
 
-/// The nonce and the PKCE verifier that belong to a state.
+/// The nonce and the PKCE verifier of a state.
 fn secrets(app: &Server, state: &str) -> (String, String) {
     (app.signing.signer.secret(NONCE, state), app.signing.signer.secret(VERIFIER, state))
 }
@@ -632,8 +633,7 @@ fn secrets(app: &Server, state: &str) -> (String, String) {
 fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     let name = provider.name();
     if !matches!(error, OidcError::Unavailable(_)) {
-        // To a client, a refusal as any other; whoever runs the server may have to do something
-        // about it.
+        // The client gets an ordinary refusal; the administrator may have to act.
         warn!(provider = provider.id(), %error, "single sign-on failed");
     }
     match error {
@@ -650,7 +650,7 @@ fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     }
 }
 
-/// To another address, which may hold a token.
+/// Redirects to another address, which may contain a token.
 fn see(url: &Url) -> Result<Reply, ApiError> {
     let location = HeaderValue::from_str(url.as_str())
         .map_err(|error| ApiError::internal(error.to_string()))?;
@@ -661,7 +661,7 @@ fn see(url: &Url) -> Result<Reply, ApiError> {
         .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
 }
 
-/// One for each way that is under way: a browser may be on several.
+/// One cookie for each login, because a browser may have several in progress.
 fn cookie_name(state: &str) -> String {
     format!("logcabin_sso_{}", &hash(state)[..16])
 }
@@ -686,7 +686,7 @@ fn cookie(
     .map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// The cookies of this name.
+/// The cookies with this name.
 fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(';')).filter_map(move |pair| {

@@ -1,10 +1,10 @@
-//! Validation of e-mail addresses and phone numbers: the `requestToken` endpoints, and where the
-//! token that was sent is brought back.
+//! Validation of email addresses and phone numbers: the `requestToken` endpoints, and the endpoint
+//! to which the token is returned.
 //!
-//! The token comes back in one of two ways to one address. An app posts it, as to an identity
-//! server (identity service API, `POST /validate/email/submitToken`). A person opens the link of a
-//! mail: that shows a page with a button, and only the button confirms, so that a program which
-//! looks through mail confirms nothing.
+//! The token comes back to one address in one of two ways. An app posts it, as to an identity
+//! server (identity service API, `POST /validate/email/submitToken`). A person opens the link in a
+//! mail: that shows a page with a button, and only the button confirms, so that a program that
+//! scans mail does not.
 
 use std::{
     collections::HashMap,
@@ -54,11 +54,11 @@ use crate::{
     state::validations::token_hash,
 };
 
-/// Where tokens are brought back.
+/// The path to which tokens are returned.
 const SUBMIT: &str = "/_matrix/client/unstable/logcabin/validate";
 
 endpoint! {
-    /// The page of a mail's link.
+    /// The page of the link in a mail.
     pub(super) struct ValidationPage = GET "/_matrix/client/unstable/logcabin/validate";
     for NoAccessToken;
     refusal refusal;
@@ -79,7 +79,7 @@ impl From<Invalid> for ApiError {
     }
 }
 
-/// The messages that are being sent, so that who asks twice for one is not sent two.
+/// The messages that are being sent, so that two concurrent requests send only one.
 #[derive(Debug, Default)]
 pub(crate) struct Deliveries(Mutex<HashMap<Key, Weak<Lock>>>);
 
@@ -99,7 +99,7 @@ impl Deliveries {
     }
 }
 
-/// What a client asks for.
+/// A client's request.
 struct Asked {
     client: IpAddr,
     purpose: Purpose,
@@ -136,7 +136,7 @@ macro_rules! request_token {
             let client = cx.client;
             let asked = Asked { client, purpose, threepid, client_secret, send_attempt, next_link };
             let mut response = $phone_api::Response::new(request_validation(&cx.app, cx.origin(), asked).await?);
-            // A code is typed into the app, which brings it here.
+            // A code is typed into the app, which submits it here.
             response.submit_url = Some(submit_url(&cx.app));
             Ok(response)
         })+
@@ -153,7 +153,7 @@ request_token! {
     by_msisdn_to_add: add_msisdn, Add;
 }
 
-/// Whether something can be validated for this at all.
+/// Refuses a validation that is not configured.
 fn check_offered(app: &Server, purpose: Purpose, medium: Medium) -> Result<(), ApiError> {
     if !app.outside.messages.reach(medium) {
         let what = match medium {
@@ -196,13 +196,13 @@ async fn request_validation(
         }
         _ => {}
     }
-    // A client that hangs up does not take back what it asked for.
+    // A client that hangs up does not cancel the request.
     let delivered = tokio::spawn(async move { deliver(&app, origin, asked).await });
     let sid = delivered.await.map_err(ApiError::internal)??;
     OwnedSessionId::try_from(sid).map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// Asks for a message to an address, for a page that stands in for a client.
+/// Requests a message to an address, for a page that acts for a client.
 pub(super) async fn request_for_page(
     cx: &Cx<Server, ()>,
     purpose: Purpose,
@@ -218,7 +218,7 @@ pub(super) async fn request_for_page(
     Ok(request_validation(&cx.app, cx.origin(), asked).await?.to_string())
 }
 
-/// Records what is asked for and sends the message, once that is durable. Gives the validation's
+/// Records the request and sends the message once that is durable. Returns the validation's session
 /// id.
 async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, ApiError> {
     let Asked { client, purpose, threepid, client_secret, send_attempt, next_link } = asked;
@@ -251,8 +251,8 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
         now_ms,
         most_messages: config.messages_per_address,
     };
-    // Before it is recorded, so that who asks too often fills no log. Nothing else is decided on
-    // this validation meanwhile.
+    // Before it is recorded, so that excessive requests do not fill the log. No concurrent decision
+    // affects this validation.
     if proposal.sends(&app.engine.state()) {
         app.notices.count(client)?;
     }
@@ -292,7 +292,7 @@ fn not_sent(error: SendError) -> ApiError {
 
 /// Six digits.
 fn random_code() -> String {
-    // The remainder favours no code by more than one in 10^13.
+    // The modulo bias is less than one in 10^13.
     format!("{:06}", u64::from_be_bytes(random_bytes()) % 1_000_000)
 }
 
@@ -300,7 +300,7 @@ pub(crate) fn threepid_in_use() -> ApiError {
     ApiError::new(ErrorCode::ThreepidInUse, "An account here has this address already.")
 }
 
-/// Whether this server takes the identifier.
+/// Refuses identifiers that this server does not accept.
 pub(crate) fn check_allowed(app: &Server, threepid: &Threepid) -> Result<(), ApiError> {
     let config = &app.config.threepids;
     if is_allowed(threepid, &config.allow, &config.deny) {
@@ -309,7 +309,7 @@ pub(crate) fn check_allowed(app: &Server, threepid: &Threepid) -> Result<(), Api
     Err(ApiError::new(ErrorCode::ThreepidDenied, "This server does not take this address."))
 }
 
-/// Where a browser goes after a confirmation: an address of the web at a host that is allowed.
+/// Where a browser goes after a confirmation: a web address on an allowed host.
 fn check_next_link(app: &Server, link: &str) -> Result<Url, ApiError> {
     let refused = |why: &'static str| ApiError::invalid_param(why);
     if link.len() > limits::NEXT_LINK_BYTES {
@@ -334,8 +334,8 @@ fn submit_url(app: &Server) -> String {
     format!("{}{}", app.config.public_url(), SUBMIT.replacen("/_matrix", &prefix, 1))
 }
 
-/// The link of a mail. It holds where to go afterwards as well, which may itself hold secrets of
-/// the client: these are not to be in the log.
+/// The link in a mail. It contains the address to go to afterwards, which may contain secrets of
+/// the client and must therefore not be in the log.
 fn link(
     app: &Server,
     sid: &str,
@@ -349,7 +349,7 @@ fn link(
     format!("{}?{}", submit_url(app), serde_html_form::to_string(query).unwrap_or_default())
 }
 
-/// What is brought back.
+/// A submitted token.
 #[derive(Debug, Deserialize)]
 struct Submitted {
     sid: String,
@@ -359,12 +359,13 @@ struct Submitted {
     next_link: Option<String>,
 }
 
-/// The page of a mail's link.
+/// The page of the link in a mail.
 pub(super) async fn page(cx: Cx<Server, ()>, _: ValidationPage) -> Result<Reply, ApiError> {
     let Ok(submitted) = read_query::<Submitted>(&cx.uri) else {
         return Ok(useless_link(&cx.app));
     };
-    // The token itself is not looked at: what is shown to one who tries tokens is always the same.
+    // The token is not checked here, so that the page reveals nothing to someone who guesses
+    // tokens.
     let Some(validation) = find(&cx.app, &submitted.sid, &submitted.client_secret) else {
         return Ok(useless_link(&cx.app));
     };
@@ -403,7 +404,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: ValidationPage) -> Result<Reply,
     Ok(page.reply())
 }
 
-/// Takes a token: from the page's form, or as JSON from an app.
+/// Accepts a token: from the page's form, or as JSON from an app.
 pub(super) async fn submit(cx: Cx<Server, ()>, _: SubmitToken) -> Result<Reply, ApiError> {
     if cx.body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
         let submitted: Submitted = serde_json::from_slice(&cx.body).map_err(|error| {
@@ -443,7 +444,7 @@ fn useless_link(app: &Server) -> Reply {
     Page::new("This link cannot be used", body).status(StatusCode::BAD_REQUEST).reply()
 }
 
-/// The validation, for one who knows the client's secret.
+/// The validation, for a client that knows its secret.
 fn find(
     app: &Server,
     sid: &str,
@@ -459,7 +460,7 @@ async fn complete(cx: &Cx<Server, ()>, submitted: &Submitted) -> Result<bool, Ap
     show_token(cx, sid, client_secret, token).await
 }
 
-/// Shows the token of a message. Gives whether it is the right one.
+/// Submits the token of a message. Returns whether it is correct.
 pub(super) async fn show_token(
     cx: &Cx<Server, ()>,
     sid: &str,
@@ -482,7 +483,7 @@ pub(super) async fn show_token(
     Ok(cx.propose(proposal).await?.into_inner())
 }
 
-/// What a client has shown to be its user's, if it has: what it was validated for must be this.
+/// The identifier that a client's user has validated for this purpose, if there is one.
 pub(crate) fn validated(
     app: &Server,
     purpose: Purpose,

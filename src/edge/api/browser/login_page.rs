@@ -1,4 +1,4 @@
-//! The page with which any browser can log in, for clients that know no other way (client-server
+//! A page for logging in with any browser, for clients that support no other way (client-server
 //! API, "Login fallback").
 
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::{
 };
 
 endpoint! {
-    /// Where it is, with and without a slash at the end.
+    /// Its path, with and without a trailing slash.
     pub(super) struct LoginPage = GET "/_matrix/static/client/login";
     for NoAccessToken;
     refusal refusal;
@@ -65,7 +65,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiE
     Ok(Page::new(title, html).script(SCRIPT).reply())
 }
 
-/// The page's address, with what its query says but for the login tokens in it.
+/// The page's address, with its query but without login tokens.
 fn address(config: &Config, query: Option<&str>) -> String {
     let pairs = query.unwrap_or_default().split('&');
     let kept: Vec<_> =
@@ -74,7 +74,7 @@ fn address(config: &Config, query: Option<&str>) -> String {
     if kept.is_empty() { address } else { format!("{address}?{}", kept.join("&")) }
 }
 
-/// Whether a browser that has logged in elsewhere comes back to this page with this address.
+/// Whether this address leads a browser back to this page after a login elsewhere.
 pub(crate) fn is_at(config: &Config, url: &reqwest::Url) -> bool {
     let mut url = url.clone();
     url.set_query(None);
@@ -85,12 +85,12 @@ pub(crate) fn is_at(config: &Config, url: &reqwest::Url) -> bool {
     })
 }
 
-/// Where browsers reach the client-server API.
+/// The public address of the client-server API.
 pub(crate) fn client_api(config: &Config) -> String {
     format!("{}{}/client/v3", config.public_url(), prefix(config))
 }
 
-/// What addresses that are given to others begin with: what everyone knows, where it is served.
+/// The path prefix of addresses given to others: the standard one, if it is served.
 fn prefix(config: &Config) -> String {
     let mut prefixes: Vec<_> = config.server.prefixes.iter().map(ToString::to_string).collect();
     prefixes.sort_by_key(|prefix| prefix != "/_matrix");

@@ -1,5 +1,4 @@
-//! Pages for browsers: small, without anything from elsewhere, and with a content-security policy
-//! that allows no more than they need.
+//! Pages for browsers: small, self-contained, and with a restrictive content security policy.
 
 use std::fmt::Write as _;
 
@@ -20,20 +19,20 @@ const STYLE: &str = include_str!("page.css");
 const HTML: &str = "text/html; charset=utf-8";
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 
-/// A page. What it shows is HTML that the caller has made safe with [`text`].
+/// A page. Callers escape its HTML with [`text`].
 pub(crate) struct Page {
     title: String,
     body: String,
     script: Option<String>,
-    /// Where scripts and frames may come from besides this page, for those that need it.
+    /// Other origins of scripts and frames, if needed.
     outside: Vec<String>,
-    /// Where answering its form may lead, besides this server.
+    /// Another origin that its form may lead to.
     leads_to: Option<String>,
     status: StatusCode,
 }
 
 impl Page {
-    /// A page of this title, in plain text, with this HTML below it.
+    /// A page with this title, in plain text, and this HTML below it.
     pub(crate) fn new(title: impl Into<String>, body: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -45,28 +44,28 @@ impl Page {
         }
     }
 
-    /// The same page with this script, the only one that its browser runs.
+    /// Adds a script, the only one that the browser runs.
     #[must_use]
     pub(crate) fn script(mut self, script: impl Into<String>) -> Self {
         self.script = Some(script.into());
         self
     }
 
-    /// The same page, which may use scripts and frames of this origin.
+    /// Allows scripts and frames of this origin.
     #[must_use]
     pub(crate) fn outside(mut self, origin: impl Into<String>) -> Self {
         self.outside.push(origin.into());
         self
     }
 
-    /// The same page, whose form may lead to this origin: browsers check redirects after it, too.
+    /// Allows the form to lead to this origin: browsers check redirects after a form, too.
     #[must_use]
     pub(crate) fn leads_to(mut self, origin: impl Into<String>) -> Self {
         self.leads_to = Some(origin.into());
         self
     }
 
-    /// The same page with another status than 200.
+    /// Sets a status other than 200.
     #[must_use]
     pub(crate) const fn status(mut self, status: StatusCode) -> Self {
         self.status = status;
@@ -99,7 +98,7 @@ impl Page {
         let mut reply = Reply::bytes(HTML, html)
             .with_status(self.status)
             .with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
-            // The address of a page may hold a token.
+            // The address of a page may contain a token.
             .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
             .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
             .with_header(PERMISSIONS_POLICY, HeaderValue::from_static("interest-cohort=()"));
@@ -110,7 +109,7 @@ impl Page {
     }
 }
 
-/// What a browser shows when a request fails.
+/// The page for a failed request.
 pub(crate) fn refusal(error: &ApiError) -> Reply {
     let again = match error.retry_after() {
         Some(wait) => {
@@ -128,7 +127,7 @@ fn plural(count: u128) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// A value as a literal of the script of a page: JSON that cannot end the script's element.
+/// A value as a literal in the page's script: JSON that cannot end the script element.
 pub(crate) fn literal(value: &impl serde::Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
     json.replace('<', "\\u003c")

@@ -1,6 +1,6 @@
-//! Dehydrated devices (MSC3814): a device of the user that takes messages while none of the others
-//! is there. Its private keys are here, too, encrypted: the next device that the user logs in on
-//! reads with them what came meanwhile.
+//! Dehydrated devices (MSC3814): a device of the user that receives messages while all other
+//! devices are offline. The server stores its private keys, encrypted. The next device that the
+//! user logs in with them decrypts the messages.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ endpoint! {
 }
 
 impl Cx<Server> {
-    /// The caller's dehydrated device, and the record that holds its private keys.
+    /// The caller's dehydrated device, and the record with its private keys.
     fn dehydrated(&self) -> Result<(OwnedDeviceId, Offset), ApiError> {
         let account = self.app.engine.state().accounts.get(&self.caller.user_id);
         let found = account.and_then(|account| {
@@ -134,8 +134,8 @@ pub(super) async fn delete(cx: Cx<Server>, _: Delete) -> Result<Json, ApiError> 
     to_json(&json!({ "device_id": device_id }))
 }
 
-/// The messages that came for the dehydrated device, a page of them. They stay until the device is
-/// removed: a client that stops half-way begins anew.
+/// A page of the messages for the dehydrated device. They are kept until the device is removed: a
+/// client that is interrupted starts over.
 pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiError> {
     let dehydrated = cx.dehydrated().ok().map(|(device_id, _)| device_id);
     let device_id = dehydrated.filter(|id| *id == request.device_id);

@@ -1,5 +1,5 @@
-//! Keys that a device uploads: whether they are what the specification says (client-server API,
-//! "Device keys" and "One-time and fallback keys"), before others are given them.
+//! Checks the keys that a device uploads against the specification (client-server API, "Device
+//! keys" and "One-time and fallback keys").
 
 use std::collections::BTreeMap;
 
@@ -17,18 +17,18 @@ use crate::{
     state::keys::algorithm,
 };
 
-/// Signatures by user and by the id of the key.
+/// Signatures by user and key id.
 type Signatures = BTreeMap<String, BTreeMap<String, String>>;
 
-/// How many bytes a public key has, of Ed25519 and of Curve25519.
+/// The length of Ed25519 and Curve25519 public keys.
 const PUBLIC_KEY_BYTES: usize = 32;
 
-/// Checks the identity keys of a device: that all members are there, that they are of this device,
-/// and that it has signed them.
+/// Checks a device's identity keys: all members are present, they belong to this device, and the
+/// device has signed them.
 ///
 /// # Errors
-/// `M_BAD_JSON` for a member that is missing or of another type, `M_INVALID_PARAM` for keys of
-/// another device, `M_INVALID_SIGNATURE`.
+/// `M_BAD_JSON` for a missing or malformed member, `M_INVALID_PARAM` for keys of another device,
+/// `M_INVALID_SIGNATURE`.
 pub(super) fn check_identity(
     keys: &RawValue,
     user_id: &UserId,
@@ -47,7 +47,7 @@ pub(super) fn check_identity(
     bounded(keys)?;
     let bad = |error: &serde_json::Error| ApiError::bad_json(format!("`device_keys`: {error}"));
     let whole: Value = serde_json::from_str(keys.get()).map_err(|error| bad(&error))?;
-    // serde takes a list for an object.
+    // serde accepts a list as an object.
     if !whole.is_object() {
         return Err(ApiError::bad_json("`device_keys` is an object."));
     }
@@ -71,12 +71,12 @@ pub(super) fn check_identity(
     Ok(())
 }
 
-/// Checks one-time keys or fallback keys of a device, and gives them by id. Signatures have to be
-/// there; whether they are right is for those to check who use the keys.
+/// Checks a device's one-time or fallback keys, and returns them by id. Signatures must be present;
+/// the users of the keys verify them.
 ///
 /// # Errors
-/// `M_BAD_JSON` for a key that is not one of its algorithm, `M_INVALID_PARAM` for an id that is too
-/// long.
+/// `M_BAD_JSON` for a key that does not match its algorithm, `M_INVALID_PARAM` for an id that is
+/// too long.
 pub(super) fn check_one_time(
     keys: BTreeMap<OwnedOneTimeKeyId, Box<RawValue>>,
     user_id: &UserId,
@@ -141,7 +141,7 @@ pub(super) fn invalid_signature(text: &'static str) -> ApiError {
     ApiError::new(ErrorCode::InvalidSignature, text)
 }
 
-/// Whether `object` has a right signature of `by` made with this key.
+/// Whether `object` has a valid signature by `by` with this key.
 pub(super) fn is_signed(object: &Value, by: &UserId, (key_id, public): &(String, String)) -> bool {
     let check = || -> Option<()> {
         let signature = object["signatures"][by.as_str()][key_id].as_str()?;

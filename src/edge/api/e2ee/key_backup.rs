@@ -1,4 +1,4 @@
-//! Backups of room keys (client-server API, "Server-side key backups").
+//! Room key backups (client-server API, "Server-side key backups").
 
 use std::{collections::BTreeMap, future, io, sync::Arc};
 
@@ -39,13 +39,13 @@ fn no_backup() -> ApiError {
     ApiError::not_found("There is no such backup.")
 }
 
-/// The number of a version, of which to a client none but ours has the form.
+/// The number of a version. Clients treat versions as opaque.
 fn number(version: &str) -> Result<u64, ApiError> {
     let number = version.parse::<u64>().map_err(|_| no_backup())?;
     if number.to_string() == version { Ok(number) } else { Err(no_backup()) }
 }
 
-/// What vouches for a backup, as a client sends it.
+/// The algorithm and authentication data of a backup, as a client sends it.
 #[derive(Deserialize)]
 struct Given {
     algorithm: String,
@@ -57,7 +57,7 @@ impl Given {
     fn read(algorithm: &Raw<BackupAlgorithm>) -> Result<Self, ApiError> {
         let given: Self = serde_json::from_str(algorithm.json().get())
             .map_err(|error| ApiError::bad_json(error.to_string()))?;
-        // What is in it is between the user's clients, which sign it.
+        // Its content is up to the user's clients, which sign it.
         if !given.auth_data.get().starts_with('{') {
             return Err(ApiError::bad_json("`auth_data` is an object."));
         }
@@ -131,7 +131,7 @@ fn info(cx: &Cx<Server>, version: u64) -> Result<Json, ApiError> {
     }))
 }
 
-/// A backup's etag, how many keys it holds, and which record holds what vouches for it.
+/// A backup's etag, its number of keys, and the record with its authentication data.
 fn facts(cx: &Cx<Server>, version: u64) -> Result<(String, u64, Offset), ApiError> {
     let backups = cx.app.engine.state().backups.get(&cx.caller.user_id).ok_or_else(no_backup)?;
     let backups = backups.read();
@@ -180,7 +180,7 @@ async fn put_keys(cx: Cx<Server>, version: &str, sent: Sent) -> Result<Json, Api
 }
 
 fn backed_up(key: &Raw<KeyBackupData>) -> Result<BackedUpKey, ApiError> {
-    // Backups of other algorithms have another form of the data; the rest is the same.
+    // Other algorithms have a different form of `session_data`; the rest is the same.
     let key: BackedUpKey = serde_json::from_str(key.json().get())
         .map_err(|error| ApiError::bad_json(format!("This is not a room key: {error}")))?;
     if key.session_data.get().len() > limits::KEY_BYTES {
@@ -192,7 +192,7 @@ fn backed_up(key: &Raw<KeyBackupData>) -> Result<BackedUpKey, ApiError> {
     Ok(key)
 }
 
-/// What a client is told of a backup that it has changed.
+/// The response to a change of a backup.
 fn changed(cx: &Cx<Server>, version: u64) -> Result<Json, ApiError> {
     let (etag, count, _) = facts(cx, version)?;
     json(&json!({ "etag": etag, "count": count }))
@@ -227,7 +227,7 @@ async fn remove_keys(
     changed(&cx, version)
 }
 
-/// The keys of a room, as clients have them.
+/// The keys of a room in the client format.
 #[derive(Default, Serialize)]
 struct Sessions {
     sessions: BTreeMap<String, BackedUpKey>,
@@ -260,22 +260,21 @@ pub(super) async fn keys_of_room(
     cx.at_length(answer).await.map(|json| Reply::json(json.0))
 }
 
-/// The keys of a backup that is too large to be in memory whole: they are read while the client
-/// takes them.
+/// The keys of a backup that is too large for memory: they are read while the client receives them.
 struct Large {
     app: Arc<Server>,
     whose: Whose,
     exempt: bool,
     user_id: OwnedUserId,
     version: u64,
-    /// The one room that is asked for.
+    /// The requested room, if only one.
     room_id: Option<OwnedRoomId>,
     /// The last key that was written.
     after: Option<(OwnedRoomId, String)>,
 }
 
 impl Large {
-    /// `None` for a backup that is small enough.
+    /// `None` if the backup is small enough.
     fn of(
         cx: &Cx<Server>,
         version: &str,
@@ -310,7 +309,7 @@ impl Large {
         Reply::stream("application/json", begin.chain(pieces))
     }
 
-    /// The next piece, and what is left.
+    /// The next piece, and the rest.
     async fn next_in_turn(mut self) -> Result<(Bytes, Option<Self>), ReadError> {
         loop {
             let app = Arc::clone(&self.app);
@@ -333,7 +332,7 @@ impl Large {
         let keys = keys.ok_or_else(gone)?;
         let mut text = String::new();
         if keys.is_empty() {
-            // One room is written without its name, and of no room nothing was begun.
+            // A single room is written without its name.
             let is_begun = self.room_id.is_none() && self.after.is_some();
             text.push_str(if is_begun { "}}}}" } else { "}}" });
             return Ok((text.into(), true));
@@ -357,7 +356,7 @@ impl Large {
 }
 
 fn push_json(text: &mut String, value: &(impl Serialize + ?Sized)) {
-    // Texts and keys are JSON, or can be.
+    // Strings and keys always serialize.
     text.push_str(&serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned()));
 }
 
@@ -371,7 +370,7 @@ pub(super) async fn key_of_session(
     json(&key.ok_or_else(|| ApiError::not_found("The backup holds no key of this session."))?)
 }
 
-/// The keys of one room, or of all, and of one session, or of all.
+/// The keys of one room or of all rooms, and of one session or of all sessions.
 fn read(
     cx: &Cx<Server>,
     version: &str,

@@ -100,7 +100,7 @@ fn look_up(cx: &Cx<Server>, request: get_keys::Request) -> Result<Found, ApiErro
             }
             of.insert(user_id.clone(), key);
         }
-        // Whom a user has verified is for that user alone to know.
+        // The users that somebody has verified are visible to them only.
         if user_id != cx.caller.user_id {
             found.user_signing_keys.remove(&user_id);
         }
@@ -108,7 +108,7 @@ fn look_up(cx: &Cx<Server>, request: get_keys::Request) -> Result<Found, ApiErro
     Ok(found)
 }
 
-/// What is said of a server that is not this one.
+/// The failure entry for a remote server.
 fn unreachable() -> Value {
     json!({ "errcode": "M_UNKNOWN", "error": "This server does not talk to others." })
 }
@@ -206,7 +206,7 @@ pub(super) async fn upload_cross_signing(
     if !changed {
         return Ok(upload_signing_keys::Response::new());
     }
-    // The first keys need no proof: nobody can have trusted others before.
+    // The first keys need no proof: nobody can have trusted earlier ones.
     if stored.master.is_some() {
         let auth = request.auth.as_ref();
         confirm_identity(&cx.app, &cx.caller, cx.client, "device_signing", &cx.body, auth).await?;
@@ -236,7 +236,7 @@ pub(super) async fn upload_signatures(
         let mut accepted = BTreeMap::new();
         for (name, signed) in signed_keys.iter() {
             let signed: Value = serde_json::from_str(signed.get()).unwrap_or_default();
-            // Others sign master keys; one's own devices are one's own to sign.
+            // Users sign the master keys of others, and only their own devices.
             let known = match devices.get(name) {
                 Some(device) if user_id == *by => Some(device),
                 _ => of
@@ -262,7 +262,7 @@ pub(super) async fn upload_signatures(
     json(&json!({ "failures": failures }))
 }
 
-/// The caller's signatures in `signed`, each checked against the key that made it.
+/// The caller's signatures in `signed`, each verified with the key that made it.
 fn check_signatures(
     cx: &Cx<Server>,
     own: &Keyring,
@@ -295,14 +295,14 @@ fn check_signatures(
     Ok(accepted)
 }
 
-/// The only key in a cross-signing key: its id and the key itself.
+/// The single public key in a cross-signing key: its id and the key itself.
 fn public_key(key: &Value) -> Option<(String, String)> {
     let keys = key["keys"].as_object()?;
     let (id, public) = keys.iter().next().filter(|_| keys.len() == 1)?;
     Some((id.clone(), public.as_str()?.to_owned()))
 }
 
-/// A key without what others add to it.
+/// A key without the parts that others add to it.
 fn unsigned(key: &Value) -> Value {
     let mut key = key.clone();
     if let Some(key) = key.as_object_mut() {
@@ -312,8 +312,7 @@ fn unsigned(key: &Value) -> Value {
     key
 }
 
-/// Puts a signature where it belongs in a key. Whoever uploaded the key may have put anything
-/// there.
+/// Adds a signature to a key. The uploader of the key may have put anything in its place.
 fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: String) {
     fn entry<'a>(object: &'a mut Value, name: &str) -> &'a mut Value {
         if !object.is_object() {
@@ -325,7 +324,7 @@ fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: St
     *entry(of_signer, &key_id) = signature.into();
 }
 
-/// The keys of one user as they are stored.
+/// The stored keys of one user.
 #[derive(Default)]
 struct Keyring {
     devices: Vec<(String, Offset)>,
@@ -378,7 +377,7 @@ impl Keyring {
         Ok(devices)
     }
 
-    /// The public key of this id: of the user's cross-signing keys and devices.
+    /// The public key with this id, among the user's cross-signing keys and devices.
     fn public(&self, app: &Server, key_id: &str) -> Result<Option<String>, ApiError> {
         let cross_signing = [&self.master, &self.self_signing, &self.user_signing];
         let mut keys = cross_signing.into_iter().flatten().filter_map(public_key);
@@ -390,8 +389,8 @@ impl Keyring {
         Ok(of_device.filter(|_| algorithm(key_id) == "ed25519").map(ToOwned::to_owned))
     }
 
-    /// Adds the signatures that were added to a key later, as far as the caller may see them: the
-    /// owner's and the caller's own.
+    /// Adds the signatures that were made later and that the caller may see: the owner's and the
+    /// caller's own.
     fn add_signatures(&self, cx: &Cx<Server>, name: &str, key: &mut Value) -> Result<(), ApiError> {
         let owner = key["user_id"].as_str().unwrap_or_default().to_owned();
         let mut signers = BTreeSet::from([cx.caller.user_id.clone()]);

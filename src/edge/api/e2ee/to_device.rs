@@ -1,4 +1,4 @@
-//! Messages to devices (client-server API, "Send-to-Device messaging").
+//! To-device messages (client-server API, "Send-to-Device messaging").
 
 use std::collections::BTreeMap;
 
@@ -48,11 +48,11 @@ pub(super) async fn send(
     Ok(send_event_to_device::Response::new())
 }
 
-/// A device that comes back with `since` has what was sent to it until then: it is not to be sent
-/// again, not even if the device begins anew.
+/// A device that comes back with `since` has all messages up to then. They must not be sent again,
+/// even if the device starts over.
 ///
-/// A sync does not wait for the record. If it is lost with the process, an initial sync gives
-/// messages a second time that the device has, which it can tell.
+/// A sync does not wait for the record. If it is lost with the process, an initial sync repeats
+/// messages that the device has, which the device can detect.
 pub(crate) fn acknowledge(cx: &Cx<Server>, since: Offset) {
     let (user_id, device_id) = (cx.caller.user_id.clone(), cx.caller.device_id.clone());
     if cx.app.engine.state().to_device.unacknowledged(&user_id, &device_id, since) == 0 {

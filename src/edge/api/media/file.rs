@@ -1,5 +1,5 @@
-//! A file as a response: what of it is asked for (RFC 9110, "Conditional Requests" and "Range
-//! Requests"), and the headers without which a browser might do with it what it should not.
+//! A file as a response: conditional and range requests (RFC 9110, "Conditional Requests" and
+//! "Range Requests"), and headers that keep browsers from executing it.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -23,14 +23,14 @@ use crate::{
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// What a browser may do with media: as the specification recommends (client-server API, "Content
+/// What a browser may do with media, as the specification recommends (client-server API, "Content
 /// repository").
 const SECURITY_POLICY: &str = "sandbox; default-src 'none'; script-src 'none'; \
     plugin-types application/pdf; style-src 'unsafe-inline'; object-src 'self';";
 
 const OCTETS: &str = "application/octet-stream";
 
-/// Types that a browser may show in place (client-server API, "Serving inline content").
+/// Types that a browser may display inline (client-server API, "Serving inline content").
 const INLINE: [&str; 26] = [
     "text/css",
     "text/plain",
@@ -77,30 +77,30 @@ impl Content {
     }
 }
 
-/// What is said of a file.
+/// The metadata of a file.
 pub(super) struct About {
-    /// Its type, as its uploader says.
+    /// Its type, as given by the uploader.
     pub(super) content_type: Option<String>,
     /// Its name.
     pub(super) name: Option<String>,
-    /// What it is known by: equal for equal bytes, and only then. Without quotes.
+    /// Its entity tag, without quotes: equal if and only if the bytes are.
     pub(super) tag: String,
-    /// Whether anybody may be given it, who knows its address.
+    /// Whether everyone who knows its address may get it.
     pub(super) public: bool,
 }
 
-/// What of a file is asked for.
+/// The requested part of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Whole,
     Range(Range<u64>),
-    /// Nothing that is there.
+    /// A range outside of the file.
     Outside,
-    /// Nothing, as the client has it.
+    /// Nothing, because the client has it already.
     Unchanged,
 }
 
-/// The response to a request with these headers for a file.
+/// The response to a request with these headers.
 pub(super) fn reply(
     content: Content,
     about: About,
@@ -126,7 +126,7 @@ pub(super) fn reply(
                 .with_header(CONTENT_TYPE, content_type)
         }
     };
-    // What is under an address never changes.
+    // The content of an address never changes.
     let cache = match about.public {
         true => "public, max-age=31536000, immutable",
         false => "private, max-age=31536000, immutable",
@@ -145,7 +145,7 @@ fn header(text: String) -> Result<HeaderValue, ApiError> {
     HeaderValue::try_from(text).map_err(ApiError::internal)
 }
 
-/// The headers that say the type, and what to do with it.
+/// The content type and disposition headers.
 fn typed(content_type: Option<String>, name: Option<String>) -> (HeaderValue, HeaderValue) {
     let content_type = content_type.unwrap_or_else(|| OCTETS.to_owned());
     let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -154,7 +154,7 @@ fn typed(content_type: Option<String>, name: Option<String>) -> (HeaderValue, He
         if inline { ContentDispositionType::Inline } else { ContentDispositionType::Attachment };
     let name = name.map(|name| name.replace(char::is_control, ""));
     let disposition = ContentDisposition::new(kind).with_filename(name.filter(|n| !n.is_empty()));
-    // A type that no header can hold is not one that may be shown, either.
+    // A type that is invalid in a header is not displayed inline either.
     let content_type = HeaderValue::try_from(content_type);
     let attachment = HeaderValue::from_static("attachment");
     (
@@ -172,15 +172,15 @@ fn part(request: &HeaderMap, tag: &str, length: u64) -> Part {
         return Part::Unchanged;
     }
     let Some(range) = text(RANGE) else { return Part::Whole };
-    // A part of something else is of no use. (There are no dates that could be meant.)
+    // A range of another version of the file is useless. (Dates are not used.)
     if request.contains_key(IF_RANGE) && text(IF_RANGE).is_none_or(|known| known.trim() != tag) {
         return Part::Whole;
     }
     one_range(range, length)
 }
 
-/// The range that is asked for. What is not understood, and several ranges at once, are not
-/// answered with a part, which is allowed.
+/// The requested range. A malformed range, and several at once, are answered with the whole file,
+/// which is allowed.
 fn one_range(range: &str, length: u64) -> Part {
     let parsed = || {
         let (unit, range) = range.split_once('=')?;
@@ -223,8 +223,8 @@ fn body(content: Content, range: Range<u64>) -> Reply {
     reply.with_header(CONTENT_LENGTH, length.into())
 }
 
-/// The pieces of a part of a file. The last piece of a whole file is given only if the file is the
-/// one that was uploaded; else the response breaks off. Of a range that cannot be known.
+/// The pieces of a part of a file. The last piece of a whole file is sent only if the file is the
+/// one that was uploaded; otherwise the response breaks off. A range cannot be checked.
 fn pieces(
     download: Download,
     range: Range<u64>,

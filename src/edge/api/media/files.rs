@@ -64,38 +64,38 @@ use crate::{
     state::media::{Item, Stored},
 };
 
-/// How often files that nothing names, and old thumbnails, are looked for.
+/// How often unreferenced files and old thumbnails are looked for.
 const SWEEP: Duration = Duration::from_secs(3600);
 
-/// What the endpoints for media share.
+/// State shared by the media endpoints.
 pub(crate) struct Media {
     pub(super) store: Arc<Store>,
-    /// The pictures that are decoded, by who asked for that or uploaded them.
+    /// Schedules the decoding of pictures by requester or uploader.
     pictures: LongWork<Whose>,
-    /// Given when something was uploaded that may be waited for.
+    /// Notified after an upload that a download may be waiting for.
     uploaded: Notify,
-    /// How many uploads of each user are under way.
+    /// The number of each user's uploads in progress.
     under_way: Mutex<HashMap<OwnedUserId, usize>>,
     pub(super) previews: Previews,
 }
 
-/// Why files cannot be kept and shown.
+/// Why media cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MediaError {
     /// The directory of uploaded files cannot be used.
     #[error("uploaded files cannot be stored: {0}")]
     Store(#[from] io::Error),
-    /// Previews cannot be made.
+    /// Previews cannot be created.
     #[error("other services cannot be reached: {0}")]
     Previews(#[from] OutboundError),
 }
 
 impl Media {
-    /// The files in the data directory that the configuration names.
+    /// Opens the files in the data directory of the configuration.
     pub(crate) fn open(config: &Config) -> Result<Self, MediaError> {
         let store = Store::open(
             &config.server.data_dir,
-            // What is uploaded never takes the room that the log needs to go on.
+            // Uploads never use the space that the log needs.
             config.log.min_free_bytes.saturating_mul(2),
             config.media.thumbnail_bytes,
         );
@@ -121,7 +121,7 @@ impl Media {
     }
 }
 
-/// An upload that counts as under way.
+/// Counts an upload in progress.
 struct UnderWay<'a> {
     media: &'a Media,
     user_id: OwnedUserId,
@@ -192,7 +192,7 @@ fn addition(
         media_id,
         given_out: false,
         user_id: Some(cx.caller.user_id.clone()),
-        // Settled once the file is there.
+        // Set once the file is complete.
         hash: FileHash([0; 32]),
         size: 0,
         content_type: content_type.filter(|text| !text.is_empty()),
@@ -202,7 +202,7 @@ fn addition(
     }
 }
 
-/// Takes a file in and puts it under its id.
+/// Receives a file and puts it under its id.
 async fn receive(cx: &Cx<Server>, mut incoming: Incoming, add: AddMedia) -> Result<(), ApiError> {
     let (receiving, mut add, _under_way) = match take_in(cx, &mut incoming, add).await {
         Ok(received) => received,
@@ -211,10 +211,10 @@ async fn receive(cx: &Cx<Server>, mut incoming: Incoming, add: AddMedia) -> Resu
             return Err(error);
         }
     };
-    // For what was given out before, the time at which it is complete counts.
+    // For a reserved id, the time of completion counts.
     add.now_ms = cx.app.engine.clock().now_ms();
     let (app, origin) = (Arc::clone(&cx.app), cx.origin());
-    // A task of its own: whoever hangs up now has uploaded it nevertheless.
+    // In its own task: the upload counts even if the client hangs up now.
     let keeping = tokio::spawn(async move { app.keep(receiving, add, origin).await });
     keeping.await.map_err(ApiError::internal)?
 }
@@ -244,7 +244,7 @@ fn unwritten(error: io::Error) -> ApiError {
 }
 
 impl Server {
-    /// Makes a file that has arrived durable, and then the record that names it.
+    /// Makes a received file durable, and then the record that names it.
     pub(super) async fn keep(
         self: &Arc<Self>,
         receiving: Receiving,
@@ -253,14 +253,14 @@ impl Server {
     ) -> Result<(), ApiError> {
         let held = receiving.finish().await.map_err(unwritten)?;
         (add.hash, add.size) = (held.hash, held.size);
-        // What the server fetched by itself is nobody's.
+        // A file that the server fetched has no user.
         let nobody = Whose::Address(Ipv6Addr::UNSPECIFIED.into());
         let uploader = add.user_id.clone().map_or(nobody, Whose::User);
         let picture = add.content_type.as_ref().is_some_and(|kind| kind.starts_with("image/"));
         match self.engine.propose(origin, add).await {
             Ok(added) => added.into_inner(),
             Err(error) => {
-                // Whether a record was written is known only if it was refused.
+                // Only a refusal shows that no record was written.
                 if matches!(error, Rejected::Refused(_)) {
                     self.discard(held).await;
                 }
@@ -284,9 +284,9 @@ impl Server {
         }
     }
 
-    /// Makes the thumbnails that are most likely to be asked for, before they are.
+    /// Makes the usual thumbnails before they are requested.
     async fn make_usual_thumbnails(self: Arc<Self>, file: Held, uploader: Whose) {
-        // One who uploads many at once waits until they are looked at.
+        // A user who uploads many at once waits; their thumbnails are made on request.
         let Ok(place) = self.media.pictures.place(&uploader, false).await else { return };
         let store = Arc::clone(&self.media.store);
         let making = move || {
@@ -294,7 +294,7 @@ impl Server {
                 .into_iter()
                 .filter(|wish| kept(&store, &file.hash, *wish).is_none())
                 .collect();
-            // What is no picture is none: whoever asks is told why.
+            // If it is not a picture, a request for a thumbnail gets the reason.
             let made = picture::thumbnails(&store.path(&file.hash), &missing).unwrap_or_default();
             for (wish, thumbnail) in missing.into_iter().zip(made) {
                 if let Thumbnail::Made(format, bytes) = thumbnail {
@@ -303,7 +303,7 @@ impl Server {
             }
         };
         let making = spawn_blocking(move || place.work(making));
-        // A decoder that panicked has said so.
+        // A panic of a decoder has been logged.
         let _ = making.await;
     }
 
@@ -316,7 +316,7 @@ impl Server {
         format!("mxc://{}/{media_id}", self.config.server.name).into()
     }
 
-    /// The file under a media id; one that is still to be uploaded is waited for.
+    /// The file under a media id; waits for an upload in progress.
     async fn stored(
         &self,
         server_name: &ServerName,
@@ -329,7 +329,7 @@ impl Server {
         }
         let until = Instant::now() + wait.min(limits::MEDIA_WAIT);
         loop {
-            // From before the look, so that no upload is missed.
+            // Registered before the check, so that no upload is missed.
             let mut uploaded = std::pin::pin!(self.media.uploaded.notified());
             uploaded.as_mut().enable();
             match self.engine.state().media.get(media_id) {
@@ -355,7 +355,7 @@ impl Server {
         }
     }
 
-    /// The file under a media id, as far as it is served without an access token.
+    /// The file under a media id, if it is served without an access token.
     async fn stored_before_freeze(
         &self,
         server_name: &ServerName,
@@ -364,7 +364,7 @@ impl Server {
         shutdown: &Shutdown,
     ) -> Result<Stored, ApiError> {
         let serves = |time_ms| self.config.media.unauthenticated.serves(time_ms);
-        // What is uploaded from now on may be served to nobody here: that is not waited for.
+        // Later uploads are not served without authentication, so there is no point in waiting.
         let wait = if serves(self.engine.clock().now_ms()) { wait } else { Duration::ZERO };
         let frozen = || ApiError::not_found("There is no such file for who is not logged in.");
         match self.stored(server_name, media_id, wait, shutdown).await {
@@ -387,12 +387,12 @@ impl Server {
         opening.await.map_err(ApiError::internal)?.map_err(|error| self.lost(&hash, error))
     }
 
-    /// What a client is told of a file that cannot be read.
+    /// The response for a file that cannot be read.
     fn lost(&self, hash: &FileHash, error: DownloadError) -> ApiError {
         if let DownloadError::Io(error) = error {
             return ApiError::internal(error);
         }
-        // It may have been removed since it was looked up.
+        // It may have been deleted since it was looked up.
         if !self.engine.state().media.names(hash) {
             return ApiError::not_found("There is no such file.");
         }
@@ -462,7 +462,7 @@ impl Server {
             if let Err(error) = Download::open(&store, hash, size).and_then(|file| file.verify()) {
                 return Ok(Found::Lost(error));
             }
-            // What does not move has one thumbnail of a size, whatever is wished.
+            // A still picture has one thumbnail of each size, animated or not.
             wish.animated = wish.animated && picture::moves(&path)?;
             if let Some((bytes, format)) = kept(&store, &hash, wish) {
                 return Ok(Found::Kept(bytes, format));
@@ -502,7 +502,7 @@ impl Server {
     }
 }
 
-/// The thumbnail that is kept for this wish.
+/// The stored thumbnail for this request.
 fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
     Format::ALL.into_iter().find_map(|format| {
         let name = format!("{}.{}", wish.name(), format.extension());
@@ -515,7 +515,7 @@ fn keep_thumbnail(store: &Store, hash: &FileHash, wish: Wish, format: Format, by
     if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
         && error.kind() != io::ErrorKind::QuotaExceeded
     {
-        // It is made again the next time.
+        // It is made again next time.
         warn!(%error, "a thumbnail could not be stored");
     }
 }
@@ -619,10 +619,10 @@ pub(super) async fn old_thumbnail(
     app.serve_thumbnail(stored, wish, &cx.whose(), true, &headers).await
 }
 
-/// Takes away, from the start on and now and then, files that nothing names and old thumbnails,
-/// until the server stops.
+/// Deletes unreferenced files and old thumbnails, at the start and then regularly, until the server
+/// stops.
 pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
-    // The server may have ended between removing them and deleting them.
+    // The server may have ended between the record of a removal and the deletion.
     let left = app.engine.state().media.lately_unnamed();
     remove(&app, left.into_iter().collect()).await;
     loop {
@@ -656,8 +656,7 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
     }
 }
 
-/// Removes files that no id names any more. One that stays behind is found by the next look at all
-/// of them.
+/// Deletes files without any id left. A later sweep finds those that it fails to delete.
 async fn remove(app: &Arc<Server>, files: BTreeSet<FileHash>) {
     let app = Arc::clone(app);
     let removing = spawn_blocking(move || {
@@ -668,6 +667,6 @@ async fn remove(app: &Arc<Server>, files: BTreeSet<FileHash>) {
             }
         }
     });
-    // It has nothing to say; had it panicked, that was told.
+    // A panic has been logged.
     let _ = removing.await;
 }

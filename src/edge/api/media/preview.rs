@@ -1,7 +1,7 @@
-//! Previews of pages (client-server API, "Content repository", `preview_url`).
+//! URL previews (client-server API, "Content repository", `preview_url`).
 //!
-//! The server asks addresses that users name: only such as are of the public internet, each
-//! redirect anew, within bounds of time and size (see [`Outbound::public_only`]).
+//! The server fetches addresses that users name. They must be on the public internet, as must each
+//! redirect, and time and size are limited (see [`Outbound::public_only`]).
 
 #![allow(deprecated, reason = "the old path is served as well")]
 
@@ -36,18 +36,18 @@ use crate::{
     record::{Origin, command::FileHash},
 };
 
-/// For how long it is remembered that there is no preview.
+/// How long a failed preview is cached.
 const FAILURE_MS: u64 = 60_000;
 
-/// What makes previews.
+/// Creates previews.
 pub(crate) struct Previews {
     outbound: Outbound,
     at_once: Semaphore,
-    /// By address. Who asks for one that is being made waits for it.
+    /// By address. Concurrent requests for the same address share one fetch.
     made: Cache<String, Made, Weight>,
 }
 
-/// What came of an address.
+/// The result for an address.
 #[derive(Clone)]
 struct Made {
     preview: Result<Bytes, Failure>,
@@ -66,11 +66,11 @@ impl Weighter<String, Made> for Weight {
 /// Why there is no preview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// It is not an address on the web.
+    /// It must not be fetched.
     Address,
     /// It is not to be asked.
     Refused,
-    /// It does not answer, or not well.
+    /// Its server does not respond, or with an error.
     Upstream,
 }
 
@@ -86,7 +86,7 @@ impl From<Failure> for ApiError {
 }
 
 impl Previews {
-    /// What makes previews as the settings say.
+    /// Creates previews with these settings.
     pub(super) fn new(
         settings: &config::Media,
         outbound: &config::Outbound,
@@ -135,11 +135,11 @@ async fn of(cx: &Cx<Server>, url: &str) -> Result<Json, ApiError> {
     Ok(Json(preview?))
 }
 
-/// An address on the web, as far as it is sent to its server.
+/// A web address, reduced to what is sent to its server.
 fn address(text: &str) -> Option<Url> {
     let mut url = (text.len() <= limits::PREVIEW_URL_BYTES).then(|| Url::parse(text).ok())??;
     web(&url).then_some(())?;
-    // What logs in somewhere is nobody else's business.
+    // Credentials are nobody else's business.
     url.set_username("").ok()?;
     url.set_password(None).ok()?;
     url.set_fragment(None);
@@ -190,7 +190,7 @@ impl Server {
         usize::try_from(self.config.media.preview_image_bytes).unwrap_or(usize::MAX)
     }
 
-    /// Asks for what is at an address, and where that leads; of a long answer the beginning.
+    /// Fetches an address and its redirects; of a long response, the beginning.
     async fn ask_page(
         &self,
         mut url: Url,
@@ -223,7 +223,7 @@ impl Server {
         Err(Failure::Upstream)
     }
 
-    /// Adds a picture to a preview, if it is one, is kept, and is not too large.
+    /// Adds a picture to a preview, if it can be fetched and stored, and is not too large.
     async fn add_picture(
         self: &Arc<Self>,
         data: &mut Map<String, Value>,
@@ -250,7 +250,8 @@ impl Server {
         }
     }
 
-    /// Puts a picture under an id that is made of its hash: the same picture is recorded once.
+    /// Stores a picture under an id derived from its hash, so that the same picture is recorded
+    /// once.
     async fn keep_picture(
         self: &Arc<Self>,
         bytes: Bytes,
@@ -279,11 +280,11 @@ impl Server {
             self.media.store.receive(Some(size)).await.map_err(ApiError::internal)?;
         receiving.write(bytes).await.map_err(ApiError::internal)?;
         let app = Arc::clone(self);
-        // A task of its own, since whoever asked may hang up.
+        // In its own task, because the client may hang up.
         let keeping = tokio::spawn(async move { app.keep(receiving, add, origin).await });
         match keeping.await.map_err(ApiError::internal)? {
             Err(error) if *error.code() != ErrorCode::CannotOverwriteMedia => Err(error),
-            // Somebody else was faster.
+            // A concurrent request has stored it.
             _ => Ok(media_id),
         }
     }

@@ -1,5 +1,5 @@
-//! Pushers (client-server API, "Push notifications"): whose device is told by which gateway, and
-//! who is told by mail.
+//! Pushers (client-server API, "Push notifications"): notifications through push gateways and by
+//! mail.
 
 use reqwest::Url;
 use ruma::api::{auth_scheme::AccessToken, client::push::get_pushers::v3 as get_pushers};
@@ -24,7 +24,7 @@ use crate::{
     state::Pusher,
 };
 
-/// The `app_id` of each pusher that tells by mail.
+/// The `app_id` of mail pushers.
 const MAIL_APP_ID: &str = "m.email";
 
 endpoint! {
@@ -73,7 +73,7 @@ pub(super) async fn set(cx: Cx<Server>, request: Set) -> Result<Json, ApiError> 
     let body = Body(request.body);
     body.require(&["kind", "app_id", "pushkey"])?;
     let mut ids = PusherIds { app_id: body.text("app_id")?, pushkey: body.text("pushkey")? };
-    // However the address is written, it is one.
+    // Different spellings of an address are the same pusher.
     if ids.app_id == MAIL_APP_ID
         && let Ok(address) = threepid::email(&ids.pushkey)
     {
@@ -118,7 +118,7 @@ fn http_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet
     Ok(PusherSet { device_id, ..pusher })
 }
 
-/// Whether the address is the account's own is decided together with setting it.
+/// Whether the address belongs to the account is decided when the pusher is set.
 fn mail_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet, ApiError> {
     let pusher = pusher(cx, body, ids, PusherKind::Email)?;
     if !cx.app.outside.messages.reach(Medium::Email) {
@@ -133,7 +133,7 @@ fn mail_pusher(cx: &Cx<Server>, body: &Body, ids: PusherIds) -> Result<PusherSet
     Ok(pusher)
 }
 
-/// What each kind of pusher has.
+/// The common parts of both kinds of pushers.
 fn pusher(
     cx: &Cx<Server>,
     body: &Body,
@@ -169,7 +169,7 @@ fn pusher(
     })
 }
 
-/// Whether other users keep theirs of the same ids.
+/// Whether other users keep their pushers with the same ids.
 fn append(body: &Body) -> Result<bool, ApiError> {
     match body.0.get("append") {
         None | Some(Value::Null) => Ok(false),
@@ -178,7 +178,7 @@ fn append(body: &Body) -> Result<bool, ApiError> {
     }
 }
 
-/// Refuses an address that is none of a push gateway, or not one that this server asks.
+/// Refuses an address that is not a valid push gateway, or that this server must not contact.
 fn check_url(cx: &Cx<Server>, url: Option<&Value>) -> Result<(), ApiError> {
     let url = match url {
         None | Some(Value::Null) => return Err(ApiError::missing_param("Missing: data.url")),
@@ -197,7 +197,7 @@ fn check_url(cx: &Cx<Server>, url: Option<&Value>) -> Result<(), ApiError> {
     if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
         return Err(invalid("`url` has neither a user nor a fragment."));
     }
-    // A name may lead anywhere by the time that it is asked: that is looked at then.
+    // A host name may resolve to anything by the time of the request; it is checked again then.
     Outbound::may_be_public(&url, &config.allowed_networks)
         .map_err(|error| invalid(format!("`url`: {error}.")))
 }
@@ -214,8 +214,7 @@ fn too_long(name: &str) -> ApiError {
 struct Body(Map<String, Value>);
 
 impl Body {
-    /// Refuses a body without any of these. A `null` is as good as nothing, unless it says
-    /// something.
+    /// Refuses a body without any of these members. `null` counts as missing.
     fn require(&self, names: &[&str]) -> Result<(), ApiError> {
         let is_missing = |name: &&&str| match self.0.get(**name) {
             None => true,

@@ -1,4 +1,4 @@
-//! Push rules, and the list of what they notified of (client-server API, "Push notifications").
+//! Push rules, and the list of notifications (client-server API, "Push notifications").
 
 use std::{cmp::Ordering, collections::BinaryHeap, sync::Arc};
 
@@ -157,10 +157,11 @@ pub(super) async fn notifications(
     .await
 }
 
-/// A room on the way back through all of a user's rooms: the next of its events to be looked at.
+/// The position in a room during a backward search of all of a user's rooms: the next event to
+/// examine.
 struct Way {
     room: Arc<Room>,
-    /// Events that were looked up, oldest first.
+    /// Events that were read ahead, oldest first.
     ahead: Vec<Offset>,
 }
 
@@ -201,7 +202,8 @@ impl Ord for Way {
     }
 }
 
-/// What notified the user up to and with `from`, newest first, as far as one look goes.
+/// The user's notifications up to and including `from`, newest first, within the limits of one
+/// request.
 fn notified(
     cx: &Cx<Server>,
     view: &View<'_>,
@@ -212,7 +214,7 @@ fn notified(
     let parts = view.state.memberships.of(view.user_id(), view.at()).into_iter();
     let rooms = parts.filter(|part| !part.forgotten).filter_map(|part| {
         let room = view.state.rooms.get(&part.room_id)?;
-        // Nothing that came after they left notified them.
+        // Events after the user left did not notify them.
         let joined = part.membership == Membership::Join;
         Way::begin(room, if joined { from } else { from.min(part.offset) })
     });
@@ -244,7 +246,7 @@ fn notified(
     Ok(list)
 }
 
-/// The notification of the event at `offset`, if the user was notified of it.
+/// The notification for the event at `offset`, if the user was notified of it.
 fn notification(
     cx: &Cx<Server>,
     view: &View<'_>,

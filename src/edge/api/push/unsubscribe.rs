@@ -1,8 +1,8 @@
-//! Where mail about what was missed is ended, without a login: the link in each such mail.
+//! Unsubscribing from mail about missed messages without a login, through a link in each mail.
 //!
-//! The link shows a page with a button, and only the button ends anything, so that a program which
-//! looks through mail ends nothing. Programs that show mail post to the same address by themselves
-//! when their user asks them to (RFC 8058); their body says nothing that is not said by that.
+//! The link opens a page with a button, and only the button unsubscribes, so that a program that
+//! scans mail does not. Mail programs post to the same address when their user asks them to (RFC
+//! 8058); their body carries no further information.
 
 use http::StatusCode;
 use ruma::api::auth_scheme::NoAccessToken;
@@ -25,7 +25,7 @@ use crate::{
 const PATH: &str = "/_matrix/client/unstable/logcabin/unsubscribe";
 
 endpoint! {
-    /// The page of a mail's link.
+    /// The page of the link in a mail.
     pub(super) struct UnsubscribePage = GET "/_matrix/client/unstable/logcabin/unsubscribe";
     for NoAccessToken;
     refusal refusal;
@@ -47,7 +47,7 @@ pub(crate) fn url(config: &Config) -> String {
     format!("{}{}", config.public_url(), PATH.replacen("/_matrix", &prefix, 1))
 }
 
-/// The page of a mail's link.
+/// The page of the link in a mail.
 pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result<Reply, ApiError> {
     let found = request.token.as_ref().and_then(|token| {
         unsubscription(&cx.app.signing.lasting, &cx.app.engine.state(), token).zip(Some(token))
@@ -69,7 +69,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result
     Ok(Page::new("No more mail about messages?", body).reply())
 }
 
-/// Ends the mail: asked for by the page's button, or by a program that shows mail.
+/// Unsubscribes: for the page's button, or for a mail program.
 pub(super) async fn submit(cx: Cx<Server, ()>, request: Unsubscribe) -> Result<Reply, ApiError> {
     let found = request
         .token

@@ -1,10 +1,10 @@
-//! Invitations by e-mail address or phone number (client-server API, "Third-party Invites").
+//! Invitations by email address or phone number (client-server API, "Third-party Invites").
 //!
-//! An identity server that is trusted says whose address it is. Whoever has it is invited; where
-//! nobody has, the identity server keeps the invitation, and the room has an
-//! `m.room.third_party_invite` with the keys that the identity server gave. Once the address is
-//! bound, the identity server notifies the server of its new owner ([`bound`]), which turns the
-//! invitation into a membership.
+//! A trusted identity server tells whose address it is. If it belongs to a user, that user is
+//! invited. Otherwise the identity server stores the invitation, and the room gets an
+//! `m.room.third_party_invite` with the keys of the identity server. Once the address is bound, the
+//! identity server notifies the server of its owner ([`bound`]), which turns the invitation into a
+//! membership.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{Method, StatusCode, header::AUTHORIZATION};
@@ -59,15 +59,15 @@ struct BoundInvite {
     signed: Box<RawValue>,
 }
 
-/// Whoever has an address, as an identity server knows it.
+/// The owner of an address, who is looked up at an identity server.
 pub(super) struct Addressee {
     server: IdentityServer,
-    /// With which the inviting user's client may ask the identity server.
+    /// The inviting user's access token for the identity server.
     access_token: String,
     threepid: Threepid,
 }
 
-/// What an identity server gives for an invitation that it keeps.
+/// An identity server's response for a stored invitation.
 #[derive(Debug, Deserialize)]
 struct Kept {
     token: String,
@@ -82,11 +82,10 @@ struct PublicKey {
 }
 
 impl Addressee {
-    /// The one that a client names.
+    /// The addressee in a client's request.
     ///
     /// # Errors
-    /// When the identity server is not trusted, the medium is none, or the address is not one of
-    /// it.
+    /// When the identity server is not trusted, the medium is unknown, or the address is invalid.
     pub(super) fn read(app: &Server, invite: &Invite3pid) -> Result<Self, ApiError> {
         let medium = invite.medium.as_str();
         if !matches!(medium, "email" | "msisdn") {
@@ -99,10 +98,10 @@ impl Addressee {
         Ok(Self { server, access_token: invite.id_access_token.clone(), threepid })
     }
 
-    /// The user who has the address, if the identity server knows one.
+    /// The user with the address, if the identity server knows one.
     ///
     /// # Errors
-    /// When the identity server refuses, or cannot be used.
+    /// When the identity server refuses or cannot be reached.
     pub(super) async fn user(&self, app: &Server) -> Result<Option<OwnedUserId>, ApiError> {
         #[derive(Deserialize)]
         struct Details {
@@ -131,11 +130,10 @@ impl Addressee {
         user_id.map(Some).ok_or_else(|| unusable(&answer).into())
     }
 
-    /// Leaves an invitation with the identity server, and says so in the room, in the caller's
-    /// name.
+    /// Stores an invitation at the identity server, and adds it to the room in the caller's name.
     ///
     /// # Errors
-    /// When the identity server refuses, or cannot be used; or when the room refuses.
+    /// When the identity server refuses or cannot be reached, or the room refuses.
     pub(super) async fn invite(&self, cx: &Cx<Server>, room_id: &RoomId) -> Result<(), ApiError> {
         let described = self.described(cx, room_id)?;
         let path = "/identity/v2/store-invite";
@@ -165,7 +163,7 @@ impl Addressee {
         Ok(())
     }
 
-    /// What the identity server may say of the room and the caller in its message.
+    /// What the identity server may mention about the room and the caller in its message.
     fn described(&self, cx: &Cx<Server>, room_id: &RoomId) -> Result<Value, ApiError> {
         let engine = &cx.app.engine;
         let (state, events) = (engine.state(), engine.events());
@@ -223,9 +221,8 @@ impl Addressee {
     }
 }
 
-/// `PUT …/3pid/onbind`: an address was bound to a user of this server, who was invited by it.
-/// Anyone can say so: what counts is that each invitation is signed with a key that the room has
-/// for it.
+/// `PUT …/3pid/onbind`: an address with invitations was bound to a user of this server. Anyone can
+/// send this request, so each invitation must be signed with a key that the room has for it.
 pub(super) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, ApiError> {
     let Bound { mxid, invites } = request.body;
     if invites.len() > limits::ADDRESS_INVITES {
@@ -242,7 +239,7 @@ pub(super) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, A
             signed,
             ts: cx.app.now(),
         };
-        // Whoever asks is told nothing of rooms and users.
+        // The response reveals nothing about rooms and users.
         match cx.propose(proposal).await {
             Ok(changed) => match changed.into_inner() {
                 Changed::To(_) => info!(%room_id, "an invitation by address became a membership"),

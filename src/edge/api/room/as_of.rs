@@ -1,6 +1,6 @@
-//! Reading as of an earlier moment: those who administer the server may add `?at=OFFSET|TIME` to
-//! what reads rooms, profiles and aliases, and see what they would have seen then. A moment is
-//! written as on the command line: see [`Moment`].
+//! Reading as of an earlier moment. Administrators may add `?at=OFFSET|TIME` to requests that read
+//! rooms, profiles and aliases, and get what they would have seen then. [`Moment`] parses moments,
+//! as on the command line.
 
 use crate::{
     edge::{
@@ -20,11 +20,10 @@ use crate::{
 };
 
 impl Cx<Server> {
-    /// The caller's look as of the moment that the request asks for; as of now, if it asks for
-    /// none.
+    /// The caller's view as of the requested moment; by default, as of now.
     ///
     /// # Errors
-    /// When somebody asks who does not administer the server, or it is no moment.
+    /// When the caller is not an administrator, or the moment is invalid.
     pub(super) fn view_as_of(&self) -> Result<View<'_>, ApiError> {
         let view = self.view();
         Ok(match self.moment()? {
@@ -33,13 +32,13 @@ impl Cx<Server> {
         })
     }
 
-    /// The moment that the request asks for, if it does.
+    /// The requested moment, if there is one.
     ///
     /// # Errors
-    /// As for [`Cx::view_as_of`].
+    /// Like [`Cx::view_as_of`].
     pub(crate) fn moment(&self) -> Result<Option<Offset>, ApiError> {
         let Some(at) = self.query("at")? else { return Ok(None) };
-        // The parameter of this name that `GET /rooms/{roomId}/members` has is a token.
+        // `GET /rooms/{roomId}/members` has a parameter of the same name that is a token.
         if at.parse::<Token>().is_ok() || at.parse::<Pos>().is_ok() {
             return Ok(None);
         }

@@ -36,7 +36,7 @@ pub(super) async fn context(
     let filter = filter::of_events(&cx)?;
     let limit = page_size(request.limit, &filter);
     cx.at_length(|| {
-        // Half on each side; the odd one comes before.
+        // Half on each side; an odd one comes before the event.
         let (before, after) = (limit.div_ceil(2), limit / 2);
         let budget = ByteBudget::new(limits::PAGE_BYTES);
         let page = |events| PageLimit { events, budget: Some(&budget) };
@@ -48,7 +48,7 @@ pub(super) async fn context(
 
         let first = before.last().unwrap_or(&event).offset;
         let last = after.last().unwrap_or(&event).offset;
-        // The state at the last event returned, as far as the caller sees state.
+        // The state at the last returned event, as far as the caller may see it.
         let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
         let state_at = last.min(seen);
         let mut state = if filter.lazy_load_members {

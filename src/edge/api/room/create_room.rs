@@ -1,4 +1,4 @@
-//! Making rooms.
+//! Creating rooms.
 
 use ruma::{
     CanonicalJsonObject, OwnedRoomId, RoomAliasId, RoomId,
@@ -98,7 +98,7 @@ pub(super) async fn create_room(
     };
     let room_id = cx.propose(proposal).await?.into_inner();
     for addressee in unknown {
-        // The room is there: a client that is told of a failure would make a second one.
+        // The room exists: a client that got an error would create another.
         if let Err(error) = addressee.invite(&cx, &room_id).await {
             warn!(%room_id, %error, "an address could not be invited to a new room");
         }

@@ -1,8 +1,8 @@
-//! Delayed events (MSC4140): scheduling, looking, putting off and calling off, and the timer that
+//! Delayed events (MSC4140): scheduling, listing, restarting and cancelling, and the timer that
 //! sends them.
 //!
-//! The proposal has had two forms, and clients of both are about: a delay in the query of the
-//! endpoints that send, and an endpoint of its own; an action in the body, and one in the path.
+//! The proposal has had two forms, and both are in use: a delay in the query of the sending
+//! endpoints, and an endpoint of its own; an action in the body, and one in the path.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -99,17 +99,17 @@ endpoint! {
     { delay_id: String = path, action: String = path }
 }
 
-/// An event that is to be sent later.
+/// An event to send later.
 pub(super) struct Event {
     pub(super) event_type: String,
     pub(super) state_key: Option<String>,
     pub(super) content: Box<RawValue>,
 }
 
-/// How long an event is to wait.
+/// The delay of an event.
 pub(super) struct Delay {
     ms: u64,
-    /// Whether it was in the query, and errors are to have their first form.
+    /// Whether it was in the query, so that errors have the older form.
     in_query: bool,
 }
 
@@ -126,7 +126,7 @@ fn not_a_delay() -> ApiError {
     ApiError::invalid_param("The delay is a number of milliseconds above zero.")
 }
 
-/// Schedules an event; gives the response.
+/// Schedules an event; returns the response.
 pub(super) async fn schedule<C: Caller>(
     cx: &Cx<Server, C>,
     room_id: OwnedRoomId,
@@ -153,13 +153,13 @@ pub(super) async fn schedule<C: Caller>(
     if content.get().len() > limits::EVENT_BYTES {
         return Err(ApiError::too_large("The content is too large for an event."));
     }
-    // Whether there are rooms that the user may know nothing of is none of their business.
+    // The user must not learn whether hidden rooms exist.
     let state = cx.app.engine.state();
     let has_part = state.memberships.part(&session.user_id, &room_id).is_some();
     if !has_part && !space::may_know_of(&cx.app, &session.user_id, &room_id)? {
         return Err(not_in_it());
     }
-    // What cannot be sent at any time is refused now.
+    // An event that could never be sent is refused now.
     parts(&event_type, state_key.as_deref(), &content)?;
     let proposal = Schedule {
         delay_id: clock::random_token(),
@@ -177,7 +177,7 @@ pub(super) async fn schedule<C: Caller>(
     json(&json!({ "delay_id": delay_id }))
 }
 
-/// What an event is made of once it is sent.
+/// The parts of an event to send.
 fn parts(
     event_type: &str,
     state_key: Option<&str>,
@@ -190,7 +190,7 @@ fn parts(
     Ok((content, redacts))
 }
 
-/// The event that a redaction sent as an ordinary event names in its content.
+/// The target of a redaction that is sent as an ordinary event, in its content.
 pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
     let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
         return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
@@ -216,7 +216,7 @@ fn no_such_event() -> ApiError {
     ApiError::not_found("There is no such delayed event.")
 }
 
-// Looking.
+// Listing.
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
     let event = cx.app.engine.state().delayed.get(&request.delay_id);
@@ -225,7 +225,7 @@ pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> 
     json(&shown(&cx.app, &event)?)
 }
 
-/// A delayed event as its owner gets it.
+/// A delayed event as shown to its owner.
 fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
     let state = app.engine.state();
     let sent = match event.finished.as_ref().map(|finished| &finished.outcome) {
@@ -250,13 +250,13 @@ fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
         shown["state_key"] = state_key.as_str().into();
     }
     if let Some(finished) = &event.finished {
-        // The second name is the one that ruma, and with it the Rust SDK, reads.
+        // ruma, and with it the Rust SDK, reads the second name.
         shown["origin_server_ts"] = finished.ts.into();
         shown["finalised_ts"] = finished.ts.into();
         match &finished.outcome {
             DelayedOutcome::Send { event_id } => shown["event_id"] = event_id.as_str().into(),
             DelayedOutcome::Cancel => {}
-            // Not a code of the specification yet.
+            // It is not an error code of the specification yet.
             DelayedOutcome::Error { errcode, error } if errcode == CANCELLED_BY_STATE_UPDATE => {
                 shown["error"] = json!({
                     "errcode": "M_UNKNOWN",
@@ -279,10 +279,10 @@ fn content(app: &Server, event: &DelayedEvent) -> Result<Option<Box<RawValue>>, 
     })
 }
 
-/// A place in the list: a time, and the event that has it.
+/// A position in the list: a time, and its event.
 type Place = (u64, Offset);
 
-/// What of the list is wanted, and from where on.
+/// The requested part of the list.
 struct Query {
     room_id: Option<String>,
     event_type: Option<String>,
@@ -304,7 +304,7 @@ enum Order {
 impl Query {
     fn read(cx: &Cx<Server>) -> Result<Self, ApiError> {
         let bad = |name: &str| ApiError::invalid_param(format!("`{name}` has no such value."));
-        /// The value that a word of this parameter stands for.
+        /// The value of a keyword parameter.
         fn word<T: Copy>(
             cx: &Cx<Server>,
             name: &str,
@@ -326,7 +326,7 @@ impl Query {
             ("running_since", Order::Since),
         ];
         let backward = word(cx, "dir", &[("f", false), ("b", true)])?.unwrap_or(false);
-        // One beyond the time on the side that is left out, so that the time itself is in.
+        // One position beyond the time on the far side, so that the time itself is included.
         let at = |ts: u64| if backward { (ts, Offset::MAX) } else { (ts, Offset::ZERO) };
         let from = match (cx.query("from")?, cx.query("since_ts")?.as_deref()) {
             (Some(token), _) => place(&token).ok_or_else(|| bad("from"))?,
@@ -340,7 +340,7 @@ impl Query {
         Ok(Self {
             room_id,
             event_type: cx.query("type")?,
-            // Only what is finalised has an outcome and a reason.
+            // Only finished events have an outcome and a reason.
             finished: finished.unwrap_or_else(|| outcome.is_some() || by_action.is_some()),
             outcome,
             by_action,
@@ -410,8 +410,8 @@ pub(super) async fn list(cx: Cx<Server>, _: List) -> Result<Json, ApiError> {
     json(&response)
 }
 
-// Acting. Whoever knows the id may: it is a secret, made to be given to a service that sees better
-// than the client whether the client is still there.
+// Actions. The id is enough: it is a secret, meant for a service that knows better than the client
+// whether the client is still there.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Action {
@@ -468,7 +468,7 @@ async fn perform(
             cx.propose(SendDelayed { delay_id, user_id, event, by_action: true, ts }).await?
         }
     };
-    // To ask again for what was done is fine; to ask for the opposite is not.
+    // Repeating an action is fine; the opposite action is refused.
     let fits = match (action, before.into_inner()) {
         (_, None) | (Action::Send, Some(DelayedOutcome::Send { .. })) => true,
         (Action::Cancel, Some(outcome)) => !matches!(outcome, DelayedOutcome::Send { .. }),
@@ -483,7 +483,7 @@ async fn perform(
 
 // Sending.
 
-/// The event, to be sent at `ts`.
+/// The event to send at `ts`.
 fn to_send(
     event: &DelayedEvent,
     content: Option<Box<RawValue>>,
@@ -505,7 +505,7 @@ fn to_send(
     })
 }
 
-/// Sends what is due. At a start of the server, that is first what became due while there was none.
+/// Sends due events. After a start, first those that became due while the server was stopped.
 pub(crate) struct Sender(pub(crate) Arc<Server>);
 
 impl Timed for Sender {
@@ -523,7 +523,7 @@ impl Timed for Sender {
         for event in due {
             rooms.entry(event.room_id.clone()).or_default().push(event);
         }
-        // In order within each room: what one client scheduled may build on each other.
+        // In order within each room: a client's scheduled events may depend on each other.
         let in_room = async |events: Vec<Arc<DelayedEvent>>| {
             for event in events {
                 if let Err(error) = send_due(&self.0, &event).await {
@@ -539,10 +539,10 @@ impl Timed for Sender {
     }
 }
 
-/// Sends one event that is due, or gives it up with the reason.
+/// Sends an event that is due, or gives it up with the reason.
 ///
 /// # Errors
-/// When neither can be written now.
+/// When neither can be recorded now.
 async fn send_due(app: &Server, event: &DelayedEvent) -> Result<(), Rejected> {
     let (delay_id, user_id) = (event.delay_id.clone(), event.user_id.clone());
     let ts = app.engine.clock().now_ms();
@@ -553,11 +553,11 @@ async fn send_due(app: &Server, event: &DelayedEvent) -> Result<(), Rejected> {
             let proposal = SendDelayed { delay_id, user_id, event, by_action: false, ts };
             match app.engine.propose(Origin::server(), proposal).await {
                 Ok(sent) => {
-                    // Sent; or someone else was faster: finished it, or put it off.
+                    // It was sent; or something else finished or restarted it meanwhile.
                     let _: Before = sent.into_inner();
                     return Ok(());
                 }
-                // The log does not answer now; that says nothing of the event.
+                // The log does not accept writes now; the event is not to blame.
                 Err(error @ (Rejected::Log(_) | Rejected::Broken)) => return Err(error),
                 Err(Rejected::Refused(Refusal::Read(error))) => {
                     return Err(Refusal::Read(error).into());

@@ -39,7 +39,7 @@ use crate::{
     state::Room,
 };
 
-/// Rooms on one page of the list when the client does not say.
+/// The default number of rooms on a page.
 const ROOMS_PER_PAGE: usize = 100;
 
 fn local(app: &Server, alias: &RoomAliasId) -> Result<(), ApiError> {
@@ -150,7 +150,7 @@ fn is_public(visibility: &Visibility) -> Result<bool, ApiError> {
     }
 }
 
-/// What clients name a network of an application service by.
+/// The id by which clients know a network of an application service.
 pub(crate) fn instance_id(service: &str, network_id: &str) -> String {
     format!("{service}|{network_id}")
 }
@@ -209,7 +209,7 @@ impl Page {
     }
 }
 
-/// A room's place in the list: the busiest first; of equals, the oldest.
+/// A room's sort key: most members first, then oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     joined: Reverse<u64>,
@@ -222,8 +222,8 @@ impl Place {
     }
 }
 
-/// Where a page begins: a place, not a number, so that a page goes on where the one before it ended
-/// although rooms were listed meanwhile.
+/// The start of a page: a position, not an index, so that a page continues where the last one ended
+/// even if rooms were listed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Since {
     After(Place),
@@ -258,7 +258,7 @@ impl FromStr for Since {
     }
 }
 
-/// What is asked of the list.
+/// The requested part of the list.
 #[derive(Default)]
 struct Wanted<'a> {
     server: Option<&'a ServerName>,
@@ -266,12 +266,13 @@ struct Wanted<'a> {
     since: Option<&'a str>,
     term: Option<&'a str>,
     types: Option<Vec<Option<String>>>,
-    /// Those that are listed with the rooms of a network, too, or alone.
+    /// Whether to include the rooms of networks, or of one network only.
     network: RoomNetwork,
 }
 
-/// A page of the list. Costs a look at the number of members of each listed room, and of those on
-/// the page (all, when something is searched for) what has changed since it was last described.
+/// A page of the list. It costs a look at the member count of each listed room. For each room on
+/// the page (or, in a search, each listed room), it also costs the changes since it was last
+/// described.
 fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
     if wanted.server.is_some_and(|server| server != app.config.server.name) {
         return Err(ApiError::forbidden("This server does not federate: it lists its own rooms."));
@@ -289,7 +290,7 @@ fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
         }
         _ => rooms.public(),
     };
-    // Places are taken once: members come and go meanwhile.
+    // Sort keys are computed once, because members come and go meanwhile.
     let mut rooms: Vec<_> = listed.into_iter().map(|room| (Place::of(&room), room)).collect();
     rooms.sort_unstable_by_key(|(place, _)| *place);
     if wanted.term.is_some() || wanted.types.is_some() {
@@ -338,12 +339,12 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
         .any(|text| text::fold(text).contains(term))
 }
 
-/// What listed rooms look like in the list, as far as it was asked for. Of each room it is made
-/// once and kept until the state changes that it was made from.
+/// The descriptions of listed rooms that were requested so far. Each is cached until the state that
+/// it was made from changes.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
 
-/// The state events that a room is described by, each with its redaction.
+/// The state events that describe a room.
 const DESCRIBING: [StateEventType; 8] = [
     StateEventType::RoomCreate,
     StateEventType::RoomName,
@@ -358,10 +359,10 @@ const DESCRIBING: [StateEventType; 8] = [
 type MadeFrom = [(Option<Offset>, Option<Offset>); DESCRIBING.len()];
 
 impl Catalogue {
-    /// More than there are likely to be listed rooms; with so many, all are described anew.
+    /// More than the expected number of listed rooms; above it, the cache is cleared.
     const MOST: usize = 100_000;
 
-    /// The room as the list has it, with the members of now.
+    /// The room's description, with the present number of members.
     fn describe(
         &self,
         events: &EventStore,
@@ -391,7 +392,7 @@ impl Catalogue {
     }
 }
 
-/// What the directory says of a room as of `at`.
+/// The directory's description of a room as of `at`.
 pub(super) fn describe(
     events: &EventStore,
     room: &Room,

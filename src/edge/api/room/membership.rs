@@ -73,7 +73,7 @@ fn proposal(
     }
 }
 
-/// Whether there is such a user to invite.
+/// Whether the invited user exists.
 pub(super) async fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
     if user_id.server_name() != app.config.server.name {
         return Err(ApiError::forbidden(
@@ -264,7 +264,7 @@ pub(super) async fn members(
         let is = |asked: &ruma::events::room::member::MembershipState| {
             Membership::from_ruma(asked) == Some(membership)
         };
-        // Given both, one is enough.
+        // If both are given, one match is enough.
         let wanted = match (&request.membership, &request.not_membership) {
             (None, None) => true,
             (Some(wanted), None) => is(wanted),

@@ -22,7 +22,7 @@ pub(super) async fn receipt(
     request: create_receipt::Request,
 ) -> Result<create_receipt::Response, ApiError> {
     let thread_id = request.thread.as_str().map(ToOwned::to_owned);
-    // `main`, or the event at the root of a thread: nothing else, and nothing longer, is kept.
+    // `main`, or the root event of a thread: nothing else, and nothing longer, is stored.
     let is_thread = |id: &str| {
         id == "main" || (id.len() <= limits::IDENTIFIER_BYTES && <&EventId>::try_from(id).is_ok())
     };
@@ -55,7 +55,7 @@ pub(super) async fn read_markers(
         Some(event_id) => set_fully_read(&cx, room_id.clone(), event_id).await,
         None => Ok(()),
     };
-    // Together: in a large room, both receipts wait for the same turn.
+    // Concurrently: in a large room, both receipts wait for the same turn.
     let (marked, read, read_privately) = tokio::join!(
         marker(request.fully_read),
         receipt("m.read", request.read_receipt),

@@ -1,4 +1,4 @@
-//! Events that relate to others (client-server API, "Event relationships" and "Threading").
+//! Related events (client-server API, "Event relationships" and "Threading").
 
 use ruma::{
     EventId, RoomId, UInt,
@@ -37,7 +37,7 @@ use crate::{
     record::Offset,
 };
 
-/// How many events a page has whose request does not say.
+/// The default number of events on a page.
 const PAGE: u32 = 20;
 
 impl Walk for ThreadsWalk {
@@ -46,7 +46,7 @@ impl Walk for ThreadsWalk {
     }
 }
 
-/// What the three endpoints for an event's children have in common.
+/// The common parameters of the three endpoints for an event's children.
 struct Asked<'a> {
     room_id: &'a RoomId,
     event_id: &'a EventId,
@@ -175,7 +175,7 @@ pub(super) async fn threads(
     if limit == 0 {
         return Err(ApiError::invalid_param("`limit` is greater than 0."));
     }
-    // Here, one who may not see a room is not told whether it exists.
+    // Here, the existence of a hidden room is not revealed.
     let room = cx.app.room(&request.room_id);
     let room = room.map_err(|_| ApiError::forbidden("You cannot view this room."))?;
     let view = cx.view();

@@ -1,5 +1,5 @@
-//! Reporting content, rooms and users to those who run the server, who read the reports with the
-//! history tool, with `logcabin report` or over HTTP.
+//! Reports of content, rooms and users to administrators, who read them with `logcabin report`,
+//! `logcabin history` or over HTTP.
 
 use ruma::api::client::{
     reporting::report_user::v3 as report_user,
@@ -21,7 +21,7 @@ pub(super) async fn event(
     cx: Cx<Server>,
     request: report_content::Request,
 ) -> Result<report_content::Response, ApiError> {
-    // Not in ruma's type, since clients are to send it no more.
+    // Not in ruma's type, because it is deprecated.
     #[derive(Deserialize)]
     struct Body {
         score: Option<serde_json::Number>,

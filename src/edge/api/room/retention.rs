@@ -1,5 +1,4 @@
-//! How long events live, for clients to show (MSC1763). What is done about it is in
-//! [`crate::engine`].
+//! The lifetimes of events, for clients to show (MSC1763). [`crate::engine`] enforces them.
 
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Map, Value, json};
@@ -14,7 +13,7 @@ use crate::{
 };
 
 endpoint! {
-    /// The path that clients use, and the one that is proposed.
+    /// The path that clients use, and the proposed one.
     pub(super) struct Configuration = GET
         "/_matrix/client/unstable/org.matrix.msc1763/retention/configuration"
         "/_matrix/client/v3/retention/configuration";
@@ -22,8 +21,8 @@ endpoint! {
     {}
 }
 
-/// The policies of the server: its default as `*`, and those of rooms that the user is in; and the
-/// bounds of what rooms can ask for. All in milliseconds.
+/// The policies of the server: the default as `*`, those of the user's rooms, and the limits for
+/// rooms' own policies. All in milliseconds.
 pub(super) async fn configuration(cx: Cx<Server>, _: Configuration) -> Result<Json, ApiError> {
     let policy = cx.app.config.sweep_policy();
     let retention = policy.retention;

@@ -42,7 +42,7 @@ pub(super) async fn one(
     if request.format == StateEventFormat::Event {
         return json(&shown);
     }
-    // From the form that clients get, so that redacted content stays away.
+    // From the client format, so that redacted content stays hidden.
     #[derive(serde::Deserialize)]
     struct Shown<'a> {
         #[serde(borrow)]

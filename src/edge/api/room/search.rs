@@ -1,4 +1,4 @@
-//! Server side search: what is said in the rooms that the caller is or was in.
+//! Server-side search in the rooms that the caller is or was in.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -31,7 +31,7 @@ use crate::{
     state::{Membership, Room},
 };
 
-/// Results on one page when the filter does not say.
+/// The default number of results on a page.
 const RESULTS_PER_PAGE: u64 = 10;
 
 impl From<SearchError> for ApiError {
@@ -61,11 +61,11 @@ pub(super) async fn search(
     .await
 }
 
-/// What is asked for.
+/// A search request.
 struct Wanted {
-    /// The words that a text must have.
+    /// The terms that a text must contain.
     terms: Vec<String>,
-    /// The words as they were typed.
+    /// The words as typed.
     words: Vec<String>,
     keys: Vec<Key>,
     filter: EventFilter,
@@ -77,15 +77,15 @@ struct Wanted {
     after: Option<After>,
 }
 
-/// Where a page of results begins: what `next_batch` stands for.
+/// The start of a page of results, as encoded in `next_batch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Token {
-    /// As of when was searched, as a token.
+    /// The position as of which to search, as a token.
     at: String,
-    /// The last hit that was looked at.
+    /// The last hit that was examined.
     rank: u32,
     event: u64,
-    /// How many results there were on the first page.
+    /// The number of results, as of the first page.
     count: u64,
     /// The room or the sender, for the results of one group.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ impl Token {
     }
 }
 
-/// The filter in the body: ruma's type of it lacks some of the fields.
+/// The filter in the body: ruma's type lacks some fields.
 fn filter(body: &[u8]) -> Result<EventFilter, ApiError> {
     let body: Value = serde_json::from_slice(body).map_err(ApiError::internal)?;
     match body.pointer("/search_categories/room_events/filter") {
@@ -122,7 +122,7 @@ fn filter(body: &[u8]) -> Result<EventFilter, ApiError> {
     }
 }
 
-/// A result: an event, and the event that has its newest text.
+/// A result: an event, and the event with its newest text.
 struct Match {
     hit: Hit,
     room: Arc<Room>,
@@ -130,12 +130,12 @@ struct Match {
     version: EventRef,
 }
 
-/// What was found.
+/// The results of a search.
 struct Found {
     results: Vec<Match>,
-    /// How many there are in all, as far as was looked.
+    /// The total number, as far as it was determined.
     count: u64,
-    /// The last place that is on this page, if there is more after it.
+    /// The last position on this page, if there is more after it.
     more_after: Option<Place>,
     at: Offset,
 }
@@ -195,8 +195,8 @@ impl Wanted {
         })
     }
 
-    /// The results as of `until`: those of this page, and how many there are. Each hit of the index
-    /// is judged by the view: what the caller may not see is neither shown nor counted.
+    /// The results as of `until`: those of this page, and their number. The view judges each hit of
+    /// the index: events that the caller may not see are neither shown nor counted.
     fn look(&self, cx: &Cx<Server>, view: &View<'_>, until: Offset) -> Result<Found, ApiError> {
         let rooms = self.rooms(view);
         let created: HashSet<Offset> = rooms.keys().copied().collect();
@@ -212,7 +212,7 @@ impl Wanted {
         };
         let (hits, versions) = cx.app.listing.search.look(|snapshot| {
             let hits = snapshot.hits(&query)?;
-            // Once of each event: one that was edited often has as many hits.
+            // Each event once: an edited event may have several hits.
             let mut versions: HashMap<Offset, Vec<Offset>> = HashMap::new();
             for event in hits.iter().map(|hit| hit.place.event) {
                 if let Entry::Vacant(new) = versions.entry(event) {
@@ -245,7 +245,7 @@ impl Wanted {
         Ok(found)
     }
 
-    /// The rooms to look in, by their `created`: those that the caller has been in.
+    /// The rooms to search, by their `created`: those that the caller has been in.
     fn rooms(&self, view: &View<'_>) -> HashMap<Offset, Arc<Room>> {
         let only = self.after.as_ref().and_then(|after| after.room.as_ref());
         let of = view.state.memberships.of(view.user_id(), view.at()).into_iter();
@@ -260,7 +260,7 @@ impl Wanted {
             .collect()
     }
 
-    /// The result that a hit is; `None` if it is not one for this caller.
+    /// The result for a hit; `None` if it is not one for this caller.
     fn judge(
         &self,
         view: &View<'_>,
@@ -283,7 +283,7 @@ impl Wanted {
         {
             return Ok(None);
         }
-        // What counts is the newest text that the caller may see.
+        // The newest text that the caller may see counts.
         for version in versions.iter().rev().filter(|version| **version <= until) {
             let Some(version) = view.events.get(*version)? else { continue };
             if version.offset == event.offset || visible(&version)? {
@@ -352,8 +352,8 @@ impl Wanted {
         })
     }
 
-    /// The results of a page by room and by sender, as far as asked. Groups are in the order of
-    /// their first results. `token` makes the token with which a group goes on after a place.
+    /// The results of a page by room and by sender, as requested. Groups are in the order of their
+    /// first results. `token` creates the token with which a group continues after a position.
     fn groups(
         &self,
         results: &[Match],
@@ -381,7 +381,7 @@ impl Wanted {
         groups
     }
 
-    /// The words to highlight: those that were typed, and as the results write them.
+    /// The words to highlight: those that were typed, and their spellings in the results.
     fn highlights(&self, results: &[Match]) -> BTreeSet<String> {
         let mut highlights: BTreeSet<String> = self.words.iter().cloned().collect();
         let sought: HashSet<&String> = self.terms.iter().collect();
@@ -398,7 +398,7 @@ impl Wanted {
         highlights
     }
 
-    /// The visible events around a result, with the profiles that their senders had then.
+    /// The visible events around a result, with their senders' profiles at that time.
     fn context(
         &self,
         cx: &Cx<Server>,
@@ -408,7 +408,7 @@ impl Wanted {
     ) -> Result<ResultContext, ApiError> {
         let at_most = |limit: UInt| {
             let events = u64::from(limit).min(limits::SEARCH_CONTEXT);
-            // What is around a result can be asked for by itself.
+            // The client can request the context of a result separately.
             let events = if budget.left() == 0 { 0 } else { events };
             let events = usize::try_from(events).unwrap_or_default();
             PageLimit { events, budget: Some(budget) }
@@ -447,7 +447,7 @@ impl After {
     }
 }
 
-/// The profile of an event's sender when they sent it.
+/// The profile of an event's sender at the time of sending.
 fn profile(view: &View<'_>, room: &Room, event: &EventRef) -> Result<Profile, ApiError> {
     let member = StateEventType::RoomMember;
     let Some(offset) = room.state_event(&member, event.sender.as_str(), event.offset) else {
@@ -457,7 +457,7 @@ fn profile(view: &View<'_>, room: &Room, event: &EventRef) -> Result<Profile, Ap
     Ok(member.and_then(|member| member.content_as().ok()).unwrap_or_default())
 }
 
-/// What a group is of.
+/// The criterion of a group.
 #[derive(Clone, Copy)]
 enum Group<'a> {
     Room(&'a RoomId),

@@ -44,7 +44,7 @@ async fn send(
 ) -> Result<OwnedEventId, ApiError> {
     cx.is_active();
     let sender = cx.caller.user_id.clone();
-    // Only an application service says when something was sent; the record has the time that it is.
+    // Only an application service may set the timestamp; the record always has the present time.
     let ts = ts.filter(|_| cx.caller.service.is_some()).unwrap_or_else(|| cx.app.now());
     let proposal =
         SendEvent { room_id, sender, event_type, state_key, content, redacts, transaction, ts };
@@ -80,7 +80,7 @@ pub(super) struct Reason {
     reason: Option<String>,
 }
 
-/// The client's transaction: of its session, and of one endpoint with its path.
+/// The client's transaction, which belongs to its session and to one endpoint with its path.
 pub(crate) fn transaction(
     cx: &Cx<Server>,
     scope: String,
@@ -105,7 +105,7 @@ pub(super) async fn message(
     message.send(&cx, Some(request.txn_id.as_str())).await
 }
 
-/// A message as a client gives it.
+/// A message in a request.
 struct Message {
     room_id: OwnedRoomId,
     event_type: String,
@@ -114,7 +114,7 @@ struct Message {
 }
 
 impl Message {
-    /// Sends it now, or later if the query has a delay: once for each transaction, or each time
+    /// Sends it now, or later if the query has a delay: once for each transaction, or every time
     /// without one.
     async fn send(self, cx: &Cx<Server>, txn_id: Option<&str>) -> Result<Json, ApiError> {
         let Self { room_id, event_type, content, ts } = self;
@@ -177,8 +177,7 @@ pub(super) async fn state(
     json(&json!({ "event_id": event_id }))
 }
 
-/// A suspended user may take back what they sent themselves, and no more (client-server API,
-/// "Account suspension").
+/// A suspended user may redact only their own events (client-server API, "Account suspension").
 fn must_own_if_suspended(cx: &Cx<Server>, event_id: &EventId) -> Result<(), ApiError> {
     let engine = &cx.app.engine;
     let standing = engine.state().accounts.standing(&cx.caller.user_id);
@@ -204,7 +203,7 @@ pub(super) async fn redact(
     redaction.send(&cx, Some(transaction)).await.map(redact_event::Response::new)
 }
 
-/// A redaction as a client gives it.
+/// A redaction in a request.
 struct Redaction {
     room_id: OwnedRoomId,
     event_id: OwnedEventId,

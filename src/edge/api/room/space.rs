@@ -1,4 +1,4 @@
-//! What there is to know of a room before one is in it: its summary, and the tree of a space.
+//! Information about a room for users who are not in it: its summary, and the hierarchy of a space.
 
 use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 
@@ -64,7 +64,7 @@ fn summary_of(
         user_id: cx.caller.as_ref().map(|session| &*session.user_id),
         at: cx.app.engine.head().offset(),
     };
-    // A room that one may not know of is not there.
+    // A room that the caller may not know of does not exist for them.
     if !look.may_know_of(&room)? {
         return Err(ApiError::not_found("There is no such room."));
     }
@@ -103,8 +103,8 @@ pub(super) async fn hierarchy(
         user_id: Some(&cx.caller.user_id),
         at: page.at,
     };
-    // The tree is that of the first page. What is shown of it is what the caller may see now,
-    // redacted as it is now, unless an administrator asked for an earlier moment.
+    // The hierarchy is that of the first page. Its rooms are shown as the caller may see them now,
+    // with present redactions, unless an administrator asked for an earlier moment.
     let now = if page.as_of { then } else { Look { at: cx.view().at(), ..then } };
     cx.at_length(|| {
         let limit = limit.min(limits::HIERARCHY_ROOMS);
@@ -140,7 +140,7 @@ pub(super) async fn hierarchy(
     .await
 }
 
-/// Whether there is such a room, and the user is in it, is invited to it, or could come in.
+/// Whether the room exists, and the user is in it, is invited to it, or could join it.
 pub(super) fn may_know_of(
     app: &Server,
     user_id: &UserId,
@@ -153,7 +153,7 @@ pub(super) fn may_know_of(
     Ok(look.may_know_of(&room)?)
 }
 
-/// Someone's look at rooms that they may not be in, as of an offset.
+/// A user's view of rooms that they may not be in, as of an offset.
 #[derive(Clone, Copy)]
 struct Look<'a> {
     state: &'a State,
@@ -168,8 +168,8 @@ impl Look<'_> {
         Ok(self.events.state_text(room, &kind, field, self.at)?.unwrap_or_default())
     }
 
-    /// Whether the room's description is theirs to see: they are in it or invited, everyone may
-    /// read it, or they could join it or ask to.
+    /// Whether the user may see the room's description: they are in it or invited, everyone may
+    /// read it, or they could join it or knock.
     fn may_know_of(&self, room: &Room) -> Result<bool, ReadError> {
         let membership = self.user_id.and_then(|user_id| room.membership(user_id, self.at));
         let membership = membership.map(|(_, membership)| membership);
@@ -216,7 +216,7 @@ impl Look<'_> {
         Ok(rooms.filter_map(|of| OwnedRoomId::try_from(of["room_id"].as_str()?).ok()).collect())
     }
 
-    /// The room in short: what the directory says of it, and what else one needs to know to join.
+    /// The room's summary: its directory entry, and what else is needed to join.
     fn summary(&self, room: &Room) -> Result<RoomSummary, ReadError> {
         let described = describe(self.events, room, self.at)?;
         let join_rule = match JoinRuleSummary::from(described.join_rule) {
@@ -248,7 +248,7 @@ impl Look<'_> {
     }
 }
 
-/// Which rooms of a space are asked for.
+/// The requested rooms of a space.
 struct Walk {
     root: OwnedRoomId,
     suggested_only: bool,
@@ -256,8 +256,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// The rooms of the tree as of `then`, as far as they are shown as of `now`: all, or those from
-    /// where a page ended.
+    /// The rooms of the hierarchy as of `then`, as far as they are visible as of `now`: from the
+    /// beginning, or from the end of the last page.
     fn rooms<'a>(
         &'a self,
         then: Look<'a>,
@@ -274,26 +274,27 @@ impl Walk {
     }
 }
 
-/// The rooms of a space, each once: a room, then the trees of its children in their order.
+/// Iterates over the rooms of a space, each once: a room, then the hierarchies of its children in
+/// order.
 struct Rooms<'a> {
     walk: &'a Walk,
-    /// As of when the tree is walked.
+    /// As of when the hierarchy is walked.
     then: Look<'a>,
     /// As of when rooms and children are shown.
     now: Look<'a>,
     state: Paused,
 }
 
-/// Where a walk is.
+/// The position of a paused walk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Paused {
-    /// Rooms to come, the next one last, each with its depth.
+    /// Rooms to visit, next one last, each with its depth.
     stack: Vec<(OwnedRoomId, u64)>,
-    /// The rooms that were met, by their `created`.
+    /// The rooms that were visited, by their `created`.
     seen: HashSet<Offset>,
-    /// How many rooms it has come past.
+    /// The number of rooms that it has passed.
     passed: usize,
-    /// How many rooms and children have been looked at.
+    /// The number of rooms and children that were examined.
     looks: usize,
 }
 
@@ -305,7 +306,7 @@ impl walks::Walk for Paused {
 }
 
 impl Rooms<'_> {
-    /// The next room, with its depth. Then it is to be opened, or the walk paused before it.
+    /// The next room, with its depth. It must then be opened, or the walk paused before it.
     fn advance(&mut self) -> Result<Option<(Arc<Room>, u64)>, ReadError> {
         while self.state.looks < limits::HIERARCHY_WALK
             && let Some((room_id, depth)) = self.state.stack.pop()
@@ -319,13 +320,13 @@ impl Rooms<'_> {
         Ok(None)
     }
 
-    /// The room, if there was one then.
+    /// The room, if it existed then.
     fn room(&self, room_id: &RoomId) -> Option<Arc<Room>> {
         self.then.state.rooms.get(room_id).filter(|room| room.created <= self.then.at)
     }
 
-    /// Comes past a room. Gives its children, in order; `None` if the caller may not know of the
-    /// room any more.
+    /// Visits a room. Returns its children, in order; `None` if the caller may no longer know of
+    /// the room.
     fn open(&mut self, room: &Room, depth: u64) -> Result<Option<Vec<Child>>, ReadError> {
         self.state.passed += 1;
         if self.now.at != self.then.at && !self.now.may_know_of(room)? {
@@ -340,7 +341,7 @@ impl Rooms<'_> {
         Ok(Some(children))
     }
 
-    /// The walk, with this room to come next.
+    /// Pauses the walk, with this room as the next one.
     fn pause(self, room: &Room, depth: u64) -> Paused {
         let mut state = self.state;
         state.seen.remove(&room.created);
@@ -348,7 +349,7 @@ impl Rooms<'_> {
         state
     }
 
-    /// The children of a space in the order in which they are shown; of another room, none.
+    /// The children of a space in display order; a room of another type has none.
     fn children(&mut self, room: &Room) -> Result<Vec<Child>, ReadError> {
         let room_type = self.then.text(room, StateEventType::RoomCreate, "type")?;
         if room_type != RoomType::Space.as_str() {
@@ -360,7 +361,7 @@ impl Rooms<'_> {
         for (room_id, offset) in named.into_iter().take(limits::SPACE_CHILDREN) {
             self.state.looks += 1;
             let Some(event) = self.now.events.get(offset)? else { continue };
-            // One that was redacted since says nothing any more, and so names no child.
+            // An event that was redacted since has no content, and so names no child.
             let event = as_shown(room, event, self.now.at);
             bytes += event.content.get().len();
             if bytes > limits::SPACE_CHILDREN_BYTES {
@@ -383,22 +384,22 @@ struct Child {
 }
 
 impl Child {
-    /// The child that an event speaks of; `None` for one without servers, which was taken out.
+    /// The child in an event; `None` for one without servers, which was removed.
     fn new(room_id: OwnedRoomId, event: EventRef) -> Option<Self> {
         let content: serde_json::Value = event.content_as().ok()?;
         content["via"].as_array().filter(|via| !via.is_empty())?;
-        // An order that is not valid is none.
+        // An invalid order counts as none.
         let order = content["order"].as_str().filter(|order| SpaceChildOrder::parse(order).is_ok());
         let (order, suggested) = (order.map(ToOwned::to_owned), content["suggested"] == true);
         Some(Self { room_id, event, order, suggested })
     }
 
-    /// About how many bytes it takes in an answer.
+    /// Its approximate size in a response, in bytes.
     fn bytes(&self) -> usize {
         self.event.content.get().len() + self.room_id.as_str().len() + 256
     }
 
-    /// Those with an order come first, in it; then the older, then the lesser id.
+    /// Children with an order come first, sorted by it; then by age, then by id.
     fn place(&self) -> (bool, Option<String>, u64, OwnedRoomId) {
         let ts = u64::from(self.event.origin_server_ts.get());
         (self.order.is_none(), self.order.clone(), ts, self.room_id.clone())
@@ -424,9 +425,9 @@ impl Child {
     }
 }
 
-/// Where the next page of a walk begins: as of when, and after how many rooms.
+/// The start of the next page of a walk: as of when, and after how many rooms.
 ///
-/// Its MAC binds it to the walk and to the user: without it, anybody could make one up that walks a
+/// Its MAC binds it to the walk and to the user. Otherwise anybody could forge one that shows a
 /// space as it was before they could know of it.
 #[derive(Clone, Copy)]
 struct PageToken {
@@ -446,7 +447,7 @@ impl PageToken {
         format!("{position}.{mac}")
     }
 
-    /// What the MAC of a token is of.
+    /// The text that the MAC of a token covers.
     fn signed(cx: &Cx<Server>, walk: &Walk, position: &str) -> String {
         let of = (&*cx.caller.user_id, &walk.root, walk.suggested_only, walk.max_depth, position);
         to_raw(&of).get().to_owned()

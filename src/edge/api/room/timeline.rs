@@ -67,8 +67,8 @@ pub(super) async fn messages(
         } else {
             Vec::new()
         };
-        // At the live end of the timeline there may be more later: the token to go on with is
-        // `start` moved past what was returned. At the room's beginning there is none.
+        // At the live end of the timeline there may be more later, so the token to continue with is
+        // `start` moved past the returned events. At the room's beginning there is none.
         let end = match (request.dir, page.next, page.events.last()) {
             (_, Some(next), _) => Some(next),
             (Direction::Forward, None, Some(last)) if request.to.is_none() => Some(last.offset),
@@ -94,7 +94,7 @@ pub(super) async fn event(
     json(&view.client_event(&room, &event, &EventForm::FULL)?)
 }
 
-/// The event, if the caller may see it. One that they may not see does not exist for them.
+/// The event, if the caller may see it. Otherwise it does not exist for them.
 pub(crate) fn visible_event(
     view: &View<'_>,
     room: &Room,
@@ -108,8 +108,7 @@ pub(crate) fn visible_event(
     }
 }
 
-/// The room in which an event is to be found. One that does not exist has none that the caller may
-/// see.
+/// The room in which to look for an event. A room that does not exist has no visible events.
 pub(super) fn room_of_event(app: &Server, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
     app.engine.state().rooms.get(room_id).ok_or_else(no_such_event)
 }
@@ -118,15 +117,14 @@ fn no_such_event() -> ApiError {
     ApiError::not_found("There is no such event, or you may not see it.")
 }
 
-/// The offset as of which the caller sees the room's state. Only for those who are or were in the
+/// The offset as of which the caller sees the room's state. Only for users who are or were in the
 /// room, unless everyone may read it.
 pub(crate) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, ApiError> {
     let at = view.state_as_of(room)?;
     at.ok_or_else(|| ApiError::forbidden("You are not in this room."))
 }
 
-/// How many events a page has that was asked to have `limit`, and by the filter no more than its
-/// own.
+/// How many events a page has if the request asks for `limit`; the filter can lower it.
 pub(crate) fn page_size(limit: UInt, filter: &EventFilter) -> usize {
     let limit = u64::from(limit).min(filter.limit.unwrap_or(u64::MAX)).min(limits::PAGE_EVENTS);
     usize::try_from(limit).unwrap_or(usize::MAX)

@@ -1,4 +1,4 @@
-//! The event closest to a moment.
+//! The event closest to a time.
 
 use ruma::api::client::room::get_event_by_timestamp::v1 as get_event_by_timestamp;
 

@@ -14,7 +14,7 @@ use crate::{
     record::Origin,
 };
 
-/// The longest that one can be said to type without saying so again.
+/// The longest time until a typing notification must be repeated.
 const LONGEST: Duration = Duration::from_secs(120);
 
 pub(super) async fn typing(
@@ -43,8 +43,7 @@ pub(super) async fn typing(
     Ok(create_typing_event::Response::new())
 }
 
-/// Ends by itself what is typed now, for those who wait in a sync: after a restart, the timers of
-/// the server that was are begun anew.
+/// Restarts the timers that end typing after a restart of the server, for waiting syncs.
 pub(crate) fn resume(engine: &Arc<Engine>) {
     for room in engine.state().rooms.all() {
         for (user_id, until_ms) in room.typing().0 {
@@ -61,7 +60,7 @@ fn end_after(engine: Arc<Engine>, lasts: Duration, typing: SetTyping) {
         tokio::time::sleep(lasts).await;
         let until = Some(typing.until_ms);
         let stop = SetTyping { until_ms: 0, only_if_until: until, ..typing };
-        // One who has left meanwhile has stopped typing already.
+        // A user who has left meanwhile has stopped typing already.
         match engine.propose(Origin::server(), stop).await {
             Ok(stopped) => stopped.into_inner(),
             Err(error) => tracing::debug!(%error, "typing was not ended"),

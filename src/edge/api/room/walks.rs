@@ -1,5 +1,5 @@
-//! Where the pages of long lists ended: so the next page goes on from there, rather than from the
-//! beginning. All of it is memory, bounded, and may be forgotten: then the way is gone again.
+//! Where the pages of long lists ended, so that the next page continues there instead of from the
+//! beginning. It is a bounded cache in memory; without an entry, the list is walked again.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use quick_cache::{Weighter, sync::Cache};
 
 use crate::base::limits;
 
-/// What a walk weighs.
+/// The size of a walk.
 pub(crate) trait Walk {
-    /// About how many bytes it takes in memory.
+    /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64;
 }
 
-/// Walks of one kind by the token of the page that goes on with them, and all else that was asked.
+/// Walks of one kind, by the token of the next page together with the other parameters.
 pub(crate) struct Walks<W>(Cache<String, Arc<W>, ByWeight>);
 
 #[derive(Clone)]
@@ -27,19 +27,19 @@ impl<W: Walk> Weighter<String, Arc<W>> for ByWeight {
 
 impl<W: Walk> Default for Walks<W> {
     fn default() -> Self {
-        // As few as this make a cache of one part: of several, none would keep what is larger than
-        // it.
+        // With this few entries, the cache has a single shard. With several, none would keep an
+        // entry larger than itself.
         Self(Cache::with_weighter(32, limits::WALKS_BYTES, ByWeight))
     }
 }
 
 impl<W: Walk> Walks<W> {
-    /// The walk that this page goes on with, if it is known still. A page may be asked for twice.
+    /// The walk that this page continues, if it is still cached. A page may be requested twice.
     pub(super) fn get(&self, token: &str) -> Option<Arc<W>> {
         self.0.get(token)
     }
 
-    /// Keeps a walk for the page with this token.
+    /// Caches a walk for the page with this token.
     pub(super) fn keep(&self, token: String, walk: W) {
         self.0.insert(token, Arc::new(walk));
     }

@@ -1,4 +1,4 @@
-//! `/sync`: answers at once when there is something new, and otherwise waits.
+//! `/sync`: returns news at once if there is any, and otherwise waits.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     record::Offset,
 };
 
-/// A sync once its request is understood. Most syncs wait: this is what a wait holds, and no more.
+/// A parsed sync request. Most syncs wait, and while waiting they hold only this.
 struct Begun {
     cx: Cx<Server>,
     wanted: Request,
@@ -58,11 +58,11 @@ pub(super) fn sync(
 fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, ApiError> {
     let said = presence::said(&request.set_presence)?;
     let (since, came_from) = match request.since.as_deref() {
-        // Some clients send an empty `since` for none.
+        // Some clients send an empty `since` instead of none.
         None | Some("") => (None, None),
         Some(since) => match cx.app.position_or_undone(since)? {
             Ok(since) => (Some(since), None),
-            // One who comes from a future that a restore has undone begins anew.
+            // A client from a future that a restore has undone starts over.
             Err(Undone(from)) => (None, Some(from)),
         },
     };
@@ -82,18 +82,17 @@ fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, Api
     Ok(Begun { cx, wanted, timeout: request.timeout, _syncing: syncing })
 }
 
-/// Why a look gave no answer.
+/// Why an attempt has no result.
 pub(super) enum Stop {
     TooLong(TooLong),
     Failed(ApiError),
 }
 
-/// Looks until there is something new, as long as the client is willing to wait; `at_once` looks
-/// once, at any effort. `look` says whether what it found is empty, which it is as long as the log
-/// has nothing after `since`.
+/// Repeats `look` until there is something new, for as long as the client is willing to wait;
+/// `at_once` looks once, without a limit on the work. `look` says whether its result is empty,
+/// which it is as long as the log has nothing after `since`.
 ///
-/// Every look begins as a short piece of work, and is long work of the caller's if it would be
-/// more.
+/// Every attempt begins as short work, and becomes long work of the caller's if it would be more.
 pub(super) async fn long_poll<T>(
     cx: &Cx<Server>,
     timeout: Option<Duration>,
@@ -107,7 +106,7 @@ pub(super) async fn long_poll<T>(
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
     loop {
-        // Made before the look, awaited after it: what is published in between is not missed.
+        // Created before the attempt and awaited after it, so that no change in between is missed.
         let woken = listener.woken();
         tokio::pin!(woken);
         woken.as_mut().enable();
@@ -137,14 +136,14 @@ pub(super) async fn long_poll<T>(
 impl From<Stop> for ApiError {
     fn from(stop: Stop) -> Self {
         match stop {
-            // A look of any effort is not refused for it.
+            // An attempt without a limit is never too long.
             Stop::TooLong(too_long) => Self::internal(too_long),
             Stop::Failed(error) => error,
         }
     }
 }
 
-/// A session that ended, or was locked, while the sync waited learns so at once.
+/// A session that ended or was locked while the sync waited learns of it at once.
 pub(super) fn still_logged_in(cx: &Cx<Server>) -> Result<(), ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
     if account.as_ref().is_some_and(|account| account.read().standing.locked) {

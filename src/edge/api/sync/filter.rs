@@ -1,4 +1,4 @@
-//! Filters: uploaded once, named in every sync.
+//! Filters: uploaded once, and named in every sync.
 
 use std::{fmt, sync::Arc};
 
@@ -24,8 +24,8 @@ use crate::{
     record::Command,
 };
 
-/// The filters of syncs, ready for use, by their text: clients of one kind send the same one, and
-/// so all their syncs share it while they wait.
+/// Parsed filters of syncs, by their text. Clients of one kind send the same filter, so all their
+/// waiting syncs share one.
 pub(crate) struct Filters {
     ready: Cache<Box<str>, Arc<SyncFilter>, ByText>,
     timeline_limit: usize,
@@ -38,13 +38,13 @@ struct ByText;
 
 impl Weighter<Box<str>, Arc<SyncFilter>> for ByText {
     fn weight(&self, text: &Box<str>, _: &Arc<SyncFilter>) -> u64 {
-        // What is made of a list of names takes some ten times its text at most.
+        // A parsed list of names takes up to ten times the size of its text.
         (size_of::<SyncFilter>() + 10 * text.len()) as u64
     }
 }
 
 impl Filters {
-    /// Filters within the bounds of the configuration.
+    /// Filters within the limits of the configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         Self {
@@ -89,7 +89,7 @@ pub(super) async fn create(
     }
     let text = str::from_utf8(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
     Filter::parse(text).map_err(|error| ApiError::bad_json(error.to_string()))?;
-    // Stored as the client sent it: what it uploaded is what it gets back.
+    // Stored as sent: the client gets back exactly what it uploaded.
     let filter: Box<RawValue> =
         serde_json::from_slice(&cx.body).map_err(|_| ApiError::not_json("Not JSON."))?;
     let proposal = CreateFilter { user_id: request.user_id, filter };
@@ -116,8 +116,8 @@ fn stored(
     })
 }
 
-/// The filter of a request to `/sync`: JSON if it begins with `{`, otherwise the id of one that the
-/// caller has uploaded.
+/// The filter of a `/sync` request: JSON if it begins with `{`, otherwise the id of an uploaded
+/// filter of the caller.
 pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
     let filters = &cx.app.sync.filters;
     let Some(filter) = cx.query("filter")? else { return filters.of("{}") };
@@ -126,11 +126,11 @@ pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
     }
     let filter = stored(&cx.app, &cx.caller.user_id, &filter)?;
     let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
-    // What an earlier version took may go beyond the bounds of this one.
+    // An earlier version may have accepted filters beyond the present limits.
     filters.of(filter.get())
 }
 
-/// The filter on events of a request, which is given as JSON.
+/// The event filter of a request, given as JSON.
 pub(crate) fn of_events(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
     let Some(filter) = cx.query("filter")? else { return Ok(EventFilter::default()) };
     if !filter.starts_with('{') {

@@ -1,5 +1,5 @@
-//! What clients synchronised with before there was `/sync`: a snapshot, and events as they come.
-//! The specification has deprecated it; bots and bridges call it still.
+//! The synchronisation of clients before `/sync`: a snapshot, and a stream of events. The
+//! specification has deprecated it, but bots and bridges still use it.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -85,10 +85,10 @@ endpoint! {
     { event_id: OwnedEventId = path }
 }
 
-/// Messages of each room when the client does not say.
+/// The default number of messages of each room.
 const MESSAGES: u32 = 10;
 
-/// `GET /initialSync`: everything the caller needs to begin.
+/// `GET /initialSync`: everything that the caller needs to begin.
 pub(super) async fn initial_sync(cx: Cx<Server>, request: InitialSync) -> Result<Json, ApiError> {
     cx.at_length(|| snapshot(&cx, &request.query)).await
 }
@@ -98,7 +98,7 @@ fn snapshot(cx: &Cx<Server>, wanted: &Wanted) -> Result<Json, ApiError> {
     struct Response {
         end: String,
         presence: Vec<Value>,
-        /// Not in the specification; clients of this endpoint look for them here.
+        /// Not in the specification, but clients of this endpoint look for it here.
         receipts: Vec<Value>,
         account_data: Vec<Box<RawValue>>,
         rooms: Vec<RoomInfo>,
@@ -123,8 +123,7 @@ fn snapshot(cx: &Cx<Server>, wanted: &Wanted) -> Result<Json, ApiError> {
     json(&Response { end: cx.app.token(view.at()), presence, receipts, account_data, rooms })
 }
 
-/// `GET /rooms/{roomId}/initialSync`: the same of one room, which may be one that everyone may
-/// read.
+/// `GET /rooms/{roomId}/initialSync`: the same for one room, which may be world-readable.
 pub(super) async fn room_initial_sync(
     cx: Cx<Server>,
     request: RoomInitialSync,
@@ -165,10 +164,10 @@ struct RoomInfo {
     room_id: OwnedRoomId,
     #[serde(skip_serializing_if = "Option::is_none")]
     membership: Option<Membership>,
-    /// For one who is invited, by whom.
+    /// The inviter, for an invited user.
     #[serde(skip_serializing_if = "Option::is_none")]
     inviter: Option<OwnedUserId>,
-    /// And the event that says so.
+    /// And the invite event.
     #[serde(skip_serializing_if = "Option::is_none")]
     invite: Option<ClientEvent>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +175,7 @@ struct RoomInfo {
     state: Vec<ClientEvent>,
     visibility: &'static str,
     account_data: Vec<Box<RawValue>>,
-    /// Of those who are in the room, where it is the only one that is asked for.
+    /// The presence of the members, if only this room is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     presence: Option<Vec<Value>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -241,8 +240,8 @@ impl RoomInfo {
     }
 }
 
-/// What is new after `since` of the presence of those whom the caller sees; without it, of all who
-/// are there.
+/// The presence that is new after `since` of users that the caller may see; without it, of all
+/// online users.
 fn presence(
     cx: &Cx<Server>,
     view: &View<'_>,
@@ -255,7 +254,7 @@ fn presence(
     let events = view.presence(since, rooms, &EventFilter::default());
     let with_user = |event: Box<RawValue>| {
         let mut event = to_value(&event);
-        // Who it is stood in the content when these endpoints were new.
+        // When these endpoints were new, the user was in the content.
         event["content"]["user_id"] = event["sender"].clone();
         event
     };
@@ -268,8 +267,8 @@ fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Value> {
     events.iter().map(|event| of_room(event, &room.id)).collect()
 }
 
-/// Who is typing in the room, if that changed after `since`, or, where that is `None`, if anyone
-/// is.
+/// The typing users in the room, if they changed after `since`, or, if that is `None`, if there are
+/// any.
 fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Value> {
     let event = sync::ephemeral::typing(view, room, since)?;
     Some(of_room(&event, &room.id))
@@ -281,7 +280,7 @@ fn of_room(event: &RawValue, room_id: &RoomId) -> Value {
     event
 }
 
-/// An event that the server has written.
+/// An event that the server created.
 fn to_value(event: &RawValue) -> Value {
     serde_json::from_str(event.get()).unwrap_or_default()
 }
@@ -316,11 +315,11 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
 
     let _syncing = Syncing::begin(&cx, PresenceState::Online);
     let listener = head.listen(&cx.caller.user_id);
-    // One who is not in the room is not among those whom its events wake.
+    // A caller who is not in the room is not woken by its events.
     let mut any_move = head.follow();
     let mut looked_up_to = start;
     loop {
-        // Both are made before the look, and awaited after it.
+        // Both are created before the check, and awaited after it.
         let woken = listener.woken();
         tokio::pin!(woken);
         woken.as_mut().enable();
@@ -348,20 +347,20 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
     }
 }
 
-/// An event as it is told.
+/// An event in a response.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Told {
-    /// One of a room's timeline.
+    /// An event of a room's timeline.
     OfTimeline(ClientEvent),
     /// Presence, typing, receipts, account data.
     Passing(Value),
 }
 
-/// Events that are new to the caller.
+/// New events for the caller.
 struct News {
     chunk: Vec<Told>,
-    /// Up to where was looked.
+    /// The position up to which was searched.
     end: Offset,
 }
 
@@ -390,7 +389,7 @@ impl News {
             None => {
                 for part in view.state.memberships.of(view.user_id(), view.at()) {
                     let room = view.state.rooms.get(&part.room_id);
-                    // Of a room that was left, what came before.
+                    // For a room that was left, the events before that.
                     let joined = part.membership == Membership::Join;
                     let to = if joined { Offset::MAX } else { part.offset };
                     if let Some(room) = room.filter(|room| room.changed() > after && to > after) {
@@ -400,7 +399,7 @@ impl News {
             }
         }
         found.sort_unstable_by_key(|(event, _)| event.offset);
-        // What lies behind the end of one room's page is for the next look, in all rooms.
+        // Events after the end of one room's page belong to the next request, for all rooms.
         found.retain(|(event, _)| event.offset <= end);
         if found.len() > limit {
             found.truncate(limit);
@@ -414,7 +413,7 @@ impl News {
     }
 }
 
-/// What is new after `after` besides the events of timelines.
+/// Everything new after `after` except timeline events.
 fn passing(cx: &Cx<Server>, view: &View<'_>, after: Offset) -> Result<Vec<Value>, ApiError> {
     let mut found = Vec::new();
     let account = view.state.accounts.get(view.user_id());
@@ -440,7 +439,7 @@ fn passing(cx: &Cx<Server>, view: &View<'_>, after: Offset) -> Result<Vec<Value>
         }
         let room = view.state.rooms.get(&part.room_id);
         if let Some(room) = room.filter(|_| part.membership == Membership::Join) {
-            // Where the caller was not before, all is new.
+            // If the caller was not there before, everything is new.
             let was_there = room.is_joined(view.user_id(), after);
             found.extend(receipts(view, &room, if was_there { after } else { Offset::ZERO }));
             found.extend(typing(view, &room, was_there.then_some(after)));

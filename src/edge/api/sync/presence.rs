@@ -1,4 +1,4 @@
-//! Presence: who is there, and what they say of it.
+//! Presence: whether users are online, and their status messages.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{
     service::presence::Seen,
 };
 
-/// What a client says of a device.
+/// The presence that a client reports for a device.
 pub(super) fn said(said: &Said) -> Result<PresenceState, ApiError> {
     match said {
         Said::Online => Ok(PresenceState::Online),
@@ -48,8 +48,7 @@ pub(super) async fn set(
         let now_ms = cx.app.engine.clock().now_ms();
         let user_id = &cx.caller.user_id;
         let seen = tracker.set(user_id, &cx.caller.device_id, said, now_ms);
-        // Whatever becomes of this, and of what the writer has under way: it looks again
-        // afterwards.
+        // Whatever becomes of this and of a concurrent write, the writer checks again afterwards.
         let _recheck = Recheck { app: &cx.app, user_id };
         cx.propose(proposal(user_id.clone(), seen, Some(status_msg))).await?.into_inner();
     }
@@ -69,7 +68,7 @@ pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Resul
         return Err(ApiError::forbidden("You are in no room with this user."));
     }
     let shown = view.state.presence.get(user_id).unwrap_or_default();
-    // While someone is active, only the tracker knows how long ago the last thing was.
+    // While a user is active, only the tracker knows when they last did something.
     let last_active_ms = cx.app.presence.last_active_ms(user_id).max(shown.last_active_ms);
     json(&shown.content(last_active_ms, view.viewer.now_ms))
 }
@@ -79,7 +78,7 @@ fn proposal(user_id: OwnedUserId, seen: Seen, status_msg: Option<Option<String>>
     SetPresence { user_id, presence, currently_active, last_active_ms, status_msg }
 }
 
-/// Has the writer look at a user again when it goes out of scope.
+/// Makes the writer check a user again when this is dropped.
 struct Recheck<'a> {
     app: &'a Server,
     user_id: &'a OwnedUserId,
@@ -91,11 +90,11 @@ impl Drop for Recheck<'_> {
     }
 }
 
-/// A sync under way: as long as it lasts, the device is there.
+/// A sync in progress: during it, the device is online.
 pub(super) struct Syncing(Option<(Arc<Server>, OwnedUserId, OwnedDeviceId)>);
 
 impl Syncing {
-    /// The caller's device begins a sync and says this of itself.
+    /// Begins a sync of the caller's device, which reports this presence.
     pub(super) fn begin(cx: &Cx<Server>, said: PresenceState) -> Self {
         if said == PresenceState::Offline {
             return Self(None);
@@ -116,9 +115,9 @@ impl Drop for Syncing {
 }
 
 impl Cx<Server> {
-    /// The caller does something that shows that they are there.
+    /// Records an action that shows that the caller is active.
     pub(crate) fn is_active(&self) {
-        // Whether one who is elsewhere is there, only their application service knows.
+        // Only the application service knows whether a remote user is active.
         if self.caller.service.is_some() {
             return;
         }
@@ -127,7 +126,7 @@ impl Cx<Server> {
     }
 }
 
-/// Records what others are to see, whenever that has changed. No request waits for it.
+/// Records visible presence whenever it has changed. No request waits for it.
 pub(crate) struct Writer(pub(crate) Arc<Server>);
 
 impl Timed for Writer {

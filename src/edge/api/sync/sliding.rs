@@ -1,9 +1,9 @@
-//! Simplified sliding sync (MSC4186), on the path under which clients look for it.
+//! Simplified sliding sync (MSC4186), on the path that clients use.
 //!
 //! The stable path is not served. The proposal now puts it at `/v4/sync` (ruma's comments say
-//! `/v5/sync`) with bodies of another form: objects for `required_state`, `timeline_events` for
-//! `timeline`, `pos` in the body. It is not part of the specification, and a path once served could
-//! not be given another meaning when it is.
+//! `/v5/sync`) with a different format: objects for `required_state`, `timeline_events` for
+//! `timeline`, `pos` in the body. It is not part of the specification yet, and the meaning of a
+//! served path could not be changed later.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,7 +30,7 @@ use crate::{
     record::Offset,
 };
 
-/// The rooms that are asked for. ruma's request lacks some of the filters.
+/// The requested rooms. ruma's request type lacks some filters.
 #[derive(Deserialize)]
 struct Asked {
     #[serde(default)]
@@ -62,7 +62,7 @@ pub(super) async fn sync(
         .map_err(|bad| ApiError::invalid_param(bad.to_string()))?;
     let pos: Option<Pos> = match request.pos.as_deref() {
         None | Some("") => None,
-        // Whatever it is that the client holds, what it can do is to begin anew.
+        // Whatever token the client has, it can only start over.
         Some(pos) => Some(pos.parse().map_err(|_| unknown_pos(UnknownPos))?),
     };
     let app = Arc::clone(&cx.app);
@@ -74,8 +74,8 @@ pub(super) async fn sync(
     let said = presence::said(&request.set_presence)?;
     let resumed = connections.resume(cx.caller.session, &name, pos).map_err(unknown_pos)?;
     let goes_on = resumed.goes_on(&rules);
-    // One who begins anew may still say where they come from: by the position that was refused just
-    // now, or the one of the messages to the device, which lives on.
+    // A client that starts over may still show its earlier position: the `pos` that was refused
+    // just now, or its position in to-device messages, which stays valid.
     let token = || acknowledged.and_then(Result::ok).filter(|token| token.epoch != cx.app.epoch);
     let came_from = match pos {
         None => resumed.came_from().or_else(token),
@@ -87,7 +87,8 @@ pub(super) async fn sync(
     });
     cx.forget_request();
     let _syncing = presence::Syncing::begin(&cx, said);
-    // What is asked for may be other than before: there may be news of it whatever the log holds.
+    // The request may have changed, so there may be something to send even if the log has nothing
+    // new.
     let since = Offset::ZERO;
     let look = long_poll(&cx, request.timeout, pos.is_none(), since, |cx, effort| {
         if effort == Effort::Short && !goes_on {

@@ -1,4 +1,4 @@
-//! The captcha: its answers are checked by the service that made it.
+//! The captcha, whose responses are verified by the service that provides it.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,11 +13,11 @@ use crate::{
     outside::outbound::{Ask, Outbound},
 };
 
-/// The captcha that is configured.
+/// The configured captcha.
 pub(crate) struct Captcha {
-    /// The key that its page gets.
+    /// The public key for the page.
     pub(crate) public_key: String,
-    /// Its script.
+    /// The address of its script.
     pub(crate) script_url: Url,
     secret_key: String,
     verify_url: Url,
@@ -29,7 +29,7 @@ impl fmt::Debug for Captcha {
     }
 }
 
-/// What the service says of an answer.
+/// The verdict of the service on a response.
 #[derive(Deserialize)]
 struct Verdict {
     success: bool,
@@ -41,7 +41,7 @@ impl Captcha {
     /// The captcha of this configuration, with its keys.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the configuration.
     pub(super) fn new(
         config: &config::Captcha,
         public_key: &str,
@@ -59,7 +59,7 @@ impl Captcha {
         })
     }
 
-    /// Where the page of the captcha may get scripts and frames from.
+    /// The origins of scripts and frames of the captcha's page.
     pub(super) fn origins(&self) -> Vec<String> {
         let mut origins = vec![self.script_url.origin().ascii_serialization()];
         if matches!(self.script_url.host_str(), Some("www.google.com" | "www.recaptcha.net")) {
@@ -69,10 +69,10 @@ impl Captcha {
         origins
     }
 
-    /// Has an answer checked.
+    /// Verifies a response.
     ///
     /// # Errors
-    /// [`Failure::Retry`] for a wrong one; [`Failure::Final`] when it cannot be checked now.
+    /// [`Failure::Retry`] for a wrong one; [`Failure::Final`] when it cannot be verified now.
     pub(super) async fn check(
         &self,
         outbound: &Outbound,
@@ -97,7 +97,7 @@ impl Captcha {
         match verdict {
             Ok(verdict) if verdict.success => Ok(()),
             Ok(verdict) => {
-                // Whoever runs the server must know of these; the client cannot do better.
+                // The administrator must know of these; the client cannot do better.
                 if verdict.error_codes.iter().any(|code| code.ends_with("input-secret")) {
                     warn!("the captcha service rejects the secret key");
                     return Err(unavailable().into());

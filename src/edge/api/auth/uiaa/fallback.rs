@@ -1,6 +1,6 @@
-//! The page of each stage, for clients that do not know it (client-server API, "Fallback"). It
-//! completes the stage in the client's session and tells whoever opened it, so that the client goes
-//! on.
+//! The fallback page of each stage, for clients that do not support it (client-server API,
+//! "Fallback"). It completes the stage in the client's session and tells its opener, so that the
+//! client goes on.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -61,7 +61,7 @@ endpoint! {
     { auth_type: String = path, headers: HeaderMap = headers }
 }
 
-/// Tells the client, which may have opened the page in a view of its own or in a window.
+/// Tells the client, which may have opened the page in an embedded view or in a window.
 const TELL: &str = "\
 if (typeof window.onAuthDone === 'function') {
   window.onAuthDone();
@@ -69,7 +69,7 @@ if (typeof window.onAuthDone === 'function') {
   window.opener.postMessage('authDone', '*');
 }";
 
-/// Sends the form once the captcha is solved, and fits it to a narrow screen.
+/// Submits the form once the captcha is solved, and fits it to a narrow screen.
 const CAPTCHA: &str = "\
 window.solved = () => document.querySelector('form').submit();
 if (window.innerWidth < 420) document.querySelector('.g-recaptcha').dataset.size = 'compact';";
@@ -85,14 +85,14 @@ countries.sort((a, b) => a.text.localeCompare(b.text));
 select.append(first, ...countries);
 select.value = chosen;";
 
-/// What a page is about.
+/// The subject of a page.
 struct Subject<'a> {
     app: &'a Server,
     stage: AuthType,
     session: Arc<super::Session>,
-    /// As the browser has it in `Accept-Language`.
+    /// The browser's `Accept-Language`.
     languages: String,
-    /// The country that the form named.
+    /// The country in the form.
     country: Option<String>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     if let (Some(sid), Some(secret)) = (fields.get("sid"), fields.get("client_secret"))
         && let Some(code) = fields.get("code")
     {
-        // Whether it was the right one is what the check below says.
+        // The check below says whether it was correct.
         show_token(&cx, sid, secret, code).await?;
     }
     let sent =
@@ -134,7 +134,7 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     let id = cx.query("session")?.unwrap_or_default();
     let now_ms = cx.app.engine.clock().now_ms();
     let mut facts = subject.session.facts().clone();
-    // Who solves the captcha is who has the page open.
+    // The captcha is solved by whoever has the page open.
     facts.client = cx.client;
     let check = stages::check(&cx.app, &facts, &auth);
     let page = match cx.app.auth.uiaa.complete(&id, &subject.stage, now_ms, check).await {
@@ -158,7 +158,7 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     Ok(page.reply())
 }
 
-/// What the request is about; or the page that says why there is nothing to do.
+/// The subject of the request; or the page that says why there is nothing to do.
 async fn subject<'a>(
     cx: &'a Cx<Server, ()>,
     auth_type: &str,
@@ -196,7 +196,7 @@ async fn subject<'a>(
 }
 
 impl Subject<'_> {
-    /// The page that asks for what the stage needs, with what went wrong before.
+    /// The page that asks for what the stage needs, with the last error.
     fn form(&self, wrong: Option<&str>) -> Page {
         let server = text(self.app.config.server.name.as_str());
         let wrong = alert(wrong);
@@ -303,7 +303,7 @@ impl Subject<'_> {
         }
     }
 
-    /// What the stage sends messages to, if it does.
+    /// The medium of the stage's messages, if it sends any.
     fn medium(&self) -> Option<Medium> {
         match &self.stage {
             AuthType::EmailIdentity => Some(Medium::Email),
@@ -312,7 +312,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Sends the message to the address that the form names.
+    /// Sends the message to the address in the form.
     async fn send(
         &self,
         cx: &Cx<Server, ()>,
@@ -338,7 +338,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The page that waits for what the message asks.
+    /// The page that waits for the code in the message.
     fn sent(&self, medium: Medium, sid: &str, secret: &str, wrong: Option<&str>) -> Page {
         let wrong = alert(wrong);
         let (what, field) = match medium {
@@ -376,7 +376,7 @@ impl Subject<'_> {
         captcha.origins().into_iter().fold(page.script(CAPTCHA), Page::outside)
     }
 
-    /// What the form says, as a client that knows the stage would say it.
+    /// The form as the `auth` of a client that supports the stage.
     fn auth_data(&self, mut fields: HashMap<String, String>) -> Option<AuthData> {
         let mut field = |name: &str| fields.remove(name).unwrap_or_default();
         Some(match &self.stage {
@@ -407,21 +407,21 @@ impl Subject<'_> {
     }
 }
 
-/// The page of a stage that is completed.
+/// The page of a completed stage.
 pub(in crate::edge::api) fn done() -> Page {
     let body = "<p class=\"good\" role=\"status\">Thank you. You can close this page and go back to \
                 your app.</p>";
     Page::new("Done", body).script(TELL)
 }
 
-/// What went wrong before, if anything did: fields name it as their description.
+/// The last error, if any: fields refer to it as their description.
 fn alert(wrong: Option<&str>) -> String {
     wrong.map_or_else(String::new, |wrong| {
         format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
     })
 }
 
-/// The page of a stage that others come before: which ones, and the way there.
+/// The page of a stage that must wait for others: which ones, and a link.
 fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
     if before.is_empty() {
         let sentence = "Your app has chosen another way. Go back to it.";
@@ -437,7 +437,7 @@ fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
         .status(StatusCode::CONFLICT)
 }
 
-/// What a stage asks of a person.
+/// The instruction of a stage.
 const fn what_to_do(stage: &AuthType) -> &'static str {
     match stage {
         AuthType::Terms => "Agree to the terms",
@@ -450,9 +450,8 @@ const fn what_to_do(stage: &AuthType) -> &'static str {
     }
 }
 
-/// The address of a stage's page, which goes on to the page of `then` once the stage is completed.
-/// It is relative to the page of another stage, so that it holds behind whatever prefix this one
-/// was opened.
+/// The address of a stage's page, which continues with the page of `then` once the stage is
+/// completed. It is relative to the page of another stage, so that it works with any prefix.
 fn page_of(stage: &AuthType, session: &str, then: Option<&AuthType>) -> String {
     let mut address = format!("../../{stage}/fallback/web?session={}", encoded(session));
     if let Some(then) = then {
@@ -472,8 +471,8 @@ fn see_other(address: &str) -> Result<Reply, ApiError> {
         .with_header(LOCATION, location))
 }
 
-/// The countries that a number may be of, as options: `chosen`, or the one that the browser's
-/// preferred language is spoken in, is selected.
+/// The countries of phone numbers as options. `chosen` is selected, or a country where the
+/// browser's preferred language is spoken.
 fn countries(chosen: Option<&str>, languages: &str) -> String {
     let preferred = languages.split([',', ';']).next().and_then(|tag| tag.rsplit_once('-'));
     let preferred = preferred.map(|(_, region)| region).filter(|region| region.len() == 2);

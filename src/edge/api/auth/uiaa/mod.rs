@@ -2,12 +2,12 @@
 //!
 //! One mechanism for every endpoint that asks for it. An endpoint makes an [`Offer`]: flows, each a
 //! list of stages in order. A client opens a session with its first attempt and completes stage
-//! after stage, in attempts at the same request or on a page of the stage ([`fallback`]). What each
-//! stage asks and proves is in [`stages`]; what was proved is kept in the session and handed to the
-//! endpoint, once, when a flow is complete.
+//! after stage, in attempts at the same request or on a fallback page of the stage ([`fallback`]).
+//! [`stages`] defines what each stage asks and proves. The proofs are kept in the session and
+//! handed to the endpoint, once, when a flow is complete.
 //!
-//! Sessions are in memory, bounded in number and time: a client whose session is gone is asked to
-//! begin again.
+//! Sessions are in memory, limited in number and time: a client whose session is gone must start
+//! over.
 
 use std::{
     borrow::Cow,
@@ -44,20 +44,20 @@ pub(crate) use fallback::{page, submit};
 pub(crate) use stages::{Proof, Stages, authenticate, ways_to_prove, ways_to_recover};
 pub(crate) use stages::{confirm_identity, providers_of};
 
-/// Sessions at once. Beyond this, whoever has most of them loses their oldest.
+/// The most sessions. Beyond this, the caller with the most sessions loses their oldest.
 const SESSIONS: usize = 10_000;
-/// Sessions at once of one user, or of one address without a login: a school behind one address may
-/// register a class.
+/// The most sessions of one user, or of one address without a login: a school behind one address
+/// may register a class.
 const SESSIONS_OF_ONE: usize = 256;
-/// How long a session lasts, in milliseconds: time enough for a mail that is delayed on its way.
+/// How long a session lasts, in milliseconds: enough for a delayed mail.
 const LIFETIME_MS: u64 = 60 * 60 * 1000;
 
 /// Why a stage was not completed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It may be tried again: 401 with what is still to be done, this code and this sentence.
+    /// It may be retried: 401 with the remaining stages, this code and this message.
     Retry(ErrorCode, Cow<'static, str>),
-    /// The request fails, as it would for any other reason.
+    /// The request fails.
     Final(ApiError),
 }
 
@@ -74,22 +74,22 @@ impl From<ApiError> for Failure {
     }
 }
 
-/// The ways to authenticate a request, and what clients need to know for them.
+/// The ways to authenticate a request, and their parameters for clients.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
-    /// Told apart: none begins with the whole of another.
+    /// Distinguishable: none is a prefix of another.
     flows: Vec<Vec<AuthType>>,
     params: Map<String, Value>,
 }
 
 impl Offer {
-    /// An offer of these flows, with `params` by stage. A flow with which another one begins ends
-    /// with the dummy stage, by which a client says that it wants no more than that.
+    /// An offer of these flows, with `params` by stage. A flow that is a prefix of another one gets
+    /// the dummy stage at its end, by which a client says that it wants no further stages.
     pub(crate) fn new(flows: Vec<Vec<AuthType>>, params: Map<String, Value>) -> Self {
         Self { flows: told_apart(flows), params }
     }
 
-    /// Whether there is no way at all.
+    /// Whether there is no flow at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
@@ -99,7 +99,7 @@ impl Offer {
         self.flows.iter().any(|flow| flow.contains(stage))
     }
 
-    /// Whether `stage` is the next one of a flow of which `completed` is the beginning.
+    /// Whether `stage` is the next one of a flow that begins with `completed`.
     fn is_next(&self, completed: &[Completed], stage: &AuthType) -> bool {
         let follows = |flow: &Vec<AuthType>| {
             flow.get(completed.len()) == Some(stage) && begins(flow, completed)
@@ -130,7 +130,7 @@ fn told_apart(flows: Vec<Vec<AuthType>>) -> Vec<Vec<AuthType>> {
     while let Some(at) = apart.iter().position(|flow| goes_on(flow, &apart)) {
         let mut short = apart.remove(at);
         if short.contains(&AuthType::Dummy) {
-            // A stage is completed once. What goes on from here would never be asked for.
+            // A stage is completed once. A continuation of this flow would never be asked for.
             apart.retain(|other| !other.starts_with(&short));
         } else {
             short.push(AuthType::Dummy);
@@ -142,22 +142,22 @@ fn told_apart(flows: Vec<Vec<AuthType>>) -> Vec<Vec<AuthType>> {
     apart
 }
 
-/// A stage that was completed, and what it proved.
+/// A completed stage, and its proof.
 type Completed = (AuthType, Proof);
 
-/// Whose session it is.
+/// The owner of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// The user who makes the request, where there is one.
+    /// The user who makes the request, if known.
     pub(crate) user_id: Option<OwnedUserId>,
-    /// Whether it is to make an account: an address that someone shows to be theirs is no account's
-    /// then.
+    /// Whether the request creates an account: an address that is validated for it then belongs to
+    /// no account.
     pub(crate) registers: bool,
-    /// The address that it comes from.
+    /// The client's address.
     pub(crate) client: IpAddr,
 }
 
-/// One of whom no more than [`SESSIONS_OF_ONE`] are kept.
+/// A caller with at most [`SESSIONS_OF_ONE`] sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     User(OwnedUserId),
@@ -173,17 +173,17 @@ impl Facts {
     }
 }
 
-/// What a session is good for.
+/// The requests that a session is valid for.
 #[derive(Clone)]
 pub(crate) enum Binding<'a> {
-    /// A request of this body, by this user, and no other.
+    /// The request with this body, by this user.
     Body(&'a Bytes),
     /// Any request to the endpoint: the session remembers the parameters of the latest attempt, so
     /// that the next one need not repeat them.
     Endpoint(Parameters),
 }
 
-/// Parameters of a request that a session remembers. A password may be among them.
+/// Parameters of a request that a session remembers. They may include a password.
 #[derive(Clone, Default)]
 pub(crate) struct Parameters(pub(crate) Map<String, Value>);
 
@@ -195,13 +195,13 @@ impl fmt::Debug for Parameters {
 
 /// An attempt at a request.
 pub(crate) struct Attempt<'a> {
-    /// The endpoint, by a name that stands for its method and for what its path holds.
+    /// The endpoint, by a name that includes its method and path parameters.
     pub(crate) endpoint: &'a str,
-    /// What of the request its session is good for.
+    /// The requests that its session is valid for.
     pub(crate) binding: Binding<'a>,
     /// Its `auth`.
     pub(crate) auth: Option<&'a AuthData>,
-    /// What is asked for; of a session that is under way, what it began with stands.
+    /// The offer for a new session; a session in progress keeps its own.
     pub(crate) offer: Arc<Offer>,
     /// Who makes it.
     pub(crate) facts: Facts,
@@ -229,8 +229,7 @@ impl Attempt<'_> {
     }
 }
 
-/// A body without `auth`, which differs from one attempt to the next, and in a form in which the
-/// order of keys does not matter.
+/// A body without `auth`, which differs between attempts, in a form that ignores the order of keys.
 fn without_auth(body: &[u8]) -> Value {
     let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
     if let Some(body) = body.as_object_mut() {
@@ -239,14 +238,14 @@ fn without_auth(body: &[u8]) -> Value {
     body
 }
 
-/// The sessions under way.
+/// The sessions in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     sessions: HashMap<String, Kept>,
-    /// Oldest first, by the number under which they were kept.
+    /// Oldest first, by sequence number.
     order: BTreeMap<u64, String>,
     owners: HashMap<Owner, BTreeSet<u64>>,
     next: u64,
@@ -266,36 +265,36 @@ pub(crate) struct Session {
     offer: Arc<Offer>,
     facts: Facts,
     begun_ms: u64,
-    /// Held while a stage is being checked, so that of two attempts at once one is after the other.
+    /// Held while a stage is being checked, so that concurrent attempts run one after the other.
     progress: AsyncMutex<Progress>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
     completed: Vec<Completed>,
-    /// The parameters of the latest attempt, where the session remembers them.
+    /// The parameters of the latest attempt, if the session remembers them.
     parameters: Parameters,
-    /// An attempt at a stage that is to be completed elsewhere, by a link in a mail for example,
-    /// and was not yet: it is made again when the client comes with nothing but the session.
+    /// An attempt at a stage that is completed elsewhere, for example by a link in a mail, and was
+    /// not completed yet. It is repeated when the client comes back with only the session.
     waiting: Option<AuthData>,
-    /// A flow was completed and the request let through: this happens once.
+    /// A flow was completed and the request allowed, which happens once.
     over: bool,
 }
 
-/// How a session stands with a stage.
+/// The status of a stage in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is the next stage of some flow.
+    /// It is the next stage of a flow.
     Next,
     /// It was completed.
     Completed,
-    /// Others come before it.
+    /// Other stages come first.
     Later,
     /// No flow has it.
     NotOffered,
 }
 
-/// A request that was authenticated: a flow is complete, and its proofs are here.
+/// An authenticated request: a flow is complete, with these proofs.
 #[derive(Debug)]
 pub(crate) struct Authenticated {
     session: Arc<Session>,
@@ -304,12 +303,12 @@ pub(crate) struct Authenticated {
 }
 
 impl Authenticated {
-    /// What the stages proved, in order.
+    /// The proofs of the stages, in order.
     pub(crate) fn proofs(&self) -> impl Iterator<Item = &Proof> {
         self.completed.iter().map(|(_, proof)| proof)
     }
 
-    /// The user who was proved to be there, for requests that come without a session.
+    /// The user whose identity was proved, for requests without an access token.
     pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
         self.proofs().find_map(|proof| match proof {
             Proof::User(user_id) => Some(user_id),
@@ -317,7 +316,7 @@ impl Authenticated {
         })
     }
 
-    /// The address that was shown to be theirs.
+    /// The address that was validated.
     pub(crate) fn address(&self) -> Option<&Validated> {
         self.proofs().find_map(|proof| match proof {
             Proof::Threepid(validated) => Some(validated),
@@ -345,12 +344,12 @@ impl Session {
         now_ms.saturating_sub(self.begun_ms) <= LIFETIME_MS
     }
 
-    /// Whose it is.
+    /// The owner.
     pub(crate) const fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// How it stands with this stage.
+    /// The status of this stage.
     pub(crate) async fn standing(&self, stage: &AuthType) -> Standing {
         let completed = &self.progress.lock().await.completed;
         if completed.iter().any(|(done, _)| done == stage) {
@@ -364,8 +363,8 @@ impl Session {
         }
     }
 
-    /// The stages of which one comes next on a way to this stage: itself, if it is the next one.
-    /// None if it is completed or the client has chosen another way.
+    /// The stages that can come next on the way to this stage: itself, if it is next. None if it is
+    /// completed or the client has chosen another flow.
     pub(crate) async fn before(&self, stage: &AuthType) -> Vec<AuthType> {
         let completed = &self.progress.lock().await.completed;
         let ahead = |flow: &&Vec<AuthType>| {
@@ -381,13 +380,13 @@ impl Session {
         next
     }
 
-    /// Whether this stage is still to be completed.
+    /// Whether this stage remains to be completed.
     pub(crate) async fn is_ahead(&self, stage: &AuthType) -> bool {
         !self.before(stage).await.is_empty()
     }
 
-    /// Completes a stage if it is the next one and the check succeeds. One that was completed
-    /// before stays so, and is not checked again.
+    /// Completes a stage if it is the next one and the check succeeds. A completed stage stays so,
+    /// and is not checked again.
     async fn advance(
         &self,
         progress: &mut Progress,
@@ -411,18 +410,17 @@ impl Session {
     }
 }
 
-/// The stage that an attempt is at, in the one form that a type has.
+/// The stage of an attempt, with its normalized type.
 fn stage_of(auth: &AuthData) -> Option<AuthType> {
     auth.auth_type().map(|stage| AuthType::from(stage.as_str()))
 }
 
 impl Sessions {
-    /// Takes one attempt at a request. Ok means that a flow is complete and the request may be
-    /// carried out, once. `check` decides the stage that `auth` is about, if it is to be decided
-    /// now.
+    /// Handles one attempt at a request. Ok means that a flow is complete and the request may be
+    /// carried out, once. `check` checks the stage in `auth`, if it is due.
     ///
     /// # Errors
-    /// 401 with what is still to be done, or with why the attempt failed; or what `check` says.
+    /// 401 with the remaining stages or the reason of a failure; or the error of `check`.
     async fn attempt(
         &self,
         attempt: Attempt<'_>,
@@ -472,14 +470,14 @@ impl Sessions {
         Ok(Authenticated { session, completed, parameters })
     }
 
-    /// The session of this id, unless it is over.
+    /// The session with this id, unless it is over.
     pub(crate) fn open(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
         let inner = self.0.lock();
         let session = &inner.sessions.get(id)?.session;
         session.is_fresh(now_ms).then(|| Arc::clone(session))
     }
 
-    /// The parameters that the session of this id remembers: none if it is over.
+    /// The parameters that the session with this id remembers: none if it is over.
     pub(crate) async fn parameters(&self, id: &str, now_ms: u64) -> Parameters {
         match self.open(id, now_ms) {
             Some(session) => session.progress.lock().await.parameters.clone(),
@@ -487,19 +485,19 @@ impl Sessions {
         }
     }
 
-    /// The attempt that this session waits to make again, and whose session it is: whoever comes
-    /// with its id, the attempt is made for them and nobody else.
+    /// The attempt that this session waits to repeat, and its owner: it is repeated for them,
+    /// whoever comes with the id.
     async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
         let session = self.open(id, now_ms)?;
         let waiting = session.progress.lock().await.waiting.clone()?;
         Some((session.facts.clone(), waiting))
     }
 
-    /// Completes a stage outside of any attempt at the request: on a page, by a link in a mail, by
-    /// coming back from a provider of single sign-on. The client's next attempt finds it completed.
+    /// Completes a stage outside of an attempt at the request: on a page, by a link in a mail, or
+    /// after single sign-on. The client's next attempt finds it completed.
     ///
     /// # Errors
-    /// When there is no such session, it is not the stage's turn, or what `check` says.
+    /// When there is no such session, the stage is not due, or `check` fails.
     pub(crate) async fn complete(
         &self,
         id: &str,
@@ -516,8 +514,8 @@ impl Sessions {
         session.advance(&mut progress, stage, check).await
     }
 
-    /// Takes back a stage of a request that was let through, and those after it: it turned out that
-    /// what it proved is no longer so.
+    /// Reverts a stage of an allowed request, and the later ones: its proof turned out to be no
+    /// longer valid.
     pub(crate) fn take_back(
         &self,
         authenticated: Authenticated,
@@ -543,8 +541,7 @@ impl Sessions {
         self.ask(&again, &completed, Some((code, message.into())))
     }
 
-    /// The 401 that says what is still to be done, after which the session is there to be gone on
-    /// with.
+    /// The 401 with the remaining stages, which keeps the session open.
     fn ask(
         &self,
         session: &Arc<Session>,
@@ -567,7 +564,7 @@ impl Inner {
         if self.sessions.contains_key(&session.id) {
             return;
         }
-        // They are kept in the order in which they begin.
+        // They are in the order of their creation.
         while let Some((_, oldest)) = self.order.first_key_value()
             && let Some(kept) = self.sessions.get(oldest)
             && !kept.session.is_fresh(session.begun_ms)

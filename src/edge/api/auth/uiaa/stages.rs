@@ -1,4 +1,4 @@
-//! The stages: what each asks of a client and what it proves. This is the one place to add one.
+//! The stages: what each asks of a client and what it proves. New stages are added here.
 
 use std::{collections::BTreeMap, fs, net::IpAddr, sync::Arc};
 
@@ -33,10 +33,10 @@ use crate::{
     service::accounts::names::is_registration_token,
 };
 
-/// What stages need, as the configuration has it.
+/// The configuration of the stages.
 #[derive(Debug)]
 pub(crate) struct Stages {
-    /// What is asked of those who register.
+    /// The offer for registration.
     pub(crate) registration: Arc<Offer>,
     pub(crate) captcha: Option<Captcha>,
     pub(crate) terms: Terms,
@@ -46,7 +46,7 @@ impl Stages {
     /// The stages of this configuration.
     ///
     /// # Errors
-    /// When something is required that is not there: what, and what it needs.
+    /// When a required stage lacks its configuration: which one, and what it needs.
     pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
         let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
             (Some(file), Some(public_key)) => {
@@ -97,7 +97,7 @@ impl Stages {
                     RegistrationStage::Msisdn if messages.reach(Medium::Msisdn) => AuthType::Msisdn,
                     RegistrationStage::Msisdn => return Err(needs("sms.url")),
                 };
-                // Where there is a choice, "dummy" is to do none of the others.
+                // In a choice, "dummy" means none of the other stages.
                 let none = auth_type == AuthType::Dummy && requirement.0.len() > 1;
                 for flow in &flows {
                     let mut flow = flow.clone();
@@ -117,26 +117,25 @@ impl Stages {
     }
 }
 
-/// What a stage proved.
+/// The proof of a stage.
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
-    /// That it was completed, and nothing besides.
+    /// The stage was completed.
     Done,
-    /// That this user is there.
+    /// The user's identity.
     User(OwnedUserId),
-    /// That this address or number is theirs. For whatever but a registration, an account has it.
+    /// The ownership of this address or number. Except in a registration, it belongs to an account.
     Threepid(Validated),
-    /// That this registration token is known to the newcomer, and good.
+    /// The knowledge of this valid registration token.
     Token(TokenHash),
-    /// That these documents were agreed to: each one's name and version.
+    /// The acceptance of these documents, by name and version.
     Terms(BTreeMap<String, String>),
 }
 
-/// Decides the stage that `auth` is about.
+/// Checks the stage in `auth`.
 ///
 /// # Errors
-/// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request is to
-/// fail.
+/// [`Failure::Retry`] when the client may try again, [`Failure::Final`] when the request fails.
 pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Result<Proof, Failure> {
     match auth {
         AuthData::Dummy(_) => Ok(Proof::Done),
@@ -156,9 +155,8 @@ pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Resul
     }
 }
 
-/// What is kept of an attempt, to make it again: nothing unless what it is about may come to be
-/// while the client waits, and then no more than names that, as clients may send as much else as
-/// they like.
+/// What is kept of an attempt to repeat it: nothing, unless it may succeed while the client waits.
+/// Then only the identifying members are kept, because clients may send anything else.
 pub(super) fn to_wait_for(auth: &AuthData) -> Option<AuthData> {
     let mut kept = auth.clone();
     let (credentials, session) = match &mut kept {
@@ -176,11 +174,11 @@ fn not_offered() -> Failure {
     Failure::retry(ErrorCode::Unrecognized, "This cannot be done here.")
 }
 
-/// Authenticates an attempt at a request: what endpoints call. Ok means that the request may be
-/// carried out, once, on what was proved.
+/// Authenticates an attempt at a request, for endpoints. Ok means that the request may be carried
+/// out, once, with these proofs.
 ///
 /// # Errors
-/// 401 with what is still to be done, or with why the attempt failed; or what a stage says.
+/// 401 with the remaining stages or the reason of a failure; or the error of a stage.
 pub(crate) async fn authenticate(
     app: &Server,
     endpoint: &str,
@@ -194,7 +192,7 @@ pub(crate) async fn authenticate(
         && let Some((owner, waiting)) = app.auth.uiaa.waiting(&given.session, now_ms).await
         && let Some(stage) = waiting.auth_type()
     {
-        // If it is still not so, what is to be done is what the attempt below says.
+        // If it still fails, the attempt below says what remains to be done.
         let again = check(app, &owner, &waiting);
         let _ = app.auth.uiaa.complete(&given.session, &stage, now_ms, again).await;
     }
@@ -208,7 +206,7 @@ pub(crate) async fn authenticate(
     app.auth.uiaa.attempt(attempt, now_ms, check).await
 }
 
-/// How a user can prove again that they are who they are.
+/// How a user can confirm their identity.
 pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
     let account = app.engine.state().accounts.get(user_id);
     let has_password = account
@@ -217,7 +215,7 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
     if has_password {
         flows.push(vec![AuthType::Password]);
     } else {
-        // By what could get them back into the account anyway.
+        // The methods by which they could recover the account anyway.
         let own = app.engine.state().threepids.of_user(user_id);
         let has = |medium| own.iter().any(|(threepid, _)| threepid.medium == medium);
         flows.extend(by_threepid(app).filter(|(medium, _)| has(*medium)).map(|(_, flow)| flow));
@@ -228,7 +226,7 @@ pub(crate) fn ways_to_confirm(app: &Server, user_id: &UserId) -> Offer {
     Offer::new(flows, Map::new())
 }
 
-/// The providers by which a user can prove who they are.
+/// The single sign-on providers of a user.
 pub(crate) fn providers_of<'a>(
     app: &'a Server,
     user_id: &UserId,
@@ -239,11 +237,11 @@ pub(crate) fn providers_of<'a>(
     app.outside.providers.all().iter().filter(is_linked)
 }
 
-/// Has the caller prove again that they are who they are; an application service vouches for its
-/// users. `endpoint` names the method and what the path holds.
+/// Makes the caller confirm their identity; an application service does so for its users.
+/// `endpoint` includes the method and the path parameters.
 ///
 /// # Errors
-/// 401 with what is still to be done; 403 when the caller has no way to prove it.
+/// 401 with the remaining stages; 403 when the caller has no way to confirm.
 pub(crate) async fn confirm_identity(
     app: &Server,
     session: &Session,
@@ -280,27 +278,27 @@ fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
     }
 }
 
-/// How one who has no session can prove that an account is theirs: by an address of it.
+/// How a caller without a session can recover an account: by one of its addresses.
 pub(crate) fn ways_to_recover(app: &Server) -> Offer {
     Offer::new(by_threepid(app).map(|(_, flow)| flow).collect(), Map::new())
 }
 
-/// How one who has no session can prove whose account they ask to close: by its password, or by an
-/// address of it.
+/// How a caller without a session can prove which account they want to deactivate: by its password,
+/// or by one of its addresses.
 pub(crate) fn ways_to_prove(app: &Server) -> Offer {
     let by_password = app.config.login.password.then(|| vec![AuthType::Password]);
     let flows = by_password.into_iter().chain(by_threepid(app).map(|(_, flow)| flow));
     Offer::new(flows.collect(), Map::new())
 }
 
-/// The flows by addresses that messages can be sent to.
+/// The flows for addresses that messages can be sent to.
 fn by_threepid(app: &Server) -> impl Iterator<Item = (Medium, Vec<AuthType>)> {
     let media = [(Medium::Email, AuthType::EmailIdentity), (Medium::Msisdn, AuthType::Msisdn)];
     let reached = media.into_iter().filter(|(medium, _)| app.outside.messages.reach(*medium));
     reached.map(|(medium, stage)| (medium, vec![stage]))
 }
 
-/// What an address is validated for in such a request.
+/// The purpose of a validation in such a request.
 pub(super) const fn purpose_of(facts: &Facts) -> Purpose {
     if facts.registers { Purpose::Register } else { Purpose::Account }
 }
@@ -334,12 +332,12 @@ fn threepid(
 
 async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof, Failure> {
     let mut claim = Claim::by_identifier(app, &given.identifier);
-    // Of whoever makes the request, where that is known; then it is theirs alone that counts.
+    // If the user who makes the request is known, only their own password counts.
     let is_theirs = |named: &OwnedUserId| facts.user_id.as_ref().is_none_or(|id| id == named);
     claim.user_id = claim.user_id.filter(is_theirs);
     if claim.user_id.is_none() && !matches!(given.identifier, UserIdentifier::Matrix(_)) {
-        // An identifier that belongs to nobody is 403, whatever the password. So is another's:
-        // nobody is told who has an account.
+        // An unknown identifier is 403, whatever the password. So is that of another user, so that
+        // the existence of accounts is not revealed.
         return Err(ApiError::forbidden("Wrong user name or password.").into());
     }
     match verified(app, facts.client, claim, given.password.clone()).await {
@@ -347,7 +345,7 @@ async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof
         Err(error) if *error.code() == ErrorCode::Forbidden => {
             Err(Failure::retry(ErrorCode::Forbidden, "Wrong user name or password."))
         }
-        // Not wrong, but not looked at: there were too many.
+        // It was not checked, because there were too many attempts.
         Err(error) => Err(error.into()),
     }
 }

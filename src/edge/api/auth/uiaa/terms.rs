@@ -1,11 +1,11 @@
-//! Terms: the documents that a newcomer agrees to.
+//! Terms: the documents that a newcomer must accept.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The documents by their names.
+/// The documents by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terms(BTreeMap<String, Document>);
 
@@ -13,7 +13,7 @@ pub(crate) struct Terms(BTreeMap<String, Document>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Document {
     version: String,
-    /// By language, as in `en` or `pt-BR`.
+    /// By language, such as `en` or `pt-BR`.
     #[serde(flatten)]
     translations: BTreeMap<String, Translation>,
 }
@@ -24,12 +24,12 @@ struct Document {
 pub(crate) struct Translation {
     /// Its title.
     pub(crate) name: String,
-    /// Where it can be read.
+    /// The address of its text.
     pub(crate) url: String,
 }
 
 impl Terms {
-    /// Reads the file of them.
+    /// Parses the file of documents.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -57,7 +57,7 @@ impl Terms {
         Ok(terms)
     }
 
-    /// What clients are told (client-server API, "Terms of service at registration").
+    /// The parameters for clients (client-server API, "Terms of service at registration").
     pub(crate) fn params(&self) -> Value {
         json!({ "policies": self })
     }
