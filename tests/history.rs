@@ -371,7 +371,7 @@ async fn why_names_the_records_that_made_a_value_what_it_is() {
         assert!(said.contains(part), "{part} is not in {said}");
     }
     let said = read(&source, &question("user bob data m.direct"), Look::default());
-    assert!(said.contains("Nothing has ever been said"), "{said}");
+    assert!(said.contains("No record has ever set this"), "{said}");
     assert!(matches!(
         ask(&source, &question("user nobody password")),
         Err(HistoryError::NoUser(_))
@@ -671,7 +671,7 @@ async fn an_answer_that_the_log_does_not_bear_out_is_named() {
     };
     for number in [1, 7, 1000] {
         let (right, text) = audit(steps(number));
-        assert!(right && text.contains("each is what the log says"), "{text}");
+        assert!(right && text.contains("all match the log"), "{text}");
     }
     let empty = json!({ "next_batch": format!("s0_{}", filled.end) });
     let (right, text) = audit(AuditOptions { answer: Some(empty), ..steps(1) });

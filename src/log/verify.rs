@@ -87,16 +87,16 @@ pub enum Fault {
     #[error("the record is damaged: {0}")]
     Damaged(#[source] CodecError),
     /// Another record is in its place.
-    #[error("the record in this place says that it is record {found}")]
+    #[error("the record here has the offset {found}")]
     OutOfOrder {
         /// The offset in the header.
         found: Offset,
     },
     /// It is older than the previous record.
-    #[error("the record is {0} ms older than the one before it")]
+    #[error("the record is {0} ms older than the previous one")]
     Time(u64),
     /// Its epoch is lower than that of the previous record.
-    #[error("the record's epoch {} comes before {}, that of the record before it", found.0, before.0)]
+    #[error("the record's epoch {} is lower than {}, that of the previous record", found.0, before.0)]
     Epoch {
         /// The record's epoch.
         found: Epoch,
@@ -104,7 +104,9 @@ pub enum Fault {
         before: Epoch,
     },
     /// Its count does not continue the batch of the previous record.
-    #[error("{found} records of a batch should follow; after the record before it, {expected}")]
+    #[error(
+        "the record says that {found} more of its batch follow; by the previous record, {expected} should"
+    )]
     Batch {
         /// The count in the record.
         found: u32,
@@ -112,16 +114,16 @@ pub enum Fault {
         expected: u32,
     },
     /// The log ends inside a batch.
-    #[error("the log ends here, {0} records before the end of a batch")]
+    #[error("the log ends {0} records before the end of a batch")]
     Unfinished(u32),
     /// Its command cannot be decoded.
     #[error(transparent)]
     Command(CommandError),
     /// Its payload is missing, and no record says that it was erased.
-    #[error("the payload is gone, and no record says that it was erased")]
+    #[error("the payload is missing, but no record says that it was erased")]
     Gone,
     /// Its payload was replaced, but not by the reduced payload that a record names.
-    #[error("the payload was replaced, and not by what a record says is left of it")]
+    #[error("the payload was replaced, but not by the reduced payload that a record names")]
     Replaced,
 }
 
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduced_payload_is_the_one_that_a_record_says_is_left() {
+    fn a_reduced_payload_must_match_its_erasure() {
         let left = payload(3);
         for (hash, found) in [(*blake3::hash(&left).as_bytes(), None), ([7; 32], Some(3))] {
             let mut records = records();

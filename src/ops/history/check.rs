@@ -172,7 +172,7 @@ pub fn check(
     }
     if let Some(torn) = source.torn()? {
         let detail = format!(
-            "the last {} bytes of {} are of an entry that was not finished, as a crash leaves it",
+            "the last {} bytes of {} are an unfinished entry, as a crash leaves it",
             torn.bytes,
             torn.path.display()
         );
@@ -215,7 +215,7 @@ fn check_snapshots(
             }
             Ok(header) if digests.get(offset) == Some(&header.digest) => good += 1,
             Ok(_) => {
-                let detail = "is not what the log adds up to there; delete it";
+                let detail = "differs from the state of the log there; delete it";
                 report.fail(NAME, *offset, format!("{} {detail}", path.display()));
             }
             Err(error) => passed_over.push(error.to_string()),
@@ -226,14 +226,12 @@ fn check_snapshots(
     }
     let over = match passed_over.as_slice() {
         [] => String::new(),
-        passed_over => format!("; passed over: {}", passed_over.join("; ")),
+        passed_over => format!("; skipped: {}", passed_over.join("; ")),
     };
     match good {
-        0 if over.is_empty() => report.add(NAME, Outcome::Skipped, "there is none"),
+        0 if over.is_empty() => report.add(NAME, Outcome::Skipped, "there are none"),
         0 => report.add(NAME, Outcome::Skipped, format!("none can be used{over}")),
-        good => {
-            report.add(NAME, Outcome::Passed, format!("{good} hold what the log adds up to{over}"))
-        }
+        good => report.add(NAME, Outcome::Passed, format!("{good} match the log{over}")),
     }
 }
 
@@ -265,11 +263,7 @@ fn check_media(report: &mut Report, dir: &Path, server: &str, files: &[(Box<str>
         report.add(NAME, Outcome::Skipped, "nothing was uploaded");
     } else if !report.checks.iter().any(|check| check.name == NAME) {
         let (files, bytes) = (grouped(good.len() as u64), grouped(bytes));
-        report.add(
-            NAME,
-            Outcome::Passed,
-            format!("all {files} files, of {bytes} bytes, are whole"),
-        );
+        report.add(NAME, Outcome::Passed, format!("all {files} files ({bytes} bytes) are intact"));
     }
 }
 
@@ -328,7 +322,7 @@ pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result
             Err(error @ ArchiveError::Io { .. }) => return Err(error.into()),
             Err(error) => {
                 let at = last.next();
-                report.fail(NAME, at, format!("record {at} is damaged there: {error}"));
+                report.fail(NAME, at, format!("record {at} is damaged in the archive: {error}"));
                 return Ok(());
             }
         };
@@ -347,9 +341,7 @@ pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result
                 report.fail(
                     NAME,
                     offset,
-                    format!(
-                        "{place} is not an archive of this log: its record {offset} is another one"
-                    ),
+                    format!("{place} is not an archive of this log: its record {offset} differs"),
                 );
                 return Ok(());
             }
@@ -358,7 +350,7 @@ pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result
                 report.fail(
                     NAME,
                     offset,
-                    format!("{place} goes on after record {end}, where the log ends: the log has lost records, or cannot be read from there; `logcabin restore --from-archive` rebuilds it"),
+                    format!("the log ends at record {end}, but {place} has later records: the log has lost records, or cannot be read from there; `logcabin restore --from-archive` rebuilds it"),
                 );
                 return Ok(());
             }
@@ -366,12 +358,12 @@ pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result
         last = offset;
     }
     let torn = records.torn().map_or_else(String::new, |torn| {
-        format!("; the last {} bytes are of an entry that was not finished", torn.bytes)
+        format!("; the last {} bytes are an unfinished entry", torn.bytes)
     });
     report.add(
         NAME,
         Outcome::Passed,
-        format!("records {first} to {last} in {place} are the log's{torn}"),
+        format!("records {first} to {last} in {place} equal the log's{torn}"),
     );
     Ok(())
 }
@@ -493,39 +485,39 @@ impl<'a> Walk<'a> {
         let erased = match report.erased {
             0 => String::new(),
             erased => {
-                format!(", but for {} that were erased", grouped(erased))
+                format!(", except {} that were erased", grouped(erased))
             }
         };
         let behind = match self.audit.behind() {
             0 => String::new(),
-            behind => format!("; {} more are to be erased here", grouped(behind)),
+            behind => format!("; {} more are still to be erased here", grouped(behind)),
         };
         if let Err(error) = self.checker.clone().finish() {
             report.fail("chain", error.offset, error.to_string());
         } else {
-            report.add(
-                "chain",
-                Outcome::Passed,
-                format!("{count} records, each follows from the one before it"),
-            );
+            report.add("chain", Outcome::Passed, format!("{count} records form one hash chain"));
         }
         match self.audit.finish() {
             Ok(()) => report.add(
                 "payloads",
                 Outcome::Passed,
-                format!("{count} payloads are the ones the headers name{erased}{behind}"),
+                format!("{count} payloads match their hashes{erased}{behind}"),
             ),
             Err(error) => report.fail("payloads", error.offset, error.to_string()),
         }
-        report.add("commands", Outcome::Passed, "every command can be read");
+        report.add("commands", Outcome::Passed, "every command can be decoded");
         let digest = report.digest.clone();
-        report.add("replay", Outcome::Passed, format!("all apply; state digest {digest}"));
+        report.add(
+            "replay",
+            Outcome::Passed,
+            format!("all records applied; state digest {digest}"),
+        );
         match (&self.refuted, self.witness.vouched()) {
             (Some((offset, fault)), _) => report.fail("proofs", *offset, fault.to_string()),
             (None, Some(upto)) => {
                 let count = grouped(self.witness.checked());
                 let detail = format!(
-                    "{count} signed checkpoints are what the records say, the last up to record {upto}"
+                    "{count} signed checkpoints match the records, the last one up to record {upto}"
                 );
                 report.add("proofs", Outcome::Passed, detail);
             }
@@ -548,7 +540,7 @@ impl<'a> Walk<'a> {
                 report.add(
                     NAME,
                     Outcome::Skipped,
-                    format!("it was stored by version {version}, whose digests are not comparable"),
+                    format!("version {version} stored it, and its digests are not comparable"),
                 );
             }
             None => {
@@ -562,17 +554,17 @@ impl<'a> Walk<'a> {
             Some(found) if found != digest && self.state.erasures.last().0 > *offset => report.add(
                 NAME,
                 Outcome::Skipped,
-                format!("what was erased since leaves another state at record {offset} to compare with"),
+                format!("a later erasure has changed the state at record {offset}"),
             ),
             Some(found) if found == digest => report.add(
                 NAME,
                 Outcome::Passed,
-                format!("at record {offset} the state is the one the server had when it stopped"),
+                format!("the state at record {offset} is the one that the server stopped with"),
             ),
             Some(found) => report.fail(
                 NAME,
                 *offset,
-                format!("at record {offset} the server had the state digest {digest}, a replay gives {found}"),
+                format!("at record {offset} the server had the state digest {digest}, but a replay gives {found}"),
             ),
         }
     }

@@ -58,11 +58,11 @@ pub enum HistoryError {
     ShutdownDigest(#[from] ShutdownDigestError),
     /// No room has this name.
     #[error(
-        "no room has the id, alias or name `{0}`, nor an id or alias that begins with it; `rooms` lists them"
+        "no room has the name `{0}`, or an id or alias that begins with it; `rooms` lists all rooms"
     )]
     NoRoom(String),
     /// The room was made later.
-    #[error("the room {name} was not there yet as of record {at}")]
+    #[error("the room {name} did not exist yet as of record {at}")]
     NotYet {
         /// The room.
         name: String,
@@ -71,7 +71,7 @@ pub enum HistoryError {
     },
     /// Several rooms have this name.
     #[error(
-        "`{name}` is the name of, or the beginning of the ids or aliases of, {} rooms: {}",
+        "`{name}` matches the names, ids or aliases of {} rooms: {}",
         .rooms.len(),
         .rooms.iter().take(5).map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
     )]
@@ -85,10 +85,10 @@ pub enum HistoryError {
     #[error(transparent)]
     NotASubject(#[from] why::NotASubject),
     /// No user has this name.
-    #[error("no user has the id or name `{0}`; `users` lists them")]
+    #[error("no user has the id or name `{0}`; `users` lists all users")]
     NoUser(String),
     /// A sync's answer does not say where it leads to.
-    #[error("the answer has no `next_batch` of a server of this kind")]
+    #[error("the response has no valid `next_batch`")]
     NoToken,
     /// A file that was named cannot be read.
     #[error("cannot read {}: {source}", .path.display())]

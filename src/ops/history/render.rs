@@ -120,13 +120,13 @@ pub(super) fn record_in_line(record: &RecordView, look: &Look, last_day: &mut St
 pub(super) fn record_in_full(record: &RecordView, look: &Look) -> String {
     let mut out = heading(look, &format!("record {}", record.offset), None);
     let flags = [
-        (record.must_not_rewind, "survives a restore to an earlier moment"),
-        (record.ephemeral, "compaction may drop its payload"),
+        (record.must_not_rewind, "survives a restore"),
+        (record.ephemeral, "its payload may be erased once superseded"),
     ];
     let flags: Vec<_> = flags.iter().filter(|(set, _)| *set).map(|(_, text)| *text).collect();
     let batch = match record.batch_remaining {
         0 => "the last of its batch".to_owned(),
-        more => format!("{more} more of its batch follow"),
+        more => format!("{more} more records of its batch follow"),
     };
     let origin = [&record.user, &record.device, &record.request];
     let origin: Vec<_> =
@@ -221,7 +221,7 @@ pub(super) fn heading(look: &Look, what: &str, at: Option<Offset>) -> String {
 /// What made a value what it is.
 pub(super) fn why(steps: &[Step], look: &Look) -> String {
     if steps.is_empty() {
-        return look.paint(DIM, "Nothing has ever been said about that.") + "\n";
+        return look.paint(DIM, "No record has ever set this.") + "\n";
     }
     let mut out = String::new();
     for step in steps {
@@ -269,7 +269,7 @@ pub(super) fn server_stopped(look: &Look) -> String {
 
 pub(super) fn rooms(rooms: &[RoomRow], look: &Look) -> String {
     if rooms.is_empty() {
-        return look.paint(DIM, "There is no room yet.") + "\n";
+        return look.paint(DIM, "There are no rooms yet.") + "\n";
     }
     let mut table = Table::new(&[
         ("ROOM", Set::Left),
@@ -435,7 +435,7 @@ pub(super) fn members(members: &[MemberRow], look: &Look) -> String {
         ("SINCE", Set::Optional),
         ("RECORD", Set::Right),
     ];
-    table(members, look, &columns, "Nobody was ever in it.", |member| {
+    table(members, look, &columns, "Nobody has ever been in the room.", |member| {
         let style = if member.membership == "join" { GREEN } else { PLAIN };
         [
             (member.user_id.clone(), BOLD),
@@ -471,7 +471,7 @@ pub(super) fn devices(devices: &[DeviceRow], look: &Look) -> String {
 
 pub(super) fn aliases(aliases: &[AliasRow], look: &Look) -> String {
     let columns = [("ALIAS", Set::Flexible), ("ROOM", Set::Flexible), ("BY", Set::Optional)];
-    table(aliases, look, &columns, "There is no alias.", |alias| {
+    table(aliases, look, &columns, "There are no aliases.", |alias| {
         [
             (alias.alias.clone(), BOLD),
             (alias.room_id.clone(), BLUE),
@@ -489,7 +489,7 @@ pub(super) fn pushers(pushers: &[PusherRow], look: &Look) -> String {
         ("SET", Set::Optional),
         ("RECORD", Set::Right),
     ];
-    table(pushers, look, &columns, "There is no pusher.", |pusher| {
+    table(pushers, look, &columns, "There are no pushers.", |pusher| {
         [
             (pusher.user_id.clone(), BOLD),
             (pusher.app_id.clone(), PLAIN),
@@ -528,7 +528,7 @@ pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Look) -> String {
         ("OF", Set::Right),
         ("EXPIRES", Set::Optional),
     ];
-    table(tokens, look, &columns, "There is no registration token.", |token| {
+    table(tokens, look, &columns, "There are no registration tokens.", |token| {
         [
             (token.id.clone(), BOLD),
             (token.label.clone().unwrap_or_default(), PLAIN),
@@ -752,10 +752,10 @@ pub(super) fn audit(audit: &Audit, look: &Look) -> String {
         if audit.answers == 1 { "was" } else { "were" },
     );
     let verdict = if audit.wrong.is_empty() {
-        look.paint(GREEN, &format!("{answers}: each is what the log says."))
+        look.paint(GREEN, &format!("{answers}: all match the log."))
     } else {
         let wrong = audit.wrong.len();
-        look.paint(RED, &format!("{answers}: {wrong} of them not what the log says."))
+        look.paint(RED, &format!("{answers}: {wrong} of them do not match the log."))
     };
     let _ = writeln!(out, "{verdict}");
     out

@@ -109,7 +109,7 @@ pub struct NotASubject;
 
 impl fmt::Display for NotASubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this can be asked about:\n{FORMS}")
+        write!(f, "the question must be one of:\n{FORMS}")
     }
 }
 

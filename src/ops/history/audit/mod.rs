@@ -65,7 +65,9 @@ impl Ledger {
                 let is = room.map(|(_, room)| room.membership(self.user_id.as_str(), asked.to).1);
                 let is = if is == Some("ban") { Some("leave") } else { is };
                 if is != Some(membership) {
-                    let what = format!("it is under `{section}`, the user's membership is {is:?}");
+                    let what = format!(
+                        "the room is under `{section}`, but the user's membership is {is:?}"
+                    );
                     findings.push(Finding { room: Some(room_id.clone()), what });
                 }
             }
@@ -112,7 +114,7 @@ impl Ledger {
                 Some(_) if *event_type == "m.push_rules" => {}
                 Some(content) if data.content.is_null() && **content == deleted => {}
                 Some(content) if **content != data.content => {
-                    faults.push(format!("account data `{event_type}` is not what was set"));
+                    faults.push(format!("account data `{event_type}` differs from what was set"));
                 }
                 Some(_) => {}
             }
@@ -204,7 +206,7 @@ impl RoomCheck<'_> {
             let before = since.map(|since| self.room.count(membership, since));
             match answer["summary"][name].as_u64() {
                 Some(told) if told != count => {
-                    faults.push(format!("`{name}` is {told}, not {count}"));
+                    faults.push(format!("`{name}` is {told} instead of {count}"));
                 }
                 None if before != Some(count) => faults.push(format!("`{name}` is missing")),
                 _ => {}
@@ -224,7 +226,7 @@ impl RoomCheck<'_> {
             return if fits {
                 Faults::new()
             } else {
-                vec!["the leave alone was to be told".into()]
+                vec!["only the leave should be included".into()]
             };
         };
         let since = self.asked.since.filter(|since| self.was_joined(*since));
@@ -248,8 +250,8 @@ impl RoomCheck<'_> {
         if !newest.iter().map(|event| event.event_id.as_str()).eq(told.iter().copied()) {
             let strange = told.iter().find(|id| !visible.iter().any(|e| e.event_id == **id));
             faults.push(match strange {
-                Some(id) => format!("event {id} is not to be seen here"),
-                None => "the timeline is not the newest events in their order".to_owned(),
+                Some(id) => format!("event {id} should not be included"),
+                None => "the timeline does not have the newest events in order".to_owned(),
             });
         }
         let limited = timeline["limited"] == true;
@@ -259,7 +261,7 @@ impl RoomCheck<'_> {
             faults.push(format!("{missing} events are missing and {where_}"));
         }
         if limited && timeline["prev_batch"].as_str().is_none() {
-            faults.push("the timeline is limited and has no prev_batch".to_owned());
+            faults.push("the timeline is limited but has no prev_batch".to_owned());
         }
         let redacted = events(timeline)
             .zip(&newest)
@@ -287,7 +289,7 @@ impl RoomCheck<'_> {
         let mut told = BTreeSet::new();
         for event in events(&answer[name]) {
             let Some((key, id)) = state_event(event) else {
-                faults.push(format!("`{name}` has an event that is not state"));
+                faults.push(format!("`{name}` has an event that is not a state event"));
                 continue;
             };
             if !told.insert(key.clone()) {
@@ -309,7 +311,7 @@ impl RoomCheck<'_> {
                 None if lazy(key) => {}
                 // A client that loads members lazily may have an old one of somebody who is silent.
                 Some(_) if lazy(key) && !told.contains(key) && self.unchanged(key, since, to) => {}
-                Some(id) => faults.push(format!("{key:?} is {id}, not {}", event.event_id)),
+                Some(id) => faults.push(format!("{key:?} is {id} instead of {}", event.event_id)),
                 None => faults.push(format!("{key:?} is missing")),
             }
         }
@@ -321,7 +323,7 @@ impl RoomCheck<'_> {
             for sender in senders {
                 let key = ("m.room.member".to_owned(), sender.to_owned());
                 if truth.contains_key(&key) && !client.contains_key(&key) {
-                    faults.push(format!("the member event of the sender {sender} is missing"));
+                    faults.push(format!("the member event of sender {sender} is missing"));
                 }
             }
         }
