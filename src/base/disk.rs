@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_directories_change_names_whether_in_one_step_or_interrupted_at_any() {
+    fn two_directories_swap_names_even_if_interrupted_at_any_step() {
         // How many steps without an exchange were done before the crash.
         for done in 0..=3 {
             let dir = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_takes_the_place_of_what_was_there_and_nothing_else_is_left() {
+    fn a_write_replaces_the_old_file_and_leaves_nothing_else_behind() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("note.json");
         for text in ["first", "second"] {

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_a_burst_and_then_so_much_of_each_second() {
+    fn a_share_is_a_burst_and_then_a_part_of_each_second() {
         let share = Share { percent: 25 };
         let now = Instant::now();
         let used = share.after(now, now, limits::LONG_WORK_BURST);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn one_that_has_used_up_its_share_waits_or_is_refused() {
+    async fn a_caller_that_has_used_up_its_share_waits_or_is_refused() {
         let work = LongWork::new(Some(1));
         let caller = work.caller(&"ann");
         let share = work.share.expect("there is one");

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_had_at_once_and_then_one_in_each_interval() {
+    fn a_burst_is_available_at_once_and_then_one_unit_in_each_interval() {
         let limiter = Limiter::new(Rate::per_second(2, 3));
         for _ in 0..3 {
             limiter.take(&'a').unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn several_are_taken_at_once_or_none() {
+    fn several_units_are_taken_at_once_or_not_at_all() {
         let limiter = Limiter::new(Rate::per_minute(6, 10));
         let take = |key, count| limiter.take_many(&key, NonZeroU32::new(count).unwrap());
         take('a', 7).unwrap();
@@ -302,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_given_back_leaves_no_trace(taken in 0_u32..20, burst in 1_u32..10) {
+        fn units_that_are_given_back_leave_no_trace(taken in 0_u32..20, burst in 1_u32..10) {
             let refundable = Refundable::new(Rate::per_minute(6, burst));
             let now = Instant::now();
             for _ in 0..taken {

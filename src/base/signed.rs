@@ -108,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_is_known_again_until_its_time_is_over() {
+    fn a_statement_is_recognised_until_it_expires() {
         let (signer, text) = signed("I said so");
         assert_eq!(signer.open("tests", &text, 999), Some(("I said so".to_owned(), 1000)));
         assert_eq!(signer.open::<String>("tests", &text, 1000), None);
     }
 
     #[test]
-    fn a_statement_is_none_of_another_purpose_or_server() {
+    fn a_statement_is_invalid_for_another_purpose_or_server() {
         let (signer, text) = signed("I said so");
         assert_eq!(signer.open::<String>("test", &text, 0), None);
         assert_eq!(Signer::new("b key").open::<String>("tests", &text, 0), None);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mac_fits_its_purpose_and_text_alone() {
+    fn a_mac_matches_only_its_purpose_and_text() {
         let (signer, _) = signed("");
         let mac = signer.mac("tests", "text");
         assert!(signer.is_mac("tests", "text", &mac));
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_changed_statement_is_believed(
+        fn altered_statements_are_refused(
             words in ".{0,40}", at in any::<prop::sample::Index>(), byte in any::<u8>(), how in 0..3,
         ) {
             let (signer, text) = signed(&words);

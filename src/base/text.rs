@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sought_is_among_the_terms() {
+    fn searched_terms_are_among_the_indexed_ones() {
         for text in ["東京都に行く", "word", "mixed言語text", "สวัสดีครับ", "", "が"]
         {
             let terms: Vec<_> = folded(text).iter().flat_map(|word| terms(word)).collect();

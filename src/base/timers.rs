@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_that_failed_goes_on() {
+    async fn a_timer_continues_after_a_failure() {
         let broken = Arc::new(Broken::default());
         let shutdown = Shutdown::when(std::future::pending());
         // The notification is kept until after the wait that follows a failure, which is too long
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_due_is_done_in_order_and_not_before_its_time() {
+    async fn due_items_run_in_order_and_not_early() {
         let alarms = Arc::new(Alarms::default());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let shutdown = Shutdown::when(async move {

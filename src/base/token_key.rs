@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_is_for_its_owner_alone() {
+    fn a_key_is_created_once_and_readable_by_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let first = mac(dir.path());
         assert_eq!(mac(dir.path()), first);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_key_is_replaced_and_a_place_that_takes_none_is_no_obstacle() {
+    fn a_damaged_key_is_replaced_and_an_unwritable_directory_is_tolerated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         for damaged in [&b""[..], b"short", b"\xff\xfe"] {

@@ -850,7 +850,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_registration_with_a_token_rests_on_the_name_before_it_looks_whether_it_is_free() {
+    async fn a_registration_with_a_token_depends_on_the_name_before_it_checks_that_it_is_free() {
         let engine = engine().await;
         let first = register(AccountKind::User, Met::default());
         engine.propose(Origin::server(), first).await.unwrap().into_inner();

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn without_levels_the_creator_has_100_everyone_else_0_and_what_is_needed_is_the_default() {
+    fn without_power_levels_the_creator_has_100_everyone_else_0_and_defaults_apply() {
         use RoomPowerLevelsIntField::{Ban, Invite, Kick, Redact};
         for version in [RoomVersionId::V3, RoomVersionId::V10, RoomVersionId::V12] {
             for (field, to_all) in [(Ban, false), (Kick, false), (Redact, false), (Invite, true)] {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn with_levels_a_creator_has_what_they_say_unless_the_version_puts_creators_above() {
+    fn power_levels_apply_to_a_creator_unless_the_version_puts_creators_above_all() {
         let levels = json!({ "users": { "@half:test": 50 }, "redact": 51, "kick": 50 });
         for (version, above) in [(RoomVersionId::V11, false), (RoomVersionId::V12, true)] {
             for (field, half) in
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_that_cannot_be_read_give_nobody_power() {
+    fn invalid_levels_give_nobody_power() {
         let levels = json!({ "users": "nonsense" });
         let may = |powers: &Powers<'_>, user_id: &UserId| {
             powers.has_level(user_id, RoomPowerLevelsIntField::Invite)

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_touch_are_one() {
+    fn adjacent_runs_are_merged() {
         assert_eq!(runs(&[(5, 6), (1, 2), (3, 3), (9, 8), (5, 5)]), runs(&[(1, 3), (5, 6)]));
         let all = runs(&[(1, 3), (5, 6)]);
         let held: Vec<_> = (0..8).filter(|n| all.contains(Offset::new(*n))).collect();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_found() {
+    fn offsets_outside_of_the_runs_are_found() {
         let outside =
             |a: &[(u64, u64)], b: &[(u64, u64)]| runs(a).first_outside(&runs(b)).map(Offset::get);
         assert_eq!(outside(&[(2, 4), (7, 7)], &[(1, 9)]), None);

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_comes_back_and_half_a_note_is_none() {
+    fn a_note_is_read_back_and_half_a_note_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), None);
         let file = TipFile::open(dir.path()).unwrap();

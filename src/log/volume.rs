@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_for_zstd_read_it() {
+    fn zstd_tools_can_read_a_volume() {
         let dir = tempfile::tempdir().unwrap();
         let volume = written(dir.path(), 1, 100);
         let all = zstd::stream::decode_all(File::open(&volume.path).unwrap()).unwrap();
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn no_changed_byte_changes_what_is_read() {
+    fn altered_bytes_are_detected() {
         let read = |volume: Volume| -> Result<_, VolumeError> {
             let mut frames = Vec::new();
             for number in 0..volume.blocks() {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_finished_is_no_volume() {
+    fn an_unfinished_file_is_not_a_volume() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::create(dir.path(), Offset::new(1), [0; 32]).unwrap();
         writer.append(&frame(1), [0; 32]).unwrap();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_addresses_are_known_in_every_form() {
+    fn private_addresses_are_recognised_in_every_form() {
         for private in [
             "0.0.0.0",
             "0.1.2.3",
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_begins_like_them() {
+    fn ranges_contain_addresses_with_their_prefix() {
         let range = |text: &str| text.parse::<Range>();
         let within = |text, address: &str| range(text).unwrap().contains(address.parse().unwrap());
         assert!(within("10.0.0.0/8", "10.255.0.1") && !within("10.0.0.0/8", "11.0.0.1"));

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn open_graph_data_is_taken_before_all_else() {
+    fn open_graph_data_takes_precedence() {
         let page = read(
             "<html><head><title>No</title><meta name=description content=no>\
              <meta property='og:title' content='A &amp; B'><meta property=og:description content=yes>\

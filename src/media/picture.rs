@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_few_sizes_whatever_is_asked_for() {
+    fn every_request_leads_to_one_of_few_sizes() {
         let mut names = std::collections::BTreeSet::new();
         for width in 1..1000 {
             for method in [Method::Crop, Method::Scale] {
@@ -522,7 +522,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_made_larger_and_sides_stay_positive(
+        fn nothing_is_enlarged_and_sides_stay_positive(
             source in (1..40_000_u32, 1..40_000_u32),
             size in (1..=2048_u32, 1..=2048_u32),
             crop: bool,

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sweep_spares_what_is_named_held_or_new() {
+    async fn a_sweep_spares_files_that_are_named_held_or_new() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
         let (named, held) = (add(&store, b"named").await, add(&store, b"held").await);
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn thumbnails_are_never_more_than_may_be_kept() {
+    async fn thumbnails_never_exceed_their_limit() {
         let directory = tempfile::tempdir().unwrap();
         let hash = FileHash([3; 32]);
         let kept = |store: &Store| {
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_thumbnail_is_as_none() {
+    fn a_damaged_thumbnail_counts_as_missing() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
         let hash = FileHash([3; 32]);

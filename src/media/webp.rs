@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_together_is_read_again() {
+    fn an_animation_can_be_decoded_again() {
         let mut animation = Animation::new((5, 3));
         for red in [0, 100, 255] {
             let frame = RgbaImage::from_pixel(5, 3, Rgba([red, 0, 0, 200]));

@@ -114,7 +114,7 @@ fn files(dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_redacted_is_found_no_more_and_leaves_the_files() {
+async fn redacted_texts_are_not_found_and_leave_the_files() {
     let world = World::new().await;
     let dir = TempDir::new().unwrap();
     let search = Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
@@ -144,7 +144,7 @@ async fn what_was_redacted_is_found_no_more_and_leaves_the_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_goes_on_where_it_was_and_is_made_anew_when_it_is_not_this_logs_whole_index() {
+async fn an_index_continues_where_it_was_and_is_rebuilt_unless_it_is_this_logs_and_intact() {
     let world = World::new().await;
     let dir = TempDir::new().unwrap();
     let start = || Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
@@ -203,7 +203,7 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_when_it_is_not_this_logs
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_who_meets_damage_has_the_index_made_anew() {
+async fn a_search_that_meets_damage_has_the_index_rebuilt() {
     let world = World::new().await;
     let dir = TempDir::new().unwrap();
     let search = Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();
@@ -217,7 +217,7 @@ async fn one_who_meets_damage_has_the_index_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_looks_at_so_many_texts_and_no_more() {
+async fn a_search_examines_a_limited_number_of_texts() {
     let world = World::new().await;
     let dir = TempDir::new().unwrap();
     let search = Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();

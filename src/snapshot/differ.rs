@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_is_named_from_the_outside_in() {
+    fn the_path_of_the_first_difference_is_outermost_first() {
         let first = |a: &str, b: &str| {
             let (a, b) = (tree(a), tree(b));
             let there = Place::first(&a, &b).map(|place| place.to_string());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_finds_the_same_entry_though_others_come_before_it() {
+    fn a_path_finds_the_same_entry_even_if_others_precede_it() {
         let place = Place::first(
             &tree(r#"[["ben", 1], ["cay", 2]]"#),
             &tree(r#"[["ben", 1], ["cay", 3]]"#),

@@ -624,7 +624,7 @@ mod tests {
     /// The projections are replaced again and again while there are many writes. Nobody misses a
     /// write, and in the end everything matches the log.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn projections_make_way_for_others_unnoticed_by_those_who_write() {
+    async fn projections_are_replaced_unnoticed_by_concurrent_writes() {
         const WRITERS: usize = 4;
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));
         let options = Options::small(Clock::manual(1));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_backup_are_those_of_the_keys_that_it_holds() {
+    fn the_size_of_a_backup_is_the_size_of_its_keys() {
         let backups = Backups::default();
         let ann: OwnedUserId = "@ann:test".try_into().unwrap();
         let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_version_stored_is_read_without_the_sizes_of_keys() {
+    fn version_1_is_read_without_the_sizes_of_keys() {
         let ann: OwnedUserId = "@ann:test".try_into().unwrap();
         let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
         let keys = BTreeMap::from([("session", (Offset::new(3), 5_u64, 6_u64, true))]);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_better_key_takes_the_place_of_another() {
+    fn only_a_better_key_replaces_another() {
         // From best to worst.
         let ranked = [key(true, 0, 0), key(true, 0, 3), key(true, 5, 0), key(false, 0, 0)];
         for (a, better) in ranked.iter().enumerate() {

@@ -88,7 +88,7 @@ mod tests {
     use crate::record::Epoch;
 
     #[test]
-    fn a_backup_holds_what_was_there_when_it_was_made_until_it_is_removed() {
+    fn a_backup_contains_the_records_from_its_time_until_it_is_removed() {
         let copies = Copies::default();
         let moment = |offset| BackupMoment { epoch: Epoch(0), offset: Offset::new(offset) };
         let make = |record, at, removed: &[u64]| {

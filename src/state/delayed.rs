@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_comes_in_the_order_of_its_time() {
+    fn due_events_are_ordered_by_time() {
         let delayed = Delayed::default();
         schedule(&delayed, 1, 30);
         schedule(&delayed, 2, 10);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finished_stays_so_and_is_forgotten_in_time() {
+    fn finished_events_stay_finished_and_are_forgotten_in_time() {
         let delayed = Delayed::default();
         schedule(&delayed, 1, 10);
         finish(&delayed, 1, 5);

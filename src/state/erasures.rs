@@ -213,7 +213,7 @@ mod tests {
     use crate::record::command::Taken;
 
     #[test]
-    fn what_was_erased_is_not_to_be_erased_any_more() {
+    fn erased_records_are_not_erased_again() {
         let offset = Offset::new;
         let erasures = Erasures::default();
         erasures.supersede([2, 3, 5, 8, 9].map(offset));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_condemned_is_until_it_is_erased_and_for_the_first_record_that_said_so() {
+    fn a_condemned_record_keeps_its_first_reason_until_it_is_erased() {
         let offset = Offset::new;
         let erasures = Erasures::default();
         erasures.condemn(offset(10), [2, 3, 4].map(offset));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn redacted_events_are_due_in_their_turn() {
+    fn redacted_events_are_due_in_order() {
         let erasures = Erasures::default();
         let redacted =
             |n| Redacted { event: Offset::new(n), because: Offset::new(n + 10), time_ms: n };

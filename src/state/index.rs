@@ -327,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_does_not_depend_on_when_it_was_read_from_a_snapshot(
+        fn lookups_do_not_depend_on_whether_entries_came_from_a_snapshot(
             stretches in prop::collection::vec(prop::collection::vec(hash(), 0..60), 0..6),
         ) {
             let (mut read, mut never) = (Offsets::default(), Offsets::default());

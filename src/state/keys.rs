@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_keys_are_neither_left_nor_taken_again_and_are_news_to_all() {
+    fn dropped_keys_are_gone_and_not_accepted_again_and_everyone_is_told() {
         let keys = Keys::default();
         let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
         let key = || RawValue::from_string("{}".to_owned()).expect("JSON");

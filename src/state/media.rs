@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_in_quarantine_under_all_its_ids_but_the_protected_ones() {
+    fn a_file_is_quarantined_under_all_ids_except_protected_ones() {
         let media = Media::default();
         for media_id in ["one", "two"] {
             upload(&media, media_id, 3);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_lapsed_do_not_pile_up() {
+    fn expired_ids_do_not_pile_up() {
         let media = Media::default();
         for number in 0..100 {
             create(&media, number, &format!("id {number}"), number + 1);

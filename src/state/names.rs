@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_of_very_many_words_is_looked_for_by_its_first() {
+    fn only_the_first_words_of_a_long_term_are_searched_for() {
         let names = names(&[("@ann:e.test", Some("Ann Bell"))]);
         let of = |count: usize, last: &str| format!("{}{last}", "ann ".repeat(count));
         assert!(found(&names, &of(limits::SEARCH_WORDS - 1, "zoe")).is_empty());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_was_removed_is_found_no_more() {
+    fn a_removed_user_is_not_found() {
         let names = names(&[("@ann:e.test", Some("Ann Bell")), ("@anna:e.test", None)]);
         let ann = UserId::parse("@ann:e.test").expect("a user id");
         names.remove(&ann);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_display_name_that_was_changed_is_found_no_more() {
+    fn a_former_display_name_is_not_found() {
         let names = names(&[("@ann:e.test", Some("Old Name"))]);
         let ann = UserId::parse("@ann:e.test").expect("a user id");
         names.set_display_name(&ann, Some("New Name"));

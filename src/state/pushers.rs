@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_again_is_the_same_pusher_and_what_was_removed_is_not() {
+    fn setting_a_pusher_again_keeps_it_unless_it_was_removed() {
         let pushers = Pushers::default();
         let (ann, other) = (body("ann", "A", "k"), body("bob", "B", "k"));
         pushers.set(Offset::new(1), 10, ann.clone());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_mail_is_known_until_the_pusher_goes_and_reading_is_noted_on_it() {
+    fn the_last_mail_is_known_until_the_pusher_is_removed_and_records_reading() {
         let pushers = Pushers::default();
         let mut ann = body("ann", "A", "ann@example.org");
         ann.kind = PusherKind::Email;

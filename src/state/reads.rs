@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_behind_another_changes_nothing() {
+    fn a_receipt_before_another_changes_nothing() {
         let mut marks = Marks::default();
         let offset = Offset::new;
         let thread = Thread::Root(offset(2));

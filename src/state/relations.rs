@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_is_not_a_relation_is_none() {
+    fn invalid_relations_are_ignored() {
         let long =
             format!(r#"{{"m.relates_to":{{"rel_type":"{}","event_id":"$a"}}}}"#, "x".repeat(256));
         for content in [
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stands_where_its_newest_reply_is() {
+    fn threads_are_sorted_by_their_newest_reply() {
         let mut relations = Relations::default();
         let mut add = |offset, parent, rel_type: &str| {
             let new = NewRelation {
@@ -592,7 +592,7 @@ mod tests {
         /// A few children are examined one by one; for many, the index is used. Both must agree
         /// with examining each child.
         #[test]
-        fn of_many_children_the_same_is_said_as_of_few(
+        fn many_children_give_the_same_answers_as_few(
             steps in prop::collection::vec(step(), 1..4 * MANY),
             cuts in prop::collection::vec(0..400_u64, 4),
             at in 0..400_u64,

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_wrote_is_taken_as_far_as_it_can_be() {
+    fn sections_of_other_versions_are_loaded_as_far_as_possible() {
         let base = || Base { applied: Offset::new(7), server: None, epochs: History::default() };
         let read = |parts: &[_]| read_as(GROWN, &written(parts));
         let names = || part("names", 1, &base());
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_that_of_one_section() {
+    fn section_names_are_unique() {
         let names: std::collections::BTreeSet<_> = SECTIONS.iter().map(|s| s.name).collect();
         assert_eq!(names.len(), SECTIONS.len());
     }

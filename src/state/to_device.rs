@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_gone_has_no_inbox() {
+    fn a_removed_device_has_no_inbox() {
         let to_device = ToDevice::default();
         let (ann, here, gone) = (user_id!("@ann:test"), device_id!("HERE"), device_id!("GONE"));
         let none = || RawValue::from_string("{}".to_owned()).expect("JSON");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_counted_by_sender_and_so_it_is_after_it_was_stored() {
+    fn pending_messages_are_counted_by_sender_and_still_are_after_a_snapshot() {
         let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
         let (bob, cat) = (user_id!("@bob:test"), user_id!("@cat:test"));
         let send = |to_device: &ToDevice, offset: u64, sender: &UserId| {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_version_stored_is_read_without_its_senders() {
+    fn version_1_is_read_without_senders() {
         let (ann, device) = (user_id!("@ann:test"), device_id!("D"));
         let waiting = VecDeque::from([Offset::new(3), Offset::new(5)]);
         let inboxes = BTreeMap::from([(device.to_owned(), waiting)]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_done_with_once_every_device_has_it_or_is_gone() {
+    fn a_record_is_superseded_once_every_device_has_it_or_was_removed() {
         let to_device = ToDevice::default();
         let (ann, one, two) = (user_id!("@ann:test"), device_id!("ONE"), device_id!("TWO"));
         let send = |offset: u64, devices: &[&DeviceId]| {

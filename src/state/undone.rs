@@ -62,7 +62,7 @@ mod tests {
     use crate::record::command::UndoneRoom;
 
     #[test]
-    fn only_those_who_had_been_told_are_told_that_it_was_undone() {
+    fn only_clients_that_knew_a_membership_learn_that_it_was_undone() {
         let user_id: OwnedUserId = "@ann:test".try_into().unwrap();
         let undone = Undone::default();
         let room = |id: &str, epoch, offset| UndoneRoom {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten_with_the_next_record() {
+    fn expired_validations_are_forgotten_with_the_next_record() {
         let validations = Validations::default();
         validations.request(Offset::new(1), 0, request("a", "a@x.org", 1, 100));
         validations.request(Offset::new(1), 0, request("b", "a@x.org", 1, 200));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_wrong_tokens_make_the_right_one_worthless() {
+    fn too_many_wrong_tokens_invalidate_the_correct_one() {
         let validations = Validations::default();
         validations.request(Offset::new(1), 0, request("a", "a@x.org", 1, 100));
         let right = token_hash("a", "token");

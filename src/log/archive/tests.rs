@@ -106,7 +106,7 @@ async fn an_archive_holds_every_record_in_sealed_segments() {
 }
 
 #[tokio::test]
-async fn a_restart_goes_on_in_the_same_segment() {
+async fn a_restart_continues_in_the_same_segment() {
     let place = Place::new();
     let log = place.log();
     let mut options = place.options();
@@ -148,7 +148,7 @@ async fn a_torn_end_is_cut_off_and_copied_again() {
 }
 
 #[tokio::test]
-async fn what_follows_a_seal_is_cut_off() {
+async fn bytes_after_a_seal_are_cut_off() {
     let place = Place::new();
     let log = place.log();
     fill(&*log, 9).await;
@@ -183,7 +183,7 @@ async fn an_archive_can_be_read_while_it_is_written() {
 }
 
 #[tokio::test]
-async fn a_damaged_segment_is_named() {
+async fn a_damaged_segment_is_reported() {
     let place = Place::new();
     let log = place.log();
     fill(&*log, 30).await;
@@ -230,7 +230,7 @@ async fn a_damaged_segment_is_named() {
 }
 
 #[tokio::test]
-async fn records_that_the_log_lacks_are_not_cut_off_behind_damage() {
+async fn records_that_the_log_lacks_are_not_cut_off_after_damage() {
     let place = Place::new();
     let (short, long) = (memory(), memory());
     short.append(batch("a", 1)).await.unwrap();
@@ -263,7 +263,7 @@ async fn the_archive_of_another_log_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_failing_archive_disk_stops_nothing_and_is_tried_again() {
+async fn a_failing_archive_disk_stops_nothing_and_is_retried() {
     let place = Place::new();
     let log = memory();
     // A file where the directory should be.
@@ -284,7 +284,7 @@ async fn a_failing_archive_disk_stops_nothing_and_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_failure_leaves_the_segments_before_it_whole() {
+async fn a_failure_leaves_earlier_segments_intact() {
     let place = Place::new();
     let (durable, failing) = (watch::Sender::new(Offset::ZERO), AtomicBool::new(false));
     let log = Arc::new(FailingLog { log: memory(), durable, failing });
@@ -368,7 +368,7 @@ async fn erased(archiver: &Archiver, upto: Offset) {
 }
 
 #[tokio::test]
-async fn what_was_erased_leaves_the_archive() {
+async fn erased_content_leaves_the_archive() {
     const SECRET: &str = "the-eagle-has-landed";
     let place = Place::new();
     let log = place.log();
@@ -434,7 +434,7 @@ async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start
 }
 
 #[tokio::test]
-async fn a_payload_that_is_gone_from_an_archive_without_a_record_of_it_is_damage() {
+async fn a_payload_missing_from_an_archive_without_an_erasure_is_damage() {
     let place = Place::new();
     let log = place.log();
     for number in 1..=3 {
@@ -455,7 +455,7 @@ async fn a_payload_that_is_gone_from_an_archive_without_a_record_of_it_is_damage
 }
 
 #[tokio::test]
-async fn a_server_that_lost_its_log_does_not_write_beside_the_archive_of_it() {
+async fn a_server_that_lost_its_log_does_not_write_beside_its_archive() {
     let place = Place::new();
     let log = place.log();
     fill(&*log, 4).await;
@@ -467,7 +467,7 @@ async fn a_server_that_lost_its_log_does_not_write_beside_the_archive_of_it() {
 }
 
 #[tokio::test]
-async fn what_had_only_done_its_work_waits_until_it_is_worth_the_writing_or_a_user_goes() {
+async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
     let place = Place::new();
     let log = place.log();
     let options = ArchiveOptions { compact_percent: 50, segment_bytes: 1 << 20, ..place.options() };

@@ -234,7 +234,7 @@ fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_compaction_no_file_holds_what_was_erased() {
+async fn after_a_compaction_no_file_contains_erased_content() {
     const SECRET: &str = "the-eagle-has-landed";
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(open(&dir));
@@ -278,7 +278,7 @@ async fn after_a_compaction_no_file_holds_what_was_erased() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_compaction_that_is_given_up_changes_nothing() {
+async fn an_abandoned_compaction_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(open(&dir));
     for _ in 0..20 {
@@ -318,7 +318,7 @@ fn small_volumes(dir: &tempfile::TempDir) -> SledOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn old_records_are_sealed_by_themselves_and_read_as_before() {
+async fn old_records_are_sealed_automatically_and_read_as_before() {
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
     start(&*log);
@@ -353,7 +353,7 @@ async fn old_records_are_sealed_by_themselves_and_read_as_before() {
 
 /// Whatever was sealed when, an erasure takes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_erased_from_volumes_leaves_them_with_the_next_compaction() {
+async fn content_erased_from_volumes_leaves_them_with_the_next_compaction() {
     const SECRET: &str = "the-eagle-has-landed";
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
@@ -429,7 +429,7 @@ async fn a_database_in_the_logs_own_directory_is_sealed_like_any_other() {
 
 /// As after a kill between any two steps: the older database is there, and some of the volumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sealing_that_was_cut_off_is_taken_up_by_the_next_start() {
+async fn an_interrupted_sealing_is_continued_by_the_next_start() {
     const SECRET: &str = "the-eagle-has-landed";
     let dir = tempfile::tempdir().unwrap();
     let patient = || SledOptions { seal_records: u64::MAX, ..small_volumes(&dir) };
@@ -468,7 +468,7 @@ async fn a_sealing_that_was_cut_off_is_taken_up_by_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_volume_is_named_and_a_damaged_record_is_not_sealed() {
+async fn a_damaged_volume_is_reported_and_a_damaged_record_is_not_sealed() {
     let dir = tempfile::tempdir().unwrap();
     let log = Arc::new(SledLog::open(small_volumes(&dir)).unwrap());
     start(&*log);
@@ -618,7 +618,7 @@ fn flip(path: &Path, at: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_damaged_volume_held_is_read_from_the_archive() {
+async fn records_of_a_damaged_volume_are_read_from_the_archive() {
     let dir = tempfile::tempdir().unwrap();
     let (options, all) = archived(&dir, "what stays").await;
     let files = volume_files(&dir);
@@ -692,7 +692,7 @@ async fn volumes_whose_index_is_damaged_are_rebuilt_from_the_archive() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_volume_is_mended_when_it_is_sealed_again() {
+async fn a_damaged_volume_is_repaired_when_it_is_sealed_again() {
     let dir = tempfile::tempdir().unwrap();
     let (options, _) = archived(&dir, "what stays").await;
     flip(&volume_files(&dir)[0], 200);
@@ -709,7 +709,7 @@ async fn a_damaged_volume_is_mended_when_it_is_sealed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_erased_does_not_come_back_from_an_archive_that_fell_behind() {
+async fn erased_content_does_not_come_back_from_a_lagging_archive() {
     let dir = tempfile::tempdir().unwrap();
     let (options, all) = archived_to(&dir, "what stays", 119).await;
     let files = volume_files(&dir);
@@ -730,7 +730,7 @@ async fn what_was_erased_does_not_come_back_from_an_archive_that_fell_behind() {
 }
 
 #[tokio::test]
-async fn a_database_that_does_not_fit_its_own_note_is_read_from_its_beginning() {
+async fn a_database_that_contradicts_its_snapshot_is_read_from_its_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(&dir);
     for _ in 0..30 {

@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_to_be_json_is_written_as_it_is() {
+    fn known_json_is_written_unchanged() {
         assert!(*TAKES_JSON, "serde_json has another way for raw values: events are parsed again");
         let json =
             r#"{"type":"m.room.message","content":{"body":"a \"b\" ü"},"unsigned":{"age":-1}}"#;

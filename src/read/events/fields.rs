@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_fields_that_are_named_are_left() {
+    fn only_named_fields_remain() {
         let event = json!({
             "type": "m.room.message", "sender": "@a:b", "": 1,
             "content": { "body": "hi", "m.relates_to": { "rel_type": "x", "event_id": "$1" } },

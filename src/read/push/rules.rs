@@ -766,7 +766,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rules_match_as_those_of_ruma_do(
+        fn rules_match_as_in_ruma(
             of in (rules("override"), rules("content"), rules("room"), rules("sender"), rules("underride")),
             event_type in "[ab]{1,3}",
             state_key in proptest::option::of("[ab]{0,2}"),
@@ -876,7 +876,7 @@ mod tests {
     }
 
     #[test]
-    fn judging_ends_when_its_budget_is_spent_and_the_event_matches_nothing() {
+    fn an_evaluation_ends_when_its_budget_is_spent_and_nothing_matches() {
         let body = format!("{}b", "a".repeat(59_000));
         // Sixty different patterns that do not match, before a rule that always matches.
         let mut rules: Vec<_> = (0..60)
@@ -893,7 +893,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_nearly_everywhere_costs_steps() {
+    fn a_frequent_word_costs_steps() {
         let rules: Vec<_> = (0..300)
             .map(|rule| {
                 patterned(&rule.to_string(), "content.body", &[format!("a{}", "a".repeat(rule))])

@@ -198,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn of_unchanged_rules_nothing_is_kept() {
+    fn unchanged_rules_are_not_stored() {
         assert_eq!(content(&kept(ann(), shown(ann(), None))), json!({ "global": {} }));
     }
 
     #[test]
-    fn what_a_user_changed_outlives_a_change_of_the_defaults() {
+    fn a_users_changes_survive_a_change_of_the_defaults() {
         let mut rules = shown(ann(), None);
         rules
             .set_enabled(RuleKind::Override, ".m.rule.master", true)
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stands_for_the_defaults() {
+    fn unreadable_rules_count_as_the_defaults() {
         let rules = shown(ann(), Some(&to_raw(&json!({ "global": 5 }))));
         assert_eq!(ids(&rules), ids(&defaults(ann())));
     }

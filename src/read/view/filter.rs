@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_filter_is_refused() {
+    fn invalid_filters_are_refused() {
         let many = |count: usize, one: &str| {
             let list = vec![one; count];
             serde_json::json!({ "event_fields": list, "room": { "timeline": { "types": list } } })
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_sender_is_not_wanted_by_a_list_of_senders() {
+    fn a_list_of_senders_does_not_match_something_without_a_sender() {
         let ann = <&UserId>::try_from("@ann:x").unwrap();
         for (filter, of_ann, of_nobody) in [
             ("{}", true, true),

@@ -148,7 +148,7 @@ async fn keys_are_put_read_and_removed_by_session_room_and_all() {
 }
 
 #[tokio::test]
-async fn only_a_better_key_takes_the_place_of_another() {
+async fn only_a_better_key_replaces_another() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let version = begin(&ann).await;

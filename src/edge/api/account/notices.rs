@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_too_many_messages_sent() {
+    fn messages_are_limited_by_address() {
         let config =
             RateLimits { notices: "1/h burst 3".parse().unwrap(), ..RateLimits::default() };
         let notices = Notices::new(&config);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonce_is_good_once_for_a_while_and_there_are_not_too_many() {
+    fn a_nonce_can_be_used_once_and_expires_and_their_number_is_limited() {
         let nonces = Nonces::default();
         let first = nonces.make(0);
         assert!(nonces.take(&first, 1));

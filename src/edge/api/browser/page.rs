@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_users_wrote_ends_no_element() {
+    fn user_input_cannot_end_an_element() {
         assert_eq!(text("<a href='x'>&\""), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;");
         let script = literal(&"</script><!--\u{2028}");
         assert!(!script.contains('<') && !script.contains('>') && !script.contains('\u{2028}'));

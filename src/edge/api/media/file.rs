@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn only_harmless_types_are_shown_in_place() {
+    fn only_harmless_types_are_displayed_inline() {
         let shown = |content_type: &str, name: Option<&str>| {
             let (kind, disposition) = typed(Some(content_type.to_owned()), name.map(str::to_owned));
             (kind.to_str().unwrap().to_owned(), disposition.to_str().unwrap().to_owned())

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_of_the_web_and_hold_no_passwords() {
+    fn only_web_addresses_are_previewed_and_passwords_are_removed() {
         let read = |text| address(text).map(String::from);
         let whole = read("https://ann:secret@Example.org:8443/a?b#c");
         assert_eq!(whole.as_deref(), Some("https://example.org:8443/a?b"));

@@ -258,7 +258,7 @@ mod tests {
 
     /// The example of the identity service API, "Hashes".
     #[test]
-    fn addresses_are_hashed_as_the_specification_has_it() {
+    fn addresses_are_hashed_as_in_the_specification() {
         let hash = |address: &str, medium: Medium| {
             let text = format!("{address} {} matrixrocks", medium.as_str());
             URL_SAFE_NO_PAD.encode(Sha256::digest(text))

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_a_later_one_has_overtaken_is_answered_no_more() {
+    fn an_overtaken_request_is_not_answered() {
         let connections = Connections::new(1 << 20, 7);
         let first = answer(&connections, None, 10).expect("a new connection");
         let waiting = connections.resume(Offset::new(1), "", Some(first)).expect("known");

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_and_dollars_stand_for_what_they_stand_for() {
+    fn stars_and_dollars_have_their_special_meaning() {
         let everything = state(&[("*", "*")]);
         assert!(wants(&everything, "m.room.member", "@a:test") && wants(&everything, "x", "y"));
         let lazy = state(&[("*", "*"), ("m.room.member", "$LAZY")]);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_union_wants_what_either_wants() {
+    fn a_union_requests_what_either_requests() {
         let (a, b) = (state(&[("*", "*"), ("m.room.member", "$LAZY")]), state(&[("*", "*")]));
         assert!(!a.covers(&b) && wants(&a.union(&b), "m.room.member", "@a:test"));
         let (a, b) = (state(&[("x", "")]), state(&[("x", ""), ("y", "*")]));

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_attempt_that_waits_no_more_is_kept_than_names_the_validation() {
+    fn a_waiting_attempt_stores_only_what_identifies_the_validation() {
         for stage in ["m.login.email.identity", "m.login.msisdn"] {
             let given = json!({
                 "type": stage, "session": "x",

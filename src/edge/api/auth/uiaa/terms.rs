@@ -114,7 +114,7 @@ mod tests {
     "#;
 
     #[test]
-    fn documents_are_told_to_clients_as_they_are_in_the_file() {
+    fn clients_get_the_documents_as_they_are_in_the_file() {
         let terms = Terms::parse(FILE).unwrap();
         let privacy = &terms.params()["policies"]["privacy_policy"];
         assert_eq!(privacy["version"], "1.2");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_nothing_of_use_is_refused() {
+    fn a_useless_file_is_refused() {
         for (text, said) in [
             ("", "no document"),
             ("[a]\nversion = \"1\"", "no language"),

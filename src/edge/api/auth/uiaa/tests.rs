@@ -126,7 +126,7 @@ async fn a_stage_completes_with_and_without_a_session() {
 }
 
 #[tokio::test]
-async fn a_session_is_good_for_its_own_request_user_and_time_alone() {
+async fn a_session_is_only_valid_for_its_own_request_user_and_time() {
     let mut client = Client::new(&["d"]);
     let session = client.begin().await;
     let dummy = Some(auth('d', Some(&session), true));
@@ -162,7 +162,7 @@ async fn stages_go_in_order_and_a_failed_one_can_be_tried_again() {
 }
 
 #[tokio::test]
-async fn what_was_completed_elsewhere_counts_with_the_session_alone() {
+async fn a_stage_completed_elsewhere_counts_with_only_the_session() {
     let client = Client::new(&["ct"]);
     let session = client.begin().await;
     assert_eq!(client.refused('s', &session, true).await, (json!([]), None));
@@ -183,7 +183,7 @@ async fn what_was_completed_elsewhere_counts_with_the_session_alone() {
 }
 
 #[tokio::test]
-async fn of_two_attempts_at_once_one_is_let_through() {
+async fn only_one_of_two_concurrent_attempts_is_allowed() {
     let client = Client::new(&["d"]);
     let session = client.begin().await;
     let all = (0..20).map(|_| client.attempt('d', &session, true));
@@ -212,7 +212,7 @@ async fn of_two_attempts_at_once_one_is_let_through() {
 }
 
 #[tokio::test]
-async fn a_stage_that_is_taken_back_is_asked_for_again() {
+async fn a_reverted_stage_is_required_again() {
     let client = Client::new(&["rt"]);
     let body = Bytes::from_static(BODY.as_bytes());
     let session = client.begin().await;
@@ -268,7 +268,7 @@ async fn sessions_that_are_over_leave_nothing_behind() {
 }
 
 #[test]
-fn flows_that_go_on_from_others_are_told_apart_by_the_dummy_stage() {
+fn flows_that_extend_others_are_distinguished_by_the_dummy_stage() {
     for (given, expected) in [
         (vec!["p"], vec!["p"]),
         (vec!["ct", "ctr"], vec!["ctd", "ctr"]),

@@ -113,7 +113,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_page_costs_what_is_on_it_wherever_it_is() {
+async fn the_cost_of_a_page_does_not_depend_on_its_position() {
     let world = World::new().await;
     let root = world.space().await;
     let leaves = join_all((0..60).map(|number| {
@@ -139,7 +139,7 @@ async fn a_page_costs_what_is_on_it_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn of_a_space_whose_children_say_a_great_deal_the_newest_are_shown() {
+async fn a_space_with_large_child_events_shows_the_newest_ones() {
     let world = World::new().await;
     let root = world.space().await;
     let via = "x".repeat(60_000);
