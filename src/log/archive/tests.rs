@@ -451,7 +451,7 @@ async fn a_payload_missing_from_an_archive_without_an_erasure_is_damage() {
     let other: Arc<dyn Log> = Arc::new(MemoryLog::with_records(Clock::manual(5), gone.collect()));
     place.archive(&other).unwrap();
     let error = verify_archive(&place.options().dir, |_| ()).unwrap_err();
-    assert!(error.to_string().contains("record 2: the payload is gone"), "{error}");
+    assert!(error.to_string().contains("record 2: the payload is missing"), "{error}");
 }
 
 #[tokio::test]
