@@ -156,7 +156,7 @@ pub enum OpenError {
     Io {
         /// What could not be opened.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The underlying store could not be opened or read.
@@ -164,7 +164,7 @@ pub enum OpenError {
     Store {
         /// The store's directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The disk is full, and there is no space elsewhere for a copy to read from.
@@ -622,9 +622,9 @@ fn first_fault(layers: &Layers) -> Option<VerifyError> {
 /// The result of a compaction: the log's size on disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Before.
+    /// Before, in bytes.
     pub before: u64,
-    /// After.
+    /// After, in bytes.
     pub after: u64,
 }
 

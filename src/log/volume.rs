@@ -54,7 +54,7 @@ pub enum VolumeError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file was altered after it was written.

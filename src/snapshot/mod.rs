@@ -128,7 +128,7 @@ pub enum SnapshotError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The log failed.

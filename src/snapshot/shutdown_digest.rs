@@ -37,7 +37,7 @@ pub enum ShutdownDigestError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The file is not such a digest.
@@ -45,7 +45,7 @@ pub enum ShutdownDigestError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
 }

@@ -98,7 +98,7 @@ pub enum ArchiveError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A segment is damaged.

@@ -89,7 +89,7 @@ async fn an_archive_holds_every_record_in_sealed_segments() {
     let mut archived = archiver.archived();
     let durable = *log.durable().borrow();
     tokio::time::timeout(LAG * 5, archived.wait_for(|at| *at >= durable)).await.unwrap().unwrap();
-    // The promise is one second; a loaded test machine is given twice that.
+    // The promise is one second; a loaded test machine gets twice that.
     assert!(appended.elapsed() < LAG * 2, "{:?} behind", appended.elapsed());
     archiver.stop();
     assert!(place.segments().len() > 3, "{:?}", place.segments());
@@ -116,7 +116,7 @@ async fn a_restart_continues_in_the_same_segment() {
         Archiver::start(options.clone(), Arc::clone(&log)).unwrap().stop();
     }
     assert_eq!(place.segments().len(), 1);
-    // Smaller segments from now on: this one is sealed, with what earlier starts wrote.
+    // With smaller segments, this one is sealed, including the records of earlier starts.
     fill(&*log, 5).await;
     place.archive(&log).unwrap();
     assert_eq!(place.segments().len(), 2);
@@ -130,7 +130,7 @@ async fn a_torn_end_is_cut_off_and_copied_again() {
     fill(&*log, 9).await;
     place.archive(&log).unwrap();
     let expected = place.records();
-    // However much of the last segment is missing or overwritten.
+    // Any part of the last segment may be missing or overwritten.
     for cut in [1, 2, 50, 200, 1_000, 1 << 20] {
         let path = place.segments().pop().unwrap();
         let length = std::fs::metadata(&path).unwrap().len();
@@ -153,7 +153,7 @@ async fn bytes_after_a_seal_are_cut_off() {
     let log = place.log();
     fill(&*log, 9).await;
     place.archive(&log).unwrap();
-    // A sealed segment is the last one until the next is made.
+    // A sealed segment is the last one until the next is created.
     std::fs::remove_file(place.segments().pop().unwrap()).unwrap();
     let sealed = place.segments().pop().unwrap();
     let mut file = OpenOptions::new().append(true).open(&sealed).unwrap();
@@ -206,7 +206,7 @@ async fn a_damaged_segment_is_reported() {
         }
         std::fs::write(path, good).unwrap();
     }
-    // Damage in the last segment, too, is told from a torn end by the records after it.
+    // Damage in the last segment, too, is distinguished from a torn end by later records.
     let last = segments.last().unwrap();
     let good = std::fs::read(last).unwrap();
     let mut bad = good.clone();
@@ -294,7 +294,7 @@ async fn a_failure_leaves_earlier_segments_intact() {
     let end = log.publish();
     archived.wait_for(|at| *at == end).await.unwrap();
 
-    // Some segments are sealed before it fails, and the last one holds more than was synced.
+    // Some segments are sealed before it fails, and the last one contains more than was synced.
     log.failing.store(true, Ordering::SeqCst);
     fill(&*log, 300).await;
     let end = log.publish();
@@ -305,7 +305,7 @@ async fn a_failure_leaves_earlier_segments_intact() {
     assert_eq!(place.records(), all(&*log));
 }
 
-/// A log whose watermark moves when it is told to, and whose reads fail after a while.
+/// A log whose watermark moves on command, and whose reads fail after a while.
 #[derive(Debug)]
 struct FailingLog {
     log: Arc<dyn Log>,
@@ -314,7 +314,7 @@ struct FailingLog {
 }
 
 impl FailingLog {
-    /// Shows all that was appended.
+    /// Publishes everything appended.
     fn publish(&self) -> Offset {
         let end = *self.log.durable().borrow();
         self.durable.send_replace(end);
@@ -351,7 +351,7 @@ impl Log for FailingLog {
     }
 }
 
-/// The archive's files that hold `text`.
+/// The archive's files that contain `text`.
 fn files_with(place: &Place, text: &str) -> usize {
     let holds = |path: &PathBuf| {
         let bytes = std::fs::read(path).unwrap();
@@ -373,7 +373,7 @@ async fn erased_content_leaves_the_archive() {
     let place = Place::new();
     let log = place.log();
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
-    // One in a sealed segment, and one in the last, which is being written.
+    // One in a sealed segment, and one in the last, which is still growing.
     for number in 0..4 {
         fill(&*log, 10).await;
         log.append(one(event(SECRET))).await.unwrap();
@@ -402,7 +402,7 @@ async fn erased_content_leaves_the_archive() {
     archiver.stop();
     assert_eq!(place.records(), all(&*log));
     verify_archive(&place.options().dir, |_| ()).unwrap();
-    // It goes on after that, and has nothing more to do.
+    // It continues after that, and has nothing left to do.
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
     fill(&*log, 10).await;
     erased(&archiver, *log.durable().borrow()).await;
@@ -424,7 +424,7 @@ async fn an_archiver_that_was_stopped_before_it_erased_does_so_at_the_next_start
     let appended = log.append(one(erasure(&*log, &[1], &[]))).await.unwrap();
     archiver.stop();
     assert_eq!(files_with(&place, SECRET), 1);
-    // A file that a crash has left half written is no part of the archive.
+    // A half-written file that a crash left is not part of the archive.
     std::fs::write(place.segments()[0].with_extension("rewriting"), SECRET).unwrap();
     let archiver = Archiver::start(place.options(), Arc::clone(&log)).unwrap();
     erased(&archiver, appended.last).await;
@@ -441,7 +441,7 @@ async fn a_payload_missing_from_an_archive_without_an_erasure_is_damage() {
         log.append(one(passing(payload(number)))).await.unwrap();
     }
     let whole = all(&*log);
-    // Sound in itself: only that nobody erased it.
+    // Intact in itself, except that nobody erased it.
     let gone = whole.into_iter().map(|mut record| {
         if record.offset() == Offset::new(2) {
             record.payload = crate::record::Payload::Erased;
@@ -479,7 +479,7 @@ async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
     fill(&*log, 20).await;
     let durable = *log.durable().borrow();
     archiver.archived().wait_for(|archived| *archived == durable).await.unwrap();
-    // Few: nothing is written for that, and it is not forgotten over a restart.
+    // These are too few for a rewrite, and they are remembered across a restart.
     let few = log.append(one(erasure(&*log, &[], &[(1, 2)]))).await.unwrap().last;
     erased(&archiver, few).await;
     archiver.stop();
@@ -489,14 +489,14 @@ async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
     erased(&archiver, *log.durable().borrow()).await;
     archiver.stop();
     assert_eq!(files_with(&place, "1 swiftly"), 1);
-    // A share that is large enough: two of all.
+    // A sufficient share: two of all.
     let records = log.durable().borrow().get();
     let large = ArchiveOptions { compact_percent: 200 / records, ..options.clone() };
     let archiver = start(&large).unwrap();
     wait_until_gone(&place, "1 swiftly").await;
     archiver.stop();
     assert!(has_erased(&place.options().dir, few, true));
-    // As long as it may wait.
+    // They have waited long enough.
     let archiver = start(&options).unwrap();
     let third = log.append(one(erasure(&*log, &[], &[(3, 3)]))).await.unwrap().last;
     erased(&archiver, third).await;
@@ -504,7 +504,7 @@ async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
     assert_eq!(files_with(&place, "2 swiftly"), 1);
     let archiver = start(&ArchiveOptions { compact_after_ms: 0, ..options.clone() }).unwrap();
     wait_until_gone(&place, "2 swiftly").await;
-    // When a user is erased, it may have been theirs.
+    // If a user is erased, the payloads may have been theirs.
     archiver.stop();
     let archiver = start(&options).unwrap();
     log.append(one(erasure(&*log, &[], &[(4, 4)]))).await.unwrap();

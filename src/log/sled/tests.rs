@@ -1,4 +1,4 @@
-//! The log in sled and volumes, opened, cut off, damaged and killed.
+//! The log in sled and volumes: opened, truncated, damaged and killed.
 
 use super::*;
 use crate::{
@@ -78,14 +78,14 @@ async fn a_torn_last_batch_is_dropped() {
     tamper(&dir, |store| {
         store.records.remove(key(Offset::new(6))).unwrap();
     });
-    // A batch that is torn was never durable, nor noted as such.
+    // A torn batch was never durable, nor noted as durable.
     std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
     let log = open(&dir);
     assert_eq!(*log.durable().borrow(), Offset::new(2));
     assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
     assert_eq!(verify(&log, |_| ()).unwrap().records, 3);
     drop(log);
-    // Also when it is the only one.
+    // Even if it is the only one.
     tamper(&dir, |store| {
         for offset in 2..=3 {
             store.records.remove(key(Offset::new(offset))).unwrap();
@@ -95,7 +95,7 @@ async fn a_torn_last_batch_is_dropped() {
     assert_eq!(*open(&dir).durable().borrow(), Offset::ZERO);
 }
 
-/// What sled does by itself when its newest part is damaged: it comes back shorter, in silence.
+/// If its newest part is damaged, sled silently comes back shorter.
 #[tokio::test]
 async fn a_log_that_comes_back_shorter_or_different_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ async fn a_log_that_comes_back_shorter_or_different_is_refused() {
             if (found.get(), known.get()) == (9, 10)),
         "{error}"
     );
-    // Another history that is as long: whole in itself, but not the one that was there.
+    // Another history of the same length, intact in itself.
     tamper(&dir, |store| put(store, 10, &good));
     drop(open(&dir));
     let other = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ async fn a_log_that_comes_back_shorter_or_different_is_refused() {
         .unwrap();
     let error = SledLog::open(options(&other)).unwrap_err();
     assert!(matches!(error, OpenError::Lost { .. }), "{error}");
-    // One who knows better can say so.
+    // An administrator who knows better can remove the note.
     std::fs::remove_file(tip_file::path(&log_dir(other.path()))).unwrap();
     drop(open(&other));
 }
@@ -160,7 +160,7 @@ async fn a_damaged_end_is_refused_with_the_offset() {
         store.records.remove(key(Offset::new(10))).unwrap();
     });
     assert_eq!(damaged_at(SledLog::open(options(&dir))), 10);
-    // Before the tail it is found by the full check, and by reads.
+    // Before the tail, the full check finds it, and reads do.
     let later = SledOptions { verify_tail: 5, ..options(&dir) };
     let log = SledLog::open(later.clone()).unwrap();
     assert_eq!(verify(&log, |_| ()).unwrap_err().offset, Offset::new(10));
@@ -245,11 +245,11 @@ async fn after_a_compaction_no_file_contains_erased_content() {
     log.append(one(event("what stays"))).await.unwrap();
     log.append(one(erasure(&*log, &[201], &[(1, 200)]))).await.unwrap();
     assert!(log.compacted().unwrap() < Offset::new(203));
-    // sled keeps what it has replaced: without a compaction the text would stay.
+    // sled keeps replaced values: without a compaction the text would stay.
     assert!(!files_with(dir.path(), SECRET).is_empty());
     let before = log.read(Offset::new(1), 1000).unwrap();
 
-    // Others go on while it is under way.
+    // Appends and reads go on meanwhile.
     let compacting = {
         let log = Arc::clone(&log);
         tokio::task::spawn_blocking(move || log.compact(|| true).unwrap())
@@ -301,7 +301,7 @@ async fn an_abandoned_compaction_changes_nothing() {
     let closed = compact(&log, true).await.unwrap();
     assert!(matches!(closed, Err(CompactError::Closed)), "{closed:?}");
     drop(log);
-    // The next start takes up what was begun.
+    // The next start continues the interrupted work.
     let log = Arc::new(open(&dir));
     assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
     compact(&log, true).await.unwrap().unwrap();
@@ -333,7 +333,7 @@ async fn old_records_are_sealed_automatically_and_read_as_before() {
     })
     .await
     .unwrap();
-    // What was sealed and what was not read as one.
+    // Sealed and unsealed records are read as one log.
     for _ in 0..10 {
         log.append(batch("b", 2)).await.unwrap();
     }
@@ -351,7 +351,7 @@ async fn old_records_are_sealed_automatically_and_read_as_before() {
     assert_eq!(verify(&log, |_| ()).unwrap().records, 141);
 }
 
-/// Whatever was sealed when, an erasure takes it.
+/// An erasure covers records whether they are sealed or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn content_erased_from_volumes_leaves_them_with_the_next_compaction() {
     const SECRET: &str = "the-eagle-has-landed";
@@ -379,7 +379,7 @@ async fn content_erased_from_volumes_leaves_them_with_the_next_compaction() {
     }
     let all = log.read(Offset::new(1), 1000).unwrap();
     compact().await.unwrap();
-    // Only what held them was written anew. The others are still there.
+    // Only the volumes that contained them were rewritten.
     assert!(!files_with(dir.path(), SECRET).is_empty());
     assert!(ids().iter().any(|id| before.contains(id)), "{before:?} {:?}", ids());
     assert_eq!(log.read(Offset::new(1), 1000).unwrap(), all);
@@ -393,8 +393,7 @@ async fn content_erased_from_volumes_leaves_them_with_the_next_compaction() {
     assert_eq!(open(&dir).read(Offset::new(1), 1000).unwrap(), all);
 }
 
-/// A restore, and versions before there were volumes, leave one database in the log's own
-/// directory.
+/// A restore, and versions from before volumes, leave one database in the log's own directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_in_the_logs_own_directory_is_sealed_like_any_other() {
     let (from, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -427,7 +426,7 @@ async fn a_database_in_the_logs_own_directory_is_sealed_like_any_other() {
     assert_eq!(log.append(batch("a", 1)).await.unwrap().last, Offset::new(82));
 }
 
-/// As after a kill between any two steps: the older database is there, and some of the volumes.
+/// As after a kill between any two steps: the older database exists, and some of the volumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_sealing_is_continued_by_the_next_start() {
     const SECRET: &str = "the-eagle-has-landed";
@@ -483,7 +482,7 @@ async fn a_damaged_volume_is_reported_and_a_damaged_record_is_not_sealed() {
         std::fs::read_dir(&volumes).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let good = std::fs::read(&paths[1]).unwrap();
-    // In a block: the log opens, and verify finds it.
+    // In a block: the log opens, and verify finds the damage.
     let mut bad = good.clone();
     bad[100] ^= 1;
     std::fs::write(&paths[1], &bad).unwrap();
@@ -494,7 +493,7 @@ async fn a_damaged_volume_is_reported_and_a_damaged_record_is_not_sealed() {
     assert_eq!(found.offset, first);
     assert!(matches!(found.fault, Fault::Storage(ref why) if why.contains("volume")));
     drop(log);
-    // In the index, or gone: it does not.
+    // In the index, or if the file is missing, the log does not open.
     let mut bad = good.clone();
     let end = bad.len() - 60;
     bad[end] ^= 1;
@@ -507,7 +506,7 @@ async fn a_damaged_volume_is_reported_and_a_damaged_record_is_not_sealed() {
         assert!(matches!(error, OpenError::Volume(_)), "{error}");
     }
     std::fs::write(&paths[1], good).unwrap();
-    // A record of the newest database that is not what it was is not made to look sound.
+    // An altered record of the newest database does not get sealed.
     let log = open(&dir);
     for _ in 0..5 {
         log.append(batch("a", 1)).await.unwrap();
@@ -556,7 +555,7 @@ async fn the_largest_records_are_never_blobs() {
     assert_eq!(blobs.count(), 0);
 }
 
-/// A log with an archive of all of it, in which record 8 held `SECRET` until it was erased, and
+/// A log with a complete archive, in which record 8 contained `SECRET` until it was erased, and
 /// which is in volumes up to record 120.
 async fn archived(dir: &tempfile::TempDir, usual: &str) -> (SledOptions, Vec<Record>) {
     archived_to(dir, usual, u64::MAX).await
@@ -599,7 +598,7 @@ async fn archived_to(dir: &tempfile::TempDir, usual: &str, end: u64) -> (SledOpt
     }
     let all = log.read(Offset::new(1), 1000).unwrap();
     assert_eq!(all.len(), 124);
-    // It is erased from the log alone.
+    // It is erased only from the log.
     assert_eq!(files_with(dir.path(), SECRET).len(), 1);
     (options, all)
 }
@@ -623,7 +622,7 @@ async fn records_of_a_damaged_volume_are_read_from_the_archive() {
     let (options, all) = archived(&dir, "what stays").await;
     let files = volume_files(&dir);
     assert!(files.len() > 1);
-    // In the first block, which held what was erased.
+    // In the first block, which contained what was erased.
     flip(&files[0], 200);
     let alone = SledOptions { archive: None, ..options.clone() };
     let error = SledLog::open(alone.clone()).unwrap_err().to_string();
@@ -637,7 +636,7 @@ async fn records_of_a_damaged_volume_are_read_from_the_archive() {
     }
     drop(log);
 
-    // Another log's archive is not taken for this one's.
+    // Another log's archive is not used for this one.
     let other = tempfile::tempdir().unwrap();
     archived(&other, "another log").await;
     let foreign = other.path().join("archive");
@@ -738,7 +737,7 @@ async fn a_database_that_contradicts_its_snapshot_is_read_from_its_beginning() {
     }
     let all = log.read(Offset::new(1), 1000).unwrap();
     drop(log);
-    // With the next start, sled notes how far it came.
+    // At the next start, sled notes how far it came.
     drop(open(&dir));
     let tail = newest_tail(&dir);
     let snapshots = || {

@@ -102,8 +102,7 @@ impl Client {
         self.at(1, BODY, Some(auth(letter, Some(session), right))).await
     }
 
-    /// What an attempt that is not let through is answered: the stages that are completed, and the
-    /// error.
+    /// The response to a refused attempt: the completed stages, and the error.
     async fn refused(&self, letter: char, session: &str, right: bool) -> (Value, Option<String>) {
         let asked = self.attempt(letter, session, right).await.unwrap_err();
         assert_eq!(asked["session"], session);
@@ -117,7 +116,7 @@ async fn a_stage_completes_with_and_without_a_session() {
     let client = Client::new(&["d"]);
     let session = client.begin().await;
     assert_eq!(client.attempt('d', &session, true).await, Ok(1));
-    // A session serves once.
+    // A session can be used once.
     let again = client.attempt('d', &session, true).await.unwrap_err();
     assert_eq!(again["errcode"], "M_UNAUTHORIZED");
     assert_ne!(again["session"], session.as_str());
@@ -136,7 +135,7 @@ async fn a_session_is_only_valid_for_its_own_request_user_and_time() {
     client.facts.user_id = Some("@ann:example.org".try_into().unwrap());
     assert!(client.at(1, BODY, dummy.clone()).await.is_err());
     client.facts = nobody;
-    // The order of keys is no difference, nor is what stands in `auth`.
+    // Neither the order of keys nor the content of `auth` matters.
     let same = r#"{"auth":{"session":"y","type":"z"},"username":"ann"}"#;
     assert_eq!(client.at(1, same, dummy).await, Ok(1));
     let dummy = Some(auth('d', Some(&client.begin().await), true));
@@ -156,7 +155,7 @@ async fn stages_go_in_order_and_a_failed_one_can_be_tried_again() {
     assert_eq!(wrong, (json!([]), error("M_FORBIDDEN")));
     let half = (json!(["m.login.password"]), None);
     assert_eq!(client.refused('p', &session, true).await, half);
-    // A completed stage is not tried again, however wrong the attempt.
+    // A completed stage is not checked again, even if the attempt is wrong.
     assert_eq!(client.refused('p', &session, false).await, half);
     assert_eq!(client.attempt('d', &session, true).await, Ok(2));
 }
@@ -190,7 +189,7 @@ async fn only_one_of_two_concurrent_attempts_is_allowed() {
     let through = futures_util::future::join_all(all).await;
     assert_eq!(through.iter().filter(|outcome| outcome.is_ok()).count(), 1);
 
-    // One that waits while another is being checked, too.
+    // Also for an attempt that waits while another is being checked.
     let session = client.begin().await;
     let body = Bytes::from_static(BODY.as_bytes());
     let given: AuthData = serde_json::from_value(auth('d', Some(&session), true)).unwrap();
@@ -275,7 +274,7 @@ fn flows_that_extend_others_are_distinguished_by_the_dummy_stage() {
         (vec!["c", "ct", "ctr"], vec!["cd", "ctd", "ctr"]),
         (vec!["p", "p"], vec!["p"]),
         (vec!["p", "pd"], vec!["pd"]),
-        // What goes on from a dummy stage is never asked for.
+        // A flow that continues after a dummy stage is never asked for.
         (vec!["d", "dr"], vec!["d"]),
     ] {
         assert_eq!(letters(&offer(&given)), expected, "{given:?}");
@@ -283,8 +282,8 @@ fn flows_that_extend_others_are_distinguished_by_the_dummy_stage() {
 }
 
 proptest! {
-    /// Whatever is attempted, in whatever order: a request is let through when and only when all
-    /// stages of a flow were completed in order for this very request, and only once.
+    /// Whatever is attempted, in whatever order: a request is allowed if and only if all stages of
+    /// a flow were completed in order for this very request, and only once.
     #[test]
     fn a_request_runs_only_when_a_flow_was_completed_in_order_for_it(
         flows in prop::collection::vec("[pctrd]{1,3}", 1..4),

@@ -86,7 +86,8 @@ impl World {
         drop(self.engine.propose(Origin::server(), add).await.unwrap().into_inner());
     }
 
-    /// Up to `limit` rooms of a walk, where it went on from and to, and how much was looked at.
+    /// Up to `limit` rooms of a walk, its positions before and after, and the number of examined
+    /// items.
     fn page(
         &self,
         walk: &Walk,
