@@ -1,6 +1,5 @@
-//! Of a user who was erased, and of a room that was purged, nothing of what they called theirs is
-//! left: in no record, in no projection, in no file of the log or of its archive. What is left adds
-//! up to the same.
+//! Nothing personal is left of an erased user or a purged room: in no record, projection, or file of
+//! the log or its archive. The remaining records give the same state.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::{
@@ -516,7 +515,7 @@ fn files(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn nothing_of_a_user_who_was_erased_is_left_anywhere() {
+async fn nothing_is_left_of_an_erased_user() {
     let mut world = World::new().await;
     let (ann, bob) = (world.ann.clone(), world.bob.clone());
     world.register(&ann, HERS).await;
@@ -598,7 +597,7 @@ async fn nothing_of_a_user_who_was_erased_is_left_anywhere() {
 }
 
 #[tokio::test]
-async fn an_address_that_was_asked_for_leaves_the_log_once_that_is_over() {
+async fn a_requested_address_leaves_the_log_once_its_validation_is_over() {
     let mut world = World::new().await;
     world.register(&world.ann.clone(), STAYS).await;
     world.validate(&world.ann.clone(), &format!("{HERS}tried@test"), false).await;
@@ -611,7 +610,7 @@ async fn an_address_that_was_asked_for_leaves_the_log_once_that_is_over() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_room_that_was_purged_is_left_anywhere() {
+async fn nothing_is_left_of_a_purged_room() {
     let mut world = World::new().await;
     let (ann, bob) = (world.ann.clone(), world.bob.clone());
     world.register(&ann, STAYS).await;

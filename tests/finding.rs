@@ -1,4 +1,4 @@
-//! Laws of finding things: by a time that clocks say, in a room of which one sees a part.
+//! Properties of searches: by timestamp, in a partly visible room.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::sync::Arc;
@@ -149,7 +149,7 @@ proptest! {
 
     /// Whatever clocks said and whatever one may see: as good as looking at every event.
     #[test]
-    fn the_closest_event_is_the_one_that_looking_at_all_of_them_finds(
+    fn the_closest_event_agrees_with_a_linear_scan(
         steps in proptest::collection::vec(step(), 0..40),
     ) {
         let runtime = tokio::runtime::Runtime::new().unwrap();

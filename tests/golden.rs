@@ -1,5 +1,5 @@
-//! Logs written by earlier versions are read for ever: every one that is checked in under
-//! `tests/golden/` still verifies and replays.
+//! Logs of earlier versions stay readable: every log under `tests/golden/` still verifies and
+//! replays.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::{
@@ -100,7 +100,7 @@ fn every_golden_log_verifies_and_replays() {
 /// Of every kind of command what it leaves is in a snapshot: taken after each record of a log that
 /// holds every kind, read back, and followed by the rest.
 #[test]
-fn a_snapshot_keeps_what_every_kind_of_command_leaves() {
+fn a_snapshot_keeps_the_effects_of_every_kind_of_command() {
     for log in logs() {
         let records: Vec<_> = ArchiveReader::open(&log)
             .unwrap()
@@ -158,7 +158,7 @@ const KNOWN: &[(&str, u32, &str)] = &[
 /// what a version before wrote is not what this one keeps, so raise the version of the section in
 /// `src/state/sections.rs`, say there how the one before is read, and note what is new above.
 #[test]
-fn what_a_snapshot_holds_has_not_changed_unnoticed() {
+fn the_content_of_snapshots_does_not_change_unnoticed() {
     let log = golden().join("0.1.0");
     let state = State::default();
     for record in ArchiveReader::open(&log).unwrap().records(Offset::new(1)) {
@@ -175,7 +175,7 @@ fn what_a_snapshot_holds_has_not_changed_unnoticed() {
 
 /// A kind of command that no golden log holds could change its form unnoticed.
 #[test]
-fn the_golden_logs_hold_every_kind_of_command() {
+fn the_golden_logs_contain_every_kind_of_command() {
     let mut found = BTreeSet::new();
     for log in logs() {
         for record in ArchiveReader::open(&log).unwrap().records(Offset::new(1)) {

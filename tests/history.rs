@@ -1,5 +1,5 @@
-//! Fills a data directory as a server would, and asks everything that can be asked of it, from each
-//! kind of source.
+//! Fills a data directory as a server would, and runs every history command on it, from each kind of
+//! source.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -307,7 +307,7 @@ fn questions(filled: &Filled) -> Vec<Question> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_names_the_records_that_made_a_value_what_it_is() {
+async fn why_lists_the_records_that_set_a_value() {
     let directory = tempfile::tempdir().unwrap();
     let cabin = Cabin::open(directory.path()).await;
     let filled = fill(&cabin).await;
@@ -474,7 +474,7 @@ async fn the_answers_say_what_happened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_question_has_the_answer_of_a_log_that_ends_at_the_moment() {
+async fn a_question_as_of_a_moment_is_answered_as_from_a_log_that_ends_there() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let cabin = Cabin::open(data_dir).await;
@@ -534,7 +534,7 @@ async fn every_question_has_the_answer_of_a_log_that_ends_at_the_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_takes_how_much_adds_up() {
+async fn disk_usage_adds_up() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let cabin = Cabin::open(data_dir).await;
@@ -568,7 +568,7 @@ async fn what_takes_how_much_adds_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_diff_sums_up_what_is_another_than_before() {
+async fn a_diff_summarizes_what_changed() {
     let directory = tempfile::tempdir().unwrap();
     let cabin = Cabin::open(directory.path()).await;
     let filled = fill(&cabin).await;
@@ -655,7 +655,7 @@ async fn state_as_of_an_offset_is_that_of_a_log_that_ends_there() {
 
 /// An operator holds the answer that a client complains of against the log.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_the_log_does_not_bear_out_is_named() {
+async fn a_response_that_contradicts_the_log_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let cabin = Cabin::open(directory.path()).await;
     let filled = fill(&cabin).await;
@@ -687,7 +687,7 @@ async fn an_answer_that_the_log_does_not_bear_out_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_holds_a_secret() {
+async fn no_answer_contains_a_secret() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let cabin = Cabin::open(data_dir).await;
@@ -727,7 +727,7 @@ async fn no_answer_holds_a_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_what_was_erased_it_is_shown_who_took_it_and_when() {
+async fn an_erased_record_shows_who_erased_it_and_when() {
     let directory = tempfile::tempdir().unwrap();
     let cabin = Cabin::open(directory.path()).await;
     let filled = fill(&cabin).await;
@@ -824,7 +824,7 @@ async fn a_tail_follows_a_running_server_until_it_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_socket_the_archive_is_read_and_that_is_said() {
+async fn without_a_socket_the_archive_is_read_with_a_notice() {
     let directory = tempfile::tempdir().unwrap();
     let cabin = Cabin::open(directory.path()).await;
     fill(&cabin).await;
@@ -838,7 +838,7 @@ async fn without_a_socket_the_archive_is_read_and_that_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_socket_answers_what_is_no_request() {
+async fn the_socket_answers_invalid_requests() {
     let directory = tempfile::tempdir().unwrap();
     let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(START)));
     let socket = socket_path(directory.path());
@@ -949,7 +949,7 @@ async fn the_commands_replay_verify_and_restore() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn verify_names_the_record_of_a_flipped_byte() {
+async fn verify_reports_the_record_of_a_flipped_byte() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let cabin = Cabin::open(data_dir).await;

@@ -1,4 +1,4 @@
-//! Kills a process that appends, at random moments, and looks at what it left behind.
+//! Kills an appending process at random moments, and checks what it left behind.
 //!
 //! The child is this test binary itself, asked to run the ignored "test" `child` in a directory. It
 //! prints every acknowledged append, is killed with SIGKILL, and leaves the checks to the parent.
@@ -62,7 +62,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
 }
 
 #[test]
-fn an_archive_rebuilds_all_but_the_last_second() {
+fn an_archive_restores_all_but_the_last_second() {
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged = 0;
     for _ in 0..3 {
@@ -115,7 +115,7 @@ fn restored(archive: &Path, data_dir: &Path) -> Restored {
 /// With one writer, each append is one group: what is written to the data file, and a sync of that
 /// file, must both lie between two acknowledgements, in this order.
 #[test]
-fn every_acknowledgement_follows_a_sync_of_what_was_written() {
+fn every_acknowledgement_follows_a_sync_of_the_written_data() {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
         eprintln!("skipped: there is no strace");
         return;
@@ -169,7 +169,7 @@ fn every_acknowledgement_follows_a_sync_of_what_was_written() {
 
 /// Killed while it erases, compacts and writes archive segments anew, over and over.
 #[test]
-fn a_process_that_is_killed_while_it_erases_leaves_a_whole_log_and_archive() {
+fn a_process_killed_while_erasing_leaves_an_intact_log_and_archive() {
     let directory = tempfile::tempdir().unwrap();
     let archive = archive_dir(directory.path());
     let (mut acknowledged, mut compacted) = (0, Offset::ZERO);
@@ -327,7 +327,7 @@ fn record(writer: usize) -> NewRecord {
 }
 
 #[test]
-fn what_a_killed_archiver_leaves_can_be_read() {
+fn an_archive_is_readable_after_its_archiver_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     run_and_kill(directory.path());
     let reader = ArchiveReader::open(&archive_dir(directory.path())).unwrap();

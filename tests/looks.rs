@@ -1,5 +1,5 @@
-//! How much is looked at for one answer, where somebody has made a great deal of something. What is
-//! counted is said in `work`: no time, so that it is the same on every machine.
+//! How much one request examines when there is a great deal of something. The tests count items (see
+//! `work`) instead of time, so that they give the same result on every machine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_with_much_that_relates_to_it_costs_no_more_to_show_than_one_with_some() {
+async fn an_event_with_many_relations_costs_no_more_than_one_with_some() {
     let world = World::new().await;
     let mut looks = Vec::new();
     for many in [150, 1200] {
@@ -218,7 +218,7 @@ async fn an_event_with_much_that_relates_to_it_costs_no_more_to_show_than_one_wi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_of_what_relates_to_an_event_costs_what_is_on_it() {
+async fn the_cost_of_a_page_of_relations_is_proportional_to_the_page() {
     let world = World::new().await;
     let root = world.send("ann", json!({ "body": "root" })).await;
     let replies = world.send_all("bob", (0..2000).map(|_| related(&root, "m.thread"))).await;
@@ -253,7 +253,7 @@ fn pages(world: &World, user: &str, limit: usize, walks: bool) -> (Vec<OwnedEven
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_threads_a_page_looks_at_so_many_and_goes_on_from_where_it_ended() {
+async fn a_page_examines_a_limited_number_of_threads_and_the_next_continues_there() {
     let world = World::new().await;
     let many = limits::THREADS_LOOKED_AT + 500;
     let roots = world.send_all("ann", (0..many).map(|_| json!({ "body": "root" }))).await;

@@ -1,5 +1,5 @@
-//! What is shown of a log holds, and nothing else does: the verifier of `examples/`, which has none
-//! of the server's code, is given proofs from random logs, whole and with single bits changed.
+//! Proofs of a log hold, and nothing else does: the verifier in `examples/`, which has none of the
+//! server's code, checks proofs from random logs, intact and with single bits changed.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
@@ -144,7 +144,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_record_and_every_pair_of_checkpoints_is_shown(
+    fn every_record_and_every_pair_of_checkpoints_can_be_proved(
         lengths in prop::collection::vec(0_u64..9, 1..6),
         changes in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index, u32)>(), 8),
     ) {
@@ -174,7 +174,7 @@ proptest! {
 }
 
 #[test]
-fn proofs_over_more_than_a_few_blocks_are_made_from_what_is_kept_of_them() {
+fn proofs_over_many_blocks_are_made_from_their_stored_roots() {
     let cabin = Cabin::open();
     let mut checkpoints = Vec::new();
     for length in [BLOCK - 3, 1, 2, BLOCK / 2, BLOCK, 2 * BLOCK + 7, 1] {
@@ -215,7 +215,7 @@ fn an_erased_payload_changes_no_proof() {
 }
 
 #[test]
-fn what_is_secret_is_not_shown_with_a_proof() {
+fn a_proof_reveals_no_secret() {
     let (cabin, _) = cabin(&[1]);
     let identity = cabin.identity();
     let state = cabin.engine.state();
@@ -226,7 +226,7 @@ fn what_is_secret_is_not_shown_with_a_proof() {
 }
 
 #[test]
-fn a_log_that_went_another_way_is_not_the_continuation_of_a_backup() {
+fn a_diverged_log_is_not_the_continuation_of_a_backup() {
     let (cabin, _) = cabin(&[10, 10]);
     let records = cabin.records();
     let said = |cabin: &Cabin, upto: Offset| {
@@ -277,7 +277,7 @@ fn a_log_that_went_another_way_is_not_the_continuation_of_a_backup() {
 }
 
 #[test]
-fn a_checkpoint_that_the_records_do_not_bear_out_is_found() {
+fn a_checkpoint_that_contradicts_the_records_is_found() {
     let (cabin, checkpoints) = cabin(&[10, 10]);
     let identity = cabin.identity();
     let records = cabin.records();

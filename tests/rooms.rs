@@ -1,4 +1,4 @@
-//! What decisions about rooms write into the log.
+//! The records that decisions about rooms write.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::sync::Arc;
@@ -116,7 +116,7 @@ fn replacement(state: &State, events: &[RoomEvent], room_id: &OwnedRoomId) -> Op
 }
 
 #[tokio::test]
-async fn wherever_the_log_ends_a_tombstone_points_at_a_whole_room() {
+async fn a_tombstone_points_at_a_complete_room_wherever_the_log_ends() {
     for version in [RoomVersionId::V10, RoomVersionId::V12] {
         let world = World::new().await;
         let old = world.room(&RoomVersionId::V11, Vec::new()).await;
@@ -148,7 +148,7 @@ async fn wherever_the_log_ends_a_tombstone_points_at_a_whole_room() {
 }
 
 #[tokio::test]
-async fn of_two_upgrades_at_once_each_makes_a_room_of_its_own() {
+async fn two_concurrent_upgrades_create_two_rooms() {
     let world = World::new().await;
     let old = world.room(&RoomVersionId::V10, Vec::new()).await;
     let upgrade = || world.propose(world.upgrade(&old, &RoomVersionId::V12));
@@ -162,7 +162,7 @@ async fn of_two_upgrades_at_once_each_makes_a_room_of_its_own() {
 }
 
 #[tokio::test]
-async fn more_than_one_batch_holds_is_not_carried_over_by_halves() {
+async fn state_beyond_one_batch_is_not_carried_over_in_part() {
     let child = |number: usize| InitialState {
         event_type: "m.space.child".into(),
         state_key: format!("!child{number}:test"),
@@ -183,7 +183,7 @@ async fn more_than_one_batch_holds_is_not_carried_over_by_halves() {
 }
 
 #[tokio::test]
-async fn an_event_of_65536_bytes_is_taken_and_one_byte_more_is_not() {
+async fn an_event_of_65536_bytes_is_accepted_and_a_larger_one_is_not() {
     let world = World::new().await;
     for version in &ROOM_VERSIONS {
         let room_id = world.room(version, Vec::new()).await;
@@ -214,7 +214,7 @@ async fn an_event_of_65536_bytes_is_taken_and_one_byte_more_is_not() {
 }
 
 #[tokio::test]
-async fn what_is_so_already_adds_no_record() {
+async fn a_change_without_effect_adds_no_record() {
     let world = World::new().await;
     let room_id = world.room(&RoomVersionId::V10, Vec::new()).await;
     let change = |change, reason: Option<&str>| {

@@ -2,8 +2,8 @@
 //!
 //! Each row has a sentence and, in its last column, the tests that show it, by the name that `cargo
 //! test` prints: `api::sync::name`, `properties::sync::name`, `read::view::filter::tests::name`.
-//! Here is shown that every row has a test and that every test named there exists. A row of a test
-//! that is missing says `**missing**: why`, and is listed in [`MISSING`].
+//! This test checks that every row has a test and that every test named there exists. A row without
+//! a test says `**missing**: why`, and is listed in [`MISSING`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -169,7 +169,7 @@ fn every_endpoint_of_the_client_server_api_is_served() {
 }
 
 #[test]
-fn the_versions_that_are_named_are_those_of_which_every_endpoint_is_served() {
+fn the_listed_versions_are_those_with_all_endpoints_served() {
     let source = include_str!("../src/edge/api/about/discovery.rs");
     let list = source.split_once("const VERSIONS").expect("the list has this name").1;
     let list = list.split_once("];").expect("the list ends").0;
@@ -228,9 +228,9 @@ mod tests {
     let known = known_tests();
     for test in [
         "api::sync::full_state_shows_every_joined_room_at_once",
-        "properties::a_filter_wants_what_the_text_says",
-        "properties::sync::every_answer_is_what_the_log_says",
-        "rooms::what_is_so_already_adds_no_record",
+        "properties::a_filter_matches_as_specified",
+        "properties::sync::every_sync_response_matches_the_log",
+        "rooms::a_change_without_effect_adds_no_record",
         "read::view::filter::tests::stars_match_any_sequence",
         "config::tests::later_sources_win",
         "specification::rows_and_tests_are_read",

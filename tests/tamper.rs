@@ -1,5 +1,5 @@
-//! Whoever changes one byte of a log, takes a record out, puts one in twice or exchanges two is
-//! found out, and where: in frames in memory, in the files of an archive, and in the default store.
+//! A changed byte, and a dropped, repeated or swapped record, are located: in frames in memory, in
+//! the files of an archive, and in the default store.
 //!
 //! Each test prints its seed; `LOGCABIN_TAMPER_SEED` repeats it, and `LOGCABIN_TAMPER_ROUNDS` names
 //! another number of places.
@@ -182,7 +182,7 @@ impl Log for Frames {
 }
 
 #[test]
-fn a_changed_log_is_found_out_and_where() {
+fn a_change_to_a_log_is_located() {
     let frames = frames();
     let whole = Frames::new(frames.iter().cloned().map(Some).collect());
     assert_eq!(verify(&whole, |_| ()).unwrap().records, frames.len() as u64);
@@ -248,7 +248,7 @@ impl Archive {
 }
 
 #[test]
-fn a_changed_file_of_an_archive_is_found_out_and_where() {
+fn a_change_to_an_archive_is_located() {
     let directory = tempfile::tempdir().unwrap();
     let archive = Archive::make(directory.path());
     assert!(archive.files.len() > 3, "several segments");
@@ -331,7 +331,7 @@ fn store(tree: &sled::Tree, before: &[Option<Vec<u8>>], places: &[Option<Vec<u8>
 }
 
 #[test]
-fn a_changed_default_store_is_found_out_and_where() {
+fn a_change_to_the_default_store_is_located() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let frames = frames();

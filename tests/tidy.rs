@@ -1,5 +1,5 @@
-//! The order of the sources: folders depend on folders below them alone, files have a bound, and so
-//! have lines.
+//! Rules for the sources: folders depend only on folders below them, and the length of files and the
+//! width of lines are limited.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -197,7 +197,7 @@ fn nobody_but_the_engine_appends_records() {
 }
 
 #[test]
-fn every_folder_of_the_order_is_there_and_no_other() {
+fn every_listed_folder_exists_and_no_other() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found: Vec<String> = fs::read_dir(root)
         .expect("src")
@@ -212,7 +212,7 @@ fn every_folder_of_the_order_is_there_and_no_other() {
 }
 
 #[test]
-fn files_are_not_longer_than_they_may_be() {
+fn files_are_not_too_long() {
     let bounds: BTreeMap<&str, usize> = LONG_FILES.into_iter().collect();
     let mut faults = Vec::new();
     let mut seen = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Unread counts against what the specification says, written down without a thought to its cost:
-//! at random moments of random histories, in any order, from one `Unread` that remembers.
+//! Compares unread counts with a naive implementation of the specification: at random moments of
+//! random histories, in any order, from one `Unread` with its cache.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::{
@@ -592,7 +592,7 @@ fn after_a_restart_only_what_is_new_is_counted() {
 }
 
 #[test]
-fn reading_one_message_of_many_counts_none_of_the_others_again() {
+fn reading_one_of_many_messages_recounts_none_of_the_others() {
     runtime().block_on(async {
         let mut world = World::new().await;
         for _ in 0..50 {

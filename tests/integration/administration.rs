@@ -162,7 +162,7 @@ async fn the_command_line_acts_on_a_stopped_server_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_done_is_said_and_nothing_is_done() {
+async fn an_impossible_command_is_refused_and_changes_nothing() {
     let server = TestServer::start().await;
     let data_dir = server.data_dir().to_owned();
     let run = |arguments: &str, input: &str| user_command(&data_dir, arguments, input);
@@ -203,7 +203,7 @@ async fn register_with(http: &Http, name: &str, token: &str) -> crate::harness::
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn registration_tokens_are_made_counted_changed_and_removed_by_the_command_line() {
+async fn the_command_line_creates_counts_changes_and_removes_registration_tokens() {
     let settings =
         [("LOGCABIN_REGISTRATION_OPEN", "true"), ("LOGCABIN_REGISTRATION_REQUIRE", "token")];
     let mut server = TestServer::start_with(&settings).await;

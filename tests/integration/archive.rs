@@ -17,7 +17,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_log_is_rebuilt_from_the_archive_but_for_its_last_moment() {
+async fn a_lost_log_is_rebuilt_from_the_archive_except_its_last_moment() {
     let _alone = alone().await;
     let mut random = Random::from_env("LOGCABIN_ARCHIVE_SEED");
     let mut server = TestServer::start().await;

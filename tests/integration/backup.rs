@@ -117,7 +117,7 @@ async fn set_password(user: &User, new: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_holds_what_was_acknowledged_and_the_next_copies_little() {
+async fn a_backup_under_load_contains_everything_acknowledged_and_the_next_copies_little() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;
@@ -274,7 +274,7 @@ async fn a_changed_byte_in_any_file_of_a_backup_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_that_is_killed_at_any_moment_leaves_those_before_it_whole() {
+async fn a_backup_killed_at_any_moment_leaves_earlier_ones_intact() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;
@@ -306,7 +306,7 @@ async fn a_backup_that_is_killed_at_any_moment_leaves_those_before_it_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restore_that_is_killed_at_any_moment_loses_nothing_and_can_be_done_again() {
+async fn a_restore_killed_at_any_moment_loses_nothing_and_can_be_repeated() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;
@@ -385,7 +385,7 @@ async fn wait_until_gone(dirs: &[PathBuf], text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restore_to_an_earlier_moment_carries_over_what_must_not_be_forgotten() {
+async fn a_restore_to_an_earlier_moment_keeps_what_must_not_be_rewound() {
     const SECRET: &str = "the-eagle-has-landed";
     const SCOLDED: &str = "the-eagle-was-scolded";
     let settings =
@@ -530,7 +530,8 @@ async fn a_restore_to_an_earlier_moment_carries_over_what_must_not_be_forgotten(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_restored_without_its_end_hands_out_no_key_again_and_everyones_devices_are_news() {
+async fn a_restore_without_the_end_of_the_log_hands_out_no_key_twice_and_updates_all_device_lists()
+{
     let mut server = TestServer::start().await;
     let (ann, bob) = (server.register("ann").await, server.register("bob").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
@@ -787,7 +788,7 @@ async fn clients_from_an_undone_future_are_told_to_leave_the_rooms_that_they_joi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restore_that_could_not_swap_logs_in_one_step_is_finished_by_whatever_starts_next() {
+async fn a_restore_interrupted_while_swapping_logs_is_finished_by_the_next_start() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;

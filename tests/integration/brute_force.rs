@@ -157,7 +157,7 @@ async fn measure(name: &str, settings: &[(&str, &str)]) -> f64 {
 
 #[ignore = "a measurement"]
 #[tokio::test(flavor = "multi_thread")]
-async fn brute_force_does_not_double_the_time_that_others_wait() {
+async fn brute_force_does_not_double_the_latency_of_others() {
     let _alone = alone().await;
     let limited = measure("with limits", &[("LOGCABIN_RATE_LIMITS_ENABLED", "true")]).await;
     println!("  the p99 is {limited:.2} times as long");

@@ -19,7 +19,7 @@ const USERS: usize = 4;
 const ROOMS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed() {
+async fn nothing_acknowledged_is_lost_or_duplicated_when_the_server_is_killed() {
     let _alone = alone().await;
     let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 20);
     let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
@@ -87,7 +87,7 @@ async fn nothing_acknowledged_is_lost_or_doubled_when_the_server_is_killed() {
 /// What is scheduled is sent once or, when it was called off, not at all, whenever the server is
 /// killed: while it is scheduled, while it is being sent, or before it is known to have been.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_scheduled_is_sent_once_when_the_server_is_killed() {
+async fn scheduled_events_are_sent_once_when_the_server_is_killed() {
     let _alone = alone().await;
     let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 20);
     let mut random = Random::from_env("LOGCABIN_CRASH_SEED");

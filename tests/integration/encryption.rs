@@ -34,13 +34,13 @@ struct Cast {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn matrix_js_sdk_encrypts_verifies_backs_up_and_goes_on_after_a_crash() {
+async fn matrix_js_sdk_encrypts_verifies_backs_up_and_recovers_after_a_crash() {
     use Sdk::Js;
     encrypt(&Cast { ann: Js, bob: Js, second: Js, third: Js, fourth: Js }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn matrix_rust_sdk_encrypts_verifies_backs_up_and_goes_on_after_a_crash() {
+async fn matrix_rust_sdk_encrypts_verifies_backs_up_and_recovers_after_a_crash() {
     use Sdk::Rust;
     encrypt(&Cast { ann: Rust, bob: Rust, second: Rust, third: Rust, fourth: Rust }).await;
 }

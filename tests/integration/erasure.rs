@@ -76,7 +76,7 @@ fn digest(data_dir: &Path) -> String {
 }
 
 #[tokio::test]
-async fn what_was_redacted_leaves_every_file() {
+async fn redacted_content_leaves_every_file() {
     const SECRET: &str = "the-eagle-has-landed";
     const TOPIC: &str = "where-the-eagle-lands";
     let mut server = TestServer::start_with(&AT_ONCE).await;
@@ -125,7 +125,7 @@ async fn what_was_redacted_leaves_every_file() {
 }
 
 #[tokio::test]
-async fn what_was_scheduled_sent_and_redacted_leaves_every_file() {
+async fn the_content_of_a_redacted_scheduled_event_leaves_every_file() {
     const SECRET: &str = "the-eagle-will-land";
     let mut server = TestServer::start_with(&AT_ONCE).await;
     let ann = server.register("ann").await;
@@ -170,7 +170,7 @@ async fn what_was_scheduled_sent_and_redacted_leaves_every_file() {
 }
 
 #[tokio::test]
-async fn what_was_redacted_stays_in_the_log_for_its_time_of_grace_and_is_shown_to_nobody() {
+async fn redacted_content_is_hidden_at_once_and_erased_after_its_grace_period() {
     const SECRET: &str = "the-eagle-has-landed";
     let settings = [("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
     let server = TestServer::start_with(&settings).await;
@@ -193,7 +193,7 @@ async fn what_was_redacted_stays_in_the_log_for_its_time_of_grace_and_is_shown_t
 
 /// `LOGCABIN_CRASH_ROUNDS` sets the number of rounds.
 #[tokio::test]
-async fn a_server_that_is_killed_while_it_erases_loses_nothing_and_erases_all() {
+async fn a_server_killed_while_erasing_loses_nothing_and_erases_everything() {
     const SECRET: &str = "the-eagle-has-landed";
     let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 6);
     let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
@@ -253,7 +253,7 @@ async fn room_with_lifetime(user: &User, lifetime_ms: u64) -> String {
 }
 
 #[tokio::test]
-async fn events_that_have_lived_long_enough_are_gone_for_everybody_and_leave_every_file() {
+async fn expired_events_are_deleted_and_leave_every_file() {
     const SECRET: &str = "the-eagle-has-landed";
     const REACTION: &str = "wings-of-an-eagle";
     let mut server = TestServer::start_with(&SHORT_LIVES).await;
@@ -315,7 +315,7 @@ async fn events_that_have_lived_long_enough_are_gone_for_everybody_and_leave_eve
 
 /// No sweep comes for a day.
 #[tokio::test]
-async fn what_has_lived_long_enough_is_shown_to_nobody_from_then_on() {
+async fn expired_events_are_hidden_before_the_next_sweep() {
     const SECRET: &str = "the-eagle-has-landed";
     let settings =
         [("LOGCABIN_RETENTION_LOWEST_SECONDS", "0"), ("LOGCABIN_RETENTION_HIGHEST_SECONDS", "2")];
@@ -392,7 +392,7 @@ async fn clients_are_told_how_long_events_live() {
 }
 
 #[tokio::test]
-async fn a_room_that_is_purged_is_gone_with_all_that_was_in_it() {
+async fn purging_a_room_deletes_everything_in_it() {
     const SECRET: &str = "the-eagle-has-landed";
     const TOPIC: &str = "where-the-eagle-lands";
     const PICTURE: &str = "a picture of the eagle, as text";
@@ -501,7 +501,7 @@ async fn a_room_that_is_purged_is_gone_with_all_that_was_in_it() {
 }
 
 #[tokio::test]
-async fn a_user_who_is_erased_leaves_nothing_in_any_file() {
+async fn an_erased_user_leaves_nothing_in_any_file() {
     const TEXTS: [&str; 9] = [
         "eagle-name",
         "eagle-data",
@@ -589,7 +589,7 @@ async fn a_user_who_is_erased_leaves_nothing_in_any_file() {
 }
 
 #[tokio::test]
-async fn who_deactivates_and_erases_leaves_no_profile_and_the_messages_to_those_who_saw_them() {
+async fn deactivation_with_erasure_removes_the_profile_and_hides_unseen_messages() {
     let mut server = TestServer::start_with(&AT_ONCE).await;
     let bob = server.register("bob").await;
     let ann = User::register(&server.http(), "ann", "a password that is long").await;
@@ -610,7 +610,7 @@ async fn who_deactivates_and_erases_leaves_no_profile_and_the_messages_to_those_
 }
 
 #[tokio::test]
-async fn files_are_kept_for_their_time_and_pictures_for_as_long_as_they_are_shown() {
+async fn files_are_kept_for_their_lifetime_and_avatars_while_in_use() {
     let settings =
         [("LOGCABIN_MEDIA_LIFETIME_SECONDS", "1"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
     let mut server = TestServer::start_with(&settings).await;
@@ -638,7 +638,7 @@ async fn files_are_kept_for_their_time_and_pictures_for_as_long_as_they_are_show
 }
 
 #[tokio::test]
-async fn messages_to_devices_leave_every_file_once_they_arrived() {
+async fn delivered_to_device_messages_leave_every_file() {
     let settings =
         [("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"), ("LOGCABIN_ERASURE_COMPACT_PERCENT", "1")];
     let mut server = TestServer::start_with(&settings).await;
@@ -665,7 +665,7 @@ async fn messages_to_devices_leave_every_file_once_they_arrived() {
 
 /// `LOGCABIN_CRASH_ROUNDS` sets the number of rounds.
 #[tokio::test]
-async fn a_server_that_is_killed_while_rooms_and_users_go_ends_what_it_began() {
+async fn a_server_killed_while_purging_and_erasing_completes_the_work() {
     const SECRET: &str = "the-eagle-has-landed";
     let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 6);
     let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
@@ -775,7 +775,7 @@ fn is_compacting(server: &TestServer) -> bool {
 
 /// `LOGCABIN_CRASH_ROUNDS` sets the number of rounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_while_it_compacts_under_load_loses_nothing_acknowledged() {
+async fn a_server_killed_while_compacting_under_load_loses_nothing_acknowledged() {
     let rounds = number_from_env("LOGCABIN_CRASH_ROUNDS", 4);
     let mut random = Random::from_env("LOGCABIN_CRASH_SEED");
     let mut server = TestServer::start_with(&AT_ONCE).await;

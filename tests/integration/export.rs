@@ -138,7 +138,7 @@ fn holds_now(path: &Path, text: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_goes_elsewhere_and_on() {
+async fn an_exported_server_continues_elsewhere() {
     let Lived { mut server, ann, ben, room_id, media, since } = lived().await;
     let (_directory, dest, data_dir) = temporary();
     server.stop();
@@ -338,7 +338,7 @@ fn without_signatures(mut value: Value) -> Value {
 }
 
 #[tokio::test]
-async fn nothing_that_is_there_is_overwritten() {
+async fn existing_files_are_not_overwritten() {
     let mut server = TestServer::start().await;
     server.register("ann").await;
     let (_directory, dest, data_dir) = temporary();
@@ -383,7 +383,7 @@ fn killed_after(words: &[&str], wait: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_or_import_that_was_killed_is_begun_anew() {
+async fn a_killed_export_or_import_starts_over() {
     let mut lived = lived().await;
     for number in 0..40 {
         lived.ann.upload("text/plain", format!("file {number} {}", "x".repeat(50_000))).await;
@@ -496,7 +496,7 @@ async fn all_messages(user: &User, room_id: &str) -> Option<Vec<Value>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_users_export_is_what_they_have_and_may_see() {
+async fn a_users_export_contains_their_data_and_what_they_may_see() {
     let mut server = TestServer::start().await;
     let (ann, ben) = (server.register("ann").await, server.register("ben").await);
     let eve = server.register("eve").await;
@@ -733,7 +733,7 @@ fn blake3_and_sha256(token: &str) -> [String; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_document_does_with_jq_goes_as_it_is_told() {
+async fn the_jq_examples_of_the_chapter_work() {
     if !runs("jq", &["--version"]) {
         return skip("export", "jq is absent");
     }

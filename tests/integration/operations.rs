@@ -15,7 +15,7 @@ use crate::harness::{
 };
 
 #[tokio::test]
-async fn a_second_server_on_the_same_data_is_refused_and_told_why() {
+async fn a_second_server_on_the_same_data_is_refused_with_the_reason() {
     let mut server = TestServer::start().await;
     let data_dir = server.data_dir().to_owned();
     let output = run_logcabin([
@@ -106,7 +106,7 @@ async fn on_a_full_disk_writes_are_refused_reads_go_on_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failed_write_no_more_are_taken_reads_go_on_and_nothing_is_lost() {
+async fn after_a_failed_write_writes_are_refused_reads_go_on_and_nothing_is_lost() {
     // A file that may not grow past 24 MiB: the write in the middle of which that happens fails.
     let limit = r#"trap "" XFSZ; ulimit -f 49152 && "$@""#;
     let wrapper = ["env", "LOGCABIN_LOG_ARCHIVE_DIR=off", "sh", "-c", limit, "sh"];
@@ -161,7 +161,7 @@ async fn assert_holds(user: &User, room_id: &str, acknowledged: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_from_a_future_that_a_restore_undid_begins_anew() {
+async fn a_client_from_an_undone_future_starts_over() {
     let mut server = TestServer::start().await;
     let mut ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;

@@ -14,7 +14,7 @@ fn peers(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_comparison_explains_itself_and_begins_nothing_that_it_cannot_finish() {
+fn the_comparison_explains_itself_and_starts_nothing_that_it_cannot_finish() {
     if !runs("python3", &["--version"]) {
         return skip("peers", "python3 is absent");
     }
@@ -40,7 +40,7 @@ fn the_comparison_explains_itself_and_begins_nothing_that_it_cannot_finish() {
 }
 
 #[test]
-fn the_chapter_on_performance_has_a_place_for_all_that_is_measured() {
+fn the_chapter_on_performance_has_a_place_for_every_measurement() {
     let chapter = include_str!("../../docs/performance.md");
     for block in ["peers", "load", "growth", "compression"] {
         let (begin, end) = (format!("<!-- {block}: -->\n"), format!("<!-- :{block} -->"));

@@ -52,7 +52,7 @@ async fn talk(server: &TestServer, user: &User, room_id: &str, name: &str) {
 }
 
 #[tokio::test]
-async fn a_record_and_a_backup_are_shown_to_be_in_the_log_of_a_running_and_a_stopped_server() {
+async fn a_record_and_a_backup_are_proved_on_a_running_and_a_stopped_server() {
     let mut server = TestServer::start_with(&[("LOGCABIN_PROOFS_EVERY_RECORDS", "20")]).await;
     let data_dir = server.data_dir().to_owned();
     let ann = server.register("ann").await;

@@ -60,7 +60,7 @@ const TWO_MINUTES: &str = "Two minutes with it";
 const TEXT: &str = "Come in, the fire is lit";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_two_minutes_of_the_readme_go_as_they_are_told() {
+async fn the_commands_of_the_readme_work() {
     if !runs("curl", &["--version"]) || !runs("bash", &["--version"]) {
         return skip("readme", "curl or bash is absent");
     }
@@ -112,7 +112,7 @@ async fn the_two_minutes_of_the_readme_go_as_they_are_told() {
 }
 
 #[test]
-fn the_configuration_that_the_chapter_shows_is_taken() {
+fn the_example_configuration_is_accepted() {
     let directory = TempDir::new().expect("a temporary directory");
     let mut shown = blocks_of(CONFIGURATION);
     shown.retain(|block| block.trim().starts_with('['));

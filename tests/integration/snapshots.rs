@@ -77,7 +77,7 @@ async fn talk(server: &TestServer, user: &User, room_id: &str, name: &str, messa
 }
 
 #[tokio::test]
-async fn a_start_goes_on_from_the_newest_snapshot_that_can_be_used() {
+async fn a_start_uses_the_newest_usable_snapshot() {
     let mut server = TestServer::start().await;
     let (ann, ben) = (server.register("ann").await, server.register("ben").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
@@ -182,7 +182,7 @@ fn forge(path: &Path, section: &str, from: &str, to: &str) {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_says_something_else_than_the_log_is_found_out() {
+async fn a_snapshot_that_contradicts_the_log_is_found() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let path = format!("/profile/{}/displayname", ann.user_id);
@@ -229,7 +229,7 @@ async fn made_again(server: &TestServer) -> Value {
 }
 
 #[tokio::test]
-async fn a_server_that_began_with_something_else_than_the_log_is_put_right_while_it_runs() {
+async fn wrong_state_is_corrected_while_the_server_runs() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let path = format!("/profile/{}/displayname", ann.user_id);
@@ -268,7 +268,7 @@ async fn a_server_that_began_with_something_else_than_the_log_is_put_right_while
 
 /// Where streams end is known to the log, too, since it was started.
 #[tokio::test]
-async fn a_server_that_is_wrong_about_where_streams_end_is_to_be_started_anew() {
+async fn a_server_with_wrong_stream_ends_asks_for_a_restart() {
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let room_id = ann.create_room(json!({})).await;
@@ -348,7 +348,7 @@ fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_another_server_is_passed_over() {
+async fn a_snapshot_of_another_server_is_skipped() {
     let (mut one, mut other) = (TestServer::start().await, TestServer::start().await);
     for server in [&one, &other] {
         let user = server.register("ann").await;
@@ -408,7 +408,7 @@ async fn a_kill_while_a_snapshot_is_written_costs_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_erased_is_in_no_snapshot() {
+async fn erased_content_is_in_no_snapshot() {
     const NAME: &str = "Ann-of-the-hundred-days";
     let mut server = TestServer::start_with(&[
         ("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"),

@@ -14,7 +14,7 @@ use crate::harness::{TestServer, alone, free_address, skip};
 const PASSWORD: &str = "a password that is long enough";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_log_in_by_a_provider_and_on_the_login_page() {
+async fn people_log_in_with_single_sign_on_and_on_the_login_page() {
     let tools =
         node("oidc-provider").and_then(|()| node("puppeteer-core")).and_then(|()| chromium());
     if let Err(missing) = tools {

@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::harness::{TestServer, alone, runs, skip};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn people_talk_in_element_web_and_it_complains_of_nothing() {
+async fn people_use_element_web_without_unexpected_errors() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let programs = root.join("tests/e2e");
     let client = root.join("target/e2e/element");

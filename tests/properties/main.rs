@@ -1,4 +1,4 @@
-//! Laws of the log and its projections, on random histories.
+//! Properties of the log and its projections, on random histories.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 mod restore;
@@ -833,7 +833,7 @@ fn a_device_that_was_logged_out_meanwhile_has_no_keys() {
 
 /// A room of every version that is offered can be made; the histories above would not notice.
 #[test]
-fn rooms_of_every_version_can_be_made() {
+fn rooms_of_every_version_can_be_created() {
     runtime().block_on(async {
         let mut world = World::open(Vec::new()).await;
         world.run(&Op::Register(0)).await;
@@ -1035,7 +1035,7 @@ proptest! {
     /// A snapshot taken anywhere, read back, and the records after it are what all records add up
     /// to: in everything that is kept, not in the digest alone.
     #[test]
-    fn a_snapshot_and_what_follows_it_are_the_whole(ops in prop_oneof![history(), talk()], cut in any::<prop::sample::Index>()) {
+    fn a_snapshot_and_the_records_after_it_give_the_whole_state(ops in prop_oneof![history(), talk()], cut in any::<prop::sample::Index>()) {
         runtime().block_on(async {
             let mut world = World::open(Vec::new()).await;
             for op in &ops {
@@ -1109,7 +1109,7 @@ proptest! {
 
     /// The state as of every offset is what a copy of the whole state made at that offset says.
     #[test]
-    fn state_as_of_every_offset_is_what_it_was(ops in prop_oneof![history(), talk()]) {
+    fn state_as_of_every_offset_is_the_one_that_was_there(ops in prop_oneof![history(), talk()]) {
         runtime().block_on(async {
             let mut world = World::open(Vec::new()).await;
             for op in &ops {
@@ -1126,7 +1126,7 @@ proptest! {
 
     /// A filter wants what the specification's sentences say, read one by one.
     #[test]
-    fn a_filter_wants_what_the_text_says(ops in talk(), plans in proptest::collection::vec(plan(), 12)) {
+    fn a_filter_matches_as_specified(ops in talk(), plans in proptest::collection::vec(plan(), 12)) {
         runtime().block_on(async {
             let mut world = World::open(Vec::new()).await;
             for op in &ops {
@@ -1310,7 +1310,7 @@ proptest! {
 /// A delayed event is sent on the room's stream and called off on its owner's: whoever is faster,
 /// it ends once, and was sent if that is how it ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_all_that_befalls_a_delayed_event_at_once_one_thing_counts() {
+async fn only_one_of_many_concurrent_changes_of_a_delayed_event_counts() {
     let mut world = World::open(Vec::new()).await;
     for op in [Op::Register(0), Op::Register(1), Op::CreateRoom(0, 1, 7), Op::Member(1, 1, 0, 0)] {
         world.run(&op).await;

@@ -1,5 +1,5 @@
-//! A restore to any moment of a random history: the log until then, and of what came after it what
-//! must not be forgotten.
+//! A restore to any moment of a random history: the log until then, and the later records that must
+//! not be rewound.
 
 use logcabin::{
     history::moment::Moment,
@@ -29,7 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_restored_log_is_the_log_until_then_and_forgets_nothing_that_it_must_not(
+    fn a_restored_log_equals_the_log_until_then_and_keeps_what_must_not_be_rewound(
         ops in prop_oneof![history(), talk()],
         sweep in any::<prop::sample::Index>(),
         cut in any::<prop::sample::Index>(),

@@ -1,5 +1,5 @@
-//! A client that follows `next_batch` misses nothing and gets nothing twice, whatever is lost on
-//! the way.
+//! A client that follows `next_batch` misses nothing and gets nothing twice, whatever responses are
+//! lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -232,7 +232,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_answer_is_what_the_log_says(
+    fn every_sync_response_matches_the_log(
         clients in proptest::collection::vec(client(), 3),
         steps in proptest::collection::vec(step(), 30..150),
     ) {
@@ -331,7 +331,7 @@ impl Log for Unlocked {
 /// Otherwise what is new about the account waits for the disk; and where the look locks the account
 /// for a second time while that waits, both wait for ever, and the whole server with them.
 #[test]
-fn a_sync_holds_no_account_while_it_reads_the_log() {
+fn a_sync_locks_no_account_while_it_reads_the_log() {
     runtime().block_on(async {
         let mut world = World::open(Vec::new()).await;
         for op in beginning() {
@@ -366,7 +366,7 @@ fn a_sync_holds_no_account_while_it_reads_the_log() {
 
 /// Whom the user ignores and what they deleted is as the auditor has it.
 #[test]
-fn the_auditor_knows_of_ignored_users_and_of_what_was_deleted() {
+fn the_auditor_respects_ignored_users_and_deletions() {
     runtime().block_on(async {
         let mut world = World::open(Vec::new()).await;
         for op in beginning() {
@@ -406,7 +406,7 @@ fn the_auditor_knows_of_ignored_users_and_of_what_was_deleted() {
 
 /// The law above would be worth nothing if the auditor found nothing.
 #[test]
-fn what_is_left_out_or_made_up_is_found() {
+fn omissions_and_inventions_are_found() {
     runtime().block_on(async {
         let mut world = World::open(Vec::new()).await;
         for op in beginning() {
