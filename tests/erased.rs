@@ -1,5 +1,5 @@
-//! Nothing personal is left of an erased user or a purged room: in no record, projection, or file of
-//! the log or its archive. The remaining records give the same state.
+//! Nothing personal is left of an erased user or a purged room: in no record, projection, or file
+//! of the log or its archive. The remaining records give the same state.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::{

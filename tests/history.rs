@@ -1,5 +1,5 @@
-//! Fills a data directory as a server would, and runs every history command on it, from each kind of
-//! source.
+//! Fills a data directory as a server would, and runs every history command on it, from each kind
+//! of source.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,5 +1,5 @@
-//! How much one request examines when there is a great deal of something. The tests count items (see
-//! `work`) instead of time, so that they give the same result on every machine.
+//! How much one request examines when there is a great deal of something. The tests count items
+//! (see `work`) instead of time, so that they give the same result on every machine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::sync::Arc;

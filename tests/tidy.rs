@@ -1,5 +1,5 @@
-//! Rules for the sources: folders depend only on folders below them, and the length of files and the
-//! width of lines are limited.
+//! Rules for the sources: folders depend only on folders below them, and the length of files and
+//! the width of lines are limited.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

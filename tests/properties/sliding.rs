@@ -1,5 +1,5 @@
-//! A client that follows sliding sync misses nothing in its windows and gets nothing twice, whatever
-//! it requests and however many responses are lost.
+//! A client that follows sliding sync misses nothing in its windows and gets nothing twice,
+//! whatever it requests and however many responses are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
