@@ -77,15 +77,15 @@ pub(super) const SLIDING_SYNC: &[Place] = &[
 
 pub(super) const ADMIN_USER: &[Place] = &[&["external_ids", "*"], &["threepids", "*"]];
 
-/// `client_secret` and `sid` have a grammar of their own, of which ruma takes any letters, and
-/// calls everything else a wrong shape.
+/// `client_secret` and `sid` have a grammar of their own. ruma accepts any letters in them, and
+/// reports everything else as a wrong type.
 pub(super) fn secret_is_opaque(body: &[u8]) -> Result<(), ApiError> {
     #[derive(serde::Deserialize)]
     struct Ids {
         client_secret: Option<String>,
         sid: Option<String>,
     }
-    // A value of another kind is for the decoder to find.
+    // The decoder reports values of another type.
     let Ok(Ids { client_secret, sid }) = serde_json::from_slice(body) else { return Ok(()) };
     for (name, id) in [("client_secret", client_secret), ("sid", sid)] {
         if id.is_some_and(|id| !is_opaque_id(&id)) {
@@ -96,14 +96,14 @@ pub(super) fn secret_is_opaque(body: &[u8]) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A text that is no room version at all is a version that is not supported.
+/// A text that is not a room version is an unsupported version.
 pub(super) fn room_version_is_one(body: &[u8]) -> Result<(), ApiError> {
     #[derive(serde::Deserialize)]
     struct Versions {
         room_version: Option<String>,
         new_version: Option<String>,
     }
-    // A value of another kind is for the decoder to find.
+    // The decoder reports values of another type.
     let Ok(Versions { room_version, new_version }) = serde_json::from_slice(body) else {
         return Ok(());
     };
@@ -129,14 +129,14 @@ pub(super) fn login_has_type(body: &[u8]) -> Result<(), ApiError> {
     }
 }
 
-/// Leaves the field of a profile that the path names: ruma looks no further than the first.
+/// Keeps only the profile field in the path, because ruma reads only the first one.
 pub(super) fn field_of_profile(body: &mut Map<String, Value>, args: &[&str], _: &Uri) {
     if let Some(field) = args.last() {
         body.retain(|name, _| name == field);
     }
 }
 
-/// Leaves the only field that a guest's registration has a use for.
+/// Keeps only the field that a guest registration uses.
 pub(super) fn guest_registration(body: &mut Map<String, Value>, _: &[&str], uri: &Uri) {
     if query_parameter(uri, "kind").is_ok_and(|kind| kind.as_deref() == Some("guest")) {
         body.retain(|name, _| name == "initial_device_display_name");

@@ -1,4 +1,4 @@
-//! What clients ask of a server before anything else: versions, addresses, capabilities, calls.
+//! Information about the server: versions, addresses, capabilities, calls.
 
 pub(crate) mod capabilities;
 pub(crate) mod discovery;

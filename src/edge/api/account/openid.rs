@@ -27,7 +27,7 @@ use crate::{
 const PURPOSE: &str = "openid token";
 const PREFIX: &str = "lco_";
 
-/// What the other service asks with.
+/// The request of the other service.
 #[derive(Deserialize)]
 pub(super) struct Asked {
     access_token: Option<String>,

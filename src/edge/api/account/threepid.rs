@@ -39,7 +39,7 @@ endpoint! {
     { body: OldBindBody = json }
 }
 
-/// What identity servers confirm.
+/// The confirmation of an identity server.
 #[derive(Deserialize)]
 pub(super) struct OldBindBody {
     three_pid_creds: Credentials,

@@ -125,7 +125,7 @@ endpoint! {
     { query: With = query }
 }
 
-/// The other user, and where the last page ended.
+/// The other user, and the end of the last page.
 #[derive(Deserialize)]
 pub(super) struct With {
     user_id: OwnedUserId,

@@ -71,7 +71,7 @@ pub(super) async fn of_room(cx: Cx<Server>, request: OfRoom) -> Result<Json, Api
     to_json(&json!({ "local": local, "remote": remote }))
 }
 
-/// Which of a user's files are on a page, and in which order.
+/// The requested page of a user's files, and its order.
 pub(super) struct FilesOfUser {
     user: String,
     page: PageOf,

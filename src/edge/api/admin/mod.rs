@@ -34,7 +34,7 @@ const PAGE: usize = 100;
 /// The most items on a page.
 const LARGEST_PAGE: usize = 1000;
 
-/// For administrators. Nobody else learns anything.
+/// Only for administrators. Nobody else learns anything.
 const ADMINISTRATORS: Policy = limited(Class::Admin).administrators();
 
 /// Every endpoint of administration, by section.
@@ -118,11 +118,11 @@ async fn server_version(_: Cx<Server, ()>, _: ServerVersion) -> Result<Json, Api
     to_json(&json!({ "server_version": version }))
 }
 
-/// How something is to be done, whatever it is.
+/// The common parameters of an act.
 pub(super) struct Terms {
-    /// Recorded with what is done.
+    /// The recorded reason.
     reason: Option<String>,
-    /// Whether to say what it would come to, and do nothing.
+    /// Whether to report the effect without changing anything.
     dry_run: bool,
 }
 
@@ -142,7 +142,7 @@ trait AdminParts {
     fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError>;
     /// A number of the query.
     fn number(&mut self, name: &str) -> Result<Option<u64>, ApiError>;
-    /// Whether a list is to be the other way round; none if the query does not say.
+    /// Whether a list is to be in reverse order; `None` if the query does not say.
     fn backwards(&mut self, name: &str) -> Result<Option<bool>, ApiError>;
 }
 
@@ -170,7 +170,7 @@ impl AdminParts for Received<'_> {
     }
 
     fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        // Some tools in Python write a truth value as Python does.
+        // Some tools in Python write booleans as Python does.
         match query_parameter(self.uri, name)?.map(|text| text.to_ascii_lowercase()).as_deref() {
             None => Ok(None),
             Some("true") => Ok(Some(true)),
@@ -194,7 +194,7 @@ impl AdminParts for Received<'_> {
     }
 }
 
-/// A member of a body of which it matters whether it is missing or null.
+/// A member of a body for which missing and null differ.
 #[allow(clippy::unnecessary_wraps, reason = "serde's form of it")]
 #[allow(clippy::option_option, reason = "missing, null, and a value")]
 fn nullable<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
@@ -206,10 +206,10 @@ where
 }
 
 impl Cx<Server> {
-    /// Does all of it in the caller's name, one after the other, and gives what was done; in a dry
-    /// run, what it would come to instead.
+    /// Carries out all acts in the caller's name, in order, and returns what was done; in a dry
+    /// run, what would be done.
     ///
-    /// In a task of its own: it is done whole, also when the caller hangs up.
+    /// Runs in its own task, so that it is completed even if the caller hangs up.
     async fn carry_out(&self, acts: Vec<Act>, terms: Terms) -> Result<Vec<Done>, ApiError> {
         let Terms { reason, dry_run } = terms;
         let (office, origin) = (Arc::clone(&self.app.office), self.origin());
@@ -228,7 +228,7 @@ impl Cx<Server> {
         doing.await.map_err(ApiError::internal)?.map_err(|error: ActError| error.into())
     }
 
-    /// Does it, and answers in the words of `shape`; in a dry run, with what it would come to.
+    /// Carries out an act and formats the response with `shape`; in a dry run, what would be done.
     async fn act(
         &self,
         act: Act,

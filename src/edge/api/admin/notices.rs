@@ -14,7 +14,7 @@ use crate::{
     record::command::Transaction,
 };
 
-/// What is to be told, and to whom.
+/// A notice and its recipient.
 #[derive(Deserialize)]
 pub(super) struct Notice {
     user_id: String,
@@ -38,12 +38,12 @@ endpoint! {
     { txn_id: String = path, body: Notice = parameters, terms: Terms = terms }
 }
 
-/// Tells a user something.
+/// Sends a notice to a user.
 pub(super) async fn send(cx: Cx<Server>, request: Send) -> Result<Json, ApiError> {
     tell(&cx, request.body, None, request.terms).await
 }
 
-/// Tells a user something, once for each session and transaction id.
+/// Sends a notice to a user, once for each transaction id of a session.
 pub(super) async fn send_once(cx: Cx<Server>, request: SendOnce) -> Result<Json, ApiError> {
     let transaction = transaction(&cx, "send_server_notice".to_owned(), &request.txn_id)?;
     tell(&cx, request.body, Some(transaction), request.terms).await

@@ -182,19 +182,19 @@ pub(super) async fn block(cx: Cx<Server>, request: Block) -> Result<Json, ApiErr
     cx.act(Act::BlockRoom { room, blocked }, terms, |_| json!({ "block": blocked })).await
 }
 
-/// Whether a room is to be blocked.
+/// Whether to block a room.
 #[derive(Deserialize)]
 pub(super) struct BlockBody {
     block: bool,
 }
 
-/// Who is to administer a room.
+/// The user who becomes the admin of a room.
 #[derive(Deserialize)]
 pub(super) struct MakeAdminBody {
     user_id: Option<String>,
 }
 
-/// Who is to join a room.
+/// The user who joins a room.
 #[derive(Deserialize)]
 pub(super) struct JoinBody {
     user_id: String,

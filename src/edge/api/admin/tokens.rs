@@ -16,7 +16,7 @@ use crate::{
     ops::admin::{Act, Done, TokenSummary},
 };
 
-/// A token to make.
+/// A token to create.
 #[derive(Deserialize)]
 pub(super) struct NewToken {
     token: Option<String>,
@@ -26,7 +26,7 @@ pub(super) struct NewToken {
     label: Option<String>,
 }
 
-/// What is to be otherwise about a token: null takes a limit away.
+/// Changes to a token: null removes a limit.
 #[derive(Deserialize)]
 #[allow(clippy::option_option, reason = "missing, null, and a value")]
 pub(super) struct TokenChange {

@@ -32,8 +32,8 @@ endpoint! {
     { deactivated: Option<bool> = flag, wanted: Wanted = wanted }
 }
 
-/// An account as a tool wants it. Of what the tools can set elsewhere and nobody can here, it may
-/// have what is so already.
+/// An account in a tool's request. Settings that nobody can change here are accepted if they have
+/// that value already.
 #[derive(Deserialize)]
 #[allow(clippy::option_option, reason = "missing, null, and a value")]
 pub(super) struct UserBody {
@@ -58,19 +58,19 @@ struct Address {
     address: String,
 }
 
-/// Whether a user is to be an administrator.
+/// Whether to make a user an administrator.
 #[derive(Deserialize)]
 pub(super) struct AdminBody {
     admin: bool,
 }
 
-/// Whether a user is to be suspended.
+/// Whether to suspend a user.
 #[derive(Deserialize)]
 pub(super) struct SuspendBody {
     suspend: bool,
 }
 
-/// How an account is closed.
+/// How to deactivate an account.
 #[derive(Deserialize)]
 pub(super) struct DeactivateBody {
     erase: Option<bool>,
@@ -83,13 +83,13 @@ pub(super) struct PasswordBody {
     logout_devices: Option<bool>,
 }
 
-/// How long a login in another's name is good for.
+/// How long a login as another user is valid.
 #[derive(Deserialize)]
 pub(super) struct LoginBody {
     valid_until_ms: Option<u64>,
 }
 
-/// What a device is to be called.
+/// The new name of a device.
 #[derive(Deserialize)]
 pub(super) struct DeviceBody {
     display_name: Option<String>,
@@ -120,7 +120,7 @@ pub(super) async fn list_v3(cx: Cx<Server>, request: ListV3) -> Result<Json, Api
     page(&cx, request.wanted, request.deactivated)
 }
 
-/// Which users are listed, in which order. `deactivated` is read by each endpoint in its own way.
+/// The requested users, and their order. Each endpoint reads `deactivated` in its own way.
 pub(super) struct Wanted {
     page: PageOf,
     order: UserOrder,

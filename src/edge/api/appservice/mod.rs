@@ -1,4 +1,4 @@
-//! Application services: whom they act for, what they are asked, and third-party networks.
+//! Application services: the users that they act for, queries to them, and third-party networks.
 
 pub(crate) mod services;
 pub(crate) mod thirdparty;

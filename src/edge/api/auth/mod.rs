@@ -1,5 +1,5 @@
-//! Authentication: registering, logging in, sessions, user-interactive authentication, and who may
-//! call what.
+//! Authentication: registration, login, sessions, user-interactive authentication, and access
+//! rights.
 
 pub(crate) mod claim;
 pub(crate) mod credentials;

@@ -30,7 +30,7 @@ pub(super) struct New {
     data: String,
 }
 
-/// A text for the other device, from one that has read up to `sequence_token`.
+/// A text for the other device, by a device that has read up to `sequence_token`.
 #[derive(Deserialize)]
 pub(super) struct Write {
     sequence_token: String,
@@ -38,29 +38,29 @@ pub(super) struct Write {
 }
 
 endpoint! {
-    /// Whether the caller may begin a meeting.
+    /// Whether the caller may create a session.
     pub(super) struct Discover = GET "/_matrix/client/unstable/io.element.msc4388/rendezvous";
     for AccessTokenOptional;
     {}
 }
 
 endpoint! {
-    /// Begins a meeting.
+    /// Creates a session.
     pub(super) struct Create = POST "/_matrix/client/unstable/io.element.msc4388/rendezvous";
     for AccessTokenOptional;
     { body: New = parameters }
 }
 
 endpoint! {
-    /// Reads a meeting's text.
+    /// Reads the text of a session.
     pub(super) struct Get = GET "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}";
     for NoAccessToken;
     { id: String = path, headers: HeaderMap = headers }
 }
 
 endpoint! {
-    /// Writes a meeting's text. The proposal has transaction ids in the path by now; clients do
-    /// not, yet.
+    /// Writes the text of a session. The proposal now has transaction ids in the path; clients do
+    /// not use that yet.
     pub(super) struct Put = PUT
         "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}"
         "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}/{txn_id}";
@@ -69,14 +69,14 @@ endpoint! {
 }
 
 endpoint! {
-    /// Ends a meeting.
+    /// Ends a session.
     pub(super) struct Delete = DELETE "/_matrix/client/unstable/io.element.msc4388/rendezvous/{id}";
     for NoAccessToken;
     { id: String = path }
 }
 
 endpoint! {
-    /// As [`Create`], of the former version.
+    /// Like [`Create`], in the former version.
     pub(super) struct FormerCreate = POST
         "/_matrix/client/unstable/org.matrix.msc4108/rendezvous";
     for NoAccessToken;
@@ -85,7 +85,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// As [`Get`], of the former version.
+    /// Like [`Get`], in the former version.
     pub(super) struct FormerGet = GET
         "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
     for NoAccessToken;
@@ -93,7 +93,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// As [`Put`], of the former version.
+    /// Like [`Put`], in the former version.
     pub(super) struct FormerPut = PUT
         "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
     for NoAccessToken;
@@ -102,7 +102,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// As [`Delete`], of the former version.
+    /// Like [`Delete`], in the former version.
     pub(super) struct FormerDelete = DELETE
         "/_matrix/client/unstable/org.matrix.msc4108/rendezvous/{id}";
     for NoAccessToken;

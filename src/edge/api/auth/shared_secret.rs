@@ -40,7 +40,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// Makes an account.
+    /// Creates an account.
     pub(super) struct Register = POST "/_synapse/admin/v1/register";
     for NoAccessToken;
     { body: NewUser = json }
@@ -79,7 +79,7 @@ impl Nonces {
     }
 }
 
-/// Whom the tool wants to make.
+/// The account to create.
 #[derive(Deserialize)]
 pub(super) struct NewUser {
     nonce: String,

@@ -1,4 +1,4 @@
-//! Pages for browsers: their frame, and the page with which any browser can log in.
+//! Pages for browsers: their frame, and the login page.
 
 pub(crate) mod login_page;
 pub(crate) mod page;

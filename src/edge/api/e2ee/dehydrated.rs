@@ -37,14 +37,14 @@ pub(super) struct New {
     initial_device_display_name: Option<String>,
 }
 
-/// Where the last answer ended.
+/// The end of the last response.
 #[derive(Deserialize)]
 pub(super) struct From {
     next_batch: Option<String>,
 }
 
 endpoint! {
-    /// Puts a device in the place of the former one.
+    /// Replaces the previous device.
     pub(super) struct Put = PUT
         "/_matrix/client/unstable/org.matrix.msc3814.v1/dehydrated_device";
     for AccessToken;

@@ -1,4 +1,4 @@
-//! End-to-end encryption: keys, backups of room keys, messages to devices.
+//! End-to-end encryption: keys, key backups, to-device messages.
 
 pub(crate) mod dehydrated;
 pub(crate) mod device_keys;

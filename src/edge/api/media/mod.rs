@@ -1,4 +1,4 @@
-//! Files: uploads, downloads, thumbnails and previews of addresses.
+//! Files: uploads, downloads, thumbnails and URL previews.
 
 pub(crate) mod file;
 pub(crate) mod files;

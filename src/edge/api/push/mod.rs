@@ -1,4 +1,4 @@
-//! Push notifications: rules, pushers, and the page that ends mail about messages.
+//! Push notifications: rules, pushers, and the unsubscribe page.
 
 pub(crate) mod pushers;
 pub(crate) mod rules;

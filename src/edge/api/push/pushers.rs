@@ -28,7 +28,7 @@ use crate::{
 const MAIL_APP_ID: &str = "m.email";
 
 endpoint! {
-    /// Sets a pusher. ruma's type for this request cannot tell what is missing from what is wrong.
+    /// Sets a pusher. ruma's type for this request does not distinguish missing from wrong members.
     pub(super) struct Set = POST
         "/_matrix/client/r0/pushers/set"
         "/_matrix/client/v3/pushers/set";

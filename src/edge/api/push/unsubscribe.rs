@@ -33,7 +33,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// The page's form, or a program that shows mail.
+    /// The page's form, or a mail program.
     pub(super) struct Unsubscribe = POST "/_matrix/client/unstable/logcabin/unsubscribe";
     for NoAccessToken;
     body Body::Short(limits::FORM_BYTES);

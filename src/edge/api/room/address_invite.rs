@@ -38,14 +38,14 @@ use crate::{
 };
 
 endpoint! {
-    /// What identity servers call when an address is bound (server-server API, `PUT
+    /// A report of an identity server that an address was bound (server-server API, `PUT
     /// …/3pid/onbind`).
     pub(super) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
     for NoAccessToken;
     { body: Bound = json }
 }
 
-/// The user whom an address is bound to, and the invitations of the address.
+/// The user to whom an address was bound, and the invitations for the address.
 #[derive(Deserialize)]
 pub(super) struct Bound {
     mxid: OwnedUserId,

@@ -40,7 +40,7 @@ use crate::{
 };
 
 endpoint! {
-    /// Schedules an event by the endpoint of its own.
+    /// Schedules an event by the dedicated endpoint.
     pub(super) struct Put = PUT
         "/_matrix/client/unstable/org.matrix.msc4140/rooms/{room_id}/delayed_event/{event_type}/{txn_id}";
     for AccessToken;
@@ -52,7 +52,7 @@ endpoint! {
     }
 }
 
-/// What is scheduled, and when.
+/// The event to schedule, and its delay.
 #[derive(Deserialize)]
 pub(super) struct Content {
     delay: u64,
@@ -84,7 +84,7 @@ endpoint! {
     { delay_id: String = path, body: ActionBody = json }
 }
 
-/// What is to be done with a delayed event.
+/// The action on a delayed event.
 #[derive(Deserialize)]
 pub(super) struct ActionBody {
     #[serde(default)]

@@ -38,14 +38,14 @@ pub(super) async fn summary(
 }
 
 endpoint! {
-    /// The path that the summary had before it was specified, which clients still ask for first.
+    /// The path of the summary from before it was specified, which clients still try first.
     pub(super) struct EarlySummary = GET
         "/_matrix/client/unstable/im.nheko.summary/summary/{room_id_or_alias}";
     for AccessTokenOptional;
     { room_id_or_alias: OwnedRoomOrAliasId = path }
 }
 
-/// As [`summary`].
+/// Like [`summary`].
 pub(super) async fn early_summary(
     cx: Cx<Server, Option<Session>>,
     request: EarlySummary,

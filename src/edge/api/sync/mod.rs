@@ -1,4 +1,4 @@
-//! Synchronisation: `/sync`, sliding sync, what came before them, filters and presence.
+//! Synchronisation: `/sync`, sliding sync, the older endpoints, filters and presence.
 
 pub(crate) mod classic;
 pub(crate) mod filter;

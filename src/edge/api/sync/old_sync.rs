@@ -37,7 +37,7 @@ endpoint! {
     { query: Wanted = query }
 }
 
-/// How much of each room is wanted, and of which rooms.
+/// The requested part of each room, and the requested rooms.
 #[derive(Deserialize)]
 pub(super) struct Wanted {
     limit: Option<UInt>,
@@ -54,7 +54,7 @@ endpoint! {
     { room_id: OwnedRoomId = path, query: WantedOfRoom = query }
 }
 
-/// How much of the room is wanted.
+/// The requested part of the room.
 #[derive(Deserialize)]
 pub(super) struct WantedOfRoom {
     limit: Option<UInt>,
@@ -67,8 +67,7 @@ endpoint! {
     { query: EventsAfter = query }
 }
 
-/// After which token events are wanted, how long to wait for them in milliseconds, and of which
-/// room.
+/// The position after which events are requested, the timeout in milliseconds, and the room.
 #[derive(Deserialize)]
 pub(super) struct EventsAfter {
     from: Option<String>,
@@ -157,8 +156,7 @@ pub(super) async fn event(cx: Cx<Server>, request: Event) -> Result<Json, ApiErr
     json(&view.client_event(&room, &event, &EventForm::FULL)?)
 }
 
-/// The one parameter of a path.
-/// A room as one begins with it.
+/// The initial data of a room.
 #[derive(Serialize)]
 struct RoomInfo {
     room_id: OwnedRoomId,
