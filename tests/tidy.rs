@@ -17,7 +17,7 @@ const FOLDERS: [(&str, &str); 17] = [
     ("search", "the search index, which follows the log"),
     ("outside", "other services, and what the server sends them"),
     ("config", "the settings, with their documentation"),
-    ("snapshot", "projections on the disk"),
+    ("snapshot", "projections on disk"),
     ("media", "uploaded files and pictures"),
     (
         "engine",
@@ -26,9 +26,9 @@ const FOLDERS: [(&str, &str); 17] = [
     ("decide", "the rules: what a proposal becomes, or why it is refused"),
     ("read", "events as clients see them, rooms as of an offset, what is new, what notifies"),
     ("state", "projections of the log"),
-    ("log", "the records, in memory and on the disk, and their archive"),
-    ("record", "what a record is and says"),
-    ("base", "time, bounds, text, files and secrets: it knows nothing of the rest"),
+    ("log", "the records, in memory and on disk, and their archive"),
+    ("record", "commands, their versions and bytes"),
+    ("base", "time, limits, text, files and secrets"),
 ];
 
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.

@@ -530,8 +530,7 @@ async fn a_restore_to_an_earlier_moment_keeps_what_must_not_be_rewound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restore_without_the_end_of_the_log_hands_out_no_key_twice_and_updates_all_device_lists()
-{
+async fn a_restore_without_the_logs_end_reuses_no_key_and_updates_device_lists() {
     let mut server = TestServer::start().await;
     let (ann, bob) = (server.register("ann").await, server.register("bob").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
