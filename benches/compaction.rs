@@ -21,7 +21,7 @@ use logcabin::{
     erasure,
     log::{
         Batch, Log,
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
     },
     record::{Command, NewRecord, Offset, Origin, Stream},
 };

@@ -25,7 +25,7 @@ use logcabin::{
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
     },
     record::{Offset, Origin},
 };

@@ -27,7 +27,7 @@ use logcabin::{
     engine::{self, Engine},
     log::{
         Batch, Log,
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
     },
     record::{Command, NewRecord, Offset, Origin, Stream, command::RoomEvent},
     snapshot,

@@ -38,7 +38,7 @@ use logcabin::{
     log::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir, verify_archive},
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
         verify,
     },
     record::{

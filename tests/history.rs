@@ -30,7 +30,7 @@ use logcabin::{
         Log,
         archive::{ArchiveOptions, Archiver, archive_dir},
         memory::MemoryLog,
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
     },
     record::{
         Offset, Origin, Record, codec,

@@ -20,7 +20,7 @@ use logcabin::{
         archive::{
             ArchiveError, ArchiveOptions, ArchiveReader, Archiver, LAG, archive_dir, verify_archive,
         },
-        sled::{SledLog, SledOptions, log_dir},
+        store::{SledLog, SledOptions, log_dir},
         verify,
     },
     record::{Class, NewRecord, Offset, Origin, Stream, command::LogErase},

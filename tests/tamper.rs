@@ -21,7 +21,7 @@ use logcabin::{
         AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads,
         archive::{ArchiveOptions, ArchiveReader, Archiver, verify_archive},
         memory::MemoryLog,
-        sled::{OpenError, SledLog, SledOptions, log_dir},
+        store::{OpenError, SledLog, SledOptions, log_dir},
         verify,
     },
     record::{

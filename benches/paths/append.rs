@@ -20,7 +20,7 @@ use logcabin::{
     log::{
         Batch, Log, StreamHeads,
         archive::{ArchiveOptions, Archiver, archive_dir},
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
     },
     record::{Class, NewRecord, Origin, Stream},
 };

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use super::password::confirms;
 use crate::{
     config::{Config, ConfigError},
-    log::sled::OpenError,
+    log::store::OpenError,
     ops::{
         admin::{Act, Done, office},
         history::look::clean,
@@ -82,7 +82,7 @@ impl Common {
 
 /// What every act takes that changes something.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Deed {
+pub(super) struct ActOptions {
     /// Report what would happen and change nothing
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -95,7 +95,7 @@ pub(super) struct Deed {
     common: Common,
 }
 
-impl Deed {
+impl ActOptions {
     /// Does it, or says what would happen, and prints what came of it.
     pub(super) fn run(
         &self,
@@ -113,7 +113,7 @@ impl Deed {
         })
     }
 
-    /// As [`Deed::run`], for what cannot be undone: says what will happen, and asks whether it is
+    /// As [`ActOptions::run`], for what cannot be undone: says what will happen, and asks whether it is
     /// meant, unless that was said with `yes`.
     pub(super) fn run_if_meant(
         &self,

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use super::{
-    act::{Common, Deed},
+    act::{ActOptions, Common},
     columns,
 };
 use crate::{
@@ -71,7 +71,7 @@ pub(super) struct PurgeRoom {
     yes: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 /// Close an account permanently and erase the user's data
@@ -94,7 +94,7 @@ pub(super) struct EraseUser {
     yes: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -112,15 +112,15 @@ impl Erasure {
 
 impl PurgeRoom {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let Self { room, force, yes, deed } = self;
-        deed.run_if_meant(Act::PurgeRoom { room: room.clone(), force }, yes, &room, said)
+        let Self { room, force, yes, options } = self;
+        options.run_if_meant(Act::PurgeRoom { room: room.clone(), force }, yes, &room, said)
     }
 }
 
 impl EraseUser {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let Self { user, messages, yes, deed } = self;
-        deed.run_if_meant(Act::EraseUser { user: user.clone(), messages }, yes, &user, said)
+        let Self { user, messages, yes, options } = self;
+        options.run_if_meant(Act::EraseUser { user: user.clone(), messages }, yes, &user, said)
     }
 }
 

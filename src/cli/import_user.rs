@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use super::act::Common;
 use crate::{
-    log::sled::has_log,
+    log::store::has_log,
     ops::{
         admin::{Act, Done},
         export::{self, ImportedUser},

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use super::{
-    act::{Common, Deed},
+    act::{ActOptions, Common},
     columns,
 };
 use crate::{
@@ -99,7 +99,7 @@ struct Change {
     which: Which,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 /// Delete files permanently: from the store, with their addresses
@@ -113,7 +113,7 @@ struct Delete {
     yes: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -123,7 +123,7 @@ struct One {
     file: String,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -138,19 +138,19 @@ impl Media {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let quarantine = |change: Change, quarantined| {
             let of = change.which.of()?;
-            change.deed.run(Act::QuarantineMedia { of, quarantined }, said)
+            change.options.run(Act::QuarantineMedia { of, quarantined }, said)
         };
         let protect = |one: One, protected| {
-            one.deed.run(Act::ProtectMedia { media: one.file, protected }, said)
+            one.options.run(Act::ProtectMedia { media: one.file, protected }, said)
         };
         match self.command {
             Command::List(List { which, common }) => {
                 common.run(Act::ListMedia { of: which.of()? }, said)
             }
-            Command::Delete(Delete { which, yes, deed }) => {
+            Command::Delete(Delete { which, yes, options }) => {
                 let name = which.name();
                 let of = which.of()?;
-                deed.run_if_meant(Act::DeleteMedia { of }, yes, &name, said)
+                options.run_if_meant(Act::DeleteMedia { of }, yes, &name, said)
             }
             Command::Quarantine(change) => quarantine(change, true),
             Command::Unquarantine(change) => quarantine(change, false),

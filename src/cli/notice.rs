@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::act::Deed;
+use super::act::ActOptions;
 use crate::ops::admin::{Act, Done};
 
 /// Send a server notice to a user
@@ -20,12 +20,12 @@ pub(super) struct Notice {
     text: String,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 impl Notice {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        let Self { user, text, deed } = self;
+        let Self { user, text, options } = self;
         let act = Act::SendNotice {
             user,
             event_type: "m.room.message".to_owned(),
@@ -33,7 +33,7 @@ impl Notice {
             content: serde_json::json!({ "msgtype": "m.text", "body": text }),
             transaction: None,
         };
-        deed.run(act, |done| match done {
+        options.run(act, |done| match done {
             Done::NoticeSent { user_id, room_id, event_id } => {
                 format!("Told {user_id} in {room_id} ({event_id}).\n")
             }

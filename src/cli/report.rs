@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use super::act::{Common, Deed};
+use super::act::{ActOptions, Common};
 use crate::{
     ops::{
         admin::{Act, Done, ReportDetails, ReportSummary},
@@ -51,7 +51,7 @@ struct Remove {
     id: u64,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 impl Report {
@@ -61,8 +61,8 @@ impl Report {
             Command::Show(Show { id, common }) => {
                 common.run(Act::ShowReport { id: Offset::new(id) }, said)
             }
-            Command::Remove(Remove { id, deed }) => {
-                deed.run(Act::RemoveReport { id: Offset::new(id) }, said)
+            Command::Remove(Remove { id, options }) => {
+                options.run(Act::RemoveReport { id: Offset::new(id) }, said)
             }
         }
     }

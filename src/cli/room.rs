@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use super::{
-    act::{Common, Deed},
+    act::{ActOptions, Common},
     columns,
     erasure::PurgeRoom,
 };
@@ -88,7 +88,7 @@ struct Change {
     room: String,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 /// Shut a room down: all members leave
@@ -131,7 +131,7 @@ struct Shutdown {
     yes: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -145,7 +145,7 @@ struct OfUser {
     user: String,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -155,19 +155,19 @@ impl Room {
         match self.command {
             Command::List(list) => list.run(),
             Command::Show(Show { room, common }) => common.run(Act::ShowRoom { room }, said),
-            Command::Block(Change { room, deed }) => {
-                deed.run(Act::BlockRoom { room, blocked: true }, said)
+            Command::Block(Change { room, options }) => {
+                options.run(Act::BlockRoom { room, blocked: true }, said)
             }
-            Command::Unblock(Change { room, deed }) => {
-                deed.run(Act::BlockRoom { room, blocked: false }, said)
+            Command::Unblock(Change { room, options }) => {
+                options.run(Act::BlockRoom { room, blocked: false }, said)
             }
             Command::Shutdown(shutdown) => shutdown.run(),
             Command::Purge(purge) => purge.run(),
-            Command::MakeAdmin(OfUser { room, user, deed }) => {
-                deed.run(Act::MakeRoomAdmin { room, user }, said)
+            Command::MakeAdmin(OfUser { room, user, options }) => {
+                options.run(Act::MakeRoomAdmin { room, user }, said)
             }
-            Command::Join(OfUser { room, user, deed }) => {
-                deed.run(Act::JoinRoom { user, room }, said)
+            Command::Join(OfUser { room, user, options }) => {
+                options.run(Act::JoinRoom { user, room }, said)
             }
         }
     }
@@ -198,10 +198,10 @@ impl List {
 
 impl Shutdown {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { room, block, purge, new_room_by, new_room_name, message, yes, deed } = self;
+        let Self { room, block, purge, new_room_by, new_room_name, message, yes, options } = self;
         let new_room = new_room_by.map(|user| NewRoom { user, name: new_room_name, message });
         let act = Act::ShutDownRoom { room: room.clone(), block, new_room, purge, wait: true };
-        deed.run_if_meant(act, yes, &room, said)
+        options.run_if_meant(act, yes, &room, said)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, process::ExitCode};
 use ruma::OwnedDeviceId;
 
 use super::{
-    act::{Common, Deed},
+    act::{ActOptions, Common},
     columns,
     password::new_password,
 };
@@ -108,7 +108,7 @@ struct Create {
     no_password: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 /// Reset a password and log out all devices
@@ -125,7 +125,7 @@ struct ResetPassword {
     keep_devices: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -135,7 +135,7 @@ struct Change {
     user: String,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 /// Close an account permanently
@@ -157,7 +157,7 @@ struct Deactivate {
     yes: bool,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 /// Log out all devices of a user, or one
@@ -172,7 +172,7 @@ struct Logout {
     device: Option<OwnedDeviceId>,
 
     #[command(flatten)]
-    deed: Deed,
+    options: ActOptions,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -184,12 +184,12 @@ impl User {
             Command::Show(Show { user, common }) => common.run(Act::ShowUser { user }, said),
             Command::Create(create) => create.run(),
             Command::ResetPassword(reset) => {
-                let password = match reset.deed.dry_run {
+                let password = match reset.options.dry_run {
                     true => String::new().into(),
                     false => new_password(&reset.user)?,
                 };
                 let (user, keep_devices) = (reset.user, reset.keep_devices);
-                reset.deed.run(Act::ResetPassword { user, password, keep_devices }, |done| {
+                reset.options.run(Act::ResetPassword { user, password, keep_devices }, |done| {
                     match done {
                         Done::Changed { user_id, .. } => {
                             format!("{user_id} has a new password.\n")
@@ -210,9 +210,9 @@ impl User {
             Command::Unsuspend(change) => change.run("is not suspended", |act| act.2 = Some(false)),
             Command::Deactivate(deactivate) => deactivate.run(),
             Command::Erase(erase) => erase.run(),
-            Command::Logout(Logout { user, device, deed }) => {
+            Command::Logout(Logout { user, device, options }) => {
                 let devices = device.map(|device| vec![device]);
-                deed.run(Act::LogOut { user, devices }, said)
+                options.run(Act::LogOut { user, devices }, said)
             }
         }
     }
@@ -242,9 +242,10 @@ impl List {
 
 impl Create {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { user, admin, display_name, no_password, deed } = self;
-        let password = if no_password || deed.dry_run { None } else { Some(new_password(&user)?) };
-        deed.run(Act::CreateUser { user, password, display_name, admin }, said)
+        let Self { user, admin, display_name, no_password, options } = self;
+        let password =
+            if no_password || options.dry_run { None } else { Some(new_password(&user)?) };
+        options.run(Act::CreateUser { user, password, display_name, admin }, said)
     }
 }
 
@@ -253,12 +254,12 @@ type Status = (Option<bool>, Option<bool>, Option<bool>);
 
 impl Change {
     fn run(self, is: &str, set: impl FnOnce(&mut Status)) -> Result<ExitCode, Failure> {
-        let Self { user, deed } = self;
+        let Self { user, options } = self;
         let mut status = (None, None, None);
         set(&mut status);
         let (admin, locked, suspended) = status;
         let act = Act::SetStatus { user, admin, locked, suspended, reason: None };
-        deed.run(act, |done| match done {
+        options.run(act, |done| match done {
             Done::Changed { user_id, changed: true } => format!("{user_id} {is} now.\n"),
             Done::Changed { user_id, changed: false } => format!("{user_id} {is} already.\n"),
             other => said(other),
@@ -268,9 +269,9 @@ impl Change {
 
 impl Deactivate {
     fn run(self) -> Result<ExitCode, Failure> {
-        let Self { user, erase, yes, deed } = self;
+        let Self { user, erase, yes, options } = self;
         let act = Act::Deactivate { user: user.clone(), erase, reason: None };
-        deed.run_if_meant(act, yes, &user, said)
+        options.run_if_meant(act, yes, &user, said)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    log::sled::{self, OpenError, RepairError, Repaired},
+    log::store::{self, OpenError, RepairError, Repaired},
     ops::{
         history::{
             HistoryError, Look, Report,
@@ -95,7 +95,7 @@ impl Verify {
         data_dir: &Path,
         archive: &Path,
     ) -> Result<Result<Vec<Repaired>, RepairError>, HistoryError> {
-        match sled::repair(data_dir, archive) {
+        match store::repair(data_dir, archive) {
             Err(RepairError::Open(error @ (OpenError::InUse { .. } | OpenError::Importing(_)))) => {
                 Err(SourceError::Open(error).into())
             }

@@ -17,7 +17,7 @@ use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES,
     ReadError, StreamHeads,
     memory::MemoryLog,
-    sled::{SledLog, SledOptions},
+    store::{SledLog, SledOptions},
     verify,
 };
 use crate::{

@@ -21,7 +21,7 @@ pub(crate) mod contract;
 pub mod erase;
 pub mod format;
 pub mod memory;
-pub mod sled;
+pub mod store;
 mod tip_file;
 pub mod verify;
 pub mod volume;

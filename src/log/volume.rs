@@ -2,7 +2,7 @@
 //!
 //! A volume (`log_format.md`, "Volumes") is a sequence of blocks, each a zstd frame with some
 //! dozens of record frames in it, followed by an index. [`Writer`] writes one under another name
-//! and then renames it; a [`Volume`] reads one. To erase something from a volume, [`super::sled`]
+//! and then renames it; a [`Volume`] reads one. To erase something from a volume, [`super::store`]
 //! rewrites it.
 
 use std::{

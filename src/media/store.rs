@@ -27,7 +27,7 @@ use tokio::task::spawn_blocking;
 use super::download::{self, DownloadError};
 use crate::{
     base::{clock::random_letters, limits},
-    log::sled::free_bytes,
+    log::store::free_bytes,
     record::command::FileHash,
 };
 

@@ -26,7 +26,7 @@ use crate::{
     log::{
         Log, ReadError,
         archive::ArchiveError,
-        sled::{OpenError, SledLog},
+        store::{OpenError, SledLog},
     },
     ops::{
         admin::{self, office::Office},

@@ -31,7 +31,7 @@ use crate::{
     log::{
         Log,
         archive::{ArchiveOptions, Archiver},
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
     },
     ops::admin::office::Office,
     outside::{
@@ -48,7 +48,7 @@ use crate::{
     record::Offset,
     search::Search,
     service::{last_seen::LastSeen, passwords::Passwords, presence::Tracker, rendezvous::Meetings},
-    snapshot::{self, Begun},
+    snapshot::{self, StartedFrom},
 };
 
 /// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
@@ -116,7 +116,7 @@ pub(super) struct Core {
     pub(super) log: Arc<SledLog>,
     pub(super) archiver: Option<Archiver>,
     pub(super) engine: Arc<Engine>,
-    begun: Begun,
+    begun: StartedFrom,
 }
 
 impl Core {
@@ -263,7 +263,7 @@ async fn open_engine(
     config: &Config,
     quotas: Quotas,
     log: Arc<dyn Log>,
-) -> Result<(Engine, Begun), ServerError> {
+) -> Result<(Engine, StartedFrom), ServerError> {
     let began = Instant::now();
     let opened = {
         let (log, dir) = (Arc::clone(&log), snapshot::directory(&config.server.data_dir));

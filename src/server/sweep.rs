@@ -12,7 +12,7 @@ use crate::{
     base::{background::Pace, shutdown::Shutdown},
     decide::retention::SweepPolicy,
     engine::Engine,
-    log::sled::{Compacted, SledLog},
+    log::store::{Compacted, SledLog},
     record::{Command, Offset},
     service::erasure::{self, Swept},
 };

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tracing::{error, info, warn};
 
-use super::{Begun, Difference, Header, SnapshotError, differ::difference, list, read, write};
+use super::{
+    Difference, Header, SnapshotError, StartedFrom, differ::difference, list, read, write,
+};
 use crate::{
     base::{
         background::{self, Pace},
@@ -161,7 +163,7 @@ impl Keeper {
         dir: PathBuf,
         engine: Arc<Engine>,
         policy: Policy,
-        begun: Begun,
+        begun: StartedFrom,
         shutdown: Shutdown,
     ) -> Self {
         // The earlier status is only informative; nothing depends on it.
@@ -656,7 +658,7 @@ mod tests {
                 directory.path().to_owned(),
                 Arc::clone(&engine),
                 policy,
-                Begun { snapshot: None, provisional: vec!["names"] },
+                StartedFrom { snapshot: None, provisional: vec!["names"] },
                 Shutdown::when(std::future::pending()),
             );
             let status = keeper.scrub().await.unwrap();

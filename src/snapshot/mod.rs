@@ -113,7 +113,7 @@ impl Held {
 
 /// What the projections were started from.
 #[derive(Clone, Debug, Default)]
-pub struct Begun {
+pub struct StartedFrom {
     /// The header of the snapshot, if a usable one existed.
     pub snapshot: Option<Header>,
     /// The names of the projections that are provisional.
@@ -201,7 +201,7 @@ pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
 ///
 /// # Errors
 /// When the log cannot be replayed. Faults of snapshots are only logged.
-pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
+pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, StartedFrom), OpenError> {
     let snapshots = list(dir).unwrap_or_else(|error| {
         warn!(%error, "the snapshots cannot be read; the whole log is replayed");
         Vec::new()
@@ -211,9 +211,9 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, Begun), OpenError> {
     });
     let (state, begun) = match newest {
         Some(Held { state, header, provisional }) => {
-            (state, Begun { snapshot: Some(header), provisional })
+            (state, StartedFrom { snapshot: Some(header), provisional })
         }
-        None => (State::default(), Begun::default()),
+        None => (State::default(), StartedFrom::default()),
     };
     let (end, mut told) = (*log.durable().borrow(), Instant::now());
     replay_onto(&state, log, end, |_| {

@@ -5,7 +5,7 @@ use logcabin::{
     history::moment::Moment,
     log::{
         archive::{ArchiveOptions, Archiver},
-        sled::{SledLog, SledOptions},
+        store::{SledLog, SledOptions},
         verify,
     },
     record::{Epoch, Payload},

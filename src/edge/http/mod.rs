@@ -1,7 +1,7 @@
 //! The edge: the only code that knows HTTP.
 //!
 //! ```text
-//! accept loop, connections (serve, turn) → one warp filter → Edge: OPTIONS? → route (table)
+//! accept loop, connections (serve, exchange) → one warp filter → Edge: OPTIONS? → route (table)
 //!   → who calls (caller) → rate limit (throttle) → body → typed request (decode) → handler
 //!   → Reply or ApiError → CORS, compression
 //! ```
@@ -35,6 +35,7 @@ mod decode;
 mod edge;
 mod endpoint;
 mod error;
+mod exchange;
 mod incoming;
 mod objects;
 mod outgoing;
@@ -45,7 +46,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod throttle;
-mod turn;
 
 use std::{net::IpAddr, sync::Arc};
 

@@ -45,8 +45,8 @@ use warp::{Filter, Rejection, reply::Response};
 use super::{
     App, Edge,
     edge::Inbound,
+    exchange::{AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Line, RequestBody, ResponseBody, Rest},
     outgoing::{ByAddress, Place, Stall, Streams},
-    turn::{AGAIN, AGAIN_AND_CLOSE, Answer, Heard, Line, Rest, Told, Turn},
 };
 use crate::base::{limits, rate::household, shutdown::Shutdown};
 
@@ -127,7 +127,7 @@ struct Server {
     by_address: Option<Arc<ByAddress>>,
     response_timeout: Duration,
     /// What answers requests: warp.
-    answer: Box<dyn Fn(Request<Heard>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
+    answer: Box<dyn Fn(Request<RequestBody>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
     http1: http1::Builder,
     /// For those who speak HTTP/2, or have not said yet what they speak.
     either: auto::Builder<TokioExecutor>,
@@ -163,7 +163,7 @@ impl Server {
             .keep_alive_interval(limits::HTTP2_PING)
             .keep_alive_timeout(header_timeout);
         let warp = TowerToHyperService::new(warp::service(filter(Arc::clone(edge))));
-        let answer = move |request: Request<Heard>, peer| {
+        let answer = move |request: Request<RequestBody>, peer| {
             let answer = warp.call(Head::take_from(request, peer));
             let answer = answer.map(|answer| answer.unwrap_or_else(|never| match never {}));
             answer.boxed()
@@ -223,27 +223,30 @@ impl Connection {
     /// Serves HTTP/2, or whatever it turns out to be.
     async fn either(&self, stream: TcpStream) {
         let server = &self.server;
-        let heard = Arc::new(AtomicBool::new(false));
+        let request_read = Arc::new(AtomicBool::new(false));
         let streams = Arc::<Streams>::default();
         let service = {
-            let (server, heard, peer) = (Arc::clone(server), Arc::clone(&heard), self.peer);
+            let (server, request_read, peer) =
+                (Arc::clone(server), Arc::clone(&request_read), self.peer);
             let streams = Arc::clone(&streams);
             service_fn(move |request: Request<Incoming>| {
-                heard.store(true, Ordering::Relaxed);
+                request_read.store(true, Ordering::Relaxed);
                 let streams = Arc::clone(&streams);
-                let answer = (server.answer)(request.map(Heard::apart), peer);
-                answer.map(move |answer| Ok::<_, Infallible>(Told::of_stream(answer, &streams)))
+                let answer = (server.answer)(request.map(RequestBody::apart), peer);
+                answer.map(move |answer| {
+                    Ok::<_, Infallible>(ResponseBody::of_stream(answer, &streams))
+                })
             })
         };
-        // It is in no turn.
-        let turn = Arc::default();
-        let line = Line::new(Bytes::new(), stream, &turn, Stall::new(server.response_timeout));
+        // It is in no exchange.
+        let exchange = Arc::default();
+        let line = Line::new(Bytes::new(), stream, &exchange, Stall::new(server.response_timeout));
         let connection = server.either.serve_connection(line, service);
         let mut connection = pin!(connection.into_owned());
         // hyper's limit starts once it knows the protocol; this one is for those who never say.
         let mut silent = pin!(async {
             sleep(server.header_timeout).await;
-            if heard.load(Ordering::Relaxed) {
+            if request_read.load(Ordering::Relaxed) {
                 pending::<()>().await;
             }
         });
@@ -275,11 +278,11 @@ impl Connection {
         mut stream: TcpStream,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
     ) {
-        let turn = Arc::new(Turn::default());
+        let exchange = Arc::new(Exchange::default());
         // What hyper is to read before what comes.
         let mut again = Bytes::new();
         loop {
-            let rest = match self.awake(again, stream, &turn, stop.as_mut()).await {
+            let rest = match self.awake(again, stream, &exchange, stop.as_mut()).await {
                 Ok((rest, left, line)) => {
                     (again, stream) = (left, line);
                     rest
@@ -288,7 +291,7 @@ impl Connection {
                     if let Err(error) = result {
                         debug!(%error, "connection failed");
                     }
-                    if turn.has_heard_a_part() {
+                    if exchange.has_read_part() {
                         Box::pin(linger(stream)).await;
                     }
                     return;
@@ -296,7 +299,7 @@ impl Connection {
             };
             match rest {
                 Rest::ForAnswer => {
-                    if !self.answered(&stream, &turn).await {
+                    if !self.answered(&stream, &exchange).await {
                         return;
                     }
                     let is_last = self.server.shutdown.is_given();
@@ -308,7 +311,7 @@ impl Connection {
                     };
                 }
                 Rest::ForRequest => {
-                    turn.listens();
+                    exchange.listens();
                     if self.server.shutdown.is_given() {
                         return;
                     }
@@ -327,12 +330,15 @@ impl Connection {
         &self,
         again: Bytes,
         stream: TcpStream,
-        turn: &Arc<Turn>,
+        exchange: &Arc<Exchange>,
         mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
     ) -> Result<(Rest, Bytes, TcpStream), (hyper::Result<()>, TcpStream)> {
-        let service =
-            Asker { server: Arc::clone(&self.server), peer: self.peer, turn: Arc::clone(turn) };
-        let line = Line::new(again, stream, turn, Stall::new(self.server.response_timeout));
+        let service = Asker {
+            server: Arc::clone(&self.server),
+            peer: self.peer,
+            exchange: Arc::clone(exchange),
+        };
+        let line = Line::new(again, stream, exchange, Stall::new(self.server.response_timeout));
         let awake = Awake::new(&self.server.awake);
         // Boxed, so that a connection is small while there is none.
         let mut hyper = Box::new(self.server.http1.serve_connection(line, service));
@@ -343,7 +349,7 @@ impl Connection {
                 if let Poll::Ready(result) = Pin::new(&mut *hyper).poll(cx) {
                     return Poll::Ready(Err(result));
                 }
-                let rest = turn.rest();
+                let rest = exchange.rest();
                 if rest != resting {
                     grace.set(rest.map(|_| sleep(awake.rest_after())));
                     resting = rest;
@@ -385,12 +391,12 @@ impl Connection {
     }
 
     /// Waits for the answer to the request. Says whether somebody is there to read it.
-    async fn answered(&self, stream: &TcpStream, turn: &Turn) -> bool {
+    async fn answered(&self, stream: &TcpStream, exchange: &Exchange) -> bool {
         let mut byte = [0];
-        let mut answered = pin!(poll_fn(|cx| turn.poll_answered(cx)));
+        let mut answered = pin!(poll_fn(|cx| exchange.poll_answered(cx)));
         tokio::select! {
             () = &mut answered => return true,
-            // The client says more, ahead of its turn, or has gone away.
+            // The client says more, ahead of its exchange, or has gone away.
             said = stream.peek(&mut byte) => if !matches!(said, Ok(1)) {
                 return false;
             },
@@ -440,20 +446,20 @@ impl Drop for Awake<'_> {
 struct Asker {
     server: Arc<Server>,
     peer: IpAddr,
-    turn: Arc<Turn>,
+    exchange: Arc<Exchange>,
 }
 
 impl Service<Request<Incoming>> for Asker {
-    type Response = http::Response<Told>;
+    type Response = http::Response<ResponseBody>;
     type Error = Infallible;
     type Future = Answer;
 
     fn call(&self, request: Request<Incoming>) -> Answer {
-        if !self.turn.is_answered() {
-            let request = self.turn.hears(request);
-            self.turn.asked((self.server.answer)(request, self.peer));
+        if !self.exchange.is_answered() {
+            let request = self.exchange.begins(request);
+            self.exchange.asked((self.server.answer)(request, self.peer));
         }
-        Answer(Arc::clone(&self.turn))
+        Answer(Arc::clone(&self.exchange))
     }
 }
 
@@ -463,7 +469,7 @@ impl Service<Request<Incoming>> for Asker {
 struct Head(Arc<Mutex<Option<(Uri, HeaderMap)>>>, IpAddr);
 
 impl Head {
-    fn take_from(request: Request<Heard>, peer: IpAddr) -> Request<Heard> {
+    fn take_from(request: Request<RequestBody>, peer: IpAddr) -> Request<RequestBody> {
         let (parts, body) = request.into_parts();
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;

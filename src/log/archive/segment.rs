@@ -16,7 +16,7 @@ use super::{ArchiveError, ArchiveOptions};
 use crate::{
     log::{
         Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError,
-        sled::{self as sled_log, OpenError},
+        store::{self, OpenError},
         verify::Checker,
     },
     record::{
@@ -65,7 +65,7 @@ impl Writer {
         synced: Option<&(PathBuf, u64)>,
     ) -> Result<Self, ArchiveError> {
         let dir = &options.dir;
-        sled_log::make_private_dir(dir).map_err(|error| match error {
+        store::make_private_dir(dir).map_err(|error| match error {
             OpenError::Io { path, source } => ArchiveError::Io { path, source },
             other => ArchiveError::Io { path: dir.clone(), source: io::Error::other(other) },
         })?;

@@ -22,7 +22,7 @@ use crate::{
         Appending, Batch, Follower, Log, ReadError, StreamHeads,
         contract::{batch, erasure, event, one, passing, payload, start},
         memory::MemoryLog,
-        sled::{SledLog, SledOptions, log_dir},
+        store::{SledLog, SledOptions, log_dir},
     },
     record::{Offset, Record},
 };

@@ -30,7 +30,7 @@ use crate::{
     engine::{self, Engine, Rejected},
     log::{
         Log, ReadError,
-        sled::{OpenError, SledLog, SledOptions, has_log},
+        store::{OpenError, SledLog, SledOptions, has_log},
     },
     ops::{
         export::{self, Belongings},
@@ -53,7 +53,7 @@ use crate::{
             policy::{self, Unfit},
         },
     },
-    snapshot::{self, Begun},
+    snapshot::{self, StartedFrom},
     state::{Account, Membership, RegistrationToken},
 };
 
@@ -621,7 +621,7 @@ async fn on_log(
     let snapshots = snapshot::directory(&config.server.data_dir);
     let (state, begun) = match act {
         // What is in question is not begun with.
-        Act::CompareSnapshots => (engine::replay(&*log, |_, _| {})?.0, Begun::default()),
+        Act::CompareSnapshots => (engine::replay(&*log, |_, _| {})?.0, StartedFrom::default()),
         _ => snapshot::recall(&snapshots, &*log)?,
     };
     let name = state.server().map(|server| server.server_name.clone()).unwrap_or_default();

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     base::disk,
-    log::sled::make_private_dir,
+    log::store::make_private_dir,
     media::store,
     record::{
         Offset,

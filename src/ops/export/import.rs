@@ -16,7 +16,7 @@ use crate::{
     log::{
         VerifyError,
         erase::{self, Audit, Targets},
-        sled::{self as sled_log, DEFAULT_CACHE_BYTES, OpenError, Store, importing_dir},
+        store::{self, DEFAULT_CACHE_BYTES, OpenError, Store, importing_dir},
         verify::Checker,
     },
     ops::{
@@ -163,18 +163,18 @@ pub fn import_server(
     let export = Export { src, manifest: &manifest };
     let checked = export.check()?;
 
-    let lock = sled_log::lock_data_dir(data_dir)?;
+    let lock = store::lock_data_dir(data_dir)?;
     must_be_free(data_dir)?;
     let partial = importing_dir(data_dir);
     if partial.exists() {
         fs::remove_dir_all(&partial).map_err(at(&partial))?;
     }
     // From here on a server does not start in the directory, until the log is there.
-    sled_log::make_private_dir(&partial)?;
+    store::make_private_dir(&partial)?;
     let files = export.copy_media(data_dir)?;
     let new_epoch = new_epoch || manifest.running;
     let (state, imported) = export.write(&partial, checked, files, new_epoch)?;
-    let log = sled_log::log_dir(data_dir);
+    let log = store::log_dir(data_dir);
     fs::rename(&partial, &log).map_err(at(&log))?;
     File::open(data_dir).and_then(|dir| dir.sync_all()).map_err(at(data_dir))?;
     // For `verify`; nothing depends on it.

@@ -13,7 +13,7 @@ use crate::{
         ReadError, VerifyError,
         archive::{ArchiveError, ArchiveReader, archive_dir},
         erase::Audit,
-        sled::{OpenError, RepairError, Repaired},
+        store::{OpenError, RepairError, Repaired},
         verify::{Checker, Fault},
     },
     media::store,

@@ -182,7 +182,7 @@ fn on_disk(data_dir: &Path) -> Vec<Part> {
     let media = store::directory(data_dir);
     let thumbnails = tree(&media.join("thumbnails"));
     let parts = [
-        ("log", tree(&crate::log::sled::log_dir(data_dir))),
+        ("log", tree(&crate::log::store::log_dir(data_dir))),
         ("archive", tree(&crate::log::archive::archive_dir(data_dir))),
         ("media", tree(&media).saturating_sub(thumbnails)),
         ("thumbnails", thumbnails),

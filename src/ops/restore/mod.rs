@@ -41,9 +41,7 @@ use crate::{
     log::{
         Log, ReadError, VerifyError,
         erase::{Targets, erasure},
-        sled::{
-            self as sled_log, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store,
-        },
+        store::{self, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store},
         verify::Checker,
     },
     ops::{
@@ -253,7 +251,7 @@ impl Origins {
         };
         let manifests = Manifest::list(place)?;
         if manifests.is_empty() {
-            let is_log = sled_log::has_log(place);
+            let is_log = store::has_log(place);
             let same = |a: &Path, b: &Path| {
                 a.canonicalize().ok().is_some_and(|a| b.canonicalize().is_ok_and(|b| a == b))
             };
@@ -362,11 +360,11 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     // In place, the source takes the lock.
     let mut lock = None;
     if !in_place && !request.dry_run {
-        lock = Some(sled_log::lock_data_dir(data_dir)?);
+        lock = Some(store::lock_data_dir(data_dir)?);
         place::tidy(data_dir)?;
         place::must_be_empty(data_dir)?;
     } else if in_place && !request.dry_run {
-        let tidying = sled_log::lock_data_dir(data_dir)?;
+        let tidying = store::lock_data_dir(data_dir)?;
         place::tidy(data_dir)?;
         drop(tidying);
     }
@@ -376,8 +374,8 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     let store = if request.dry_run {
         None
     } else {
-        let log = sled_log::log_dir(&aside);
-        sled_log::make_private_dir(&log)?;
+        let log = store::log_dir(&aside);
+        store::make_private_dir(&log)?;
         Some(Store::open(&log, DEFAULT_CACHE_BYTES)?)
     };
     let made = Making::make(request, &origins, &survey, store.as_ref(), now_ms)?;
@@ -396,7 +394,7 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     drop(origins);
     let _lock = match lock {
         Some(lock) => lock,
-        None => sled_log::lock_data_dir(data_dir)?,
+        None => store::lock_data_dir(data_dir)?,
     };
     place::take(request, in_place.then_some(survey.read), &mut restored)?;
     Ok(restored)
@@ -629,7 +627,7 @@ async fn go_on(
     log.close();
     drop(log);
     // They were never in it.
-    let made = AtRest::open(&sled_log::log_dir(aside))?;
+    let made = AtRest::open(&store::log_dir(aside))?;
     made.note_compacted(end).map_err(WriteError::from)?;
     Ok(end)
 }

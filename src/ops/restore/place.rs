@@ -15,8 +15,8 @@ use std::{
 use super::{From, Request, RestoreError, Restored};
 use crate::{
     base::disk,
-    log::sled::{self as sled_log, AtRest},
-    media::store,
+    log::store::{self, AtRest},
+    media::store as files,
     ops::source::{Source, SourceError},
     record::{Chain, Epoch, Offset, Record, command::FileHash},
     snapshot,
@@ -33,7 +33,7 @@ pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
     remove(&aside(data_dir))?;
     // What earlier versions left behind.
     remove(&data_dir.join("log.restoring"))?;
-    let (log, ready) = (sled_log::log_dir(data_dir), sled_log::ready_dir(data_dir));
+    let (log, ready) = (store::log_dir(data_dir), store::ready_dir(data_dir));
     if !ready.exists() {
         return Ok(());
     }
@@ -54,7 +54,7 @@ fn epoch(log: &Path) -> Result<Option<Epoch>, RestoreError> {
 
 /// Refuses a directory with a log that a restore would destroy.
 pub(super) fn must_be_empty(data_dir: &Path) -> Result<(), RestoreError> {
-    let log = sled_log::log_dir(data_dir);
+    let log = store::log_dir(data_dir);
     if !log.exists() {
         return Ok(());
     }
@@ -75,18 +75,18 @@ pub(super) fn copy_files(
     data_dir: &Path,
     restored: &mut Restored,
 ) -> Result<(), RestoreError> {
-    let root = store::directory(data_dir);
+    let root = files::directory(data_dir);
     let incoming = root.join("incoming");
     if from.is_some() && !named.is_empty() {
-        sled_log::make_private_dir(&root)?;
-        sled_log::make_private_dir(&incoming)?;
+        store::make_private_dir(&root)?;
+        store::make_private_dir(&incoming)?;
     }
     for hash in named {
-        let to = store::place(&root, hash);
+        let to = files::place(&root, hash);
         if to.is_file() {
             continue;
         }
-        let source = from.map(|from| store::place(from, hash)).filter(|path| path.is_file());
+        let source = from.map(|from| files::place(from, hash)).filter(|path| path.is_file());
         let Some(source) = source else {
             restored.missing_files += 1;
             continue;
@@ -111,9 +111,9 @@ pub(super) fn take(
     restored: &mut Restored,
 ) -> Result<(), RestoreError> {
     let data_dir = &request.data_dir;
-    let (log, aside) = (sled_log::log_dir(data_dir), aside(data_dir));
-    let ready = sled_log::ready_dir(data_dir);
-    let new = sled_log::log_dir(&aside);
+    let (log, aside) = (store::log_dir(data_dir), aside(data_dir));
+    let ready = store::ready_dir(data_dir);
+    let new = store::log_dir(&aside);
     let mut before = None;
     if let Some(end) = end {
         let last = AtRest::open(&log)?.last().map_err(RestoreError::Read)?;
@@ -123,7 +123,7 @@ pub(super) fn take(
         before = last.map(|last| last.header.epoch);
     }
     // An import that was cut short is not gone on with: here is a log.
-    remove(&sled_log::importing_dir(data_dir))?;
+    remove(&store::importing_dir(data_dir))?;
     // What is computed from the log is computed anew.
     remove(&snapshot::directory(data_dir))?;
     remove(&data_dir.join("search"))?;
@@ -139,7 +139,7 @@ pub(super) fn take(
     if request.from == From::InPlace {
         remove(&ready)?;
         rename(&new, &ready)?;
-        let swapped = disk::exchange(&log, &ready, &sled_log::swapping_dir(data_dir));
+        let swapped = disk::exchange(&log, &ready, &store::swapping_dir(data_dir));
         swapped.map_err(RestoreError::io(&log))?;
         restored.kept_log = Some(keep(&ready, &log, before.unwrap_or_default())?);
     } else {

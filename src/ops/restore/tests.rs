@@ -7,7 +7,7 @@ use crate::log::{
     Batch,
     archive::{ArchiveOptions, ArchiveReader, Archiver, DEFAULT_SEGMENT_BYTES, archive_dir},
     contract::{batch, erasure, event, one, passing, payload, record, start},
-    sled::log_dir,
+    store::log_dir,
     verify,
 };
 use crate::record::codec;

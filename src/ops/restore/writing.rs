@@ -10,7 +10,7 @@ use ::sled::Batch;
 use crate::{
     log::{
         erase::{Targets, remainder},
-        sled::{self as sled_log, Store, StoreError},
+        store::{self, Store, StoreError},
     },
     record::{
         Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
@@ -122,7 +122,7 @@ impl<'a> OfflineWriter<'a> {
         self.state.apply(record)?;
         let Some(store) = self.store else { return Ok(()) };
         self.bytes += frame.len();
-        self.writes.insert(&sled_log::key(record.offset()), frame);
+        self.writes.insert(&store::key(record.offset()), frame);
         // Whole batches alone: what is there is a log at any moment.
         if self.bytes >= PIECE_BYTES && record.header.batch_remaining == 0 {
             self.bytes = 0;

@@ -12,7 +12,7 @@ use crate::{
     log::{
         Log, ReadError,
         archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
-        sled::{OpenError, Shadow, SledLog, SledOptions, has_log},
+        store::{OpenError, Shadow, SledLog, SledOptions, has_log},
     },
     ops::socket::{Client, SocketError, socket_path},
     record::{Offset, Record},

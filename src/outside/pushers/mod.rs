@@ -360,13 +360,13 @@ impl Pushers {
             }
             let told = AssertUnwindSafe(self.tell(&pusher, item)).catch_unwind().await;
             let reason = match told {
-                Ok(Told::Arrived) => {
+                Ok(Notified::Arrived) => {
                     retry = Retry::default();
                     continue;
                 }
-                Ok(Told::Needless) => continue,
-                Ok(Told::Stopping) => return,
-                Ok(Told::Failed(reason)) => reason,
+                Ok(Notified::Needless) => continue,
+                Ok(Notified::Stopping) => return,
+                Ok(Notified::Failed(reason)) => reason,
                 Err(_) => {
                     error!(record = %item.offset, "notifying a push gateway panicked");
                     self.done(since, item);
@@ -407,39 +407,39 @@ impl Pushers {
 
     /// Tells of `item` when it is its turn. What was told is done before the turn is over, so that
     /// whoever waits for the turns of all to be over knows of it.
-    async fn tell(&self, pusher: &Pusher, item: Item) -> Told {
+    async fn tell(&self, pusher: &Pusher, item: Item) -> Notified {
         let url = pusher.body.data.get("url").and_then(serde_json::Value::as_str);
         let Some(url) = url.and_then(|url| url.parse::<Url>().ok()) else {
             self.done(pusher.since, item);
-            return Told::Needless;
+            return Notified::Needless;
         };
         let gateway = self.gateway(&url);
         // Neither is ever closed.
-        let Ok(_turn) = gateway.acquire().await else { return Told::Stopping };
-        let Ok(_turn) = self.at_once.acquire().await else { return Told::Stopping };
+        let Ok(_turn) = gateway.acquire().await else { return Notified::Stopping };
+        let Ok(_turn) = self.at_once.acquire().await else { return Notified::Stopping };
         if self.shutdown.is_given() {
-            return Told::Stopping;
+            return Notified::Stopping;
         }
         let told = self.ask(pusher, item, url).await;
-        if matches!(told, Told::Arrived | Told::Needless) {
+        if matches!(told, Notified::Arrived | Notified::Needless) {
             self.done(pusher.since, item);
         }
         told
     }
 
-    async fn ask(&self, pusher: &Pusher, item: Item, url: Url) -> Told {
+    async fn ask(&self, pusher: &Pusher, item: Item, url: Url) -> Notified {
         let (body, unread) = match at_length(|| self.body(pusher, item)) {
             Ok(Some(body)) => body,
-            Ok(None) => return Told::Needless,
-            Err(error) => return Told::Failed(error.to_string()),
+            Ok(None) => return Notified::Needless,
+            Err(error) => return Notified::Failed(error.to_string()),
         };
         let ask = Ask::new(Method::POST, url).json(&body);
         let answer = match self.outbound.ask(ask).await {
             Ok(answer) => answer,
-            Err(error) => return Told::Failed(error.to_string()),
+            Err(error) => return Notified::Failed(error.to_string()),
         };
         if !answer.status.is_success() {
-            return Told::Failed(format!("it answers {}", answer.status));
+            return Notified::Failed(format!("it answers {}", answer.status));
         }
         self.queues.lock().set_unread(pusher.since, unread);
         #[derive(Deserialize)]
@@ -452,10 +452,10 @@ impl Pushers {
             let (user_id, ids) = (pusher.body.user_id.clone(), pusher.body.ids.clone());
             let remove = RemovePusher { user_id, ids, because: PusherEnd::Rejected };
             if let Err(error) = self.engine.propose(Origin::server(), remove).await {
-                return Told::Failed(error.to_string());
+                return Notified::Failed(error.to_string());
             }
         }
-        Told::Arrived
+        Notified::Arrived
     }
 
     /// Whose turn it is at a gateway.
@@ -568,7 +568,7 @@ impl Follower {
 }
 
 /// What came of telling.
-enum Told {
+enum Notified {
     Arrived,
     /// There is no need to tell it any more.
     Needless,

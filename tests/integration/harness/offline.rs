@@ -7,7 +7,7 @@ use logcabin::clock::Clock;
 use logcabin::decide::Proposal;
 use logcabin::engine::{Engine, Options};
 use logcabin::log::Log;
-use logcabin::log::sled::{SledLog, SledOptions};
+use logcabin::log::store::{SledLog, SledOptions};
 use logcabin::record::{Offset, Origin};
 use logcabin::{history::words, record::mask};
 

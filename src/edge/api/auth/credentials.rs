@@ -21,7 +21,7 @@ pub(crate) struct NewTokens {
 }
 
 /// The tokens in a client's response.
-pub(super) struct Told {
+pub(super) struct IssuedTokens {
     pub(super) access: String,
     pub(super) refresh: Option<String>,
     pub(super) expires_in: Option<Duration>,
@@ -71,7 +71,7 @@ impl NewTokens {
     }
 
     /// The tokens for the client's response, once they are valid.
-    pub(super) fn told(self, app: &Server) -> Told {
+    pub(super) fn told(self, app: &Server) -> IssuedTokens {
         let Self { access, refresh, made_ms, expires_ms } = self;
         let found = app.engine.state().accounts.access_token(&token::hash(&access));
         let token = |kind: Kind, secret: String| match &found {
@@ -79,7 +79,7 @@ impl NewTokens {
             // The device logged in again meanwhile.
             None => secret,
         };
-        Told {
+        IssuedTokens {
             access: token(Kind::Access, access),
             refresh: refresh.map(|secret| token(Kind::Refresh, secret)),
             expires_in: expires_ms.map(|at| Duration::from_millis(at.saturating_sub(made_ms))),

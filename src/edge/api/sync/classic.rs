@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A parsed sync request. Most syncs wait, and while waiting they hold only this.
-struct Begun {
+struct Prepared {
     cx: Cx<Server>,
     wanted: Request,
     timeout: Option<Duration>,
@@ -31,10 +31,10 @@ pub(super) fn sync(
     cx: Cx<Server>,
     request: sync_events::Request,
 ) -> impl Future<Output = Result<Json, ApiError>> + Send {
-    let begun = begin(cx, request).map(Box::new);
+    let prepared = prepare(cx, request).map(Box::new);
     async move {
-        let begun = begun?;
-        let Begun { cx, wanted, timeout, .. } = &*begun;
+        let prepared = prepared?;
+        let Prepared { cx, wanted, timeout, .. } = &*prepared;
         let at_once = wanted.since.is_none() || wanted.full_state;
         let look = |cx: &Cx<Server>, effort| {
             let mut view = cx.view();
@@ -55,7 +55,7 @@ pub(super) fn sync(
     }
 }
 
-fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, ApiError> {
+fn prepare(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Prepared, ApiError> {
     let said = presence::said(&request.set_presence)?;
     let (since, came_from) = match request.since.as_deref() {
         // Some clients send an empty `since` instead of none.
@@ -79,7 +79,7 @@ fn begin(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Begun, Api
     }
     cx.forget_request();
     let syncing = presence::Syncing::begin(&cx, said);
-    Ok(Begun { cx, wanted, timeout: request.timeout, _syncing: syncing })
+    Ok(Prepared { cx, wanted, timeout: request.timeout, _syncing: syncing })
 }
 
 /// Why an attempt has no result.
@@ -168,8 +168,8 @@ mod tests {
         fn size_of_future<A, B, F>(_: impl Fn(A, B) -> F) -> usize {
             size_of::<F>()
         }
-        let (future, begun) = (size_of_future(sync), size_of::<Begun>());
+        let (future, prepared) = (size_of_future(sync), size_of::<Prepared>());
         assert!(future <= 1024, "the future: {future} bytes");
-        assert!(begun <= 1024, "what it was asked for: {begun} bytes");
+        assert!(prepared <= 1024, "what it was asked for: {prepared} bytes");
     }
 }

@@ -302,7 +302,7 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
     struct Response {
         start: String,
         end: String,
-        chunk: Vec<Told>,
+        chunk: Vec<Entry>,
     }
     let EventsAfter { from, timeout, room_id } = request.query;
     let head = cx.app.engine.head();
@@ -348,7 +348,7 @@ pub(super) async fn events(cx: Cx<Server>, request: Events) -> Result<Json, ApiE
 /// An event in a response.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Told {
+enum Entry {
     /// An event of a room's timeline.
     OfTimeline(ClientEvent),
     /// Presence, typing, receipts, account data.
@@ -357,7 +357,7 @@ enum Told {
 
 /// New events for the caller.
 struct News {
-    chunk: Vec<Told>,
+    chunk: Vec<Entry>,
     /// The position up to which was searched.
     end: Offset,
 }
@@ -403,9 +403,10 @@ impl News {
             found.truncate(limit);
             end = found.last().map_or(end, |(last, _)| last.offset);
         }
-        let mut chunk: Vec<_> = found.into_iter().map(|(_, form)| Told::OfTimeline(form)).collect();
+        let mut chunk: Vec<_> =
+            found.into_iter().map(|(_, form)| Entry::OfTimeline(form)).collect();
         if only.is_none() && view.at() > after {
-            chunk.extend(passing(cx, view, after)?.into_iter().map(Told::Passing));
+            chunk.extend(passing(cx, view, after)?.into_iter().map(Entry::Passing));
         }
         Ok(Self { chunk, end })
     }

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 
 use super::{
-    OpenError, ReadError, Store, StoreError, aside, decode, free_bytes, key, remove_dir,
-    store::{self, fenced},
+    OpenError, ReadError, Store, StoreError, aside,
+    database::{self, fenced},
+    decode, free_bytes, key, remove_dir,
 };
 use crate::{
     base::disk,
@@ -444,7 +445,7 @@ impl Cursor {
             let next = fenced("reading", || self.values.next().transpose())?;
             self.ended = next.is_none();
             self.head = match next {
-                Some((key, frame)) => Some((store::offset(&key)?, frame)),
+                Some((key, frame)) => Some((database::offset(&key)?, frame)),
                 None => None,
             };
         }

@@ -19,7 +19,7 @@ use crate::{
     log::{
         ReadError,
         archive::{Erased, Spare, SpareError, Wanted},
-        sled::DEFAULT_CACHE_BYTES,
+        store::DEFAULT_CACHE_BYTES,
         tip_file,
         verify::{Checker, VerifyError},
         volume::{EXTENSION, Volume, VolumeError, Writer},

@@ -29,11 +29,11 @@
 mod aside;
 mod committer;
 mod data_dir;
+mod database;
 mod layers;
 mod repair;
 mod seal;
 mod shadow;
-mod store;
 #[cfg(test)]
 mod tests;
 
@@ -74,11 +74,11 @@ pub use data_dir::log_dir;
 pub(crate) use data_dir::{
     free_bytes, has_log, importing_dir, lock_data_dir, make_private_dir, ready_dir, swapping_dir,
 };
+pub(crate) use database::{Store, StoreError, key};
 use layers::Layers;
 pub use repair::{RepairError, Repaired, repair};
 use seal::Sealer;
 pub(crate) use shadow::Shadow;
-pub(crate) use store::{Store, StoreError, key};
 
 /// How a [`SledLog`] is opened.
 #[derive(Clone, Debug)]

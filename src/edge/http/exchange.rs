@@ -4,7 +4,7 @@
 //! hyper holds some 20 KiB for each connection: a buffer to read into, one to write from, which
 //! stays as large as the largest response was, and what it knows of both. Almost all connections
 //! wait almost always, for a request or, in a long poll, for the answer. So the future that answers
-//! is kept in a [`Turn`] beside hyper; when hyper has read and written all that there is, it is
+//! is kept in a [`Exchange`] beside hyper; when hyper has read and written all that there is, it is
 //! dropped, and made again when the client says something, or the answer is there. Then it is first
 //! given [`AGAIN`] to read, and asks for the answer to that: what it is given is the answer to the
 //! request that it had read before.
@@ -41,7 +41,7 @@ pub(super) const AGAIN_AND_CLOSE: &[u8] = b"GET / HTTP/1.1\r\nConnection: close\
 
 /// How far a connection is with its current request. Shared by all that sees a part of that.
 #[derive(Default)]
-pub(super) struct Turn(Mutex<State>);
+pub(super) struct Exchange(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -49,7 +49,7 @@ struct State {
     /// Whether the request can be answered by another hyper than the one that read it.
     can_be_put_aside: bool,
     /// Whether the request was read to its end.
-    heard: bool,
+    request_read: bool,
     /// Whether what there was to write since then is not known to have left hyper.
     unwritten: bool,
 }
@@ -78,18 +78,18 @@ pub(super) enum Rest {
     ForAnswer,
 }
 
-impl Turn {
+impl Exchange {
     /// A request has come: `answer` is the future of its answer.
     pub(super) fn asked(&self, answer: BoxFuture<'static, Response>) {
         self.0.lock().stage = Stage::Asked(Some(answer));
     }
 
     /// Takes note of the head of a request, and gives its body.
-    pub(super) fn hears(self: &Arc<Self>, request: Request<Incoming>) -> Request<Heard> {
+    pub(super) fn begins(self: &Arc<Self>, request: Request<Incoming>) -> Request<RequestBody> {
         let mut state = self.0.lock();
         state.can_be_put_aside = can_be_put_aside(&request);
-        state.heard = request.body().is_end_stream();
-        request.map(|body| Heard { body, turn: Arc::downgrade(self) })
+        state.request_read = request.body().is_end_stream();
+        request.map(|body| RequestBody { body, exchange: Arc::downgrade(self) })
     }
 
     /// Whether what hyper asks for is the answer to a request that was put aside.
@@ -98,9 +98,9 @@ impl Turn {
     }
 
     /// Whether there is a request that was not read to its end.
-    pub(super) fn has_heard_a_part(&self) -> bool {
+    pub(super) fn has_read_part(&self) -> bool {
         let state = self.0.lock();
-        !state.heard && !matches!(state.stage, Stage::Listening)
+        !state.request_read && !matches!(state.stage, Stage::Listening)
     }
 
     /// To be looked at when hyper has done what it could: whether it can be dropped.
@@ -108,7 +108,7 @@ impl Turn {
         let state = self.0.lock();
         match state.stage {
             // What is left of a request that was refused early is not to be taken for the next.
-            _ if state.unwritten || !state.heard => None,
+            _ if state.unwritten || !state.request_read => None,
             Stage::Over => Some(Rest::ForRequest),
             Stage::Asked(_) if state.can_be_put_aside => Some(Rest::ForAnswer),
             _ => None,
@@ -168,15 +168,15 @@ impl<B> HasBody for http::Response<B> {
 }
 
 /// The answer, as hyper waits for it.
-pub(super) struct Answer(pub(super) Arc<Turn>);
+pub(super) struct Answer(pub(super) Arc<Exchange>);
 
 impl Future for Answer {
-    type Output = Result<http::Response<Told>, Infallible>;
+    type Output = Result<http::Response<ResponseBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let turn = &self.0;
+        let exchange = &self.0;
         let there = {
-            let mut state = turn.0.lock();
+            let mut state = exchange.0.lock();
             match std::mem::replace(&mut state.stage, Stage::Answering) {
                 Stage::Answered(response) => Some(response),
                 other => {
@@ -187,35 +187,35 @@ impl Future for Answer {
         };
         let mut response = match there {
             Some(response) => response,
-            None => ready!(turn.poll_answer(cx)),
+            None => ready!(exchange.poll_answer(cx)),
         };
-        let mut state = turn.0.lock();
+        let mut state = exchange.0.lock();
         state.stage = Stage::Answering;
         state.unwritten = true;
-        if !state.heard {
+        if !state.request_read {
             // The rest of the request would be taken for the next one.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         drop(state);
-        Poll::Ready(Ok(Told::response(response, Some(Arc::clone(turn)), None)))
+        Poll::Ready(Ok(ResponseBody::response(response, Some(Arc::clone(exchange)), None)))
     }
 }
 
 /// The body of a request: notes when all of it has come.
-pub(super) struct Heard {
+pub(super) struct RequestBody {
     body: Incoming,
-    /// The turn may own the body, by way of the answer.
-    turn: Weak<Turn>,
+    /// The exchange may own the body, by way of the answer.
+    exchange: Weak<Exchange>,
 }
 
-impl Heard {
-    /// A body that is in no turn.
+impl RequestBody {
+    /// A body that is in no exchange.
     pub(super) const fn apart(body: Incoming) -> Self {
-        Self { body, turn: Weak::new() }
+        Self { body, exchange: Weak::new() }
     }
 }
 
-impl Body for Heard {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -225,8 +225,8 @@ impl Body for Heard {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         let is_end = frame.is_none() || self.body.is_end_stream();
-        if is_end && let Some(turn) = self.turn.upgrade() {
-            turn.0.lock().heard = true;
+        if is_end && let Some(exchange) = self.exchange.upgrade() {
+            exchange.0.lock().request_read = true;
         }
         Poll::Ready(frame)
     }
@@ -241,26 +241,26 @@ impl Body for Heard {
 }
 
 /// The body of a response, in pieces: notes when hyper has all of it.
-pub(super) struct Told {
+pub(super) struct ResponseBody {
     body: <Response as HasBody>::Body,
     /// What of a larger part is left.
     rest: Bytes,
     held: Option<Arc<Held>>,
     /// Of HTTP/1.
-    turn: Option<Arc<Turn>>,
+    exchange: Option<Arc<Exchange>>,
     /// Of HTTP/2.
     stream: Option<Arc<OfStream>>,
 }
 
-impl Told {
+impl ResponseBody {
     /// The response, with its body in this form.
     fn response(
         mut response: Response,
-        turn: Option<Arc<Turn>>,
+        exchange: Option<Arc<Exchange>>,
         stream: Option<Arc<OfStream>>,
     ) -> http::Response<Self> {
         let held = response.extensions_mut().remove::<Arc<Held>>();
-        response.map(|body| Self { body, rest: Bytes::new(), held, turn, stream })
+        response.map(|body| Self { body, rest: Bytes::new(), held, exchange, stream })
     }
 
     /// The same for a stream of HTTP/2.
@@ -278,7 +278,7 @@ impl Told {
     }
 }
 
-impl Body for Told {
+impl Body for ResponseBody {
     type Data = Piece;
     type Error = warp::Error;
 
@@ -300,8 +300,8 @@ impl Body for Told {
         } else {
             Some(Ok(self.piece(rest)))
         };
-        if let Some(turn) = &self.turn {
-            turn.set_unwritten(true);
+        if let Some(exchange) = &self.exchange {
+            exchange.set_unwritten(true);
         }
         Poll::Ready(frame)
     }
@@ -323,10 +323,10 @@ impl Body for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        let Some(turn) = &self.turn else { return };
-        let mut state = turn.0.lock();
+        let Some(exchange) = &self.exchange else { return };
+        let mut state = exchange.0.lock();
         state.unwritten = true;
         if matches!(state.stage, Stage::Answering) {
             state.stage = Stage::Over;
@@ -338,15 +338,20 @@ impl Drop for Told {
 pub(super) struct Line {
     again: Bytes,
     stream: TokioIo<TcpStream>,
-    turn: Arc<Turn>,
+    exchange: Arc<Exchange>,
     stall: Stall,
 }
 
 impl Line {
     /// A connection that fails when nothing is taken of what is written for as long as `stall`
     /// says.
-    pub(super) fn new(again: Bytes, stream: TcpStream, turn: &Arc<Turn>, stall: Stall) -> Self {
-        Self { again, stream: TokioIo::new(stream), turn: Arc::clone(turn), stall }
+    pub(super) fn new(
+        again: Bytes,
+        stream: TcpStream,
+        exchange: &Arc<Exchange>,
+        stall: Stall,
+    ) -> Self {
+        Self { again, stream: TokioIo::new(stream), exchange: Arc::clone(exchange), stall }
     }
 
     /// The connection, and what of that to be read again is left.
@@ -397,7 +402,7 @@ impl Write for Line {
     /// hyper comes here when it has nothing left in its own buffer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        self.turn.set_unwritten(false);
+        self.exchange.set_unwritten(false);
         Poll::Ready(Ok(()))
     }
 
