@@ -113,8 +113,8 @@ impl ActOptions {
         })
     }
 
-    /// As [`ActOptions::run`], for what cannot be undone: says what will happen, and asks whether it is
-    /// meant, unless that was said with `yes`.
+    /// As [`ActOptions::run`], for what cannot be undone: says what will happen, and asks whether
+    /// it is meant, unless that was said with `yes`.
     pub(super) fn run_if_meant(
         &self,
         act: Act,

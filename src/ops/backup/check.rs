@@ -15,7 +15,7 @@ use crate::{
     ops::source::{Manifest, Source, SourceError},
     record::{
         Chain, Command, Epoch, Offset,
-        command::{BackupMoment, FileHash},
+        command::{BackupMoment, FileHash, ServerIdentity},
     },
 };
 
@@ -238,8 +238,8 @@ fn check_records(
 struct Walk {
     checker: Option<Checker>,
     audit: Audit,
-    /// The server's name and public key, as the first record has them.
-    server: Option<(String, String)>,
+    /// The server's name, the name of its key and the public key, as the first record has them.
+    server: Option<[String; 3]>,
     /// The last record: its offset, epoch and chain value, and how many of its batch should follow.
     last: Option<(Offset, Epoch, Chain, u32)>,
 }
@@ -256,7 +256,8 @@ impl Walk {
             if record.offset() == Offset::new(1)
                 && let Some(Command::ServerIdentity(identity)) = command
             {
-                self.server = Some((identity.server_name, identity.public_key));
+                let ServerIdentity { server_name, key_id, public_key, .. } = identity;
+                self.server = Some([server_name, key_id, public_key]);
             }
             on_progress(record.offset());
             let header = &record.header;
@@ -272,13 +273,61 @@ impl Walk {
     /// Whether a backup that ends here is what its manifest says.
     fn end(&self, manifest: &Manifest) -> Result<(), String> {
         let Manifest { server_name, public_key, offset, epoch, chain, .. } = manifest;
-        if self.server.as_ref() != Some(&(server_name.clone(), public_key.clone())) {
+        let Some([name, key_id, key]) = &self.server else {
+            return Err("the log does not begin with the identity of a server".to_owned());
+        };
+        if (name, key) != (server_name, public_key) {
             return Err("the log is not that of the server that signed".to_owned());
+        }
+        // The signature does not cover the name of its own key.
+        let mut signed_by = manifest.signatures.get(name).into_iter().flat_map(BTreeMap::keys);
+        if !signed_by.all(|id| id == key_id) {
+            return Err("the signature names another key than the log".to_owned());
         }
         self.audit.finish().map_err(|error| error.to_string())?;
         if self.last != Some((*offset, *epoch, chain.0, 0)) {
             return Err("the records do not end as the manifest says".to_owned());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ops::source::MediaEntry, record::signed_json::tests::identity};
+
+    #[test]
+    fn a_signature_by_a_key_of_another_name_than_the_log_has_is_found() {
+        let identity = identity();
+        let manifest = Manifest {
+            format: 1,
+            version: "0.0.0".to_owned(),
+            server_name: identity.server_name.clone(),
+            public_key: identity.public_key.clone(),
+            epoch: Epoch(0),
+            offset: Offset::new(9),
+            chain: FileHash([9; 32]),
+            record_ms: 1,
+            made_ms: 2,
+            segments: Vec::new(),
+            media: MediaEntry { list: FileHash([0; 32]), files: 0, bytes: 0 },
+            signatures: BTreeMap::new(),
+        };
+        let signed = manifest.sign(&identity).unwrap();
+        let ServerIdentity { server_name, key_id, public_key, .. } = identity;
+        let walk = Walk {
+            server: Some([server_name, key_id, public_key]),
+            last: Some((Offset::new(9), Epoch(0), [9; 32], 0)),
+            ..Walk::default()
+        };
+        assert_eq!(walk.end(&signed), Ok(()));
+        let mut renamed = signed;
+        for keys in renamed.signatures.values_mut() {
+            *keys = keys.values().map(|of| ("ed25519:b".to_owned(), of.clone())).collect();
+        }
+        // The signature itself fits.
+        assert!(renamed.is_signed());
+        assert!(walk.end(&renamed).is_err());
     }
 }
