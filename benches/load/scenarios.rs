@@ -3,6 +3,7 @@
 
 use std::{
     convert::Infallible,
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -33,6 +34,42 @@ pub(crate) struct Sizes {
     pub(crate) waiting: usize,
     pub(crate) joins: usize,
     pub(crate) messages: usize,
+}
+
+impl Target {
+    /// Does something as often as planned or for as long as is given, and looks at each answer.
+    pub(crate) async fn measure<F: Future<Output = Result<Bytes, Failure>>>(
+        &self,
+        name: &str,
+        plan: Plan,
+        each: impl Fn(usize) -> F,
+        check: impl Fn(&Bytes) -> Result<(), Failure>,
+    ) -> Result<Row, Failure> {
+        all(plan.at_once, (0..plan.warm).map(&each)).await?;
+        let (clock, next) = (self.clock(), AtomicUsize::new(plan.warm));
+        let end = plan.warm.saturating_add(plan.operations);
+        let workers = (0..plan.at_once).map(|_| async {
+            let (mut times, mut bytes) = (Vec::new(), 0);
+            while clock.elapsed() < self.at_most {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= end {
+                    break;
+                }
+                let begun = Instant::now();
+                let answer = each(index).await?;
+                times.push(milliseconds(begun.elapsed()));
+                bytes += answer.len();
+                check(&answer)?;
+            }
+            Ok::<_, Failure>((times, bytes))
+        });
+        let done = try_join_all(workers).await?;
+        let spent = clock.stop();
+        let bytes = done.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        let times = done.into_iter().flat_map(|(times, _)| times).collect();
+        let row = Row::new(self, name, times, spent).with_bytes(bytes);
+        Ok(row.with_note(&format!("{} at once", plan.at_once)))
+    }
 }
 
 /// Runs the scenario of this name.

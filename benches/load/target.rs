@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, future::try_join_all, stream};
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::{
@@ -26,7 +26,6 @@ use serde_json::{Value, json};
 use crate::{
     Failure,
     process::{Processes, Usage},
-    report::Row,
 };
 
 /// Requests under way at once, where it is about how many there can be.
@@ -363,40 +362,6 @@ impl Target {
     pub(crate) fn memory(&self) -> f64 {
         self.processes.memory()
     }
-
-    /// Does something as often as planned or for as long as is given, and looks at each answer.
-    pub(crate) async fn measure<F: Future<Output = Result<Bytes, Failure>>>(
-        &self,
-        name: &str,
-        plan: Plan,
-        each: impl Fn(usize) -> F,
-        check: impl Fn(&Bytes) -> Result<(), Failure>,
-    ) -> Result<Row, Failure> {
-        all(plan.at_once, (0..plan.warm).map(&each)).await?;
-        let (clock, next) = (self.clock(), AtomicUsize::new(plan.warm));
-        let end = plan.warm.saturating_add(plan.operations);
-        let workers = (0..plan.at_once).map(|_| async {
-            let (mut times, mut bytes) = (Vec::new(), 0);
-            while clock.begun.elapsed() < self.at_most {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= end {
-                    break;
-                }
-                let begun = Instant::now();
-                let answer = each(index).await?;
-                times.push(milliseconds(begun.elapsed()));
-                bytes += answer.len();
-                check(&answer)?;
-            }
-            Ok::<_, Failure>((times, bytes))
-        });
-        let done = try_join_all(workers).await?;
-        let spent = clock.stop();
-        let bytes = done.iter().map(|(_, bytes)| bytes).sum::<usize>();
-        let times = done.into_iter().flat_map(|(times, _)| times).collect();
-        let row = Row::new(self, name, times, spent).with_bytes(bytes);
-        Ok(row.with_note(&format!("{} at once", plan.at_once)))
-    }
 }
 
 /// Runs from its making.
@@ -418,6 +383,11 @@ pub(crate) struct Spent {
 }
 
 impl Clock<'_> {
+    /// How long it has run.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
     pub(crate) fn stop(&self) -> Spent {
         let seconds = self.begun.elapsed().as_secs_f64();
         Spent {

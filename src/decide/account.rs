@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
-use super::{Commit, Env, Proposal, Refusal, threepid::Validated};
+use super::{Commit, Env, Proposal, Refusal, validated::Validated};
 use crate::{
     base::limits,
     read::events::to_raw,

@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::{
     Commit, NewEvent, Proposal, Refusal, RoomDraft,
-    membership::{member_content, must_take_invites, vet_content},
+    canonical_alias::aliases,
+    member_event::{member_content, must_take_invites, vet_content},
     object,
     powers::raise_tombstone,
-    send::aliases,
 };
 use crate::record::{
     Offset, Stream,

@@ -11,7 +11,7 @@ use std::{
 
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 
-use super::{Commit, Env, Proposal, Refusal, purge::files_in, retention::Retention};
+use super::{Commit, Env, Proposal, Refusal, retention::Retention};
 use crate::{
     log::{ReadError, erase::MAX_ERASED},
     record::{
@@ -464,6 +464,23 @@ impl<'e> Space<'e> {
 /// How the addresses of this server's files begin.
 pub(super) fn address_of_files(env: &Env) -> String {
     format!("mxc://{}/", env.server.name)
+}
+
+/// The ids of files that a payload names by their address, which begins with `address`.
+pub(crate) fn files_in<'r>(
+    record: &'r Record,
+    address: &str,
+) -> impl Iterator<Item = String> + use<'r> {
+    let text = record.payload.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok());
+    let mut parts = text.unwrap_or_default().split(address);
+    let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    parts.next();
+    let address_ends = parts.map(move |part| {
+        let end = part.find(|letter| !is_of_id(letter)).unwrap_or(part.len());
+        part[..end].to_owned()
+    });
+    // `split` borrows the address: what there is, is taken out of it.
+    address_ends.collect::<Vec<_>>().into_iter()
 }
 
 /// Shows `look` each record that was applied after the one at `looked`.

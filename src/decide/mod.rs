@@ -6,6 +6,7 @@
 //! so it has no effect but on the commit.
 
 pub mod account;
+mod canonical_alias;
 pub mod create_room;
 pub mod delayed;
 pub mod delivery;
@@ -19,6 +20,7 @@ pub mod key_backup;
 pub mod keys;
 pub mod maintenance;
 pub mod media;
+mod member_event;
 pub mod membership;
 pub mod moderation;
 pub mod notice;
@@ -36,6 +38,7 @@ pub mod status;
 pub mod threepid;
 pub mod to_device;
 pub mod upgrade;
+mod validated;
 
 use std::{
     collections::HashMap,

@@ -13,7 +13,8 @@ use super::{
     Commit, Env, Membership, NewEvent, Proposal, Refusal, RoomDraft,
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
     is_local,
-    membership::{Change, ChangeMembership, member_content},
+    member_event::{member_content, must_not_be_blocked},
+    membership::{Change, ChangeMembership},
     object,
 };
 use crate::record::{
@@ -79,15 +80,6 @@ impl Proposal for BlockRoom {
             commit.append(self.stream(), RoomBlock { room_id, blocked, reason });
         }
         Ok(changed)
-    }
-}
-
-/// Refuses joins, knocks and invites for a blocked room.
-pub(super) fn must_not_be_blocked(env: &Env, room: &RoomDraft) -> Result<(), Refusal> {
-    let blocked = room.room_id().and_then(|room_id| env.state.closures.blocked(room_id));
-    match blocked {
-        None => Ok(()),
-        Some(_) => Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned())),
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     Commit, Env, Membership, NewEvent, Proposal, Refusal,
     account::no_account,
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, Preset},
-    membership::member_content,
+    member_event::member_content,
     object,
 };
 use crate::{
@@ -135,18 +135,4 @@ impl Proposal for InviteAgain {
         }
         Ok(())
     }
-}
-
-/// Refuses to reject the invite to the room of server notices. Deactivated users leave it
-/// nevertheless, and so does everyone when the room is shut down.
-pub(super) fn may_reject(
-    env: &Env,
-    room_id: &ruma::RoomId,
-    user_id: &UserId,
-) -> Result<(), Refusal> {
-    let state = &env.state;
-    let is_held = state.notices.is_room_of(user_id, room_id)
-        && !state.accounts.is_deactivated(user_id)
-        && !state.closures.is_closing(room_id);
-    if is_held { Err(Refusal::CannotLeaveServerNoticeRoom) } else { Ok(()) }
 }

@@ -6,7 +6,7 @@ use ruma::{OwnedRoomId, RoomId};
 
 use super::{
     Commit, Membership, Proposal, Refusal,
-    erasure::{address_of_files, each_since},
+    erasure::{address_of_files, each_since, files_in},
 };
 use crate::record::{
     Holds, Offset, Record, Stream,
@@ -102,21 +102,4 @@ pub(crate) fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
         Holds::Room(of) | Holds::Report { room_id: Some(of), .. } => of == room_id,
         _ => false,
     }
-}
-
-/// The ids of files that a payload names by their address, which begins with `address`.
-pub(crate) fn files_in<'r>(
-    record: &'r Record,
-    address: &str,
-) -> impl Iterator<Item = String> + use<'r> {
-    let text = record.payload.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok());
-    let mut parts = text.unwrap_or_default().split(address);
-    let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-    parts.next();
-    let address_ends = parts.map(move |part| {
-        let end = part.find(|letter| !is_of_id(letter)).unwrap_or(part.len());
-        part[..end].to_owned()
-    });
-    // `split` borrows the address: what there is, is taken out of it.
-    address_ends.collect::<Vec<_>>().into_iter()
 }

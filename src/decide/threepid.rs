@@ -5,6 +5,8 @@
 
 use ruma::OwnedUserId;
 
+pub use super::validated::Validated;
+
 use super::{
     Commit, Proposal, Refusal,
     account::{SetPassword, no_account},
@@ -15,8 +17,8 @@ use crate::{
         Stream,
         command::TokenHash,
         threepid::{
-            Purpose, Threepid, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind,
-            ValidationComplete, ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
+            Purpose, Threepid, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
+            ValidationMiss, ValidationRequest, ValidationSent,
         },
     },
     state::{State, validations::Validation},
@@ -170,64 +172,6 @@ impl Proposal for CompleteValidation {
             commit.append(self.stream(), ValidationMiss { sid });
         }
         Ok(right)
-    }
-}
-
-/// A validated identifier that is about to be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Validated {
-    /// The validation.
-    pub sid: String,
-    /// Its purpose.
-    pub purpose: Purpose,
-    /// The identifier.
-    pub threepid: Threepid,
-    /// The time, in milliseconds since the Unix epoch.
-    pub now_ms: u64,
-}
-
-impl Validated {
-    /// Makes use of it. Gives when it was validated, in milliseconds since the Unix epoch.
-    fn spend(&self, commit: &mut Commit<'_>) -> Result<u64, Refusal> {
-        commit.rests_on(Stream::threepid(&self.threepid));
-        let found = commit
-            .env
-            .state
-            .validations
-            .get(&self.sid, self.now_ms)
-            .filter(|found| found.threepid == self.threepid && found.purpose == self.purpose);
-        let validated_ms =
-            found.and_then(|found| found.validated_ms).ok_or(Refusal::ThreepidAuthFailed)?;
-        commit.append(Stream::threepid(&self.threepid), ValidationUse { sid: self.sid.clone() });
-        Ok(validated_ms)
-    }
-
-    /// Makes it an identifier of `user_id`.
-    pub(super) fn claim(
-        &self,
-        commit: &mut Commit<'_>,
-        user_id: &OwnedUserId,
-    ) -> Result<(), Refusal> {
-        let validated_ms = self.spend(commit)?;
-        match commit.env.state.threepids.owner(&self.threepid) {
-            Some(owner) if owner == *user_id => return Ok(()),
-            Some(_) => return Err(Refusal::ThreepidInUse),
-            None => {}
-        }
-        if commit.env.state.threepids.of_user(user_id).len() >= limits::THREEPIDS {
-            let limit = limits::THREEPIDS;
-            return Err(Refusal::Forbidden(format!("An account has {limit} addresses at most.")));
-        }
-        commit.append(
-            Stream::threepid(&self.threepid),
-            ThreepidAdd {
-                user_id: user_id.clone(),
-                threepid: self.threepid.clone(),
-                validated_ms,
-                added_ms: self.now_ms,
-            },
-        );
-        Ok(())
     }
 }
 

@@ -13,12 +13,12 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     Commit, Membership, NewEvent, Proposal, Refusal,
+    canonical_alias::aliases,
     create_room::{begin, rules_of},
     directory::disclaim,
-    membership::member_content,
+    member_event::member_content,
     not_in_it, object,
     powers::raise_tombstone,
-    send::aliases,
 };
 use crate::{
     base::limits,

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::verify::{Fault, VerifyError};
+use super::fault::{Fault, VerifyError};
 use crate::record::{
     Command, Offset, Payload, Record, ReduceError, Remains,
     command::{Body as _, LogErase, Reduced},

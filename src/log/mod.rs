@@ -19,6 +19,7 @@ pub mod archive;
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod erase;
+pub mod fault;
 pub mod format;
 pub mod memory;
 pub mod store;
@@ -26,7 +27,8 @@ mod tip_file;
 pub mod verify;
 pub mod volume;
 
-pub use verify::{VerifyError, verify};
+pub use fault::VerifyError;
+pub use verify::verify;
 
 /// The largest payload of one record.
 ///

@@ -58,8 +58,9 @@ use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, VerifyError,
     archive::Spare,
     check_size,
+    fault::Fault,
     tip_file::{self, Noted, TipFile},
-    verify::{Checker, Fault},
+    verify::Checker,
     volume::VolumeError,
 };
 use crate::{

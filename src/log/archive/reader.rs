@@ -11,11 +11,7 @@ use super::{
     segment::{SegmentFault, SegmentReader, record_follows, segments},
 };
 use crate::{
-    log::{
-        VerifyError,
-        erase::Audit,
-        verify::{Checker, Fault},
-    },
+    log::{VerifyError, erase::Audit, fault::Fault, verify::Checker},
     record::{CHAIN_START, Chain, Offset, Record, codec::CodecError},
 };
 

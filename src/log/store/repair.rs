@@ -19,9 +19,10 @@ use crate::{
     log::{
         ReadError,
         archive::{Erased, Spare, SpareError, Wanted},
+        fault::VerifyError,
         store::DEFAULT_CACHE_BYTES,
         tip_file,
-        verify::{Checker, VerifyError},
+        verify::Checker,
         volume::{EXTENSION, Volume, VolumeError, Writer},
     },
     record::{CHAIN_START, Chain, Offset, Record, codec},

@@ -13,8 +13,9 @@ use crate::{
         ReadError, VerifyError,
         archive::{ArchiveError, ArchiveReader, archive_dir},
         erase::Audit,
+        fault::Fault,
         store::{OpenError, RepairError, Repaired},
-        verify::{Checker, Fault},
+        verify::Checker,
     },
     media::store,
     ops::{

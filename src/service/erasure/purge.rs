@@ -6,7 +6,10 @@ use ruma::{OwnedRoomId, RoomId};
 
 use crate::{
     base::background::Pace,
-    decide::purge::{PurgeRoom, files_in, is_said_of},
+    decide::{
+        erasure::files_in,
+        purge::{PurgeRoom, is_said_of},
+    },
     engine::{Engine, Rejected},
     log::{Log, ReadError},
     record::{Offset, Origin, Stream},
