@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Holds, Offset,
-    command::{Content, Erased},
+    command::kind::{Content, Erased},
 };
 
 /// What a pusher goes by. Each user has one of a kind.

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Holds,
-    command::{Content, Erased, TokenHash},
+    command::{
+        kind::{Content, Erased},
+        values::TokenHash,
+    },
 };
 
 /// What kind of identifier it is (appendices, "3PID Types").

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::{OpenError, remove_dir, shadow};
@@ -51,7 +52,7 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
         .mode(0o600)
         .open(&path)
         .map_err(failed)?;
-    match file.try_lock() {
+    match try_lock(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
@@ -73,6 +74,18 @@ pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     disk::finish_exchange(&log_dir(data_dir), &ready_dir(data_dir), &swapping)
         .map_err(|source| OpenError::Io { path: swapping, source })?;
     Ok(file)
+}
+
+/// A child that a program starts holds the locks of the program for as long as it takes to become
+/// another program. So a lock that is taken is tried for again, for a fifth of a second.
+fn try_lock(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..10 {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            done => return done,
+        }
+    }
+    file.try_lock()
 }
 
 /// Creates a directory that only its owner can enter, and its parents.

@@ -6,7 +6,11 @@ use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Content, Erased, room::Transaction, values::TokenHash};
+use super::{
+    kind::{Content, Erased},
+    room::Transaction,
+    values::TokenHash,
+};
 use crate::record::{Holds, Offset};
 
 /// Payload of `device.login`. The session it opens is named by this record's offset.

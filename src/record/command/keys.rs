@@ -6,7 +6,7 @@ use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Content, Erased};
+use super::kind::{Content, Erased};
 use crate::record::Holds;
 
 /// Payload of `keys.upload`. What is absent stays as it was.

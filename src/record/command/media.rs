@@ -3,7 +3,10 @@
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use super::{Content, Erased, values::FileHash};
+use super::{
+    kind::{Content, Erased},
+    values::FileHash,
+};
 use crate::record::{Holds, Offset};
 
 /// Payload of `media.create`.

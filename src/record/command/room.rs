@@ -4,7 +4,7 @@ use ruma::{OwnedEventId, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomVersion
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Content, Erased};
+use super::kind::{Content, Erased};
 use crate::record::{Epoch, Holds, Offset};
 
 /// Payload of `room.event`.

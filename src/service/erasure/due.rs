@@ -14,14 +14,13 @@ use ruma::{MxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId, events::StateEventT
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::sweep::SweepError;
 use crate::{
     decide::{
         Env, Proposal,
         erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
         retention::{SweepPolicy, millis},
     },
-    engine::Engine,
+    engine::{Engine, Rejected},
     log::{Log, ReadError},
     record::{
         Command, Holds, Offset, Origin, Record, Remains,
@@ -31,6 +30,17 @@ use crate::{
     },
     state::erasures::Owed,
 };
+
+/// Why a sweep did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The log could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The log takes no writes.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+}
 
 /// How many rooms are looked at in one go.
 const ROOMS: usize = 100;

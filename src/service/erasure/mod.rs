@@ -5,8 +5,9 @@ mod due;
 pub mod purge;
 mod sweep;
 
+pub use due::SweepError;
 pub(crate) use due::pictures;
-pub use sweep::{SweepError, Swept, sweep, sweep_is_due};
+pub use sweep::{Swept, sweep, sweep_is_due};
 
 pub use crate::decide::retention::SweepPolicy;
 

@@ -8,13 +8,13 @@
 //! is decided in the commit. Each piece of a sweep is one `log.erase` record, which takes the
 //! payloads with it.
 
-use super::due;
+use super::due::{self, SweepError};
 use crate::{
     decide::{
         erasure::EraseDue,
         retention::{SweepPolicy, millis},
     },
-    engine::{Engine, Rejected},
+    engine::Engine,
     log::ReadError,
     record::{Offset, Origin},
 };
@@ -30,17 +30,6 @@ pub struct Swept {
     pub erased: u64,
     /// Superseded records that lost their payload.
     pub superseded: u64,
-}
-
-/// Why a sweep did not come to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// The log could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The log takes no writes.
-    #[error(transparent)]
-    Rejected(#[from] Rejected),
 }
 
 /// Whether a sweep by `policy` is due.
