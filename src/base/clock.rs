@@ -9,6 +9,8 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use ruma::{MilliSecondsSinceUnixEpoch, UInt};
+
 /// Wall-clock time, in milliseconds since the Unix epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Arc<AtomicU64>>);
@@ -42,6 +44,12 @@ impl Clock {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
         }
+    }
+
+    /// The same, as events carry it.
+    #[must_use]
+    pub fn timestamp(&self) -> MilliSecondsSinceUnixEpoch {
+        MilliSecondsSinceUnixEpoch(UInt::try_from(self.now_ms()).unwrap_or(UInt::MAX))
     }
 }
 

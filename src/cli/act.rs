@@ -1,4 +1,4 @@
-//! Acts of an operator: asked of the running server, or done here while there is none.
+//! Acts of an operator: by the running server or, while none runs, by this process.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -7,13 +7,18 @@ use crate::{
     config::{Config, ConfigError},
     log::store::OpenError,
     ops::{
-        admin::{Act, Done, office},
+        admin::{
+            act::{Act, Order, Outcome},
+            actor,
+            office::ActError,
+            offline,
+        },
         history::look::clean,
         socket::{Client, SocketError, socket_path},
     },
 };
 
-/// What every act takes.
+/// The options of every act.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Common {
     #[command(flatten)]
@@ -27,13 +32,13 @@ pub(super) struct Common {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Common {
-    /// Does it, and prints what came of it: in the words of `text`, or as JSON.
-    pub(super) fn run(
+    /// Performs an act, and prints the result: as `text` words it, or as JSON.
+    pub(super) fn run<A: Act>(
         &self,
-        act: Act,
-        text: impl FnOnce(&Done) -> String,
+        act: A,
+        text: impl FnOnce(&A::Done) -> String,
     ) -> Result<ExitCode, Failure> {
-        self.print(&self.carry_out(act)?, text)
+        self.print::<A>(&self.perform(act)?, text)
     }
 
     /// The configuration that a server on this data would run with.
@@ -46,13 +51,27 @@ impl Common {
         if self.json { serde_json::to_string(value) } else { serde_json::to_string_pretty(value) }
     }
 
-    /// Prints what was done.
-    pub(super) fn print(
+    /// Prints the result of an act.
+    pub(super) fn print<A: Act>(
         &self,
-        done: &Done,
-        text: impl FnOnce(&Done) -> String,
+        done: &A::Done,
+        text: impl FnOnce(&A::Done) -> String,
     ) -> Result<ExitCode, Failure> {
-        super::print(&if self.json { serde_json::to_string(done)? + "\n" } else { text(done) })?;
+        self.print_as(A::DONE, done, text)
+    }
+
+    fn print_as<T: serde::Serialize>(
+        &self,
+        name: &'static str,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<ExitCode, Failure> {
+        let text = if self.json {
+            serde_json::to_string(&Printed { done: name, result })? + "\n"
+        } else {
+            text(result)
+        };
+        super::print(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -61,18 +80,26 @@ impl Common {
         Ok(self.at.load()?.server.data_dir)
     }
 
-    /// Does it: the running server does, or this process while there is none.
-    pub(super) fn carry_out(&self, act: Act) -> Result<Done, Failure> {
+    /// Performs an act, and returns its result.
+    pub(super) fn perform<A: Act>(&self, act: A) -> Result<A::Done, Failure> {
+        match self.carry_out(act.into())? {
+            Outcome::Done(done) => Ok(done),
+            Outcome::WouldDo(_) => Err("the act was not done, only described".into()),
+        }
+    }
+
+    /// Carries out an order: the running server does, or this process if none runs.
+    fn carry_out<A: Act>(&self, order: Order<A>) -> Result<Outcome<A::Done>, Failure> {
         let config = self.at.load()?;
         let socket = socket_path(&config.server.data_dir);
         let unreached = match Client::connect(&socket) {
-            Ok(mut server) => return Ok(act.ask(&mut server)?),
+            Ok(mut server) => return Ok(order.send(&mut server)?),
             Err(error) => error,
         };
-        let actor = office::actor(Some(rustix::process::getuid().as_raw()));
+        let actor = actor::name(Some(rustix::process::getuid().as_raw()));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        match runtime.block_on(office::without_a_server(&config, act, &actor)) {
-            Err(office::ActError::Open(error @ OpenError::InUse { .. })) => {
+        match runtime.block_on(offline::carry_out(&config, order, &actor)) {
+            Err(ActError::Open(error @ OpenError::InUse { .. })) => {
                 Err(in_use(&error, &unreached).into())
             }
             done => Ok(done?),
@@ -80,7 +107,21 @@ impl Common {
     }
 }
 
-/// What every act takes that changes something.
+/// The JSON output: the fields of a result, and its name as `done`.
+#[derive(serde::Serialize)]
+struct Printed<'a, T> {
+    done: &'static str,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+/// What an act would do.
+#[derive(serde::Serialize)]
+struct Effect {
+    effect: Vec<String>,
+}
+
+/// The options of acts that change something.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ActOptions {
     /// Report what would happen and change nothing
@@ -96,35 +137,34 @@ pub(super) struct ActOptions {
 }
 
 impl ActOptions {
-    /// Does it, or says what would happen, and prints what came of it.
-    pub(super) fn run(
+    /// Performs an act, or describes what it would do, and prints the result.
+    pub(super) fn run<A: Act>(
         &self,
-        act: Act,
-        text: impl FnOnce(&Done) -> String,
+        act: A,
+        text: impl FnOnce(&A::Done) -> String,
     ) -> Result<ExitCode, Failure> {
-        let act = match self.reason.clone() {
-            Some(reason) => Act::Because { reason, of: Box::new(act) },
-            None => act,
-        };
-        let act = if self.dry_run { Act::DryRun { of: Box::new(act) } } else { act };
-        self.common.run(act, |done| match done {
-            Done::WouldDo { effect } => would_do(effect),
-            done => text(done),
-        })
+        let order = Order { act, reason: self.reason.clone(), dry_run: self.dry_run };
+        match self.common.carry_out(order)? {
+            Outcome::Done(done) => self.common.print::<A>(&done, text),
+            Outcome::WouldDo(effect) => {
+                self.common
+                    .print_as("would-do", &Effect { effect }, |Effect { effect }| would_do(effect))
+            }
+        }
     }
 
-    /// As [`ActOptions::run`], for what cannot be undone: says what will happen, and asks whether
-    /// it is meant, unless that was said with `yes`.
-    pub(super) fn run_if_meant(
+    /// As [`ActOptions::run`], for acts that cannot be undone: describes what will happen, and asks
+    /// for confirmation, unless `yes` is set.
+    pub(super) fn run_if_meant<A: Act>(
         &self,
-        act: Act,
+        act: A,
         yes: bool,
         name: &str,
-        text: impl FnOnce(&Done) -> String,
+        text: impl FnOnce(&A::Done) -> String,
     ) -> Result<ExitCode, Failure> {
         if !yes && !self.dry_run {
-            let asked = Act::DryRun { of: Box::new(act.clone()) };
-            if let Done::WouldDo { effect } = self.common.carry_out(asked)? {
+            let asked = Order { act: act.clone(), reason: None, dry_run: true };
+            if let Outcome::WouldDo(effect) = self.common.carry_out(asked)? {
                 eprint!("{}", would_do(&effect));
             }
             let question = "To go on, type the name as you gave it:";

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::act;
 use crate::{
     ops::{
-        admin::Act,
+        admin::snapshots::NoteBackup,
         backup::{self, Checked, Options, Taken},
         history::{
             look::{bytes, grouped},
@@ -96,7 +96,7 @@ impl Backup {
             notes.push(made(&[]));
         }
         for made in notes {
-            if let Err(error) = self.common.carry_out(Act::NoteBackup { made }) {
+            if let Err(error) = self.common.perform(NoteBackup { made }) {
                 eprintln!(
                     "logcabin: the backup was made, but could not be noted in the log: {error}"
                 );

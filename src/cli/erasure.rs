@@ -8,7 +8,11 @@ use super::{
 };
 use crate::{
     ops::{
-        admin::{Act, Done, Receipt, ReceiptRow, RoomPurged, UserErased},
+        admin::{
+            erasures::{ListErasures, Receipt, ReceiptRow, ShowErasure},
+            rooms::{self, RoomPurged},
+            users::{self, UserErased},
+        },
         history::{
             look::{bytes, clean, grouped},
             moment::Time,
@@ -102,9 +106,11 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 impl Erasure {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self.command {
-            Command::List(List { last, common }) => common.run(Act::ListErasures { last }, said),
+            Command::List(List { last, common }) => {
+                common.run(ListErasures { last }, |all| list(&all.rows))
+            }
             Command::Show(Show { offset, common }) => {
-                common.run(Act::ShowErasure { because: Offset::new(offset) }, said)
+                common.run(ShowErasure { because: Offset::new(offset) }, |receipt| show(receipt))
             }
         }
     }
@@ -113,29 +119,20 @@ impl Erasure {
 impl PurgeRoom {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let Self { room, force, yes, options } = self;
-        options.run_if_meant(Act::PurgeRoom { room: room.clone(), force }, yes, &room, said)
+        let act = rooms::PurgeRoom { room: room.clone(), force };
+        options.run_if_meant(act, yes, &room, purged)
     }
 }
 
 impl EraseUser {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let Self { user, messages, yes, options } = self;
-        options.run_if_meant(Act::EraseUser { user: user.clone(), messages }, yes, &user, said)
+        let act = users::EraseUser { user: user.clone(), messages };
+        options.run_if_meant(act, yes, &user, erased)
     }
 }
 
-/// What was done, in words.
-fn said(done: &Done) -> String {
-    match done {
-        Done::RoomPurged(purged) => room(purged),
-        Done::UserErased(erased) => user(erased),
-        Done::Receipts { rows } => list(rows),
-        Done::Receipt(receipt) => show(receipt),
-        other => format!("{other:?}\n"),
-    }
-}
-
-fn room(purged: &RoomPurged) -> String {
+fn purged(purged: &RoomPurged) -> String {
     let RoomPurged { room_id, events, left, files, file_bytes, aliases, .. } = purged;
     let mut text =
         format!("Purged {room_id}: {} events, {}.\n", grouped(*events), bytes(purged.bytes));
@@ -152,7 +149,7 @@ fn room(purged: &RoomPurged) -> String {
     text
 }
 
-fn user(erased: &UserErased) -> String {
+fn erased(erased: &UserErased) -> String {
     let UserErased { user_id, messages, rooms, devices, files, file_bytes, .. } = erased;
     let mut text = format!(
         "Erased {user_id}: {} room(s), {} device(s), {} file(s) of {}{}.\n",

@@ -6,7 +6,7 @@ use super::act::Common;
 use crate::{
     log::store::has_log,
     ops::{
-        admin::{Act, Done},
+        admin::users,
         export::{self, ImportedUser},
         history::look::{clean, grouped},
     },
@@ -40,10 +40,7 @@ impl ImportUser {
             return Err(format!("there is no server in {}", data_dir.display()).into());
         }
         export::place_files(&src, &data_dir)?;
-        self.common.run(Act::ImportUser { src, user: self.name }, |done| match done {
-            Done::UserImported(imported) => text(imported),
-            _ => String::new(),
-        })
+        self.common.run(users::ImportUser { src, user: self.name }, text)
     }
 }
 

@@ -9,7 +9,10 @@ use super::{
 use crate::{
     base::clock::Clock,
     ops::{
-        admin::{Act, Done, MediaOf, MediaSummary, MediaUsage},
+        admin::media::{
+            DeleteMedia, ListMedia, MediaDeleted, MediaOf, MediaStatistics, MediaSummary,
+            MediaUsage, ProtectMedia, Protected, QuarantineMedia, Quarantined,
+        },
         history::{look::clean, moment::Time},
     },
 };
@@ -138,49 +141,47 @@ impl Media {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let quarantine = |change: Change, quarantined| {
             let of = change.which.of()?;
-            change.options.run(Act::QuarantineMedia { of, quarantined }, said)
+            change.options.run(QuarantineMedia { of, quarantined }, quarantined_text)
         };
         let protect = |one: One, protected| {
-            one.options.run(Act::ProtectMedia { media: one.file, protected }, said)
+            one.options.run(ProtectMedia { media: one.file, protected }, protected_text)
         };
         match self.command {
             Command::List(List { which, common }) => {
-                common.run(Act::ListMedia { of: which.of()? }, said)
+                common.run(ListMedia { of: which.of()? }, |found| list(&found.media))
             }
             Command::Delete(Delete { which, yes, options }) => {
                 let name = which.name();
                 let of = which.of()?;
-                options.run_if_meant(Act::DeleteMedia { of }, yes, &name, said)
+                options.run_if_meant(
+                    DeleteMedia { of },
+                    yes,
+                    &name,
+                    |MediaDeleted { media_ids }| {
+                        format!("{} file(s) were removed.\n", media_ids.len())
+                    },
+                )
             }
             Command::Quarantine(change) => quarantine(change, true),
             Command::Unquarantine(change) => quarantine(change, false),
             Command::Protect(one) => protect(one, true),
             Command::Unprotect(one) => protect(one, false),
-            Command::Users(Users { common }) => common.run(Act::MediaStatistics, said),
+            Command::Users(Users { common }) => {
+                common.run(MediaStatistics {}, |all| usage(&all.users))
+            }
         }
     }
 }
 
-/// What was done, in words.
-fn said(done: &Done) -> String {
-    match done {
-        Done::Media { media, .. } => list(media),
-        Done::Quarantined { media_ids, quarantined } => {
-            let can =
-                if *quarantined { "cannot be downloaded any more" } else { "can be downloaded" };
-            format!("{} file(s) {can}.\n", media_ids.len())
-        }
-        Done::MediaDeleted { media_ids } => {
-            format!("{} file(s) were removed.\n", media_ids.len())
-        }
-        Done::Protected { media_id, protected, changed } => {
-            let is = if *protected { "is exempt" } else { "is not exempt" };
-            let when = if *changed { "now" } else { "already" };
-            format!("{media_id} {is} from quarantine {when}.\n")
-        }
-        Done::MediaStatistics { users } => usage(users),
-        other => format!("{other:?}\n"),
-    }
+fn quarantined_text(Quarantined { media_ids, quarantined }: &Quarantined) -> String {
+    let can = if *quarantined { "cannot be downloaded any more" } else { "can be downloaded" };
+    format!("{} file(s) {can}.\n", media_ids.len())
+}
+
+fn protected_text(Protected { media_id, protected, changed }: &Protected) -> String {
+    let is = if *protected { "is exempt" } else { "is not exempt" };
+    let when = if *changed { "now" } else { "already" };
+    format!("{media_id} {is} from quarantine {when}.\n")
 }
 
 fn list(media: &[MediaSummary]) -> String {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::act::ActOptions;
-use crate::ops::admin::{Act, Done};
+use crate::ops::admin::notices::{NoticeSent, SendNotice};
 
 /// Send a server notice to a user
 ///
@@ -26,18 +26,15 @@ pub(super) struct Notice {
 impl Notice {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         let Self { user, text, options } = self;
-        let act = Act::SendNotice {
+        let act = SendNotice {
             user,
             event_type: "m.room.message".to_owned(),
             state_key: None,
             content: serde_json::json!({ "msgtype": "m.text", "body": text }),
             transaction: None,
         };
-        options.run(act, |done| match done {
-            Done::NoticeSent { user_id, room_id, event_id } => {
-                format!("Told {user_id} in {room_id} ({event_id}).\n")
-            }
-            other => format!("{other:?}\n"),
+        options.run(act, |NoticeSent { user_id, room_id, event_id }| {
+            format!("Told {user_id} in {room_id} ({event_id}).\n")
         })
     }
 }

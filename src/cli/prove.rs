@@ -7,7 +7,7 @@ use super::act::Common;
 use crate::{
     log::archive::ArchiveReader,
     ops::{
-        admin::{Act, Done},
+        admin::proofs,
         proof::{Asked, First},
     },
     record::{Command, Offset, command::LogCheckpoint},
@@ -72,9 +72,7 @@ impl ProveConsistency {
 }
 
 fn show(common: &Common, asked: Asked) -> Result<ExitCode, Failure> {
-    let Done::Proof(proof) = common.carry_out(Act::Prove(asked))? else {
-        return Err("the server did something else".into());
-    };
+    let proof = common.perform(proofs::Prove(asked))?;
     super::print(&(common.to_json(&proof)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }

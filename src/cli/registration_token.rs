@@ -8,7 +8,10 @@ use crate::{
     base::clock::Clock,
     decide::registration_token::Change,
     ops::{
-        admin::{Act, Done, TokenSummary},
+        admin::tokens::{
+            CreateRegistrationToken, DeleteRegistrationToken, ListRegistrationTokens, TokenCreated,
+            TokenDeleted, TokenSummary, TokenUpdated, UpdateRegistrationToken,
+        },
         history::{
             look::clean,
             moment::{Moment, Time, duration_ms},
@@ -179,10 +182,15 @@ impl RegistrationToken {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self.command {
             Command::Create(create) => create.run(),
-            Command::List(List { common }) => common.run(Act::ListRegistrationTokens, said),
+            Command::List(List { common }) => {
+                common.run(ListRegistrationTokens {}, |all| list(&all.tokens))
+            }
             Command::Update(update) => update.run(),
             Command::Delete(Delete { which, common }) => {
-                common.run(Act::DeleteRegistrationToken { token: which.name()? }, said)
+                let act = DeleteRegistrationToken { token: which.name()? };
+                common.run(act, |TokenDeleted { id }| {
+                    format!("Removed the registration token {id}.\n")
+                })
             }
         }
     }
@@ -197,20 +205,27 @@ impl Create {
         }
         let token = if given { Some(password::secret("Registration token: ")?) } else { None };
         let uses_allowed = uses.0;
-        common.run(Act::CreateRegistrationToken { token, label, uses_allowed, expires_ms }, said)
+        let act = CreateRegistrationToken { token, label, uses_allowed, expires_ms };
+        common.run(act, |TokenCreated { token, summary }| {
+            format!("{}\nThis token is shown only now. Its id is {}.\n", token.expose(), summary.id)
+        })
     }
 }
 
 impl Update {
     fn run(self) -> Result<ExitCode, Failure> {
         let Self { which, uses, expires, label, common } = self;
-        let act = Act::UpdateRegistrationToken {
+        let act = UpdateRegistrationToken {
             token: which.name()?,
             label: label.map_or(Change::Keep, Change::To),
             uses_allowed: to(uses.map(|uses| uses.0)),
             expires_ms: to(expires.map(Expiry::at_ms)),
         };
-        common.run(act, said)
+        common.run(act, |TokenUpdated { changed, summary }| {
+            let is = if *changed { "is now" } else { "was already" };
+            let now = row(summary)[1..].join(", ");
+            format!("The registration token {} {is}: {now}\n", summary.id)
+        })
     }
 }
 
@@ -219,26 +234,6 @@ fn to<T>(given: Option<Option<T>>) -> Change<T> {
         None => Change::Keep,
         Some(None) => Change::Clear,
         Some(Some(value)) => Change::To(value),
-    }
-}
-
-/// What was done, in words.
-fn said(done: &Done) -> String {
-    match done {
-        Done::RegistrationTokens { tokens } => list(tokens),
-        Done::RegistrationTokenCreated { token, summary } => {
-            format!("{}\nThis token is shown only now. Its id is {}.\n", token.expose(), summary.id)
-        }
-        Done::RegistrationTokenUpdated { changed, summary } => {
-            let is = if *changed { "is now" } else { "was already" };
-            format!(
-                "The registration token {} {is}: {}\n",
-                summary.id,
-                row(summary)[1..].join(", ")
-            )
-        }
-        Done::RegistrationTokenDeleted { id } => format!("Removed the registration token {id}.\n"),
-        other => format!("{other:?}\n"),
     }
 }
 

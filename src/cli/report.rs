@@ -5,7 +5,10 @@ use std::{fmt::Write as _, process::ExitCode};
 use super::act::{ActOptions, Common};
 use crate::{
     ops::{
-        admin::{Act, Done, ReportDetails, ReportSummary},
+        admin::reports::{
+            ListReports, RemoveReport, ReportDetails, ReportRemoved, ReportSummary, Reports,
+            ShowReport,
+        },
         history::{look::clean, moment::Time},
     },
     record::Offset,
@@ -57,35 +60,31 @@ struct Remove {
 impl Report {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         match self.command {
-            Command::List(List { common }) => common.run(Act::ListReports, said),
+            Command::List(List { common }) => common.run(ListReports {}, list),
             Command::Show(Show { id, common }) => {
-                common.run(Act::ShowReport { id: Offset::new(id) }, said)
+                common.run(ShowReport { id: Offset::new(id) }, |report| details(report))
             }
             Command::Remove(Remove { id, options }) => {
-                options.run(Act::RemoveReport { id: Offset::new(id) }, said)
+                let act = RemoveReport { id: Offset::new(id) };
+                options.run(act, |ReportRemoved { id }| {
+                    format!("Took the report {id} off the list.\n")
+                })
             }
         }
     }
 }
 
-/// What was done, in words.
-fn said(done: &Done) -> String {
-    match done {
-        Done::Reports { reports } => {
-            let mut text: String = reports.iter().map(line).collect();
-            let _ = writeln!(text, "{} report(s)", reports.len());
-            text
-        }
-        Done::Report(report) => {
-            let ReportDetails { summary, event_json } = &**report;
-            let event = event_json.as_ref().map_or_else(String::new, |event| {
-                serde_json::to_string_pretty(event).unwrap_or_default() + "\n"
-            });
-            line(summary) + &event
-        }
-        Done::ReportRemoved { id } => format!("Took the report {id} off the list.\n"),
-        other => format!("{other:?}\n"),
-    }
+fn list(Reports { reports }: &Reports) -> String {
+    let mut text: String = reports.iter().map(line).collect();
+    let _ = writeln!(text, "{} report(s)", reports.len());
+    text
+}
+
+fn details(ReportDetails { summary, event_json }: &ReportDetails) -> String {
+    let event = event_json.as_ref().map_or_else(String::new, |event| {
+        serde_json::to_string_pretty(event).unwrap_or_default() + "\n"
+    });
+    line(summary) + &event
 }
 
 fn line(report: &ReportSummary) -> String {

@@ -8,7 +8,11 @@ use super::{
     erasure::PurgeRoom,
 };
 use crate::ops::{
-    admin::{Act, Done, NewRoom, RoomDetails, RoomOrder, RoomSummary, RoomsWanted, ShutdownStatus},
+    admin::rooms::{
+        BlockRoom, Blocked, Empowered, JoinRoom, Joined, ListRooms, MakeRoomAdmin, NewRoom,
+        RoomDetails, RoomOrder, RoomSummary, Rooms, RoomsWanted, ShowRoom, ShutDownRoom,
+        ShutdownStatus,
+    },
     history::look::clean,
 };
 
@@ -154,21 +158,24 @@ impl Room {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self.command {
             Command::List(list) => list.run(),
-            Command::Show(Show { room, common }) => common.run(Act::ShowRoom { room }, said),
+            Command::Show(Show { room, common }) => {
+                common.run(ShowRoom { room }, |room| details(room))
+            }
             Command::Block(Change { room, options }) => {
-                options.run(Act::BlockRoom { room, blocked: true }, said)
+                options.run(BlockRoom { room, blocked: true }, blocked_text)
             }
             Command::Unblock(Change { room, options }) => {
-                options.run(Act::BlockRoom { room, blocked: false }, said)
+                options.run(BlockRoom { room, blocked: false }, blocked_text)
             }
             Command::Shutdown(shutdown) => shutdown.run(),
             Command::Purge(purge) => purge.run(),
             Command::MakeAdmin(OfUser { room, user, options }) => {
-                options.run(Act::MakeRoomAdmin { room, user }, said)
+                options.run(MakeRoomAdmin { room, user }, empowered)
             }
-            Command::Join(OfUser { room, user, options }) => {
-                options.run(Act::JoinRoom { user, room }, said)
-            }
+            Command::Join(OfUser { room, user, options }) => options
+                .run(JoinRoom { user, room }, |Joined { user_id, room_id }| {
+                    format!("{user_id} is in {room_id}.\n")
+                }),
         }
     }
 }
@@ -182,9 +189,7 @@ impl List {
             let from = all.len();
             let left = limit.map(|limit| limit.saturating_sub(from));
             let wanted = RoomsWanted { from, limit: left, ..wanted.clone() };
-            let Done::Rooms { rooms, total } = common.carry_out(Act::ListRooms { wanted })? else {
-                return Err("not a list of rooms".into());
-            };
+            let Rooms { rooms, total } = common.perform(ListRooms { wanted })?;
             of = total.max(of);
             let is_last = rooms.is_empty();
             all.extend(rooms);
@@ -192,7 +197,8 @@ impl List {
                 break;
             }
         }
-        common.print(&Done::Rooms { rooms: all, total: of }, said)
+        let all = Rooms { rooms: all, total: of };
+        common.print::<ListRooms>(&all, |Rooms { rooms, total }| list(rooms, *total))
     }
 }
 
@@ -200,34 +206,25 @@ impl Shutdown {
     fn run(self) -> Result<ExitCode, Failure> {
         let Self { room, block, purge, new_room_by, new_room_name, message, yes, options } = self;
         let new_room = new_room_by.map(|user| NewRoom { user, name: new_room_name, message });
-        let act = Act::ShutDownRoom { room: room.clone(), block, new_room, purge, wait: true };
-        options.run_if_meant(act, yes, &room, said)
+        let act = ShutDownRoom { room: room.clone(), block, new_room, purge, wait: true };
+        options.run_if_meant(act, yes, &room, shut_down)
     }
 }
 
-/// What was done, in words.
-fn said(done: &Done) -> String {
-    match done {
-        Done::Rooms { rooms, total } => list(rooms, *total),
-        Done::Room(room) => details(room),
-        Done::Blocked { room_id, blocked, changed } => {
-            let is = if *blocked { "is blocked" } else { "is not blocked" };
-            format!("{room_id} {is} {}.\n", if *changed { "now" } else { "already" })
-        }
-        Done::ShutDown(status) => shut_down(status),
-        Done::Empowered { room_id, user_id, by, invited } => {
-            let mut text = match by {
-                Some(by) => format!("{user_id} has the power of {by} in {room_id} now.\n"),
-                None => format!("{user_id} has as much power in {room_id} already.\n"),
-            };
-            if *invited {
-                let _ = writeln!(text, "{user_id} was invited.");
-            }
-            text
-        }
-        Done::Joined { user_id, room_id } => format!("{user_id} is in {room_id}.\n"),
-        other => format!("{other:?}\n"),
+fn blocked_text(Blocked { room_id, blocked, changed }: &Blocked) -> String {
+    let is = if *blocked { "is blocked" } else { "is not blocked" };
+    format!("{room_id} {is} {}.\n", if *changed { "now" } else { "already" })
+}
+
+fn empowered(Empowered { room_id, user_id, by, invited }: &Empowered) -> String {
+    let mut text = match by {
+        Some(by) => format!("{user_id} has the power of {by} in {room_id} now.\n"),
+        None => format!("{user_id} has as much power in {room_id} already.\n"),
+    };
+    if *invited {
+        let _ = writeln!(text, "{user_id} was invited.");
     }
+    text
 }
 
 fn shut_down(status: &ShutdownStatus) -> String {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::act::Common;
 use crate::{
     ops::{
-        admin::{Act, Done},
+        admin::snapshots::{CompareSnapshots, SnapshotStatus, WriteSnapshot},
         history::{
             look::{bytes, grouped},
             moment::Time,
@@ -59,34 +59,32 @@ struct Status {
 impl Snapshot {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         match self.command {
-            Command::Write(Write { common }) => common.run(Act::WriteSnapshot, said),
-            Command::Status(Status { common }) => common.run(Act::SnapshotStatus, said),
+            Command::Write(Write { common }) => common.run(WriteSnapshot {}, written),
+            Command::Status(Status { common }) => common.run(SnapshotStatus {}, status_text),
             Command::Compare(Compare { common }) => {
-                let done = common.carry_out(Act::CompareSnapshots)?;
-                let differs = matches!(&done, Done::Compared(status) if status.fault.is_some());
-                common.print(&done, said)?;
-                Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+                let status = common.perform(CompareSnapshots {})?;
+                common.print::<CompareSnapshots>(&status, compared)?;
+                Ok(if status.fault.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
             }
         }
     }
 }
 
-fn said(done: &Done) -> String {
-    match done {
-        Done::Snapshot(header) => format!(
-            "wrote a snapshot of the projections at record {}: {}\n",
-            grouped(header.offset.get()),
-            bytes(header.bytes)
+fn written(header: &snapshot::Header) -> String {
+    format!(
+        "wrote a snapshot of the projections at record {}: {}\n",
+        grouped(header.offset.get()),
+        bytes(header.bytes)
+    )
+}
+
+fn compared(status: &snapshot::Status) -> String {
+    match &status.fault {
+        Some(fault) => fault_text(fault),
+        None => format!(
+            "the log is intact up to record {}, and the snapshots are what it adds up to\n",
+            grouped(status.verified_through.get())
         ),
-        Done::Compared(status) => match &status.fault {
-            Some(fault) => fault_text(fault),
-            None => format!(
-                "the log is intact up to record {}, and the snapshots are what it adds up to\n",
-                grouped(status.verified_through.get())
-            ),
-        },
-        Done::SnapshotStatus(status) => status_text(status),
-        _ => String::new(),
     }
 }
 

@@ -10,7 +10,10 @@ use super::{
     password::new_password,
 };
 use crate::ops::{
-    admin::{Act, Done, Filter, UserDetails, UserSummary},
+    admin::users::{
+        self, Changed, Created, Deactivated, Filter, ListUsers, LogOut, LoggedOut, SetStatus,
+        ShowUser, UserDetails, UserSummary, Users,
+    },
     history::{look::clean, moment::Time},
 };
 
@@ -181,7 +184,9 @@ impl User {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         match self.command {
             Command::List(list) => list.run(),
-            Command::Show(Show { user, common }) => common.run(Act::ShowUser { user }, said),
+            Command::Show(Show { user, common }) => {
+                common.run(ShowUser { user }, |user| details(user))
+            }
             Command::Create(create) => create.run(),
             Command::ResetPassword(reset) => {
                 let password = match reset.options.dry_run {
@@ -189,14 +194,10 @@ impl User {
                     false => new_password(&reset.user)?,
                 };
                 let (user, keep_devices) = (reset.user, reset.keep_devices);
-                reset.options.run(Act::ResetPassword { user, password, keep_devices }, |done| {
-                    match done {
-                        Done::Changed { user_id, .. } => {
-                            format!("{user_id} has a new password.\n")
-                        }
-                        other => said(other),
-                    }
-                })
+                let act = users::ResetPassword { user, password, keep_devices };
+                reset
+                    .options
+                    .run(act, |Changed { user_id, .. }| format!("{user_id} has a new password.\n"))
             }
             Command::SetAdmin(change) => {
                 change.run("is an administrator", |act| act.0 = Some(true))
@@ -212,7 +213,7 @@ impl User {
             Command::Erase(erase) => erase.run(),
             Command::Logout(Logout { user, device, options }) => {
                 let devices = device.map(|device| vec![device]);
-                options.run(Act::LogOut { user, devices }, said)
+                options.run(LogOut { user, devices }, logged_out)
             }
         }
     }
@@ -225,18 +226,15 @@ impl List {
         let mut all = Vec::new();
         let mut after = None;
         loop {
-            match common.carry_out(Act::ListUsers { after, filter })? {
-                Done::Users { users, next } => {
-                    all.extend(users);
-                    after = next;
-                }
-                other => return Err(format!("not a list: {other:?}").into()),
-            }
+            let Users { users, next } = common.perform(ListUsers { after, filter })?;
+            all.extend(users);
+            after = next;
             if after.is_none() {
                 break;
             }
         }
-        common.print(&Done::Users { users: all, next: None }, said)
+        let all = Users { users: all, next: None };
+        common.print::<ListUsers>(&all, |all| list(&all.users))
     }
 }
 
@@ -245,7 +243,8 @@ impl Create {
         let Self { user, admin, display_name, no_password, options } = self;
         let password =
             if no_password || options.dry_run { None } else { Some(new_password(&user)?) };
-        options.run(Act::CreateUser { user, password, display_name, admin }, said)
+        let act = users::CreateUser { user, password, display_name, admin };
+        options.run(act, |Created { user_id }| format!("Made the account {user_id}.\n"))
     }
 }
 
@@ -258,11 +257,9 @@ impl Change {
         let mut status = (None, None, None);
         set(&mut status);
         let (admin, locked, suspended) = status;
-        let act = Act::SetStatus { user, admin, locked, suspended, reason: None };
-        options.run(act, |done| match done {
-            Done::Changed { user_id, changed: true } => format!("{user_id} {is} now.\n"),
-            Done::Changed { user_id, changed: false } => format!("{user_id} {is} already.\n"),
-            other => said(other),
+        let act = SetStatus { user, admin, locked, suspended };
+        options.run(act, |Changed { user_id, changed }| {
+            format!("{user_id} {is} {}.\n", if *changed { "now" } else { "already" })
         })
     }
 }
@@ -270,38 +267,30 @@ impl Change {
 impl Deactivate {
     fn run(self) -> Result<ExitCode, Failure> {
         let Self { user, erase, yes, options } = self;
-        let act = Act::Deactivate { user: user.clone(), erase, reason: None };
-        options.run_if_meant(act, yes, &user, said)
+        let act = users::Deactivate { user: user.clone(), erase };
+        options.run_if_meant(act, yes, &user, deactivated)
     }
 }
 
-/// What was done, in words.
-fn said(done: &Done) -> String {
-    match done {
-        Done::Users { users, .. } => list(users),
-        Done::User(user) => details(user),
-        Done::Created { user_id } => format!("Made the account {user_id}.\n"),
-        Done::Changed { user_id, .. } => format!("Changed the account {user_id}.\n"),
-        Done::Deactivated { user_id, changed, rooms, still_bound } => {
-            let mut text = if *changed {
-                format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
-            } else {
-                format!("The account {user_id} was deactivated already.\n")
-            };
-            for bound in still_bound {
-                let _ = writeln!(text, "It could not be unbound: {bound}.");
-            }
-            text
-        }
-        Done::LoggedOut { user_id, devices } if devices.is_empty() => {
-            format!("{user_id} is not logged in.\n")
-        }
-        Done::LoggedOut { user_id, devices } => {
-            let devices: Vec<_> = devices.iter().map(AsRef::<str>::as_ref).collect();
-            format!("Logged {user_id} out of {}.\n", devices.join(", "))
-        }
-        other => format!("{other:?}\n"),
+fn deactivated(done: &Deactivated) -> String {
+    let Deactivated { user_id, changed, rooms, still_bound } = done;
+    let mut text = if *changed {
+        format!("Deactivated the account {user_id}, which has left {rooms} room(s).\n")
+    } else {
+        format!("The account {user_id} was deactivated already.\n")
+    };
+    for bound in still_bound {
+        let _ = writeln!(text, "It could not be unbound: {bound}.");
     }
+    text
+}
+
+fn logged_out(LoggedOut { user_id, devices }: &LoggedOut) -> String {
+    if devices.is_empty() {
+        return format!("{user_id} is not logged in.\n");
+    }
+    let devices: Vec<_> = devices.iter().map(AsRef::<str>::as_ref).collect();
+    format!("Logged {user_id} out of {}.\n", devices.join(", "))
 }
 
 fn list(users: &[UserSummary]) -> String {

@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     edge::api,
     log::archive::Archiver,
-    ops::{admin::shutdown as shutdowns, proof},
+    ops::{admin::rooms::shutdown as shutdowns, proof},
     service::{accounts, last_seen},
 };
 

@@ -249,8 +249,7 @@ impl Server {
 
     /// The time, as events have it.
     pub(super) fn now(&self) -> ruma::MilliSecondsSinceUnixEpoch {
-        let ms = ruma::UInt::try_from(self.engine.clock().now_ms()).unwrap_or(ruma::UInt::MAX);
-        ruma::MilliSecondsSinceUnixEpoch(ms)
+        self.engine.clock().timestamp()
     }
 }
 

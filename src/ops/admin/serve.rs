@@ -14,19 +14,18 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{
-    Act, Failure,
-    office::{self, Office},
-};
+use super::{actor, office::Office, registry};
 use crate::{
     base::{limits, shutdown::Shutdown},
     log::{
         Log, ReadError,
         archive::{MAGIC, TAG_RECORD, TAG_SEAL},
     },
-    ops::socket::{DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR},
+    ops::socket::{
+        BadRequest, DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR,
+    },
     record::{
-        CHAIN_START, Chain, Offset, Record,
+        CHAIN_START, Chain, Offset, Origin, Record,
         codec::{self, CodecError},
     },
 };
@@ -141,6 +140,35 @@ fn error_frame(reason: &str) -> Vec<u8> {
     [&[TAG_ERROR][..], &length.to_be_bytes(), text.as_bytes()].concat()
 }
 
+/// Why a connection ends before the client has hung up.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The client is told.
+    #[error("{0}")]
+    Refused(String),
+    /// The client does not listen.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl From<CodecError> for Failure {
+    fn from(error: CodecError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl From<BadRequest> for Failure {
+    fn from(error: BadRequest) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
 /// One client.
 struct Connection {
     reader: tokio::io::BufReader<OwnedReadHalf>,
@@ -170,27 +198,26 @@ impl Connection {
                     let answer = [&[TAG_END][..], &durable.get().to_be_bytes()].concat();
                     self.send(&answer).await?;
                 }
-                Request::Act(act) => self.act(Act::read(&act)?).await?,
+                Request::Act(act) => self.act(act).await?,
                 Request::Records { from, to, follow } => self.records(from, to, follow).await?,
             }
         }
     }
 
-    async fn act(&mut self, act: Act) -> Result<(), Failure> {
+    async fn act(&mut self, message: String) -> Result<(), Failure> {
         let office = self.office.clone();
         let office =
             office.ok_or_else(|| Failure::Refused("this log can only be read".to_owned()))?;
-        let actor = office::actor(self.uid);
-        // In a task of its own: it is done whole, also when the client hangs up.
-        let done = tokio::spawn(async move { office.carry_out(act, &actor).await }).await;
+        let origin = Origin::administrator(&actor::name(self.uid));
+        // In its own task, so that the act is completed even if the client hangs up.
+        let done =
+            tokio::spawn(async move { registry::answer(&message, &office, origin).await }).await;
         let done = done.map_err(|_| Failure::Refused("the server failed to do this".to_owned()))?;
-        let done = done.map_err(|error| Failure::Refused(error.to_string()))?;
-        let json =
-            serde_json::to_vec(&done).map_err(|error| Failure::Refused(error.to_string()))?;
+        let json = done.map_err(|error| Failure::Refused(error.to_string()))?;
         let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= DONE_BYTES);
         let length =
             length.ok_or_else(|| Failure::Refused("there is too much to say".to_owned()))?;
-        self.send(&[&[TAG_DONE][..], &length.to_be_bytes(), &json].concat()).await
+        self.send(&[&[TAG_DONE][..], &length.to_be_bytes(), json.as_bytes()].concat()).await
     }
 
     async fn records(&mut self, from: Offset, to: Offset, follow: bool) -> Result<(), Failure> {

@@ -9,7 +9,10 @@ use crate::{
         api::{Server, at_length, json as to_json},
         http::{ApiError, Cx, Json, Received, endpoint},
     },
-    ops::admin::{Act, Done, MediaOf, MediaSummary},
+    ops::admin::media::{
+        self, DeleteMedia, MediaDeleted, MediaOf, MediaSummary, ProtectMedia, QuarantineMedia,
+        Quarantined,
+    },
 };
 
 /// A lower timestamp is in seconds instead of milliseconds: the beginning of 1990.
@@ -20,12 +23,8 @@ fn file(server_name: &str, media_id: &str) -> MediaOf {
 }
 
 fn files(cx: &Cx<Server>, of: &MediaOf) -> Result<(Vec<MediaSummary>, Vec<String>), ApiError> {
-    match at_length(|| cx.app.office.list_media(of))? {
-        Done::Media { media, remote } => {
-            Ok((media, remote.into_iter().map(|address| address.to_string()).collect()))
-        }
-        _ => Err(ApiError::internal("not a list of files")),
-    }
+    let media::Media { media, remote } = at_length(|| media::list(&cx.app.office, of))?;
+    Ok((media, remote.into_iter().map(|address| address.to_string()).collect()))
 }
 
 fn words(file: &MediaSummary) -> Value {
@@ -148,7 +147,7 @@ endpoint! {
 
 pub(super) async fn quarantine(cx: Cx<Server>, request: Quarantine) -> Result<Json, ApiError> {
     let of = file(&request.server_name, &request.media_id);
-    cx.act(Act::QuarantineMedia { of, quarantined: true }, request.terms, nothing).await
+    cx.act(QuarantineMedia { of, quarantined: true }, request.terms, nothing).await
 }
 
 endpoint! {
@@ -161,7 +160,7 @@ endpoint! {
 
 pub(super) async fn unquarantine(cx: Cx<Server>, request: Unquarantine) -> Result<Json, ApiError> {
     let of = file(&request.server_name, &request.media_id);
-    cx.act(Act::QuarantineMedia { of, quarantined: false }, request.terms, nothing).await
+    cx.act(QuarantineMedia { of, quarantined: false }, request.terms, nothing).await
 }
 
 endpoint! {
@@ -178,7 +177,7 @@ pub(super) async fn quarantine_room(
     request: QuarantineRoom,
 ) -> Result<Json, ApiError> {
     let of = MediaOf::Room(request.room);
-    cx.act(Act::QuarantineMedia { of, quarantined: true }, request.terms, counted).await
+    cx.act(QuarantineMedia { of, quarantined: true }, request.terms, counted).await
 }
 
 endpoint! {
@@ -193,23 +192,15 @@ pub(super) async fn quarantine_user(
     request: QuarantineUser,
 ) -> Result<Json, ApiError> {
     let of = MediaOf::User(request.user);
-    cx.act(Act::QuarantineMedia { of, quarantined: true }, request.terms, counted).await
+    cx.act(QuarantineMedia { of, quarantined: true }, request.terms, counted).await
 }
 
-fn counted(done: Done) -> Value {
-    match done {
-        Done::Quarantined { media_ids, .. } => json!({ "num_quarantined": media_ids.len() }),
-        other => nothing(other),
-    }
+fn counted(Quarantined { media_ids, .. }: Quarantined) -> Value {
+    json!({ "num_quarantined": media_ids.len() })
 }
 
-fn deleted(done: Done) -> Value {
-    match done {
-        Done::MediaDeleted { media_ids } => {
-            json!({ "total": media_ids.len(), "deleted_media": media_ids })
-        }
-        other => nothing(other),
-    }
+fn deleted(MediaDeleted { media_ids }: MediaDeleted) -> Value {
+    json!({ "total": media_ids.len(), "deleted_media": media_ids })
 }
 
 endpoint! {
@@ -221,7 +212,7 @@ endpoint! {
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
     let of = file(&request.server_name, &request.media_id);
-    cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
+    cx.act(DeleteMedia { of }, request.terms, deleted).await
 }
 
 endpoint! {
@@ -260,7 +251,7 @@ pub(super) async fn delete_old(cx: Cx<Server>, request: DeleteOld) -> Result<Jso
         }
     };
     let of = MediaOf::Before { before_ms, larger_than, pictures };
-    cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
+    cx.act(DeleteMedia { of }, request.terms, deleted).await
 }
 
 endpoint! {
@@ -280,7 +271,7 @@ pub(super) async fn delete_of_user(
     // One may have been deleted meanwhile.
     let ids = files.into_iter().map(|file| file.media_id);
     let of = MediaOf::Ids(ids.filter(|id| state.media.get(id).is_some()).collect());
-    cx.act(Act::DeleteMedia { of }, request.terms, deleted).await
+    cx.act(DeleteMedia { of }, request.terms, deleted).await
 }
 
 endpoint! {
@@ -292,7 +283,7 @@ endpoint! {
 
 pub(super) async fn protect(cx: Cx<Server>, request: Protect) -> Result<Json, ApiError> {
     let media = request.media_id;
-    cx.act(Act::ProtectMedia { media, protected: true }, request.terms, nothing).await
+    cx.act(ProtectMedia { media, protected: true }, request.terms, nothing).await
 }
 
 endpoint! {
@@ -304,7 +295,7 @@ endpoint! {
 
 pub(super) async fn unprotect(cx: Cx<Server>, request: Unprotect) -> Result<Json, ApiError> {
     let media = request.media_id;
-    cx.act(Act::ProtectMedia { media, protected: false }, request.terms, nothing).await
+    cx.act(ProtectMedia { media, protected: false }, request.terms, nothing).await
 }
 
 endpoint! {
@@ -328,7 +319,7 @@ pub(super) async fn statistics(cx: Cx<Server>, request: Statistics) -> Result<Js
     if when.is_empty() {
         return Err(ApiError::invalid_param("`from_ts` is before `until_ts`."));
     }
-    let mut users = at_length(|| cx.app.office.media_statistics(when));
+    let mut users = at_length(|| media::statistics(&cx.app.office, when));
     if let Some(search) = request.search_term {
         let part = crate::base::text::fold(&search);
         let has = |text: &str| crate::base::text::fold(text).contains(&part);

@@ -25,7 +25,10 @@ use crate::{
         ApiError, Class, Cx, ErrorCode, Json, Policy, Received, Table, endpoint, limited,
         query_parameter, read_body,
     },
-    ops::admin::{Act, Done, office::ActError},
+    ops::admin::{
+        act::{Act, Order, Outcome},
+        office::ActError,
+    },
 };
 
 /// The default number of items on a page.
@@ -205,41 +208,34 @@ where
     Option::deserialize(deserializer).map(Some)
 }
 
+impl Terms {
+    fn order<A>(&self, act: A) -> Order<A> {
+        Order { act, reason: self.reason.clone(), dry_run: self.dry_run }
+    }
+}
+
 impl Cx<Server> {
-    /// Carries out all acts in the caller's name, in order, and returns what was done; in a dry
-    /// run, what would be done.
-    ///
-    /// Runs in its own task, so that it is completed even if the caller hangs up.
-    async fn carry_out(&self, acts: Vec<Act>, terms: Terms) -> Result<Vec<Done>, ApiError> {
-        let Terms { reason, dry_run } = terms;
-        let (office, origin) = (Arc::clone(&self.app.office), self.origin());
-        let doing = tokio::spawn(async move {
-            let mut all = Vec::with_capacity(acts.len());
-            for act in acts {
-                let act = match reason.clone() {
-                    Some(reason) => Act::Because { reason, of: Box::new(act) },
-                    None => act,
-                };
-                let act = if dry_run { Act::DryRun { of: Box::new(act) } } else { act };
-                all.push(office.perform(act, origin.clone()).await?);
-            }
-            Ok(all)
-        });
-        doing.await.map_err(ApiError::internal)?.map_err(|error: ActError| error.into())
+    /// Runs `work` in its own task, so that it is completed even if the caller hangs up.
+    async fn complete<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, ActError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        tokio::spawn(work).await.map_err(ApiError::internal)?.map_err(ApiError::from)
     }
 
-    /// Carries out an act and formats the response with `shape`; in a dry run, what would be done.
-    async fn act(
+    /// Carries out an act in the caller's name, and formats the response with `shape`; in a dry
+    /// run, describes what would be done.
+    async fn act<A: Act>(
         &self,
-        act: Act,
+        act: A,
         terms: Terms,
-        shape: impl FnOnce(Done) -> Value,
+        shape: impl FnOnce(A::Done) -> Value,
     ) -> Result<Json, ApiError> {
-        let mut done = self.carry_out(vec![act], terms).await?;
-        match done.pop() {
-            Some(Done::WouldDo { effect }) => to_json(&would_do(effect)),
-            Some(done) => to_json(&shape(done)),
-            None => Err(ApiError::internal("what was done was lost")),
+        let (office, origin, order) =
+            (Arc::clone(&self.app.office), self.origin(), terms.order(act));
+        match self.complete(async move { order.carry_out(&office, origin).await }).await? {
+            Outcome::WouldDo(effect) => to_json(&would_do(effect)),
+            Outcome::Done(done) => to_json(&shape(done)),
         }
     }
 }
@@ -249,7 +245,7 @@ fn would_do(effect: Vec<String>) -> Value {
 }
 
 /// For acts with an empty response.
-fn nothing(_: Done) -> Value {
+fn nothing<D>(_: D) -> Value {
     json!({})
 }
 

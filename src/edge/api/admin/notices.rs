@@ -4,13 +4,13 @@ use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{AdminParts as _, Terms, nothing};
+use super::{AdminParts as _, Terms};
 use crate::{
     edge::{
         api::{Server, room::send::transaction},
         http::{ApiError, Cx, Json, endpoint},
     },
-    ops::admin::{Act, Done},
+    ops::admin::notices::{NoticeSent, SendNotice},
     record::command::Transaction,
 };
 
@@ -55,16 +55,12 @@ async fn tell(
     transaction: Option<Transaction>,
     terms: Terms,
 ) -> Result<Json, ApiError> {
-    let act = Act::SendNotice {
+    let act = SendNotice {
         user: notice.user_id,
         event_type: notice.event_type.unwrap_or_else(|| "m.room.message".to_owned()),
         state_key: notice.state_key,
         content: Value::Object(notice.content),
         transaction,
     };
-    cx.act(act, terms, |done| match done {
-        Done::NoticeSent { event_id, .. } => json!({ "event_id": event_id }),
-        other => nothing(other),
-    })
-    .await
+    cx.act(act, terms, |NoticeSent { event_id, .. }| json!({ "event_id": event_id })).await
 }

@@ -10,7 +10,7 @@ use crate::{
         api::{Server, at_length, json as to_json},
         http::{ApiError, Cx, Json, endpoint},
     },
-    ops::admin::Act,
+    ops::admin::reports::{self, RemoveReport},
     record::Offset,
     state::reports::Report,
 };
@@ -43,7 +43,7 @@ pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError
         let of_room = report.room_id.as_ref().map_or("", |room_id| room_id.as_str());
         kind(report) && by && room.as_ref().is_none_or(|part| of_room.contains(part))
     };
-    let mut reports = at_length(|| cx.app.office.reports(wanted))?;
+    let mut reports = at_length(|| reports::list(&cx.app.office, wanted))?;
     if let Some(sender) = sender {
         reports.retain(|report| report.sender.as_ref().is_some_and(|of| of.as_str() == sender));
     }
@@ -72,7 +72,7 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    to_json(&cx.app.office.report(id(&request.report_id)?)?)
+    to_json(&reports::details(&cx.app.office, id(&request.report_id)?)?)
 }
 
 endpoint! {
@@ -84,5 +84,5 @@ endpoint! {
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
     let id = id(&request.report_id)?;
-    cx.act(Act::RemoveReport { id }, request.terms, nothing).await
+    cx.act(RemoveReport { id }, request.terms, nothing).await
 }

@@ -11,7 +11,10 @@ use crate::{
         api::{Server, at_length, json as to_json},
         http::{ApiError, Cx, Json, endpoint},
     },
-    ops::admin::{Act, Done, NewRoom, RoomOrder, RoomsWanted, ShutdownStatus},
+    ops::admin::rooms::{
+        self, BlockRoom, JoinRoom, Joined, MakeRoomAdmin, NewRoom, RoomOrder, RoomsWanted,
+        ShutDownRoom, ShutdownStatus, shutdown,
+    },
     read::events::{ClientEvent, EventForm},
     record::Offset,
     state::Membership,
@@ -51,7 +54,7 @@ pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError
         from,
         limit: Some(limit),
     };
-    let (rooms, total) = at_length(|| cx.app.office.rooms(&wanted))?;
+    let (rooms, total) = at_length(|| rooms::list(&cx.app.office, &wanted))?;
     let next = from.saturating_add(rooms.len());
     let mut answer = json!({ "rooms": rooms, "offset": from, "total_rooms": total });
     if next < total {
@@ -71,7 +74,7 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    to_json(&at_length(|| cx.app.office.room_details(&request.room).map_err(ApiError::from))?)
+    to_json(&at_length(|| rooms::details(&cx.app.office, &request.room).map_err(ApiError::from))?)
 }
 
 endpoint! {
@@ -162,7 +165,7 @@ endpoint! {
 }
 
 pub(super) async fn is_blocked(cx: Cx<Server>, request: IsBlocked) -> Result<Json, ApiError> {
-    let (blocked, by) = cx.app.office.block_status(&request.room)?;
+    let (blocked, by) = rooms::block_status(&cx.app.office, &request.room)?;
     let mut answer = json!({ "block": blocked });
     if let Some(by) = by {
         answer["user_id"] = by.into();
@@ -179,7 +182,7 @@ endpoint! {
 
 pub(super) async fn block(cx: Cx<Server>, request: Block) -> Result<Json, ApiError> {
     let Block { room, body: BlockBody { block: blocked }, terms } = request;
-    cx.act(Act::BlockRoom { room, blocked }, terms, |_| json!({ "block": blocked })).await
+    cx.act(BlockRoom { room, blocked }, terms, |_| json!({ "block": blocked })).await
 }
 
 /// Whether to block a room.
@@ -211,14 +214,14 @@ pub(super) struct ShutdownBody {
 }
 
 impl ShutdownBody {
-    fn act(self, room: String, wait: bool) -> Act {
+    fn act(self, room: String, wait: bool) -> ShutDownRoom {
         let new_room = self.new_room_user_id.map(|user| NewRoom {
             user,
             name: self.room_name.unwrap_or_else(|| NEW_NAME.to_owned()),
             message: self.message.unwrap_or_else(|| NEW_MESSAGE.to_owned()),
         });
         let (block, purge) = (self.block.unwrap_or(false), self.purge.unwrap_or(false));
-        Act::ShutDownRoom { room, block, new_room, purge, wait }
+        ShutDownRoom { room, block, new_room, purge, wait }
     }
 }
 
@@ -235,14 +238,10 @@ pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiE
     let unknown = RoomId::parse(&room)
         .is_ok_and(|room_id| cx.app.engine.state().rooms.get(&room_id).is_none());
     if unknown && body.block == Some(true) {
-        let act = Act::BlockRoom { room, blocked: true };
+        let act = BlockRoom { room, blocked: true };
         return cx.act(act, terms, |_| nobody()).await;
     }
-    cx.act(body.act(room, true), terms, |done| match done {
-        Done::ShutDown(status) => outcome(&status),
-        other => nothing(other),
-    })
-    .await
+    cx.act(body.act(room, true), terms, |status| outcome(&status)).await
 }
 
 endpoint! {
@@ -255,11 +254,7 @@ endpoint! {
 /// Begins to shut a room down.
 pub(super) async fn begin_delete(cx: Cx<Server>, request: BeginDelete) -> Result<Json, ApiError> {
     let BeginDelete { room, body, terms } = request;
-    cx.act(body.act(room, false), terms, |done| match done {
-        Done::ShutDown(status) => json!({ "delete_id": status.id }),
-        other => nothing(other),
-    })
-    .await
+    cx.act(body.act(room, false), terms, |status| json!({ "delete_id": status.id })).await
 }
 
 fn nobody() -> Value {
@@ -301,7 +296,8 @@ pub(super) async fn status_of_room(
     cx: Cx<Server>,
     request: StatusOfRoom,
 ) -> Result<Json, ApiError> {
-    let results: Vec<_> = cx.app.office.shutdowns(&request.room_id).iter().map(progress).collect();
+    let results: Vec<_> =
+        shutdown::of_room(&cx.app.office, &request.room_id).iter().map(progress).collect();
     if results.is_empty() {
         return Err(ApiError::not_found("This room was not shut down."));
     }
@@ -316,7 +312,7 @@ endpoint! {
 }
 
 pub(super) async fn status(cx: Cx<Server>, request: Status) -> Result<Json, ApiError> {
-    let status = cx.app.office.shutdown(&request.delete_id);
+    let status = shutdown::of_id(&cx.app.office, &request.delete_id);
     let status = status.ok_or_else(|| ApiError::not_found("There is no such shutdown."))?;
     to_json(&progress(&status))
 }
@@ -331,7 +327,7 @@ endpoint! {
 pub(super) async fn make_admin(cx: Cx<Server>, request: MakeAdmin) -> Result<Json, ApiError> {
     let MakeAdmin { room, body, terms } = request;
     let user = body.user_id.unwrap_or_else(|| cx.caller.user_id.to_string());
-    cx.act(Act::MakeRoomAdmin { room, user }, terms, nothing).await
+    cx.act(MakeRoomAdmin { room, user }, terms, nothing).await
 }
 
 endpoint! {
@@ -343,9 +339,6 @@ endpoint! {
 
 pub(super) async fn join(cx: Cx<Server>, request: Join) -> Result<Json, ApiError> {
     let Join { room, body: JoinBody { user_id: user }, terms } = request;
-    cx.act(Act::JoinRoom { user, room }, terms, |done| match done {
-        Done::Joined { room_id, .. } => json!({ "room_id": room_id }),
-        other => nothing(other),
-    })
-    .await
+    cx.act(JoinRoom { user, room }, terms, |Joined { room_id, .. }| json!({ "room_id": room_id }))
+        .await
 }

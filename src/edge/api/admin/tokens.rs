@@ -13,7 +13,10 @@ use crate::{
         api::{Server, json as to_json},
         http::{ApiError, Cx, Json, endpoint},
     },
-    ops::admin::{Act, Done, TokenSummary},
+    ops::admin::tokens::{
+        self, CreateRegistrationToken, DeleteRegistrationToken, TokenCreated, TokenSummary,
+        UpdateRegistrationToken,
+    },
 };
 
 /// A token to create.
@@ -62,10 +65,7 @@ endpoint! {
 
 pub(super) async fn list(cx: Cx<Server>, request: List) -> Result<Json, ApiError> {
     let valid = request.valid;
-    let done = cx.app.office.perform(Act::ListRegistrationTokens, cx.origin()).await?;
-    let Done::RegistrationTokens { tokens } = done else {
-        return Err(ApiError::internal("not a list of tokens"));
-    };
+    let tokens = tokens::list(&cx.app.office);
     let wanted = tokens.iter().filter(|token| valid.is_none_or(|valid| valid == token.good));
     to_json(&json!({ "registration_tokens": wanted.map(words).collect::<Vec<_>>() }))
 }
@@ -79,8 +79,8 @@ endpoint! {
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
     let office = &cx.app.office;
-    let hash = office.registration_token(&request.token.into())?;
-    to_json(&words(&office.token_of(&hash)?))
+    let hash = tokens::named(office, &request.token.into())?;
+    to_json(&words(&tokens::summary_of(office, &hash)?))
 }
 
 fn in_the_future(cx: &Cx<Server>, expires_ms: Option<u64>) -> Result<(), ApiError> {
@@ -104,15 +104,12 @@ pub(super) async fn create(cx: Cx<Server>, request: Create) -> Result<Json, ApiE
     }
     let token = token.or_else(|| length.map(random_letters)).map(Into::into);
     in_the_future(&cx, expires_ms)?;
-    let act = Act::CreateRegistrationToken { token, label, uses_allowed, expires_ms };
-    cx.act(act, request.terms, |done| match done {
-        Done::RegistrationTokenCreated { token, summary } => {
-            let mut made = words(&summary);
-            made["token"] = token.expose().into();
-            made["id"] = summary.id.into();
-            made
-        }
-        other => nothing(other),
+    let act = CreateRegistrationToken { token, label, uses_allowed, expires_ms };
+    cx.act(act, request.terms, |TokenCreated { token, summary }| {
+        let mut made = words(&summary);
+        made["token"] = token.expose().into();
+        made["id"] = summary.id.into();
+        made
     })
     .await
 }
@@ -127,17 +124,13 @@ endpoint! {
 pub(super) async fn update(cx: Cx<Server>, request: Update) -> Result<Json, ApiError> {
     let TokenChange { uses_allowed, expiry_time: expires_ms, label } = request.body;
     in_the_future(&cx, expires_ms.flatten())?;
-    let act = Act::UpdateRegistrationToken {
+    let act = UpdateRegistrationToken {
         token: request.token.into(),
         label: change(label),
         uses_allowed: change(uses_allowed),
         expires_ms: change(expires_ms),
     };
-    cx.act(act, request.terms, |done| match done {
-        Done::RegistrationTokenUpdated { summary, .. } => words(&summary),
-        other => nothing(other),
-    })
-    .await
+    cx.act(act, request.terms, |updated| words(&updated.summary)).await
 }
 
 fn change<T>(given: Option<Option<T>>) -> Change<T> {
@@ -157,5 +150,5 @@ endpoint! {
 
 pub(super) async fn delete(cx: Cx<Server>, request: Delete) -> Result<Json, ApiError> {
     let token = request.token.into();
-    cx.act(Act::DeleteRegistrationToken { token }, request.terms, nothing).await
+    cx.act(DeleteRegistrationToken { token }, request.terms, nothing).await
 }

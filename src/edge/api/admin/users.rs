@@ -1,5 +1,7 @@
 //! Users and their devices.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use ruma::{
     OwnedDeviceId, OwnedUserId, UserId,
@@ -18,10 +20,15 @@ use crate::{
         http::{ApiError, Cx, Json, Received, Reply, endpoint},
     },
     ops::admin::{
-        Act, Done, ExternalId, UserDetails, UserDevice, UserSummary,
-        users::{Listed, UserOrder, UsersWanted},
+        act::{Act, Outcome},
+        office::{ActError, Office},
+        users::{
+            self, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs, ResetPassword,
+            SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
+            search::{self, Listed, UserOrder, UsersWanted},
+        },
     },
-    record::{Offset, threepid::Threepid},
+    record::{Offset, Origin, threepid::Threepid},
     state::Membership,
 };
 
@@ -188,7 +195,7 @@ fn page(cx: &Cx<Server>, of: Wanted, deactivated: Option<bool>) -> Result<Json, 
         limit,
     };
     let office = &cx.app.office;
-    let (users, total) = at_length(|| office.users(&wanted));
+    let (users, total) = at_length(|| search::search(office, &wanted));
     let next = from.saturating_add(users.len());
     let mut shown = Vec::with_capacity(users.len());
     for Listed { user, registered } in users {
@@ -229,7 +236,7 @@ endpoint! {
 }
 
 pub(super) async fn get(cx: Cx<Server>, request: Get) -> Result<Json, ApiError> {
-    to_json(&details(&cx.app.office.user_details(&request.user)?))
+    to_json(&details(&users::details(&cx.app.office, &request.user)?))
 }
 
 fn details(user: &UserDetails) -> Value {
@@ -270,35 +277,39 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
         return Err(ApiError::invalid_param("You cannot take administration from yourself."));
     }
     let UserBody { password, displayname: display_name, avatar_url, locked, suspended, .. } = body;
-    let mut acts = Vec::new();
+    let mut changes = Changes::default();
     if known.is_none() {
-        acts.push(Act::CreateUser {
+        changes.create = Some(CreateUser {
             user: user(),
             password: password.map(Into::into),
             display_name: display_name.flatten().filter(|name| !name.is_empty()),
             admin: admin.unwrap_or(false),
         });
     } else {
-        if let Some(password) = password {
-            let keep_devices = !body.logout_devices.unwrap_or(true);
-            acts.push(Act::ResetPassword { user: user(), password: password.into(), keep_devices });
-        }
-        if let Some(value) = display_name {
-            let field = "displayname".to_owned();
-            acts.push(Act::SetProfile { user: user(), field, value });
-        }
+        changes.password = password.map(|password| ResetPassword {
+            user: user(),
+            password: password.into(),
+            keep_devices: !body.logout_devices.unwrap_or(true),
+        });
+        changes.profile.extend(display_name.map(|value| SetProfile {
+            user: user(),
+            field: "displayname".to_owned(),
+            value,
+        }));
     }
-    if let Some(value) = avatar_url {
-        acts.push(Act::SetProfile { user: user(), field: "avatar_url".to_owned(), value });
-    }
+    changes.profile.extend(avatar_url.map(|value| SetProfile {
+        user: user(),
+        field: "avatar_url".to_owned(),
+        value,
+    }));
     let admin = admin.filter(|_| known.is_some());
     if admin.is_some() || locked.is_some() || suspended.is_some() {
-        acts.push(Act::SetStatus { user: user(), admin, locked, suspended, reason: None });
+        changes.status = Some(SetStatus { user: user(), admin, locked, suspended });
     }
     let is_closed = known.is_some_and(|standing| standing.deactivated.is_some());
     match (body.deactivated, is_closed) {
         (Some(true), false) => {
-            acts.push(Act::Deactivate { user: user(), erase: false, reason: None });
+            changes.deactivate = Some(users::Deactivate { user: user(), erase: false });
         }
         (Some(false), true) => {
             let why = "A deactivated account cannot be reactivated.";
@@ -306,29 +317,69 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
         }
         _ => {}
     }
-    if let Some(Act::CreateUser { .. }) = acts.first()
-        && dry_run
-    {
-        // The account does not exist yet, so the other acts cannot be described.
-        acts.truncate(1);
-    }
-    let done = cx.carry_out(acts, terms).await?;
-    let effects = done.into_iter().filter_map(|done| match done {
-        Done::WouldDo { effect } => Some(effect),
-        _ => None,
-    });
-    let effects: Vec<_> = effects.flatten().collect();
+    let (office, origin) = (Arc::clone(&app.office), cx.origin());
+    let effect = cx.complete(async move { changes.carry_out(&office, &origin, &terms).await });
+    let effect = effect.await?;
     if dry_run {
-        return Ok(Reply::json(to_json(&would_do(effects))?.0));
+        return Ok(Reply::json(to_json(&would_do(effect))?.0));
     }
     let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok(Reply::json(to_json(&details(&app.office.user_details(&name)?))?.0).with_status(status))
+    Ok(Reply::json(to_json(&details(&users::details(&app.office, &name)?))?.0).with_status(status))
+}
+
+/// What one request changes about an account.
+#[derive(Default)]
+struct Changes {
+    create: Option<CreateUser>,
+    password: Option<ResetPassword>,
+    profile: Vec<SetProfile>,
+    status: Option<SetStatus>,
+    deactivate: Option<users::Deactivate>,
+}
+
+impl Changes {
+    /// Carries them out in order. In a dry run, describes what would be done.
+    async fn carry_out(
+        self,
+        office: &Office,
+        origin: &Origin,
+        terms: &Terms,
+    ) -> Result<Vec<String>, ActError> {
+        let mut effect = Vec::new();
+        let created = self.create.is_some();
+        effect.extend(step(office, origin, terms, self.create).await?);
+        if created && terms.dry_run {
+            // The account does not exist yet, so the other acts cannot be described.
+            return Ok(effect);
+        }
+        effect.extend(step(office, origin, terms, self.password).await?);
+        effect.extend(step(office, origin, terms, self.profile).await?);
+        effect.extend(step(office, origin, terms, self.status).await?);
+        effect.extend(step(office, origin, terms, self.deactivate).await?);
+        Ok(effect)
+    }
+}
+
+async fn step<A: Act>(
+    office: &Office,
+    origin: &Origin,
+    terms: &Terms,
+    acts: impl IntoIterator<Item = A, IntoIter: Send> + Send,
+) -> Result<Vec<String>, ActError> {
+    let mut all = Vec::new();
+    for act in acts {
+        let order = terms.order(act);
+        if let Outcome::WouldDo(effect) = order.carry_out(office, origin.clone()).await? {
+            all.extend(effect);
+        }
+    }
+    Ok(all)
 }
 
 /// Refuses settings that tools can change elsewhere but nobody can here, unless they have that
 /// value already.
 fn must_be_so_already(cx: &Cx<Server>, body: &UserBody, user_id: &UserId) -> Result<(), ApiError> {
-    let user = cx.app.office.user_details(user_id.as_str()).ok();
+    let user = users::details(&cx.app.office, user_id.as_str()).ok();
     let refused = |what: &str| Err(ApiError::invalid_param(what.to_owned()));
     if body.user_type.is_some() {
         return refused("There are no types of users here.");
@@ -365,7 +416,7 @@ endpoint! {
 }
 
 pub(super) async fn is_admin(cx: Cx<Server>, request: IsAdmin) -> Result<Json, ApiError> {
-    let user = cx.app.office.user_details(&request.user)?;
+    let user = users::details(&cx.app.office, &request.user)?;
     to_json(&json!({ "admin": user.summary.admin }))
 }
 
@@ -382,7 +433,7 @@ pub(super) async fn set_admin(cx: Cx<Server>, request: SetAdmin) -> Result<Json,
         return Err(ApiError::invalid_param("You cannot take administration from yourself."));
     }
     let admin = Some(admin);
-    let act = Act::SetStatus { user, admin, locked: None, suspended: None, reason: None };
+    let act = SetStatus { user, admin, locked: None, suspended: None };
     cx.act(act, terms, nothing).await
 }
 
@@ -396,13 +447,12 @@ endpoint! {
 pub(super) async fn suspend(cx: Cx<Server>, request: Suspend) -> Result<Json, ApiError> {
     let Suspend { user, body, terms } = request;
     let suspended = Some(body.suspend);
-    let act = Act::SetStatus { user, admin: None, locked: None, suspended, reason: None };
-    cx.act(act, terms, |done| match done {
-        Done::Changed { user_id, .. } => {
-            json!({ format!("user_{user_id}_suspended"): suspended })
-        }
-        other => nothing(other),
-    })
+    let act = SetStatus { user, admin: None, locked: None, suspended };
+    cx.act(
+        act,
+        terms,
+        |Changed { user_id, .. }| json!({ format!("user_{user_id}_suspended"): suspended }),
+    )
     .await
 }
 
@@ -416,11 +466,9 @@ endpoint! {
 pub(super) async fn deactivate(cx: Cx<Server>, request: Deactivate) -> Result<Json, ApiError> {
     let Deactivate { user, body, terms } = request;
     let erase = body.erase.unwrap_or(false);
-    cx.act(Act::Deactivate { user, erase, reason: None }, terms, |done| match done {
-        Done::Deactivated { still_bound, .. } if !still_bound.is_empty() => {
-            json!({ "id_server_unbind_result": "no-support" })
-        }
-        _ => json!({ "id_server_unbind_result": "success" }),
+    cx.act(users::Deactivate { user, erase }, terms, |done| {
+        let unbound = if done.still_bound.is_empty() { "success" } else { "no-support" };
+        json!({ "id_server_unbind_result": unbound })
     })
     .await
 }
@@ -435,7 +483,7 @@ endpoint! {
 pub(super) async fn password(cx: Cx<Server>, request: Password) -> Result<Json, ApiError> {
     let Password { user, body: PasswordBody { new_password, logout_devices }, terms } = request;
     let (password, keep_devices) = (new_password.into(), !logout_devices.unwrap_or(true));
-    cx.act(Act::ResetPassword { user, password, keep_devices }, terms, nothing).await
+    cx.act(ResetPassword { user, password, keep_devices }, terms, nothing).await
 }
 
 endpoint! {
@@ -461,11 +509,8 @@ pub(super) async fn log_in(cx: Cx<Server>, request: LogIn) -> Result<Json, ApiEr
     if cx.app.office.user_id(&user)? == cx.caller.user_id {
         return Err(ApiError::invalid_param("You are logged in as yourself already."));
     }
-    cx.act(Act::LogInAs { user, expires_ms }, terms, |done| match done {
-        Done::LoggedInAs { access_token, device_id, .. } => {
-            json!({ "access_token": access_token, "device_id": device_id })
-        }
-        other => nothing(other),
+    cx.act(LogInAs { user, expires_ms }, terms, |LoggedInAs { access_token, device_id, .. }| {
+        json!({ "access_token": access_token, "device_id": device_id })
     })
     .await
 }
@@ -519,7 +564,7 @@ endpoint! {
 }
 
 pub(super) async fn devices(cx: Cx<Server>, request: Devices) -> Result<Json, ApiError> {
-    let user = cx.app.office.user_details(&request.user)?;
+    let user = users::details(&cx.app.office, &request.user)?;
     let devices = user.logged_in.iter();
     let devices: Vec<_> =
         devices.map(|(device_id, of)| device_words(&user, device_id.as_str(), of)).collect();
@@ -535,7 +580,7 @@ endpoint! {
 
 pub(super) async fn device(cx: Cx<Server>, request: Device) -> Result<Json, ApiError> {
     let Device { user, device_id } = request;
-    let user = cx.app.office.user_details(&user)?;
+    let user = users::details(&cx.app.office, &user)?;
     let device = user.logged_in.get(&device_id);
     let device = device.ok_or_else(|| ApiError::not_found("There is no such device."))?;
     to_json(&device_words(&user, device_id.as_str(), device))
@@ -558,14 +603,14 @@ pub(super) async fn rename_device(cx: Cx<Server>, request: RenameDevice) -> Resu
     known_device(&cx, &user, &device)?;
     match body.display_name {
         Some(display_name) => {
-            cx.act(Act::RenameDevice { user, device, display_name }, terms, nothing).await
+            cx.act(users::RenameDevice { user, device, display_name }, terms, nothing).await
         }
         None => to_json(&json!({})),
     }
 }
 
 fn known_device(cx: &Cx<Server>, user: &str, device: &OwnedDeviceId) -> Result<(), ApiError> {
-    let user = cx.app.office.user_details(user)?;
+    let user = users::details(&cx.app.office, user)?;
     let known = user.logged_in.contains_key(device);
     if known { Ok(()) } else { Err(ApiError::not_found("There is no such device.")) }
 }
@@ -581,7 +626,7 @@ endpoint! {
 pub(super) async fn delete_device(cx: Cx<Server>, request: DeleteDevice) -> Result<Json, ApiError> {
     let DeleteDevice { user, device, terms } = request;
     known_device(&cx, &user, &device)?;
-    cx.act(Act::LogOut { user, devices: Some(vec![device]) }, terms, nothing).await
+    cx.act(LogOut { user, devices: Some(vec![device]) }, terms, nothing).await
 }
 
 endpoint! {
@@ -597,9 +642,9 @@ pub(super) async fn delete_devices(
     request: DeleteDevices,
 ) -> Result<Json, ApiError> {
     let DeleteDevices { user, body: DevicesBody { mut devices }, terms } = request;
-    let known = cx.app.office.user_details(&user)?;
+    let known = users::details(&cx.app.office, &user)?;
     devices.retain(|device| known.logged_in.contains_key(device));
-    cx.act(Act::LogOut { user, devices: Some(devices) }, terms, nothing).await
+    cx.act(LogOut { user, devices: Some(devices) }, terms, nothing).await
 }
 
 endpoint! {

@@ -8,11 +8,9 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use ruma::{
-    MilliSecondsSinceUnixEpoch, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomId, UInt, UserId,
-};
+use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomId, UserId};
+use serde::{Deserialize, Serialize};
 
-use super::acts::ShutdownStatus;
 use crate::{
     base::limits,
     decide::{
@@ -20,6 +18,7 @@ use crate::{
         moderation::{FinishShutdown, MoveAlias, OpenReplacement},
     },
     engine::{Engine, Rejected},
+    ops::admin::office::Office,
     record::{Offset, Origin},
     service::{
         accounts::closing::leave,
@@ -27,6 +26,28 @@ use crate::{
     },
     state::{Membership, Room, Shutdown, State},
 };
+
+/// How far the shutdown of a room has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShutdownStatus {
+    /// What it is known by.
+    pub(crate) id: String,
+    /// The room.
+    pub(crate) room_id: OwnedRoomId,
+    /// Whether it has come to its end.
+    pub(crate) complete: bool,
+    /// Whether the room was purged; none if it was not to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) purged: Option<bool>,
+    /// Who was in the room, or invited, when it began, and is not any more.
+    pub(crate) kicked_users: Vec<OwnedUserId>,
+    /// Who could not be made to leave.
+    pub(crate) failed_to_kick_users: Vec<OwnedUserId>,
+    /// The aliases that pointed at the room when it began and do not any more.
+    pub(crate) local_aliases: Vec<OwnedRoomAliasId>,
+    /// The room to which members and aliases move.
+    pub(crate) new_room_id: Option<OwnedRoomId>,
+}
 
 /// Goes on with the shutdowns that were under way when the server ended.
 pub(crate) fn resume(engine: &Arc<Engine>) {
@@ -54,7 +75,7 @@ pub(super) async fn go_on(
     let mut new_room = None;
     if let Some(replacement) = replacement {
         let to = replacement.room_id.clone();
-        let open = OpenReplacement { replacement, ts: now(engine) };
+        let open = OpenReplacement { replacement, ts: engine.clock().timestamp() };
         match engine.propose(origin.clone(), open).await {
             Ok(opened) => {
                 opened.into_inner();
@@ -125,7 +146,7 @@ async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &User
         reason: None,
         is_direct: false,
         third_party_signed: None,
-        ts: now(engine),
+        ts: engine.clock().timestamp(),
     };
     match engine.propose(origin.clone(), proposal).await {
         Ok(joined) => drop(joined.into_inner()),
@@ -134,9 +155,17 @@ async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &User
     }
 }
 
-pub(super) fn now(engine: &Engine) -> MilliSecondsSinceUnixEpoch {
-    let ms = UInt::try_from(engine.clock().now_ms()).unwrap_or(UInt::MAX);
-    MilliSecondsSinceUnixEpoch(ms)
+/// The shutdown of this id.
+pub(crate) fn of_id(office: &Office, id: &str) -> Option<ShutdownStatus> {
+    let state = office.engine.state();
+    state.closures.shutdown(id).map(|shutdown| status(&state, shutdown))
+}
+
+/// The shutdowns of a room, which need not exist.
+pub(crate) fn of_room(office: &Office, room_id: &RoomId) -> Vec<ShutdownStatus> {
+    let state = office.engine.state();
+    let shutdowns = state.closures.of_room(room_id).into_iter();
+    shutdowns.map(|shutdown| status(&state, shutdown)).collect()
 }
 
 /// How far a shutdown has come.

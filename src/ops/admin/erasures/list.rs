@@ -1,0 +1,68 @@
+//! List what had records erased, the newest first.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::carried_out::{erasures, in_words, takings};
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListErasures {
+    /// How many of the newest.
+    pub(crate) last: usize,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Receipts {
+    pub(crate) rows: Vec<ReceiptRow>,
+}
+
+/// Something that had records erased.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReceiptRow {
+    /// The record for which they were; [`Offset::ZERO`] for what had only done its work.
+    pub(crate) because: Offset,
+    /// When it was appended, in milliseconds since the Unix epoch.
+    pub(crate) time_ms: u64,
+    /// Who did it.
+    pub(crate) who: String,
+    /// What they did, in words.
+    pub(crate) what: String,
+    /// How many records lost content.
+    pub(crate) records: u64,
+}
+
+impl Act for ListErasures {
+    const NAME: &'static str = "list-erasures";
+    const DONE: &'static str = "receipts";
+    type Done = Receipts;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Receipts, ActError> {
+        let mut counts: BTreeMap<Offset, u64> = BTreeMap::new();
+        for (_, erase) in erasures(office)? {
+            for (because, first, last) in takings(&erase) {
+                let records = last.get().saturating_sub(first.get()) + 1;
+                *counts.entry(because).or_default() += records;
+            }
+        }
+        for (_, because) in office.engine.state().erasures.condemned(usize::MAX) {
+            counts.entry(because).or_default();
+        }
+        let mut rows = Vec::new();
+        for (because, records) in counts.into_iter().rev().take(self.last) {
+            let (who, what, time_ms) = match office.engine.log().get(because)? {
+                Some(record) => in_words(&record),
+                None => ("server".to_owned(), "erased what had done its work".to_owned(), 0),
+            };
+            rows.push(ReceiptRow { because, time_ms, who, what, records });
+        }
+        Ok(Receipts { rows })
+    }
+}

@@ -1,0 +1,12 @@
+//! Acts that show what was erased.
+//!
+//! A receipt is put together from the log: the record that caused the erasure (a redaction, a
+//! `room.erase`, `room.purge`, `user.erase` or `media.remove`), and the `log.erase` records that
+//! carried it out.
+
+mod carried_out;
+mod list;
+mod show;
+
+pub(crate) use list::{ListErasures, ReceiptRow};
+pub(crate) use show::{Receipt, ShowErasure};

@@ -1,0 +1,150 @@
+//! Show what was erased because of one record.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::carried_out::{erasures, in_words, takings};
+use crate::{
+    log::{ReadError, archive},
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::{
+        Command, Offset,
+        command::{BackupMoment, MediaRemove},
+    },
+    state::Copy,
+};
+
+/// How many records are counted by kind for one receipt, at most.
+const COUNTED: u64 = 1_000_000;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShowErasure {
+    pub(crate) because: Offset,
+}
+
+/// What was erased for one record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Receipt {
+    /// That record; a `log.erase` for all that it took, whatever for.
+    pub(crate) because: Offset,
+    /// When it was appended, in milliseconds since the Unix epoch.
+    pub(crate) time_ms: u64,
+    /// Who did it.
+    pub(crate) who: String,
+    /// What they did, in words, with their reason.
+    pub(crate) what: String,
+    /// How many records lost content, by kind. Of one that takes very many, only the first are
+    /// counted so.
+    pub(crate) kinds: BTreeMap<String, u64>,
+    /// Which records: runs, each with its first and last offset.
+    pub(crate) records: Vec<(Offset, Offset)>,
+    /// How many records are still to lose content.
+    pub(crate) waiting: u64,
+    /// How many addresses of files went.
+    pub(crate) files: u64,
+    /// The `log.erase` records that carried it out.
+    pub(crate) carried_out: Vec<Offset>,
+    /// Whether all that was carried out has left the files of the log: these were written anew
+    /// since.
+    pub(crate) off_the_log: bool,
+    /// Whether it has left the archive; none without one.
+    pub(crate) off_the_archive: Option<bool>,
+    /// The backups that were made before and hold what was erased.
+    pub(crate) backups: Vec<String>,
+}
+
+impl Act for ShowErasure {
+    const NAME: &'static str = "show-erasure";
+    const DONE: &'static str = "receipt";
+    type Done = Box<Receipt>;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        receipt(office, self.because)
+    }
+}
+
+fn receipt(office: &Office, because: Offset) -> Result<Box<Receipt>, ActError> {
+    let no_record = || ActError::Invalid(format!("there is no record {because}"));
+    let record = office.engine.log().get(because)?.ok_or_else(no_record)?;
+    let mut taken = BTreeSet::new();
+    let mut carried_out = Vec::new();
+    for (offset, erase) in erasures(office)? {
+        let of_it = takings(&erase);
+        let of_it: Vec<_> = of_it.filter(|(of, ..)| offset == because || *of == because).collect();
+        if !of_it.is_empty() {
+            carried_out.push(offset);
+        }
+        taken.extend(of_it.into_iter().map(|(_, first, last)| (first, last)));
+    }
+    let waiting = office.engine.state().erasures.condemned_for(because);
+    if taken.is_empty() && waiting == 0 {
+        let why = format!("nothing was erased for record {because}, or by it");
+        return Err(ActError::Invalid(why));
+    }
+    let records = joined(taken);
+    let (who, what, time_ms) = in_words(&record);
+    let files = match record.command() {
+        Ok(Some(Command::MediaRemove(MediaRemove { media_ids, .. }))) => media_ids.len() as u64,
+        _ => 0,
+    };
+    let end = carried_out.last().copied().unwrap_or_default();
+    Ok(Box::new(Receipt {
+        because,
+        time_ms,
+        who,
+        what,
+        kinds: kinds(office, &records)?,
+        backups: backups_with(office, &records, end),
+        records,
+        waiting,
+        files,
+        off_the_log: office.engine.log().off_disk()? >= end,
+        off_the_archive: office
+            .archive
+            .as_deref()
+            .map(|dir| archive::has_erased(dir, end, carried_out.contains(&because))),
+        carried_out,
+    }))
+}
+
+/// The backups that still contain some of the records: those made before the record at `end`
+/// erased the last of them.
+fn backups_with(office: &Office, records: &[(Offset, Offset)], end: Offset) -> Vec<String> {
+    let Some((first, _)) = records.first() else { return Vec::new() };
+    let held = office.engine.state().copies.holding(*first, end);
+    let named = |copy: Copy| {
+        let BackupMoment { epoch, offset } = copy.moment;
+        format!("{}, up to record {offset} of epoch {}", copy.destination, epoch.0)
+    };
+    held.into_iter().map(named).collect()
+}
+
+fn kinds(
+    office: &Office,
+    records: &[(Offset, Offset)],
+) -> Result<BTreeMap<String, u64>, ReadError> {
+    let mut kinds = BTreeMap::new();
+    let all = records.iter().flat_map(|(first, last)| first.get()..=last.get());
+    for offset in all.take(usize::try_from(COUNTED).unwrap_or(usize::MAX)) {
+        if let Some(record) = office.engine.log().get(Offset::new(offset))? {
+            *kinds.entry(record.header.kind.to_string()).or_default() += 1;
+        }
+    }
+    Ok(kinds)
+}
+
+/// Runs in ascending order, those that touch as one.
+fn joined(runs: BTreeSet<(Offset, Offset)>) -> Vec<(Offset, Offset)> {
+    let mut joined: Vec<(Offset, Offset)> = Vec::new();
+    for (first, last) in runs {
+        match joined.last_mut() {
+            Some((_, end)) if first <= end.next() => *end = last.max(*end),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}

@@ -1,0 +1,93 @@
+//! List uploaded files.
+
+use ruma::{OwnedMxcUri, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use super::select::{MediaOf, ids};
+use crate::{
+    log::ReadError,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Command,
+    state::media::{Item, Stored},
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListMedia {
+    pub(crate) of: MediaOf,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Media {
+    pub(crate) media: Vec<MediaSummary>,
+    /// Files of other servers to which the events of a room refer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) remote: Vec<OwnedMxcUri>,
+}
+
+/// One file in a list, in the words of the tools that speak `/_synapse/admin`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MediaSummary {
+    /// Its id.
+    pub(crate) media_id: String,
+    /// Who uploaded it; none for what the server fetched by itself.
+    pub(crate) user_id: Option<OwnedUserId>,
+    /// When, in milliseconds since the Unix epoch.
+    pub(crate) created_ts: u64,
+    /// Its length in bytes.
+    pub(crate) media_length: u64,
+    /// Its type, as the uploader says.
+    pub(crate) media_type: Option<String>,
+    /// Its name, as the uploader says.
+    pub(crate) upload_name: Option<String>,
+    /// Who put it into quarantine, if nobody can download it.
+    pub(crate) quarantined_by: Option<String>,
+    /// Whether it is exempt from quarantine.
+    pub(crate) safe_from_quarantine: bool,
+    /// blake3 of it, in hexadecimal: its name among the files of the server.
+    pub(crate) blake3: String,
+}
+
+impl Act for ListMedia {
+    const NAME: &'static str = "list-media";
+    const DONE: &'static str = "media";
+    type Done = Media;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Media, ActError> {
+        list(office, &self.of)
+    }
+}
+
+pub(crate) fn list(office: &Office, of: &MediaOf) -> Result<Media, ActError> {
+    let (ids, remote) = ids(office, of)?;
+    let state = office.engine.state();
+    let mut media = Vec::with_capacity(ids.len());
+    for id in ids {
+        if let Some(Item::Stored(stored)) = state.media.get(&id) {
+            media.push(summary(office, id, stored)?);
+        }
+    }
+    Ok(Media { media, remote })
+}
+
+fn summary(office: &Office, media_id: String, stored: Stored) -> Result<MediaSummary, ReadError> {
+    let (media_type, upload_name) = match office.engine.events().command(stored.offset)? {
+        Some(Command::MediaUpload(body)) => (body.content_type, body.name),
+        _ => (None, None),
+    };
+    let media = &office.engine.state().media;
+    let quarantined = media.quarantined(&media_id);
+    Ok(MediaSummary {
+        safe_from_quarantine: media.is_protected(&media_id),
+        quarantined_by: quarantined.map(|offset| office.author_of(offset)).transpose()?,
+        media_id,
+        user_id: stored.user_id,
+        created_ts: stored.time_ms,
+        media_length: stored.size,
+        media_type,
+        upload_name,
+        blake3: stored.hash.to_string(),
+    })
+}

@@ -1,0 +1,122 @@
+//! Which files an order is about.
+
+use std::collections::{BTreeSet, HashSet};
+
+use ruma::{MxcUri, OwnedMxcUri};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    base::background,
+    ops::admin::office::{ActError, Office},
+    record::Offset,
+    service::erasure,
+    state::media::Item,
+};
+
+/// Events of a room that are looked at together.
+const EVENTS: usize = 500;
+
+/// The fields of an event in which addresses of files stand.
+const POINTERS: [&str; 6] = [
+    "/url",
+    "/avatar_url",
+    "/file/url",
+    "/info/thumbnail_url",
+    "/info/thumbnail_file/url",
+    "/m.new_content/url",
+];
+
+/// Which files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum MediaOf {
+    /// The one with this id or address.
+    Id(String),
+    /// All that a user uploaded.
+    User(String),
+    /// All of this server that the events of a room name, as far as they are not encrypted.
+    Room(String),
+    /// Those with these ids.
+    Ids(Vec<String>),
+    /// All that were uploaded before a time.
+    Before {
+        /// When, in milliseconds since the Unix epoch.
+        before_ms: u64,
+        /// Only those that have more bytes.
+        larger_than: u64,
+        /// Whether the pictures of users and rooms are among them.
+        pictures: bool,
+    },
+}
+
+/// The id of the file that an id or an address names.
+pub(super) fn media_id(office: &Office, name: &str) -> Result<String, ActError> {
+    let id = match <&MxcUri>::from(name).parts() {
+        Ok((server, id)) if *server == office.engine.env().server.name => id,
+        Ok(_) => return Err(ActError::NoMedia(name.to_owned())),
+        Err(_) => name,
+    };
+    match office.engine.state().media.get(id) {
+        Some(Item::Stored(_)) => Ok(id.to_owned()),
+        _ => Err(ActError::NoMedia(name.to_owned())),
+    }
+}
+
+/// The ids of files of this server, and the addresses of others that were found with them.
+pub(super) fn ids(
+    office: &Office,
+    of: &MediaOf,
+) -> Result<(Vec<String>, Vec<OwnedMxcUri>), ActError> {
+    match of {
+        MediaOf::Id(id) => Ok((vec![media_id(office, id)?], Vec::new())),
+        MediaOf::User(user) => {
+            let own = office.engine.state().media.of_user(&office.user_id(user)?);
+            Ok((own.into_iter().map(|(id, _)| id.into()).collect(), Vec::new()))
+        }
+        MediaOf::Ids(ids) => {
+            let there = ids.iter().map(|id| media_id(office, id));
+            Ok((there.collect::<Result<_, _>>()?, Vec::new()))
+        }
+        MediaOf::Before { before_ms, larger_than, pictures } => {
+            let shown = if *pictures { HashSet::new() } else { erasure::pictures(&office.engine)? };
+            let all = office.engine.state().media.all().into_iter();
+            let old = all.filter(|(id, stored)| {
+                stored.time_ms < *before_ms && stored.size > *larger_than && !shown.contains(&**id)
+            });
+            Ok((old.map(|(id, _)| id.to_string()).collect(), Vec::new()))
+        }
+        MediaOf::Room(room) => {
+            let found = background::at_length(|| addresses_in(office, room))?;
+            let own_name = &office.engine.env().server.name;
+            let (mut own, mut remote) = (Vec::new(), Vec::new());
+            for address in found {
+                match address.parts() {
+                    Ok((server, id)) if server == own_name => own.push(id.to_owned()),
+                    Ok(_) => remote.push(address),
+                    Err(_) => {}
+                }
+            }
+            let media = &office.engine.state().media;
+            own.retain(|id| matches!(media.get(id), Some(Item::Stored(_))));
+            Ok((own, remote))
+        }
+    }
+}
+
+/// The addresses that the events of a room name, as far as they are not encrypted.
+fn addresses_in(office: &Office, room: &str) -> Result<BTreeSet<OwnedMxcUri>, ActError> {
+    let room = office.room(room)?;
+    let mut found = BTreeSet::new();
+    let mut after = Offset::ZERO;
+    loop {
+        let offsets = room.events_forward(after, Offset::MAX, EVENTS);
+        let Some(last) = offsets.last() else { return Ok(found) };
+        after = *last;
+        for event in office.engine.events().get_all(&offsets)? {
+            let content: Value = event.content_as().unwrap_or_default();
+            let texts = POINTERS.iter().filter_map(|at| content.pointer(at)?.as_str());
+            found.extend(texts.map(OwnedMxcUri::from).filter(|address| address.is_valid()));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! How much each user has uploaded.
+
+use std::{collections::BTreeMap, ops::RangeInclusive};
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use crate::ops::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MediaStatistics {}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Usage {
+    pub(crate) users: Vec<MediaUsage>,
+}
+
+/// How much a user has uploaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MediaUsage {
+    /// The user.
+    pub(crate) user_id: OwnedUserId,
+    /// The display name.
+    pub(crate) displayname: Option<String>,
+    /// How many files.
+    pub(crate) media_count: usize,
+    /// How long they are together, in bytes.
+    pub(crate) media_length: u64,
+}
+
+impl Act for MediaStatistics {
+    const NAME: &'static str = "media-statistics";
+    const DONE: &'static str = "media-statistics";
+    type Done = Usage;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Usage, ActError> {
+        Ok(Usage { users: statistics(office, 0..=u64::MAX) })
+    }
+}
+
+/// How much each user uploaded within `when`, in milliseconds since the Unix epoch; the users with
+/// the most bytes first.
+pub(crate) fn statistics(office: &Office, when: RangeInclusive<u64>) -> Vec<MediaUsage> {
+    let mut by_user: BTreeMap<OwnedUserId, (usize, u64)> = BTreeMap::new();
+    for (_, stored) in office.engine.state().media.all() {
+        if let Some(user_id) = stored.user_id
+            && when.contains(&stored.time_ms)
+        {
+            let (count, bytes) = by_user.entry(user_id).or_default();
+            *count += 1;
+            *bytes = bytes.saturating_add(stored.size);
+        }
+    }
+    let accounts = &office.engine.state().accounts;
+    let usage = |(user_id, (media_count, media_length)): (OwnedUserId, _)| {
+        let account = accounts.get(&user_id);
+        let displayname = account.and_then(|account| {
+            let account = account.read();
+            account.profile_field("displayname")?.as_str().map(ToOwned::to_owned)
+        });
+        MediaUsage { user_id, displayname, media_count, media_length }
+    };
+    let mut usage: Vec<_> = by_user.into_iter().map(usage).collect();
+    usage.sort_by_key(|of| std::cmp::Reverse(of.media_length));
+    usage
+}

@@ -1,0 +1,106 @@
+//! Orders that are carried out while no server runs.
+
+use std::sync::Arc;
+
+use super::{
+    act::{Act, Order, Outcome},
+    office::{ActError, Office},
+};
+use crate::{
+    base::{clock::Clock, shutdown::Shutdown},
+    config::Config,
+    decide::{account::AccountLimit, ephemeral::Gather},
+    engine::{self, Engine},
+    log::{
+        Log,
+        store::{SledLog, SledOptions, has_log},
+    },
+    outside::outbound::Outbound,
+    record::Origin,
+    service::{last_seen::LastSeen, passwords::Passwords},
+    snapshot::{self, StartedFrom},
+};
+
+/// Carries out an order on the log in the data directory of `config`, with the lock and the
+/// decisions of a server.
+///
+/// # Errors
+/// If the log cannot be opened (a running server holds it, for example), or the act fails.
+pub(crate) async fn carry_out<A: Act>(
+    config: &Config,
+    order: Order<A>,
+    actor: &str,
+) -> Result<Outcome<A::Done>, ActError> {
+    let data_dir = &config.server.data_dir;
+    // Opening creates a log, and a server name that nobody chose could not be changed later.
+    if !has_log(data_dir) {
+        return Err(ActError::NoLog(data_dir.display().to_string()));
+    }
+    let mut options = SledOptions::new(data_dir);
+    options.min_free_bytes = config.log.min_free_bytes;
+    options.archive = config.archive_dir();
+    let log = Arc::new(SledLog::open(options)?);
+    let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, order, actor).await;
+    log.close();
+    let (done, snapshots) = done?;
+    snapshots.note_state(data_dir);
+    done
+}
+
+type Carried<D> = (Result<Outcome<D>, ActError>, Arc<snapshot::Keeper>);
+
+async fn on_log<A: Act>(
+    config: &Config,
+    log: Arc<dyn Log>,
+    order: Order<A>,
+    actor: &str,
+) -> Result<Carried<A::Done>, ActError> {
+    let snapshots = snapshot::directory(&config.server.data_dir);
+    let (state, begun) = match A::REPLAYS {
+        true => (engine::replay(&*log, |_, _| {})?.0, StartedFrom::default()),
+        false => snapshot::recall(&snapshots, &*log)?,
+    };
+    let name = state.server().map(|server| server.server_name.clone()).unwrap_or_default();
+    let server_name = name
+        .try_into()
+        .map_err(|_| ActError::NoLog(config.server.data_dir.display().to_string()))?;
+    let options = engine::Options {
+        server_name,
+        event_cache_bytes: 1024 * 1024,
+        gather: Gather {
+            window: std::time::Duration::ZERO,
+            members: config.receipts.gather_members,
+        },
+        clock: Clock::system(),
+        // Limits on new accounts do not apply to administrators.
+        accounts: AccountLimit::default(),
+        quotas: Arc::default(),
+    };
+    let engine = Arc::new(Engine::start(log, state, options).await?);
+    let identity = Outbound::new(&config.outbound);
+    if let Err(error) = &identity {
+        tracing::warn!(%error, "requests to other services are not possible");
+    }
+    let identity =
+        identity.ok().map(|outbound| (outbound, config.threepids.identity_servers.to_vec()));
+    let snapshots = Arc::new(snapshot::Keeper::new(
+        snapshots,
+        Arc::clone(&engine),
+        config.snapshot_policy(),
+        begun,
+        Shutdown::when(std::future::pending()),
+    ));
+    let office = Office {
+        engine,
+        passwords: Arc::new(Passwords::new(config)),
+        policy: config.passwords.clone(),
+        identity,
+        snapshots: Arc::clone(&snapshots),
+        // Only what was recorded is known.
+        last_seen: Arc::new(LastSeen::new(0)),
+        notices: config.server_notices.clone(),
+        archive: config.archive_dir(),
+    };
+    let done = order.carry_out(&office, Origin::administrator(actor)).await;
+    Ok((done, snapshots))
+}

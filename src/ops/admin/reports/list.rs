@@ -1,0 +1,41 @@
+//! List the open reports, the newest first.
+
+use serde::{Deserialize, Serialize};
+
+use super::summary::{ReportSummary, summary};
+use crate::{
+    log::ReadError,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    state::reports::Report,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListReports {}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Reports {
+    pub(crate) reports: Vec<ReportSummary>,
+}
+
+impl Act for ListReports {
+    const NAME: &'static str = "list-reports";
+    const DONE: &'static str = "reports";
+    type Done = Reports;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Reports, ActError> {
+        Ok(Reports { reports: list(office, |_| true)? })
+    }
+}
+
+/// The open reports that `wanted` lets through, the newest first.
+pub(crate) fn list(
+    office: &Office,
+    wanted: impl Fn(&Report) -> bool,
+) -> Result<Vec<ReportSummary>, ReadError> {
+    let all = office.engine.state().reports.all().into_iter().rev();
+    let wanted = all.filter(|(_, report)| wanted(report));
+    wanted.map(|(id, report)| summary(office, id, report)).collect()
+}

@@ -1,0 +1,45 @@
+//! Remove a report from the list of open ones.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::report,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RemoveReport {
+    pub(crate) id: Offset,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReportRemoved {
+    pub(crate) id: Offset,
+}
+
+impl Act for RemoveReport {
+    const NAME: &'static str = "remove-report";
+    const DONE: &'static str = "report-removed";
+    type Done = ReportRemoved;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<ReportRemoved, ActError> {
+        let id = self.open(office)?;
+        office.propose(by, report::RemoveReport { report: id }).await?;
+        Ok(ReportRemoved { id })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("the report {} is taken off the list", self.open(office)?)])
+    }
+}
+
+impl RemoveReport {
+    fn open(&self, office: &Office) -> Result<Offset, ActError> {
+        let report = office.engine.state().reports.get(self.id);
+        report.map(|_| self.id).ok_or(ActError::NoReport(self.id))
+    }
+}

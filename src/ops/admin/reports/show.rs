@@ -1,0 +1,46 @@
+//! Show one report, with the event that it is about.
+
+use serde::{Deserialize, Serialize};
+
+use super::summary::{ReportSummary, summary};
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShowReport {
+    pub(crate) id: Offset,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReportDetails {
+    #[serde(flatten)]
+    pub(crate) summary: ReportSummary,
+    /// The event in federation format, as the log has it.
+    pub(crate) event_json: Option<serde_json::Value>,
+}
+
+impl Act for ShowReport {
+    const NAME: &'static str = "show-report";
+    const DONE: &'static str = "report";
+    type Done = Box<ReportDetails>;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        details(office, self.id).map(Box::new)
+    }
+}
+
+/// The report of this number.
+pub(crate) fn details(office: &Office, id: Offset) -> Result<ReportDetails, ActError> {
+    let report = office.engine.state().reports.get(id).ok_or(ActError::NoReport(id))?;
+    let event_id = report.event_id.clone();
+    let summary = summary(office, id, report)?;
+    let (state, events) = (office.engine.state(), office.engine.events());
+    let event = event_id.map(|event_id| events.find(&state, &event_id)).transpose()?.flatten();
+    let event_json = event.and_then(|event| serde_json::from_str(event.pdu.get()).ok());
+    Ok(ReportDetails { summary, event_json })
+}

@@ -1,0 +1,54 @@
+//! Block a room, so that nobody can join it, or unblock it.
+
+use ruma::OwnedRoomId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::moderation,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BlockRoom {
+    /// The room need not exist here.
+    pub(crate) room: String,
+    pub(crate) blocked: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Blocked {
+    pub(crate) room_id: OwnedRoomId,
+    pub(crate) blocked: bool,
+    pub(crate) changed: bool,
+}
+
+impl Act for BlockRoom {
+    const NAME: &'static str = "block-room";
+    const DONE: &'static str = "blocked";
+    type Done = Blocked;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Blocked, ActError> {
+        let (room_id, blocked) = (office.room_id(&self.room)?, self.blocked);
+        let Attribution { origin, reason } = by;
+        let block = moderation::BlockRoom { room_id: room_id.clone(), blocked, reason };
+        let changed = office.engine.propose(origin, block).await?.into_inner();
+        Ok(Blocked { room_id, blocked, changed })
+    }
+
+    async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
+        let does = if self.blocked { "can get into" } else { "is kept out of" };
+        Ok(vec![format!("nobody {does} {} any more", self.room)])
+    }
+}
+
+/// Whether a room is blocked, and then by whom.
+pub(crate) fn block_status(
+    office: &Office,
+    room: &str,
+) -> Result<(bool, Option<String>), ActError> {
+    let blocked = office.engine.state().closures.blocked(&office.room_id(room)?);
+    Ok((blocked.is_some(), blocked.map(|offset| office.author_of(offset)).transpose()?))
+}

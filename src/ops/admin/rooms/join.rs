@@ -1,0 +1,44 @@
+//! Make a user join a room, by an invite of one of its members if necessary.
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::moderation::HaveJoin,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct JoinRoom {
+    pub(crate) user: String,
+    pub(crate) room: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Joined {
+    pub(crate) user_id: OwnedUserId,
+    pub(crate) room_id: OwnedRoomId,
+}
+
+impl Act for JoinRoom {
+    const NAME: &'static str = "join-room";
+    const DONE: &'static str = "joined";
+    type Done = Joined;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Joined, ActError> {
+        let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);
+        let (room_id, ts) = (room.id.clone(), office.engine.clock().timestamp());
+        drop(room);
+        let join = HaveJoin { room_id: room_id.clone(), user_id: user_id.clone(), ts };
+        office.propose(by, join).await.map_err(ActError::of_room)?;
+        Ok(Joined { user_id, room_id })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let (user_id, room) = (office.active(&self.user)?, office.room(&self.room)?);
+        Ok(vec![format!("{user_id} joins {}", room.id)])
+    }
+}

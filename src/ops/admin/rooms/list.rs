@@ -1,0 +1,183 @@
+//! List the rooms.
+
+use std::cmp::Ordering;
+
+use ruma::events::StateEventType;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::summary::{RoomSummary, creator, state_content, summary};
+use crate::{
+    base::{background, text},
+    log::ReadError,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+    state::Room,
+};
+
+/// Rooms in one answer.
+const PAGE: usize = 1000;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListRooms {
+    #[serde(flatten)]
+    pub(crate) wanted: RoomsWanted,
+}
+
+/// Which rooms, and in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RoomsWanted {
+    /// What their name, the local part of their alias or their id has in it.
+    pub(crate) search: Option<String>,
+    /// Whether the public directory lists them.
+    pub(crate) public: Option<bool>,
+    /// Whether nobody is in them.
+    pub(crate) empty: Option<bool>,
+    /// By what they are ordered.
+    pub(crate) order: RoomOrder,
+    /// The other way round.
+    pub(crate) reverse: bool,
+    /// How many are passed over.
+    pub(crate) from: usize,
+    /// How many are shown; none for as many as there can be.
+    pub(crate) limit: Option<usize>,
+}
+
+/// By what rooms are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum RoomOrder {
+    /// By name; those without one come last.
+    #[default]
+    #[serde(alias = "alphabetical")]
+    Name,
+    /// By main alias; those without one come last.
+    CanonicalAlias,
+    /// By the number of members, the largest first.
+    #[serde(alias = "size")]
+    JoinedMembers,
+    /// By the number of members of this server, the largest first.
+    JoinedLocalMembers,
+    /// By version, the newest first.
+    Version,
+    /// By who made them.
+    Creator,
+    /// By how they are encrypted; those that are not come last.
+    Encryption,
+    /// Those first that users of other servers could join.
+    Federatable,
+    /// Those first that the public directory lists.
+    Public,
+    /// By who may join.
+    JoinRules,
+    /// By whether guests may.
+    GuestAccess,
+    /// By who sees what was said before.
+    HistoryVisibility,
+    /// By how much state they have, the largest first.
+    StateEvents,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Rooms {
+    pub(crate) rooms: Vec<RoomSummary>,
+    /// How many rooms match in all.
+    pub(crate) total: usize,
+}
+
+impl Act for ListRooms {
+    const NAME: &'static str = "list-rooms";
+    const DONE: &'static str = "rooms";
+    type Done = Rooms;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Rooms, ActError> {
+        // The work grows with the number of rooms.
+        let (rooms, total) = background::at_length(|| list(office, &self.wanted))?;
+        Ok(Rooms { rooms, total })
+    }
+}
+
+/// What a room is found by among others.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// The greatest first.
+    Number(std::cmp::Reverse<u64>),
+    /// Those without come last.
+    Text(bool, String),
+}
+
+/// The rooms that are wanted, in order, and how many there are.
+pub(crate) fn list(
+    office: &Office,
+    wanted: &RoomsWanted,
+) -> Result<(Vec<RoomSummary>, usize), ActError> {
+    let search = wanted.search.as_deref().map(text::fold);
+    let mut found = Vec::new();
+    for room in office.engine.state().rooms.all() {
+        let is = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);
+        let empty = room.counts(Offset::MAX).joined == 0;
+        if !is(wanted.public, room.is_public()) || !is(wanted.empty, empty) {
+            continue;
+        }
+        if let Some(search) = &search
+            && !mentions(office, &room, search)?
+        {
+            continue;
+        }
+        found.push((key(office, &room, wanted.order)?, room));
+    }
+    found.sort_by(|(a, one), (b, other)| match a.cmp(b) {
+        Ordering::Equal => one.id.cmp(&other.id),
+        order => order,
+    });
+    if wanted.reverse {
+        found.reverse();
+    }
+    let total = found.len();
+    let limit = wanted.limit.unwrap_or(PAGE).min(PAGE);
+    let page = found.into_iter().skip(wanted.from).take(limit);
+    let page = page.map(|(_, room)| summary(office, &room)).collect::<Result<_, _>>()?;
+    Ok((page, total))
+}
+
+fn mentions(office: &Office, room: &Room, search: &str) -> Result<bool, ReadError> {
+    let alias = office.state_text(room, StateEventType::RoomCanonicalAlias, "alias")?;
+    let alias = alias.and_then(|alias| alias.split(':').next().map(ToOwned::to_owned));
+    let name = office.state_text(room, StateEventType::RoomName, "name")?;
+    let texts = [name, alias, Some(room.id.to_string())];
+    Ok(texts.into_iter().flatten().any(|of| text::fold(&of).contains(search)))
+}
+
+fn key(office: &Office, room: &Room, order: RoomOrder) -> Result<Key, ReadError> {
+    use StateEventType as Kind;
+    let number = |number: u64| Ok(Key::Number(std::cmp::Reverse(number)));
+    let count = |count: usize| number(u64::try_from(count).unwrap_or(u64::MAX));
+    let named = |text: Option<String>| {
+        Key::Text(text.is_none(), text.as_deref().map(text::fold).unwrap_or_default())
+    };
+    let (kind, field) = match order {
+        RoomOrder::JoinedMembers | RoomOrder::JoinedLocalMembers => {
+            return number(room.counts(Offset::MAX).joined);
+        }
+        RoomOrder::Version => return number(room.version.as_str().parse().unwrap_or(0)),
+        RoomOrder::Public => return number(room.is_public().into()),
+        RoomOrder::StateEvents => return count(room.full_state(Offset::MAX).len()),
+        RoomOrder::Federatable => {
+            let create = state_content(office, room, Kind::RoomCreate)?;
+            return number((create["m.federate"] != Value::Bool(false)).into());
+        }
+        RoomOrder::Creator => return Ok(named(creator(office, room)?)),
+        RoomOrder::Name => (Kind::RoomName, "name"),
+        RoomOrder::CanonicalAlias => (Kind::RoomCanonicalAlias, "alias"),
+        RoomOrder::Encryption => (Kind::RoomEncryption, "algorithm"),
+        RoomOrder::JoinRules => (Kind::RoomJoinRules, "join_rule"),
+        RoomOrder::GuestAccess => (Kind::RoomGuestAccess, "guest_access"),
+        RoomOrder::HistoryVisibility => (Kind::RoomHistoryVisibility, "history_visibility"),
+    };
+    Ok(named(office.state_text(room, kind, field)?))
+}

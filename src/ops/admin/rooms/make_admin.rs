@@ -1,0 +1,49 @@
+//! Give a user the highest power level that a member of the room can grant.
+
+use ruma::{OwnedRoomId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::moderation,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MakeRoomAdmin {
+    pub(crate) room: String,
+    pub(crate) user: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Empowered {
+    pub(crate) room_id: OwnedRoomId,
+    pub(crate) user_id: OwnedUserId,
+    /// The member who granted it; none if the user had as much power already.
+    pub(crate) by: Option<OwnedUserId>,
+    pub(crate) invited: bool,
+}
+
+impl Act for MakeRoomAdmin {
+    const NAME: &'static str = "make-room-admin";
+    const DONE: &'static str = "empowered";
+    type Done = Empowered;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Empowered, ActError> {
+        let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);
+        let (room_id, ts) = (room.id.clone(), office.engine.clock().timestamp());
+        drop(room);
+        let make =
+            moderation::MakeRoomAdmin { room_id: room_id.clone(), user_id: user_id.clone(), ts };
+        let moderation::Empowered { by, invited } =
+            office.propose(by, make).await.map_err(ActError::of_room)?;
+        Ok(Empowered { room_id, user_id, by, invited })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);
+        Ok(vec![format!("{user_id} gets the greatest power that can be given in {}", room.id)])
+    }
+}

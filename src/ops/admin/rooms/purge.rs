@@ -1,0 +1,108 @@
+//! Remove a room from the server, with everything that was ever sent in it.
+
+use ruma::{OwnedRoomId, RoomId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::{Offset, Origin},
+    service::{
+        accounts::closing,
+        erasure::purge::{self, Purge, PurgeError},
+    },
+    state::Membership,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PurgeRoom {
+    pub(crate) room: String,
+    /// Whether joined members are made to leave; otherwise a room with members is refused.
+    pub(crate) force: bool,
+}
+
+/// What a purge removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RoomPurged {
+    pub(crate) room_id: OwnedRoomId,
+    /// How many events, and the bytes of their payloads.
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+    /// How many users had to leave.
+    pub(crate) left: u64,
+    pub(crate) aliases: Vec<String>,
+    /// How many files only this room referred to, and their bytes.
+    pub(crate) files: u64,
+    pub(crate) file_bytes: u64,
+}
+
+impl From<PurgeError> for ActError {
+    fn from(error: PurgeError) -> Self {
+        match error {
+            PurgeError::NoRoom(_) => Self::invalid(error),
+            PurgeError::Read(error) => Self::Read(error),
+            PurgeError::Rejected(error) => Self::Rejected(error),
+        }
+    }
+}
+
+impl Act for PurgeRoom {
+    const NAME: &'static str = "purge-room";
+    const DONE: &'static str = "room-purged";
+    type Done = RoomPurged;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<RoomPurged, ActError> {
+        let room = office.room(&self.room)?;
+        let (room_id, joined) =
+            (room.id.clone(), room.members(Membership::Join, Offset::MAX).len());
+        drop(room);
+        if joined > 0 && !self.force {
+            let why = format!(
+                "{joined} user(s) are joined to {room_id}: with --force they are made to leave first"
+            );
+            return Err(ActError::Invalid(why));
+        }
+        let Attribution { origin, reason } = by;
+        empty(office, &origin, &room_id).await;
+        let purge = purge::purge(&office.engine, origin, &room_id, reason).await?;
+        Ok(RoomPurged {
+            room_id,
+            events: purge.events,
+            bytes: purge.bytes,
+            left: joined as u64,
+            aliases: purge.aliases,
+            files: purge.media_ids.len() as u64,
+            file_bytes: purge.media_bytes,
+        })
+    }
+
+    /// Reads the whole log.
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let room_id = office.room(&self.room)?.id.clone();
+        let looked = purge::look(&office.engine, &room_id).await?;
+        let Purge { events, bytes, joined, aliases, media_ids, media_bytes, .. } = looked;
+        let mut effect = Vec::new();
+        if joined > 0 {
+            effect.push(format!("{joined} user(s) leave {room_id}, with --force"));
+        }
+        effect.push(format!("{room_id} is purged, with {events} event(s) of {bytes} bytes"));
+        if !aliases.is_empty() {
+            effect.push(format!("its aliases go: {}", aliases.join(", ")));
+        }
+        let files = media_ids.len();
+        effect.push(format!("{files} file(s) go that nothing else names, of {media_bytes} bytes"));
+        Ok(effect)
+    }
+}
+
+/// Makes all members leave a room.
+async fn empty(office: &Office, origin: &Origin, room_id: &RoomId) {
+    let Some(room) = office.engine.state().rooms.get(room_id) else { return };
+    for membership in [Membership::Invite, Membership::Knock, Membership::Join] {
+        for (user_id, _) in room.members(membership, Offset::MAX) {
+            closing::leave(&office.engine, origin, room_id.to_owned(), &user_id).await;
+        }
+    }
+}

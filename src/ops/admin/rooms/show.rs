@@ -1,0 +1,83 @@
+//! Show one room.
+
+use ruma::{OwnedRoomAliasId, events::StateEventType};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    shutdown::{self, ShutdownStatus},
+    summary::{RoomSummary, summary},
+};
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+    state::Membership,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShowRoom {
+    pub(crate) room: String,
+}
+
+/// All that there is to say of one room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RoomDetails {
+    /// As in a list.
+    #[serde(flatten)]
+    pub(crate) summary: RoomSummary,
+    /// Its topic.
+    pub(crate) topic: Option<String>,
+    /// Its picture.
+    pub(crate) avatar: Option<String>,
+    /// How many devices those in it are logged in on.
+    pub(crate) joined_local_devices: usize,
+    /// Whether all who were in it have forgotten it.
+    pub(crate) forgotten: bool,
+    /// How many are invited.
+    pub(crate) invited_members: u64,
+    /// The aliases that point at it.
+    pub(crate) aliases: Vec<OwnedRoomAliasId>,
+    /// Its shutdowns.
+    pub(crate) shutdowns: Vec<ShutdownStatus>,
+}
+
+impl Act for ShowRoom {
+    const NAME: &'static str = "show-room";
+    const DONE: &'static str = "room";
+    type Done = Box<RoomDetails>;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        details(office, &self.room).map(Box::new)
+    }
+}
+
+/// All that there is to say of a room.
+pub(crate) fn details(office: &Office, name: &str) -> Result<RoomDetails, ActError> {
+    let (room, state) = (office.room(name)?, office.engine.state());
+    let mut joined_local_devices = 0;
+    let mut members = Vec::new();
+    room.each_joined_now(|user_id| members.push(user_id.clone()));
+    for user_id in &members {
+        joined_local_devices += office.devices(user_id).len();
+    }
+    let was_in = |membership| room.members(membership, Offset::MAX).into_iter();
+    let mut left = was_in(Membership::Leave).chain(was_in(Membership::Ban));
+    let forgotten = members.is_empty()
+        && left.all(|(user_id, _)| {
+            let part = state.memberships.part(&user_id, &room.id);
+            part.is_none_or(|part| part.forgotten.latest() == Some(&true))
+        });
+    let shutdowns = state.closures.of_room(&room.id).into_iter();
+    Ok(RoomDetails {
+        summary: summary(office, &room)?,
+        topic: office.state_text(&room, StateEventType::RoomTopic, "topic")?,
+        avatar: office.state_text(&room, StateEventType::RoomAvatar, "url")?,
+        joined_local_devices,
+        forgotten,
+        invited_members: room.counts(Offset::MAX).invited,
+        aliases: state.aliases.of_room(&room.id, Offset::MAX),
+        shutdowns: shutdowns.map(|shutdown| shutdown::status(&state, shutdown)).collect(),
+    })
+}

@@ -1,0 +1,98 @@
+//! What lists say about a room.
+
+use ruma::{OwnedRoomId, events::StateEventType};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    log::ReadError,
+    ops::admin::office::{ActError, Office},
+    read::events::as_shown,
+    record::Offset,
+    state::Room,
+};
+
+/// One room in a list, in the words of the tools that speak `/_synapse/admin`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RoomSummary {
+    /// The room.
+    pub(crate) room_id: OwnedRoomId,
+    /// Its name.
+    pub(crate) name: Option<String>,
+    /// Its main alias.
+    pub(crate) canonical_alias: Option<String>,
+    /// How many users are in it.
+    pub(crate) joined_members: u64,
+    /// How many of these are of this server: all, as long as it does not federate.
+    pub(crate) joined_local_members: u64,
+    /// Its version.
+    pub(crate) version: String,
+    /// Who made it.
+    pub(crate) creator: Option<String>,
+    /// By which algorithm messages are encrypted, if they are.
+    pub(crate) encryption: Option<String>,
+    /// Whether users of other servers could join.
+    pub(crate) federatable: bool,
+    /// Whether the public directory lists it.
+    pub(crate) public: bool,
+    /// Who may join.
+    pub(crate) join_rules: Option<String>,
+    /// Whether guests may.
+    pub(crate) guest_access: Option<String>,
+    /// Who sees what was said before.
+    pub(crate) history_visibility: Option<String>,
+    /// How many state events it has.
+    pub(crate) state_events: usize,
+    /// Its type, for example `m.space`.
+    pub(crate) room_type: Option<String>,
+    /// How many events it has in all.
+    pub(crate) events: usize,
+    /// Whether nobody may get into it.
+    pub(crate) blocked: bool,
+}
+
+pub(super) fn state_content(
+    office: &Office,
+    room: &Room,
+    kind: StateEventType,
+) -> Result<Value, ReadError> {
+    let Some(offset) = room.state_event(&kind, "", Offset::MAX) else { return Ok(Value::Null) };
+    let event = office.engine.events().get(offset)?;
+    let event = event.map(|event| as_shown(room, event, Offset::MAX));
+    Ok(event.and_then(|event| event.content_as().ok()).unwrap_or_default())
+}
+
+pub(super) fn creator(office: &Office, room: &Room) -> Result<Option<String>, ReadError> {
+    let create = room.state_event(&StateEventType::RoomCreate, "", Offset::MAX);
+    let event = create.map(|offset| office.engine.events().get(offset)).transpose()?.flatten();
+    Ok(event.map(|event| event.sender.to_string()))
+}
+
+pub(super) fn summary(office: &Office, room: &Room) -> Result<RoomSummary, ActError> {
+    use StateEventType as Kind;
+    let create = state_content(office, room, Kind::RoomCreate)?;
+    let joined = room.counts(Offset::MAX).joined;
+    Ok(RoomSummary {
+        room_id: room.id.clone(),
+        name: office.state_text(room, Kind::RoomName, "name")?,
+        canonical_alias: office.state_text(room, Kind::RoomCanonicalAlias, "alias")?,
+        joined_members: joined,
+        joined_local_members: joined,
+        version: room.version.to_string(),
+        creator: creator(office, room)?,
+        encryption: office.state_text(room, Kind::RoomEncryption, "algorithm")?,
+        federatable: create["m.federate"] != Value::Bool(false),
+        public: room.is_public(),
+        join_rules: office.state_text(room, Kind::RoomJoinRules, "join_rule")?,
+        guest_access: office.state_text(room, Kind::RoomGuestAccess, "guest_access")?,
+        history_visibility: office.state_text(
+            room,
+            Kind::RoomHistoryVisibility,
+            "history_visibility",
+        )?,
+        state_events: room.full_state(Offset::MAX).len(),
+        room_type: create["type"].as_str().map(ToOwned::to_owned),
+        events: room.event_count(Offset::MAX),
+        blocked: office.engine.state().closures.blocked(&room.id).is_some(),
+    })
+}

@@ -1,0 +1,26 @@
+//! Compare the projections with a replay of the whole log.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    snapshot,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CompareSnapshots {}
+
+impl Act for CompareSnapshots {
+    const NAME: &'static str = "compare-snapshots";
+    const DONE: &'static str = "compared";
+    type Done = snapshot::Status;
+    // A snapshot cannot verify itself.
+    const REPLAYS: bool = true;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(office.snapshots.scrub().await?)
+    }
+}

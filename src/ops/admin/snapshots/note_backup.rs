@@ -1,0 +1,31 @@
+//! Record that a backup was made.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::maintenance,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::BackupMade,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NoteBackup {
+    pub(crate) made: BackupMade,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Noted {}
+
+impl Act for NoteBackup {
+    const NAME: &'static str = "note-backup";
+    const DONE: &'static str = "noted";
+    type Done = Noted;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Noted, ActError> {
+        office.propose(by, maintenance::NoteBackup { made: self.made }).await?;
+        Ok(Noted {})
+    }
+}

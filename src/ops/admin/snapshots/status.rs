@@ -1,0 +1,24 @@
+//! Report up to which offset the projections were verified.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    snapshot,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SnapshotStatus {}
+
+impl Act for SnapshotStatus {
+    const NAME: &'static str = "snapshot-status";
+    const DONE: &'static str = "snapshot-status";
+    type Done = snapshot::Status;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(office.snapshots.status())
+    }
+}

@@ -1,0 +1,66 @@
+//! Create a registration token.
+
+use serde::{Deserialize, Serialize};
+
+use super::named::{TokenSummary, checked_label, of_token, summary_of};
+use crate::{
+    base::clock::random_letters,
+    decide::registration_token,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::{Secret, TokenHash},
+    service::accounts::names::is_registration_token,
+};
+
+/// Letters of a generated token: too many to guess, few enough to type.
+const TOKEN_LETTERS: usize = 24;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CreateRegistrationToken {
+    /// None for a generated one.
+    pub(crate) token: Option<Secret>,
+    pub(crate) label: Option<String>,
+    /// How many accounts can be created with it; none for any number.
+    pub(crate) uses_allowed: Option<u64>,
+    /// In milliseconds since the Unix epoch; none for never.
+    pub(crate) expires_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TokenCreated {
+    /// The token itself, which is not stored.
+    pub(crate) token: Secret,
+    #[serde(flatten)]
+    pub(crate) summary: TokenSummary,
+}
+
+impl Act for CreateRegistrationToken {
+    const NAME: &'static str = "create-registration-token";
+    const DONE: &'static str = "registration-token-created";
+    type Done = TokenCreated;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<TokenCreated, ActError> {
+        let Self { token, label, uses_allowed, expires_ms } = self;
+        let token = token.unwrap_or_else(|| random_letters(TOKEN_LETTERS).into());
+        if !is_registration_token(token.expose()) {
+            let why = "A registration token has 1 to 64 of A-Za-z0-9._~-";
+            return Err(ActError::Invalid(why.to_owned()));
+        }
+        let hash = TokenHash::of(token.expose());
+        let label = checked_label(label)?;
+        let create = registration_token::CreateRegistrationToken {
+            token: hash,
+            label,
+            uses_allowed,
+            expires_ms,
+        };
+        office.propose(by, create).await.map_err(of_token)?;
+        Ok(TokenCreated { token, summary: summary_of(office, &hash)? })
+    }
+
+    async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
+        Ok(vec!["a registration token is made".to_owned()])
+    }
+}

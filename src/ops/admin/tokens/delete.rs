@@ -1,0 +1,42 @@
+//! Delete a registration token.
+
+use serde::{Deserialize, Serialize};
+
+use super::named::{named, of_token};
+use crate::{
+    decide::registration_token::RemoveRegistrationToken,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::Secret,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeleteRegistrationToken {
+    /// The token or its id.
+    pub(crate) token: Secret,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TokenDeleted {
+    pub(crate) id: String,
+}
+
+impl Act for DeleteRegistrationToken {
+    const NAME: &'static str = "delete-registration-token";
+    const DONE: &'static str = "registration-token-deleted";
+    type Done = TokenDeleted;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<TokenDeleted, ActError> {
+        let token = named(office, &self.token)?;
+        office.propose(by, RemoveRegistrationToken { token }).await.map_err(of_token)?;
+        Ok(TokenDeleted { id: token.start() })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let id = named(office, &self.token)?.start();
+        let text = format!("nobody can make an account with the registration token {id} any more");
+        Ok(vec![text])
+    }
+}

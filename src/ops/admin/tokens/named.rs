@@ -1,0 +1,79 @@
+//! What is known of a registration token, and how an order names it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::Refusal,
+    engine::Rejected,
+    ops::admin::office::{ActError, Office},
+    record::command::{Secret, TokenHash},
+    state::RegistrationToken,
+};
+
+/// The longest label, in bytes: a line.
+const LABEL_BYTES: usize = 128;
+
+/// A registration token, of which only a hash is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TokenSummary {
+    /// What it is named by: the first digits of its hash.
+    pub(crate) id: String,
+    /// What it is called.
+    pub(crate) label: Option<String>,
+    /// How many accounts can be made with it in all; none: any number.
+    pub(crate) uses_allowed: Option<u64>,
+    /// How many were made.
+    pub(crate) uses: u64,
+    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    pub(crate) expires_ms: Option<u64>,
+    /// Whether one more account can be made with it.
+    pub(crate) good: bool,
+}
+
+/// The hash of the token that an order names by its id or by the token itself.
+pub(crate) fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActError> {
+    let tokens = &office.engine.state().registration_tokens;
+    let itself = TokenHash::of(name.expose());
+    if tokens.get(&itself).is_some() {
+        return Ok(itself);
+    }
+    let all = tokens.all().into_iter().map(|(hash, _)| hash);
+    let mut named = all.filter(|hash| hash.start() == name.expose());
+    match (named.next(), named.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(ActError::NoToken),
+        // One pair in four thousand million.
+        (Some(_), Some(_)) => {
+            let why = "Two registration tokens have this id: give the token itoffice.";
+            Err(ActError::Invalid(why.to_owned()))
+        }
+    }
+}
+
+pub(crate) fn summary_of(office: &Office, hash: &TokenHash) -> Result<TokenSummary, ActError> {
+    let token = office.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
+    Ok(summary(office, hash, token))
+}
+
+pub(super) fn summary(office: &Office, hash: &TokenHash, token: RegistrationToken) -> TokenSummary {
+    let good = token.is_good(office.engine.clock().now_ms());
+    let RegistrationToken { label, uses_allowed, uses, expires_ms } = token;
+    TokenSummary { id: hash.start(), label, uses_allowed, uses, expires_ms, good }
+}
+
+pub(super) fn checked_label(label: Option<String>) -> Result<Option<String>, ActError> {
+    match label {
+        Some(label) if label.len() > LABEL_BYTES => {
+            Err(ActError::Invalid(format!("A label has {LABEL_BYTES} bytes at most.")))
+        }
+        label => Ok(label.filter(|label| !label.trim().is_empty())),
+    }
+}
+
+pub(super) fn of_token(error: Rejected) -> ActError {
+    match error {
+        Rejected::Refused(Refusal::NotFound(_)) => ActError::NoToken,
+        Rejected::Refused(Refusal::InvalidParam(why)) => ActError::Invalid(why),
+        other => ActError::Rejected(other),
+    }
+}

@@ -1,0 +1,58 @@
+//! Change what a registration token is good for.
+
+use serde::{Deserialize, Serialize};
+
+use super::named::{TokenSummary, checked_label, named, of_token, summary_of};
+use crate::{
+    decide::registration_token::{self, Change},
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::Secret,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct UpdateRegistrationToken {
+    /// The token or its id.
+    pub(crate) token: Secret,
+    #[serde(default)]
+    pub(crate) label: Change<String>,
+    /// How many accounts can be created with it in all.
+    #[serde(default)]
+    pub(crate) uses_allowed: Change<u64>,
+    /// In milliseconds since the Unix epoch.
+    #[serde(default)]
+    pub(crate) expires_ms: Change<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TokenUpdated {
+    pub(crate) changed: bool,
+    #[serde(flatten)]
+    pub(crate) summary: TokenSummary,
+}
+
+impl Act for UpdateRegistrationToken {
+    const NAME: &'static str = "update-registration-token";
+    const DONE: &'static str = "registration-token-updated";
+    type Done = TokenUpdated;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<TokenUpdated, ActError> {
+        let Self { token, label, uses_allowed, expires_ms } = self;
+        let token = named(office, &token)?;
+        let label = match label {
+            Change::To(label) => checked_label(Some(label))?.map_or(Change::Clear, Change::To),
+            other => other,
+        };
+        let update =
+            registration_token::UpdateRegistrationToken { token, label, uses_allowed, expires_ms };
+        let changed = office.propose(by, update).await.map_err(of_token)?;
+        Ok(TokenUpdated { changed, summary: summary_of(office, &token)? })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let id = named(office, &self.token)?.start();
+        Ok(vec![format!("the registration token {id} is changed")])
+    }
+}

@@ -1,0 +1,69 @@
+//! Create an account.
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::{
+        account::{Met, Register},
+        status::CreateAccount,
+    },
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::{AccountKind, Secret},
+    service::accounts::names::short_name,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CreateUser {
+    pub(crate) user: String,
+    /// None for an account that cannot log in by password.
+    pub(crate) password: Option<Secret>,
+    /// None for the local part.
+    pub(crate) display_name: Option<String>,
+    pub(crate) admin: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Created {
+    pub(crate) user_id: OwnedUserId,
+}
+
+impl Act for CreateUser {
+    const NAME: &'static str = "create-user";
+    const DONE: &'static str = "created";
+    type Done = Created;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Created, ActError> {
+        let Self { user, password, display_name, admin } = self;
+        let user_id = office.new_user_id(&user)?;
+        let display_name = short_name(display_name)?;
+        let password = match password {
+            Some(password) => Some(office.hash(&user_id, password).await?),
+            None => None,
+        };
+        let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
+        let register = Register {
+            user_id: user_id.clone(),
+            kind: AccountKind::User,
+            password,
+            display_name: Some(display_name),
+            login: None,
+            met: Met::default(),
+        };
+        let created = office.propose(by, CreateAccount { register, admin }).await;
+        created.map_err(ActError::of_user(&user_id))?;
+        Ok(Created { user_id })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let user_id = office.new_user_id(&self.user)?;
+        if office.engine.state().accounts.contains(&user_id) {
+            return Err(ActError::Taken(user_id));
+        }
+        let what = if self.admin { "administrator's account" } else { "account" };
+        Ok(vec![format!("the {what} {user_id} is made")])
+    }
+}

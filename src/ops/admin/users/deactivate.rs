@@ -1,0 +1,82 @@
+//! Deactivate an account, which cannot be undone.
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::status,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+    service::accounts::closing::{self, Closed},
+    state::Membership,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Deactivate {
+    pub(crate) user: String,
+    /// Whether to hide the user's messages from users who join later.
+    pub(crate) erase: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Deactivated {
+    pub(crate) user_id: OwnedUserId,
+    /// False if it was deactivated (and erased) already.
+    pub(crate) changed: bool,
+    /// How many rooms were left and invites rejected.
+    pub(crate) rooms: usize,
+    /// Addresses that identity servers still publish, as text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) still_bound: Vec<String>,
+}
+
+impl Act for Deactivate {
+    const NAME: &'static str = "deactivate";
+    const DONE: &'static str = "deactivated";
+    type Done = Deactivated;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Deactivated, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        let Attribution { origin, reason } = by;
+        let still_bound = office.unbind(&origin, &user_id).await;
+        let end = status::Deactivate {
+            user_id: user_id.clone(),
+            erase: self.erase,
+            messages: false,
+            media: false,
+            reason,
+            ts: office.engine.clock().now_ms(),
+        };
+        let closed = closing::close(&office.engine, origin, end).await;
+        let Closed { changed, rooms } = closed.map_err(ActError::of_user(&user_id))?;
+        Ok(Deactivated { user_id, changed, rooms, still_bound })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        let state = office.engine.state();
+        let is = state.accounts.standing(&user_id).unwrap_or_default();
+        let mut effect = Vec::new();
+        if is.deactivated.is_none() {
+            effect.push(format!("the account {user_id} is closed, which cannot be undone"));
+            effect.push(format!("{} device(s) are logged out", office.devices(&user_id).len()));
+            let parts = state.memberships.of(&user_id, Offset::MAX);
+            let count =
+                |membership| parts.iter().filter(|part| part.membership == membership).count();
+            effect.push(format!("{} room(s) are left", count(Membership::Join)));
+            let waiting = count(Membership::Invite) + count(Membership::Knock);
+            effect.push(format!("{waiting} invite(s) and knock(s) are taken back"));
+            let threepids = state.threepids.of_user(&user_id).len();
+            effect.push(format!("{threepids} address(es) are removed"));
+        }
+        if self.erase && is.erased.is_none() {
+            let what = "profile and account data are removed, and what they sent is kept from all who \
+                        have not seen it";
+            effect.push(what.to_owned());
+        }
+        Ok(effect)
+    }
+}

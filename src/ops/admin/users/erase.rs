@@ -1,0 +1,96 @@
+//! Deactivate an account, and erase what the server stores about the user.
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::status,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    service::accounts::closing,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct EraseUser {
+    pub(crate) user: String,
+    /// Whether to erase the user's messages, too.
+    pub(crate) messages: bool,
+}
+
+/// What an erasure removes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserErased {
+    pub(crate) user_id: OwnedUserId,
+    /// Whether the user's messages are erased, too.
+    pub(crate) messages: bool,
+    /// How many rooms the user has or had a membership in.
+    pub(crate) rooms: u64,
+    pub(crate) devices: u64,
+    pub(crate) files: u64,
+    pub(crate) file_bytes: u64,
+    /// Addresses that identity servers still publish, as text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) still_bound: Vec<String>,
+}
+
+impl Act for EraseUser {
+    const NAME: &'static str = "erase-user";
+    const DONE: &'static str = "user-erased";
+    type Done = UserErased;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<UserErased, ActError> {
+        let mut erased = self.belongings(office)?;
+        let user_id = erased.user_id.clone();
+        let Attribution { origin, reason } = by;
+        erased.still_bound = office.unbind(&origin, &user_id).await;
+        let end = status::Deactivate {
+            user_id: user_id.clone(),
+            erase: true,
+            messages: self.messages,
+            media: true,
+            reason,
+            ts: office.engine.clock().now_ms(),
+        };
+        let closed = closing::close(&office.engine, origin, end).await;
+        closed.map_err(ActError::of_user(&user_id))?;
+        Ok(erased)
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let UserErased { user_id, rooms, devices, files, file_bytes, .. } =
+            self.belongings(office)?;
+        let mut effect = vec![
+            format!(
+                "the account {user_id} is closed and the user's data erased, which cannot be undone"
+            ),
+            format!("{devices} device(s) are logged out"),
+            format!(
+                "their name goes in {rooms} room(s), those among them are left that they are in"
+            ),
+            format!("{files} file(s) are removed, of {file_bytes} bytes"),
+        ];
+        if self.messages {
+            effect.push("all that they sent is gone for everybody".to_owned());
+        }
+        Ok(effect)
+    }
+}
+
+impl EraseUser {
+    fn belongings(&self, office: &Office) -> Result<UserErased, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        let state = office.engine.state();
+        let files = state.media.of_user(&user_id);
+        Ok(UserErased {
+            messages: self.messages,
+            rooms: state.memberships.count(&user_id) as u64,
+            devices: office.devices(&user_id).len() as u64,
+            files: files.len() as u64,
+            file_bytes: files.iter().map(|(_, stored)| stored.size).sum(),
+            still_bound: Vec::new(),
+            user_id,
+        })
+    }
+}

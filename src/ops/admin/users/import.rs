@@ -1,0 +1,43 @@
+//! Create an account from the export of a user, whose files are in the store already.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ops::{
+    admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    export::{self, Belongings, ImportedUser},
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ImportUser {
+    /// The directory of the export.
+    pub(crate) src: PathBuf,
+    /// The new name; none for the exported one.
+    pub(crate) user: Option<String>,
+}
+
+impl Act for ImportUser {
+    const NAME: &'static str = "import-user";
+    const DONE: &'static str = "user-imported";
+    type Done = ImportedUser;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<ImportedUser, ActError> {
+        let Self { src, user } = self;
+        let read = tokio::task::spawn_blocking(move || Belongings::read(&src)).await;
+        let belongings = read.map_err(ActError::invalid)?.map_err(ActError::invalid)?;
+        let name = user.as_deref().unwrap_or_else(|| belongings.localpart());
+        let user_id = office.new_user_id(name)?;
+        let imported =
+            export::import_user(&office.engine, &by.origin, user_id.clone(), &belongings).await;
+        imported.map_err(ActError::of_user(&user_id))
+    }
+
+    async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
+        let name = self.user.as_deref().unwrap_or("the name that they had");
+        Ok(vec![format!("an account is made of the export, with {name}")])
+    }
+}

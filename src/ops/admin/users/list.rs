@@ -1,0 +1,76 @@
+//! List the accounts, in pages by user id.
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use super::summary::{UserSummary, summary};
+use crate::ops::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+
+/// Users in one answer.
+const PAGE: usize = 1000;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListUsers {
+    /// The last user of the page before.
+    pub(crate) after: Option<OwnedUserId>,
+    pub(crate) filter: Filter,
+}
+
+/// Lists the users to which all the set fields apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Filter {
+    pub(crate) admin: bool,
+    pub(crate) locked: bool,
+    pub(crate) suspended: bool,
+    pub(crate) deactivated: bool,
+    pub(crate) guest: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Users {
+    pub(crate) users: Vec<UserSummary>,
+    /// `after` of the next page, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) next: Option<OwnedUserId>,
+}
+
+impl Act for ListUsers {
+    const NAME: &'static str = "list-users";
+    const DONE: &'static str = "users";
+    type Done = Users;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Users, ActError> {
+        let Self { after, filter } = self;
+        let all = office.engine.state().accounts.user_ids();
+        let start = after.map_or(0, |after| all.partition_point(|user_id| **user_id <= *after));
+        let mut users = Vec::new();
+        let mut next = None;
+        for user_id in all.into_iter().skip(start) {
+            if users.len() == PAGE {
+                next = users.last().map(|last: &UserSummary| last.user_id.clone());
+                break;
+            }
+            let Some(account) = office.engine.state().accounts.get(&user_id) else { continue };
+            let summary = summary(office, &account.read());
+            if filter.lets_through(&summary) {
+                users.push(summary);
+            }
+        }
+        Ok(Users { users, next })
+    }
+}
+
+impl Filter {
+    fn lets_through(&self, user: &UserSummary) -> bool {
+        let fits = |asked: bool, is: bool| !asked || is;
+        fits(self.admin, user.admin)
+            && fits(self.locked, user.locked)
+            && fits(self.suspended, user.suspended)
+            && fits(self.deactivated, user.deactivated)
+            && fits(self.guest, user.guest)
+    }
+}

@@ -1,0 +1,65 @@
+//! Log in as a user, on a new device.
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::account::Login,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::{Secret, Tokens},
+    service::accounts::{
+        names::new_device_id,
+        token::{self, Kind},
+    },
+};
+
+/// The display name of the device.
+const DEVICE_NAME: &str = "Administrator";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LogInAs {
+    pub(crate) user: String,
+    /// When the access token expires, in milliseconds since the Unix epoch; none for never.
+    pub(crate) expires_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LoggedInAs {
+    pub(crate) user_id: OwnedUserId,
+    pub(crate) device_id: OwnedDeviceId,
+    /// The server stores only its hash.
+    pub(crate) access_token: Secret,
+}
+
+impl Act for LogInAs {
+    const NAME: &'static str = "log-in-as";
+    const DONE: &'static str = "logged-in-as";
+    type Done = LoggedInAs;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<LoggedInAs, ActError> {
+        let Self { user, expires_ms } = self;
+        let user_id = office.active(&user)?;
+        if expires_ms.is_some_and(|ms| ms <= office.engine.clock().now_ms()) {
+            return Err(ActError::Invalid("This time is over.".to_owned()));
+        }
+        let device_id = new_device_id();
+        let access = Kind::Access.random();
+        let tokens = Tokens { access: token::hash(&access), expires_ms, refresh: None };
+        let login = Login {
+            user_id: user_id.clone(),
+            device_id: device_id.clone(),
+            display_name: Some(DEVICE_NAME.to_owned()),
+            tokens,
+            verified: None,
+        };
+        office.propose(by, login).await.map_err(ActError::of_user(&user_id))?;
+        Ok(LoggedInAs { user_id, device_id, access_token: access.into() })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("an administrator is logged in as {}", office.active(&self.user)?)])
+    }
+}

@@ -1,0 +1,64 @@
+//! Log out a user's devices.
+
+use ruma::{OwnedDeviceId, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::account::{RemoveDevices, Which},
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LogOut {
+    pub(crate) user: String,
+    /// None for all.
+    pub(crate) devices: Option<Vec<OwnedDeviceId>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LoggedOut {
+    pub(crate) user_id: OwnedUserId,
+    pub(crate) devices: Vec<OwnedDeviceId>,
+}
+
+impl Act for LogOut {
+    const NAME: &'static str = "log-out";
+    const DONE: &'static str = "logged-out";
+    type Done = LoggedOut;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<LoggedOut, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        let which = match self.devices {
+            Some(devices) => {
+                for device in &devices {
+                    office.must_have(&user_id, device)?;
+                }
+                Which::These(devices)
+            }
+            None => Which::All,
+        };
+        let before = office.devices(&user_id);
+        let remove = RemoveDevices { user_id: user_id.clone(), which };
+        office.propose(by, remove).await.map_err(ActError::of_user(&user_id))?;
+        let left = office.devices(&user_id);
+        let devices = before.into_iter().filter(|device| !left.contains(device)).collect();
+        Ok(LoggedOut { user_id, devices })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        let number = match &self.devices {
+            None => office.devices(&user_id).len(),
+            Some(devices) => {
+                for device in devices {
+                    office.must_have(&user_id, device)?;
+                }
+                devices.len()
+            }
+        };
+        Ok(vec![format!("{number} device(s) of {user_id} are logged out")])
+    }
+}

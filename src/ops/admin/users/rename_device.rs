@@ -1,0 +1,43 @@
+//! Rename a device of a user.
+
+use ruma::OwnedDeviceId;
+use serde::{Deserialize, Serialize};
+
+use super::Changed;
+use crate::{
+    decide::account,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    service::accounts::names::short_name,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RenameDevice {
+    pub(crate) user: String,
+    pub(crate) device: OwnedDeviceId,
+    pub(crate) display_name: String,
+}
+
+impl Act for RenameDevice {
+    const NAME: &'static str = "rename-device";
+    const DONE: &'static str = "changed";
+    type Done = Changed;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+        let Self { user, device: device_id, display_name } = self;
+        let user_id = office.user_id(&user)?;
+        office.must_have(&user_id, &device_id)?;
+        let display_name = short_name(Some(display_name))?;
+        let rename = account::RenameDevice { user_id: user_id.clone(), device_id, display_name };
+        office.propose(by, rename).await.map_err(ActError::of_user(&user_id))?;
+        Ok(Changed { user_id, changed: true })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        office.must_have(&user_id, &self.device)?;
+        Ok(vec![format!("the device {} of {user_id} is renamed", self.device)])
+    }
+}

@@ -1,0 +1,48 @@
+//! Set a new password.
+
+use serde::{Deserialize, Serialize};
+
+use super::Changed;
+use crate::{
+    decide::account::{SetPassword, Which},
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::Secret,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ResetPassword {
+    pub(crate) user: String,
+    pub(crate) password: Secret,
+    /// Whether the user's devices stay logged in.
+    pub(crate) keep_devices: bool,
+}
+
+impl Act for ResetPassword {
+    const NAME: &'static str = "reset-password";
+    const DONE: &'static str = "changed";
+    type Done = Changed;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+        let user_id = office.user_id(&self.user)?;
+        if office.engine.state().accounts.is_guest(&user_id) {
+            return Err(ActError::Invalid("A guest has no password.".to_owned()));
+        }
+        let password = office.hash(&user_id, self.password).await?;
+        let log_out = (!self.keep_devices).then_some(Which::All);
+        let set = SetPassword { user_id: user_id.clone(), password, log_out };
+        office.propose(by, set).await.map_err(ActError::of_user(&user_id))?;
+        Ok(Changed { user_id, changed: true })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let user_id = office.active(&self.user)?;
+        let devices = if self.keep_devices { 0 } else { office.devices(&user_id).len() };
+        Ok(vec![
+            format!("{user_id} has a new password"),
+            format!("{devices} device(s) are logged out"),
+        ])
+    }
+}

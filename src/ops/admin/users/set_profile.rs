@@ -1,0 +1,56 @@
+//! Set or remove the display name or avatar of a user.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Changed;
+use crate::{
+    base::limits,
+    decide::account,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    service::accounts::profile,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SetProfile {
+    pub(crate) user: String,
+    /// `displayname` or `avatar_url`.
+    pub(crate) field: String,
+    /// None, or an empty one, removes it.
+    pub(crate) value: Option<String>,
+}
+
+impl Act for SetProfile {
+    const NAME: &'static str = "set-profile";
+    const DONE: &'static str = "changed";
+    type Done = Changed;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+        let Self { user, field, value } = self;
+        let user_id = office.user_id(&user)?;
+        let longest = match field.as_str() {
+            "displayname" => limits::DISPLAY_NAME_BYTES,
+            "avatar_url" => limits::AVATAR_URL_BYTES,
+            _ => return Err(ActError::Invalid(format!("There is no field `{field}` to be set."))),
+        };
+        let value = value.filter(|value| !value.is_empty());
+        if value.as_ref().is_some_and(|value| value.len() > longest) {
+            return Err(ActError::Invalid(format!("This field has {longest} bytes at most.")));
+        }
+        let value = value.map(Value::from);
+        let origin = by.origin.clone();
+        let set = account::SetProfile { user_id: user_id.clone(), field, value };
+        let changed = office.propose(by, set).await.map_err(ActError::of_user(&user_id))?;
+        if changed {
+            profile::spread(&office.engine, &origin, &user_id).await;
+        }
+        Ok(Changed { user_id, changed })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        Ok(vec![format!("the {} of {} is set", self.field, office.user_id(&self.user)?)])
+    }
+}

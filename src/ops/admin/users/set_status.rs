@@ -1,0 +1,53 @@
+//! Make a user an administrator, lock or suspend an account, or undo this.
+
+use serde::{Deserialize, Serialize};
+
+use super::Changed;
+use crate::{
+    decide::status,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+};
+
+/// None leaves a setting as it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SetStatus {
+    pub(crate) user: String,
+    pub(crate) admin: Option<bool>,
+    pub(crate) locked: Option<bool>,
+    pub(crate) suspended: Option<bool>,
+}
+
+impl Act for SetStatus {
+    const NAME: &'static str = "set-status";
+    const DONE: &'static str = "changed";
+    type Done = Changed;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
+        let Self { user, admin, locked, suspended } = self;
+        let user_id = office.user_id(&user)?;
+        let Attribution { origin, reason } = by;
+        let set = status::SetStatus { user_id: user_id.clone(), admin, locked, suspended, reason };
+        let set = office.engine.propose(origin, set).await;
+        let changed = set.map_err(ActError::of_user(&user_id))?.into_inner();
+        Ok(Changed { user_id, changed })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let user_id = office.active(&self.user)?;
+        let is = office.engine.state().accounts.standing(&user_id).unwrap_or_default();
+        let changes = [
+            ("an administrator", self.admin, is.admin),
+            ("locked", self.locked, is.locked),
+            ("suspended", self.suspended, is.suspended),
+        ];
+        let sentence = |(what, wanted, is): (&str, Option<bool>, bool)| {
+            let wanted = wanted.filter(|wanted| *wanted != is)?;
+            let not = if wanted { "" } else { "not " };
+            Some(format!("{user_id} is {not}{what}"))
+        };
+        Ok(changes.into_iter().filter_map(sentence).collect())
+    }
+}

@@ -1,0 +1,149 @@
+//! Show one user.
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedDeviceId, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::summary::{UserSummary, summary};
+use crate::{
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+    state::Membership,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShowUser {
+    pub(crate) user: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserDetails {
+    #[serde(flatten)]
+    pub(crate) summary: UserSummary,
+    /// When the account was created, in milliseconds since the Unix epoch.
+    pub(crate) created_ms: u64,
+    pub(crate) has_password: bool,
+    pub(crate) logged_in: BTreeMap<OwnedDeviceId, UserDevice>,
+    /// How many rooms the user is joined to.
+    pub(crate) joined_rooms: usize,
+    #[serde(default)]
+    pub(crate) threepids: Vec<UserThreepid>,
+    #[serde(default)]
+    pub(crate) external_ids: Vec<ExternalId>,
+    /// How many files the user has uploaded, and their size in bytes.
+    #[serde(default)]
+    pub(crate) media_count: usize,
+    #[serde(default)]
+    pub(crate) media_bytes: u64,
+}
+
+/// An e-mail address or phone number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserThreepid {
+    /// `email` or `msisdn`.
+    pub(crate) medium: String,
+    pub(crate) address: String,
+    /// In milliseconds since the Unix epoch.
+    pub(crate) added_at: u64,
+    /// In milliseconds since the Unix epoch.
+    pub(crate) validated_at: u64,
+}
+
+/// The user's identity at a provider of single sign-on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExternalId {
+    /// The provider's id in the configuration.
+    pub(crate) auth_provider: String,
+    /// The subject that the provider reports.
+    pub(crate) external_id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserDevice {
+    pub(crate) display_name: Option<String>,
+    /// When it logged in, in milliseconds since the Unix epoch.
+    pub(crate) since_ms: u64,
+    /// When it was last used, in milliseconds since the Unix epoch, as far as is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen_ms: Option<u64>,
+    /// The address from which it was last used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen_ip: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen_agent: Option<String>,
+    /// Whether it only receives messages until the user logs in elsewhere.
+    #[serde(default)]
+    pub(crate) dehydrated: bool,
+}
+
+impl Act for ShowUser {
+    const NAME: &'static str = "show-user";
+    const DONE: &'static str = "user";
+    type Done = Box<UserDetails>;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        details(office, &self.user).map(Box::new)
+    }
+}
+
+pub(crate) fn details(office: &Office, user: &str) -> Result<UserDetails, ActError> {
+    let user_id = office.user_id(user)?;
+    let state = office.engine.state();
+    let account = state.accounts.get(&user_id).ok_or_else(|| ActError::NoUser(user.to_owned()))?;
+    let (summary, registered, has_password, logged_in) = {
+        let account = account.read();
+        let devices = account.active_devices();
+        let logged_in = devices.map(|(id, device)| {
+            let seen = office.last_seen.of(&state, &user_id, id, device);
+            let device = UserDevice {
+                display_name: device.display_name.clone(),
+                since_ms: device.login_ms,
+                seen_ms: seen.as_ref().map(|seen| seen.seen_ms),
+                seen_ip: seen.as_ref().map(|seen| seen.address.to_string()),
+                seen_agent: seen.and_then(|seen| seen.agent),
+                dehydrated: device.tokens.is_none(),
+            };
+            (id.clone(), device)
+        });
+        let has_password = account.password.latest().is_some_and(Option::is_some);
+        (summary(office, &account), account.registered, has_password, logged_in.collect())
+    };
+    let parts = state.memberships.of(&user_id, Offset::MAX);
+    Ok(UserDetails {
+        summary,
+        created_ms: office.time_of(registered)?,
+        has_password,
+        logged_in,
+        joined_rooms: parts.iter().filter(|part| part.membership == Membership::Join).count(),
+        threepids: threepids(office, &user_id),
+        external_ids: external_ids(office, &user_id),
+        media_count: state.media.of_user(&user_id).len(),
+        media_bytes: state.media.bytes_of(Some(&user_id)),
+    })
+}
+
+fn threepids(office: &Office, user_id: &UserId) -> Vec<UserThreepid> {
+    let own = office.engine.state().threepids.of_user(user_id).into_iter();
+    let shown = own.map(|(threepid, owned)| UserThreepid {
+        medium: threepid.medium.as_str().to_owned(),
+        address: threepid.address,
+        added_at: owned.added_ms,
+        validated_at: owned.validated_ms,
+    });
+    shown.collect()
+}
+
+fn external_ids(office: &Office, user_id: &UserId) -> Vec<ExternalId> {
+    let account = office.engine.state().accounts.get(user_id);
+    account.map_or_else(Vec::new, |account| {
+        let account = account.read();
+        let links = account.links.iter().cloned();
+        links
+            .map(|(auth_provider, external_id)| ExternalId { auth_provider, external_id })
+            .collect()
+    })
+}
