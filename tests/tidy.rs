@@ -33,7 +33,7 @@ const FOLDERS: [(&str, &str); 17] = [
 
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
-const LONG_FILES: [(&str, usize); 16] = [
+const LONG_FILES: [(&str, usize); 15] = [
     ("src/config/mod.rs", 1156),
     ("src/config/value.rs", 1268),
     ("src/decide/account.rs", 892),
