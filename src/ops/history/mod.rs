@@ -29,6 +29,7 @@ pub mod query;
 mod render;
 pub mod rows;
 mod run;
+pub mod step;
 mod unread;
 pub mod why;
 pub mod words;

@@ -17,7 +17,7 @@ use super::{
     },
     query::{ErasureView, EventRow, RecordView, RoomRow, Stats, UserRow},
     rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
-    why::Step,
+    step::Step,
 };
 use crate::record::Offset;
 

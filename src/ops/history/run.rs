@@ -121,7 +121,7 @@ pub enum What {
 ///
 /// For programs, an answer is JSON: one object on a line for each item of a list (`tail`, `why`,
 /// and of [`What`] all but `User` and `Stats`), and one object on one line as the whole answer of
-/// all else. Their members are those of [`RecordView`], [`Step`](super::why::Step),
+/// all else. Their members are those of [`RecordView`], [`Step`](super::step::Step),
 /// [`Diff`](super::diff::Diff), [`Usage`](super::du::Usage), [`Report`](check::Report),
 /// [`Audit`](super::audit::Audit), of the rows in [`query`] and those in [`rows`](super::rows).
 pub struct Output<'a> {

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use ruma::{UserId, events::StateEventType};
 use serde_json::json;
 
-use super::{History, HistoryError, SourceError, audit::Bodies, moment::Time, why::Step, words};
+use super::{History, HistoryError, SourceError, audit::Bodies, moment::Time, step::Step, words};
 use crate::{
     base::limits,
     log::{Log, ReadError},

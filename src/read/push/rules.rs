@@ -196,10 +196,6 @@ enum OfEvent {
     Never,
 }
 
-/// The rules for events without `m.mentions`.
-pub(super) const WITHOUT_MENTIONS: [&str; 3] =
-    [".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"];
-
 /// The conditions of default rules on the event alone, one bit each.
 static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
     let someone = someone();
@@ -219,7 +215,7 @@ static COMMON: LazyLock<Vec<OfEvent>> = LazyLock::new(|| {
 });
 
 /// The conditions in [`COMMON`] that hold for an event.
-pub(super) fn common(subject: &Subject) -> u64 {
+fn common(subject: &Subject) -> u64 {
     static NONE: Patterns = Patterns { patterns: Vec::new(), paths: Vec::new() };
     let mut look = Look::new(&NONE, subject, &Nobody);
     COMMON
@@ -480,8 +476,9 @@ impl Rule {
         actions: &[Action],
         interned: &mut Interner,
     ) -> Self {
-        let without_mentions =
-            WITHOUT_MENTIONS.contains(&rule_id).then_some(Condition::OfEvent(OfEvent::NoMentions));
+        let without_mentions = ruleset::WITHOUT_MENTIONS
+            .contains(&rule_id)
+            .then_some(Condition::OfEvent(OfEvent::NoMentions));
         let mut new =
             Self { common: 0, conditions: Vec::new(), outcome: Outcome::new(rule_id, actions) };
         for condition in without_mentions.into_iter().chain(conditions) {
@@ -498,7 +495,7 @@ impl Rule {
     }
 
     fn matches<M: Moment>(&self, look: &mut Look<'_, M>) -> Result<bool, Stop> {
-        if look.subject.common() & self.common != self.common {
+        if look.subject.common_or(common) & self.common != self.common {
             return Ok(false);
         }
         for condition in &self.conditions {

@@ -15,8 +15,11 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
-use super::rules::WITHOUT_MENTIONS;
 use crate::{base::limits, read::events::to_raw};
+
+/// The rules for events without `m.mentions`.
+pub(super) const WITHOUT_MENTIONS: [&str; 3] =
+    [".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"];
 
 /// The type of the account data that holds push rules.
 pub const EVENT_TYPE: &str = "m.push_rules";

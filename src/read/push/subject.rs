@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-use super::rules;
 use crate::{
     base::glob::Text,
     read::events::{Derived, StoredEvent},
@@ -58,9 +57,9 @@ impl Subject {
         self.body.get_or_init(body).as_ref()
     }
 
-    /// Which of the common conditions hold.
-    pub(super) fn common(&self) -> u64 {
-        *self.common.get_or_init(|| rules::common(self))
+    /// Which of the common conditions hold: computed once for the event by `compute`.
+    pub(super) fn common_or(&self, compute: impl FnOnce(&Self) -> u64) -> u64 {
+        *self.common.get_or_init(|| compute(self))
     }
 
     /// Whether it has `m.mentions`.

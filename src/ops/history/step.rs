@@ -1,0 +1,31 @@
+//! One record in the history of a value.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::record::Offset;
+
+/// A record that concerned the value.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// Its offset.
+    pub offset: Offset,
+    /// When it was appended.
+    pub time: String,
+    /// Its kind.
+    pub kind: String,
+    /// Who did what it says.
+    pub who: String,
+    /// What it says, in words.
+    pub text: String,
+    /// The user who made the request, if any.
+    pub user: String,
+    /// The device the request came from, if any.
+    pub device: String,
+    /// The request's id, if any.
+    pub request: String,
+    /// The value before; none if there was none, or if it was erased since.
+    pub before: Option<Value>,
+    /// The value from then on. Secrets are masked.
+    pub after: Option<Value>,
+}
