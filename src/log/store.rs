@@ -72,10 +72,10 @@ use crate::{
 };
 use committer::{Committer, Message, QUEUE_BATCHES, Request};
 pub use data_dir::log_dir;
-pub(crate) use data_dir::{
-    free_bytes, has_log, importing_dir, lock_data_dir, make_private_dir, ready_dir, swapping_dir,
-};
-pub(crate) use database::{Store, StoreError, key};
+use data_dir::make_private_dir;
+pub(crate) use data_dir::{has_log, importing_dir, lock_data_dir, ready_dir, swapping_dir};
+use database::key;
+pub(crate) use database::{Store, StoreError};
 use layers::Layers;
 pub use repair::{RepairError, Repaired, repair};
 use seal::Sealer;

@@ -26,8 +26,7 @@ use tokio::task::spawn_blocking;
 
 use super::download::{self, DownloadError};
 use crate::{
-    base::{clock::random_letters, limits},
-    log::store::free_bytes,
+    base::{clock::random_letters, disk, limits},
     record::command::FileHash,
 };
 
@@ -316,7 +315,7 @@ impl Store {
     }
 
     fn must_have_room(&self, bytes: u64) -> io::Result<()> {
-        if free_bytes(&self.root)? < self.min_free_bytes.saturating_add(bytes) {
+        if disk::free_bytes(&self.root)? < self.min_free_bytes.saturating_add(bytes) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())

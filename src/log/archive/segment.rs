@@ -14,11 +14,8 @@ use bytes::Bytes;
 
 use super::{ArchiveError, ArchiveOptions};
 use crate::{
-    log::{
-        Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError,
-        store::{self, OpenError},
-        verify::Checker,
-    },
+    base::disk,
+    log::{Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError, verify::Checker},
     record::{
         CHAIN_START, Chain, Offset, Record,
         codec::{self, Frame},
@@ -65,10 +62,7 @@ impl Writer {
         synced: Option<&(PathBuf, u64)>,
     ) -> Result<Self, ArchiveError> {
         let dir = &options.dir;
-        store::make_private_dir(dir).map_err(|error| match error {
-            OpenError::Io { path, source } => ArchiveError::Io { path, source },
-            other => ArchiveError::Io { path: dir.clone(), source: io::Error::other(other) },
-        })?;
+        disk::make_private_dir(dir).map_err(ArchiveError::io(dir))?;
         if let Some((path, length)) = synced {
             let failed = ArchiveError::io(path);
             match OpenOptions::new().write(true).open(path) {

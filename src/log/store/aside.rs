@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{OpenError, Store, free_bytes};
+use super::{OpenError, Store};
 use crate::base::{clock::random_bytes, disk};
 
 /// The free space that opening a database needs: sled writes less than one of its segments of 16
@@ -37,7 +37,7 @@ pub(super) fn open(
         bytes = bytes.saturating_add(size(dir).map_err(|_| no_room())?);
     }
     let places = [env::temp_dir(), PathBuf::from("/dev/shm")];
-    let has_room = |place: &&PathBuf| free_bytes(place).is_ok_and(|free| free >= bytes);
+    let has_room = |place: &&PathBuf| disk::free_bytes(place).is_ok_and(|free| free >= bytes);
     let place = places.iter().find(has_room).ok_or_else(no_room)?;
     let failed = |source| OpenError::Io { path: place.clone(), source };
     let copies = Copies::begin(place).map_err(failed)?;

@@ -8,9 +8,9 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, data_dir::free_bytes, decode, recover};
+use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, decode, recover};
 use crate::{
-    base::clock::Clock,
+    base::{clock::Clock, disk},
     log::{
         AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
         tip_file::Noted,
@@ -190,7 +190,7 @@ impl Committer {
             Ok(tail) => tail.dir.clone(),
             Err(error) => return Err(AppendError::Full(error.0)),
         };
-        let free = free_bytes(&dir)
+        let free = disk::free_bytes(&dir)
             .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
         if free < reserve {
             return Err(AppendError::Full(format!(

@@ -1,9 +1,9 @@
 //! The log's place in a data directory, and the directory's lock.
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Read as _, Seek as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::{File, OpenOptions, TryLockError},
+    io::{Read as _, Seek as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -88,21 +88,7 @@ fn try_lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// Creates a directory that only its owner can enter, and its parents.
-pub(crate) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Io { path: path.to_owned(), source };
-    if path.is_dir() {
-        return Ok(());
-    }
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-    }
-    Ok(())
-}
-
-/// The bytes that an ordinary user may still write on the disk of `path`.
-pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+/// As [`disk::make_private_dir`], with the error of opening a log.
+pub(super) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
+    disk::make_private_dir(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }

@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Writes `frames` atomically, and returns once they are durable.
-    pub(super) fn put(&self, mut frames: Vec<(Offset, Vec<u8>)>) -> Result<(), StoreError> {
+    pub(crate) fn put(&self, mut frames: Vec<(Offset, Vec<u8>)>) -> Result<(), StoreError> {
         if frames.len() == 1
             && let Some((offset, frame)) = frames.pop()
         {
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Applies `batch` atomically, and returns once it is durable.
-    pub(crate) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
+    pub(super) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
         fenced("writing", || self.records.apply_batch(batch))?;
         self.sync()
     }
@@ -202,7 +202,7 @@ pub(super) fn offset(key: &[u8]) -> Result<Offset, StoreError> {
     Ok(Offset::new(u64::from_be_bytes(key)))
 }
 
-pub(crate) const fn key(offset: Offset) -> [u8; 8] {
+pub(super) const fn key(offset: Offset) -> [u8; 8] {
     offset.get().to_be_bytes()
 }
 

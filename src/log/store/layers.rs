@@ -12,7 +12,7 @@ use quick_cache::{Weighter, sync::Cache};
 use super::{
     OpenError, ReadError, Store, StoreError, aside,
     database::{self, fenced},
-    decode, free_bytes, key, remove_dir,
+    decode, key, remove_dir,
 };
 use crate::{
     base::disk,
@@ -137,7 +137,7 @@ impl Layers {
         let tails = tails(log_dir)?;
         let dirs: Vec<_> =
             tails.into_iter().map(|number| (number, tail_dir(log_dir, number))).collect();
-        let is_full = free_bytes(log_dir).is_ok_and(|free| free < aside::ROOM_TO_OPEN);
+        let is_full = disk::free_bytes(log_dir).is_ok_and(|free| free < aside::ROOM_TO_OPEN);
         let aside = (is_full && !dirs.is_empty()).then_some(cache_bytes);
         if aside.is_some() {
             stores = aside::open(&dirs, cache_bytes)?;

@@ -21,11 +21,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     CompactError, Current, Shared, StoreError,
     committer::{Message, Swap},
-    free_bytes,
     layers::{self, Layers},
 };
 use crate::{
-    base::background::{self, Pace},
+    base::{
+        background::{self, Pace},
+        disk,
+    },
     log::{
         archive::Erased,
         verify::Checker,
@@ -104,7 +106,7 @@ impl Sealer {
             return Err(CompactError::Closed);
         }
         if self.layers.read().are_aside() {
-            let free = free_bytes(&self.log_dir).map_err(CompactError::Disk)?;
+            let free = disk::free_bytes(&self.log_dir).map_err(CompactError::Disk)?;
             let needed = self.shared.min_free_bytes.load(Ordering::Relaxed);
             return Err(CompactError::Room { needed, free });
         }
@@ -183,7 +185,7 @@ impl Sealer {
         for (_, store) in &old.stores {
             needed = needed.saturating_add(store.disk_bytes().map_err(CompactError::Disk)?);
         }
-        let free = free_bytes(&self.log_dir).map_err(CompactError::Disk)?;
+        let free = disk::free_bytes(&self.log_dir).map_err(CompactError::Disk)?;
         if free < needed { Err(CompactError::Room { needed, free }) } else { Ok(()) }
     }
 }

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     base::disk,
-    log::store::make_private_dir,
     media::store,
     record::{
         Offset,
@@ -51,7 +50,7 @@ impl Folder {
         if let Some(found) = strangers(root, is_resumed).map_err(at(root))? {
             return Err(ExportError::NotEmpty { dir: root.to_owned(), found });
         }
-        make_private_dir(root).map_err(|error| at(root)(io::Error::other(error.to_string())))?;
+        disk::make_private_dir(root).map_err(at(root))?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let mut unfinished = options.open(&marker).map_err(at(&marker))?;

@@ -12,7 +12,7 @@ use super::{
     Entry, Holds, Manifest, folder, folder::UNFINISHED, hex, line, manifest, manifest::Unbelievable,
 };
 use crate::{
-    base::clock::Clock,
+    base::{clock::Clock, disk},
     log::{
         VerifyError,
         erase::{self, Audit, Targets},
@@ -170,7 +170,7 @@ pub fn import_server(
         fs::remove_dir_all(&partial).map_err(at(&partial))?;
     }
     // From here on a server does not start in the directory, until the log is there.
-    store::make_private_dir(&partial)?;
+    disk::make_private_dir(&partial).map_err(at(&partial))?;
     let files = export.copy_media(data_dir)?;
     let new_epoch = new_epoch || manifest.running;
     let (state, imported) = export.write(&partial, checked, files, new_epoch)?;

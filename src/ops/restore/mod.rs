@@ -30,7 +30,7 @@ use ruma::{
 use serde::Serialize;
 
 use crate::{
-    base::clock::Clock,
+    base::{clock::Clock, disk},
     decide::{
         account::AccountLimit,
         ephemeral::Gather,
@@ -375,7 +375,7 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
         None
     } else {
         let log = store::log_dir(&aside);
-        store::make_private_dir(&log)?;
+        disk::make_private_dir(&log).map_err(RestoreError::io(&log))?;
         Some(Store::open(&log, DEFAULT_CACHE_BYTES)?)
     };
     let made = Making::make(request, &origins, &survey, store.as_ref(), now_ms)?;

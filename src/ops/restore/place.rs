@@ -78,8 +78,8 @@ pub(super) fn copy_files(
     let root = files::directory(data_dir);
     let incoming = root.join("incoming");
     if from.is_some() && !named.is_empty() {
-        store::make_private_dir(&root)?;
-        store::make_private_dir(&incoming)?;
+        disk::make_private_dir(&root).map_err(RestoreError::io(&root))?;
+        disk::make_private_dir(&incoming).map_err(RestoreError::io(&incoming))?;
     }
     for hash in named {
         let to = files::place(&root, hash);

@@ -5,12 +5,10 @@
 //! log, and this log is not whole yet. Its records were decided when they were written first. Once
 //! it is whole, a restore goes on with it through an engine as well.
 
-use ::sled::Batch;
-
 use crate::{
     log::{
         erase::{Targets, remainder},
-        store::{self, Store, StoreError},
+        store::{Store, StoreError},
     },
     record::{
         Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
@@ -52,7 +50,7 @@ pub(crate) struct OfflineWriter<'a> {
     targets: &'a Targets,
     state: &'a State,
     tip: Tip,
-    writes: Batch,
+    frames: Vec<(Offset, Vec<u8>)>,
     bytes: usize,
     /// How many records were written as they were.
     pub(crate) records: u64,
@@ -69,7 +67,7 @@ impl<'a> OfflineWriter<'a> {
             targets,
             state,
             tip: Tip::default(),
-            writes: Batch::default(),
+            frames: Vec::new(),
             bytes: 0,
             records: 0,
             erased: 0,
@@ -122,11 +120,11 @@ impl<'a> OfflineWriter<'a> {
         self.state.apply(record)?;
         let Some(store) = self.store else { return Ok(()) };
         self.bytes += frame.len();
-        self.writes.insert(&store::key(record.offset()), frame);
+        self.frames.push((record.offset(), frame));
         // Whole batches alone: what is there is a log at any moment.
         if self.bytes >= PIECE_BYTES && record.header.batch_remaining == 0 {
             self.bytes = 0;
-            store.write(std::mem::take(&mut self.writes))?;
+            store.put(std::mem::take(&mut self.frames))?;
         }
         Ok(())
     }
@@ -134,7 +132,7 @@ impl<'a> OfflineWriter<'a> {
     /// Makes all of it durable.
     pub(crate) fn finish(self) -> Result<(), WriteError> {
         if let Some(store) = self.store {
-            store.write(self.writes)?;
+            store.put(self.frames)?;
             // Nothing that was erased until here ever got to this disk.
             store.note_compacted(self.tip.offset)?;
         }
