@@ -1,4 +1,4 @@
-//! Tools of those who run a server: administration, backups, exports, and looks into the log.
+//! Tools for operators: administration, backups, exports, and inspection of the log.
 
 pub mod admin;
 pub mod backup;

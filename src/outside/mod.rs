@@ -1,4 +1,4 @@
-//! Other services, and what the server sends them: mail, text messages, notifications,
+//! Clients of other services, and what the server sends them: mail, text messages, notifications,
 //! transactions.
 
 pub(crate) mod appservice;

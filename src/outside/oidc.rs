@@ -1,9 +1,8 @@
-//! Providers of single sign-on by OpenID Connect: what the configuration says of each, and the two
-//! steps with one: where a browser is sent, and who it is that came back.
+//! Single sign-on by OpenID Connect: the configured providers, and the two steps of a login:
+//! sending the browser to a provider, and identifying the user when it comes back.
 //!
-//! A provider is asked only when somebody wants to log in with it. What it says of itself is kept
-//! for an hour, and longer while it does not answer; one that is dead makes those wait who chose
-//! it, and nobody else.
+//! A provider is asked only when somebody logs in with it. Its metadata is cached for an hour, and
+//! longer while it does not answer. A provider that is down delays only the users who chose it.
 
 use std::{
     collections::BTreeSet,
@@ -41,12 +40,12 @@ use crate::{
     outside::outbound::{Ask, Outbound, OutboundError},
 };
 
-/// How long what a provider says of itself is taken as it is.
+/// How long a provider's metadata is used without asking again.
 const KEPT: Duration = Duration::from_secs(3600);
-/// How long a provider that did not answer is not asked again what it is.
+/// How long a provider that did not answer is not asked for its metadata again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What the file of a provider says.
+/// The contents of a provider's file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -71,7 +70,7 @@ struct Settings {
     endpoints: Option<Endpoints>,
 }
 
-/// In which claims what is said of a person.
+/// The claims with a user's data.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Claims {
@@ -88,7 +87,7 @@ impl Default for Claims {
     }
 }
 
-/// The addresses of a provider that does not tell them by itself.
+/// The endpoints of a provider without discovery.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Endpoints {
@@ -106,7 +105,7 @@ const fn yes() -> bool {
     true
 }
 
-/// A provider cannot be used as it is described.
+/// A provider's configuration is not usable.
 #[derive(Debug, Error)]
 #[error("the provider of single sign-on in {path} cannot be used: {reason}")]
 pub(crate) struct ProviderError {
@@ -114,35 +113,34 @@ pub(crate) struct ProviderError {
     reason: String,
 }
 
-/// Why nobody came out of a step with a provider.
+/// Why a step with a provider failed.
 #[derive(Debug, Error)]
 pub(crate) enum OidcError {
-    /// It does not answer, or not in a way that can be worked with.
+    /// It does not answer, or not as the protocol says.
     #[error("it does not answer as it should: {0}")]
     Unavailable(String),
-    /// It does not know the code that the browser brought.
+    /// It rejects the code that the browser brought.
     #[error("it does not accept the login: {0}")]
     Refused(String),
-    /// What it says of the person is not proven, or not about this login.
+    /// Its statement about the user is not signed, or not about this login.
     #[error("what it says is not to be trusted: {0}")]
     Untrusted(String),
 }
 
-/// Whom a provider has recognised.
+/// A user whom a provider has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Person {
-    /// How the provider names the person, and nobody else ever.
+    /// The subject: the provider's identifier for this user, which never changes hands.
     pub(crate) subject: String,
-    /// What the person's user name should be.
+    /// The suggested user name.
     pub(crate) localpart: Option<String>,
-    /// What the person is called.
+    /// The suggested display name.
     pub(crate) display_name: Option<String>,
-    /// The person's e-mail address, if the provider has verified it and new accounts are to have
-    /// it.
+    /// The user's e-mail address, if the provider has verified it and new accounts are to have it.
     pub(crate) email: Option<String>,
 }
 
-/// All claims that are not of the standard.
+/// All non-standard claims.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Others(Map<String, Value>);
 
@@ -179,7 +177,7 @@ type Relying = Client<
     EndpointMaybeSet,
 >;
 
-/// All providers of the configuration, in its order.
+/// All configured providers, in the order of the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Providers(Vec<Provider>);
 
@@ -187,13 +185,13 @@ pub(crate) struct Providers(Vec<Provider>);
 pub(crate) struct Provider {
     settings: Settings,
     client_secret: Option<ClientSecret>,
-    /// Where it sends browsers back to.
+    /// The redirect URI.
     callback: RedirectUrl,
     outbound: Outbound,
     known: Mutex<Known>,
 }
 
-/// What is known of a provider.
+/// Cached metadata of a provider.
 #[derive(Default)]
 struct Known {
     metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
@@ -204,7 +202,7 @@ impl Providers {
     /// Reads the files that the configuration names.
     ///
     /// # Errors
-    /// When one cannot be read or says what cannot be.
+    /// When a file cannot be read or is invalid.
     pub(crate) fn load(
         config: &Config,
         callback: &str,
@@ -224,7 +222,7 @@ impl Providers {
         Ok(Self(providers))
     }
 
-    /// The provider of this id.
+    /// The provider with this id.
     pub(crate) fn get(&self, id: &str) -> Option<&Provider> {
         self.0.iter().find(|provider| provider.id() == id)
     }
@@ -239,7 +237,7 @@ impl Provider {
     fn load(path: &Path, callback: &str, outbound: &Outbound) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
         let settings: Settings = toml::from_str(&text).map_err(|error| {
-            // The error as a whole quotes the line, in which a secret may be.
+            // The whole error quotes the line, which may contain a secret.
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(1, |before| before.matches('\n').count() + 1);
             format!("line {line}: {}", error.message())
@@ -258,10 +256,10 @@ impl Provider {
                 );
             }
             (None, Some(name)) => {
-                // As other paths in a file: from where the file is.
+                // Relative to the file, as other paths in it.
                 let file = path.parent().unwrap_or_else(|| Path::new(""));
                 let file = file.join(name.expose());
-                // Without its name: somebody may have put the secret there.
+                // Without the name of the member: somebody may have put the secret there.
                 let secret = std::fs::read_to_string(&file)
                     .map_err(|error| format!("`client_secret_file`: {error}"))?;
                 Some(ClientSecret::new(secret.trim().to_owned()))
@@ -281,33 +279,33 @@ impl Provider {
         &self.settings.id
     }
 
-    /// What people call it.
+    /// Its display name.
     pub(crate) fn name(&self) -> &str {
         &self.settings.name
     }
 
-    /// Its picture.
+    /// Its icon.
     pub(crate) const fn icon(&self) -> Option<&OwnedMxcUri> {
         self.settings.icon.as_ref()
     }
 
-    /// Which well-known service it is.
+    /// Its brand, if it is a well-known service.
     pub(crate) fn brand(&self) -> Option<&str> {
         self.settings.brand.as_deref()
     }
 
-    /// Whether those who have no account get one.
+    /// Whether logins create accounts.
     pub(crate) const fn allows_registration(&self) -> bool {
         self.settings.allow_registration
     }
 
-    /// Whether one who comes for the first time is the user whose name the provider says.
+    /// Whether a first login is linked to an existing account of the same name.
     pub(crate) const fn allows_existing_users(&self) -> bool {
         self.settings.allow_existing_users
     }
 
-    /// Where to send a browser. `state` and `nonce` come back with the answer, `verifier` is needed
-    /// to make use of it.
+    /// The address to send a browser to. `state` and `nonce` come back with the answer; `verifier`
+    /// is needed to redeem the code.
     pub(crate) async fn begin(
         &self,
         state: String,
@@ -327,7 +325,7 @@ impl Provider {
         Ok(url)
     }
 
-    /// Who brought this code back.
+    /// Redeems a code for the user's identity.
     pub(crate) async fn finish(
         &self,
         code: String,
@@ -372,7 +370,7 @@ impl Provider {
         };
         let claims = match verified(&metadata) {
             Ok(claims) => claims,
-            // Its keys may be new since they were asked for.
+            // The keys may have been rotated since they were fetched.
             Err(_) => {
                 metadata = self.metadata(PAUSE).await?;
                 verified(&metadata)?
@@ -383,7 +381,7 @@ impl Provider {
             return Err(OidcError::Untrusted("the subject is empty or too long".to_owned()));
         }
         let mut said = object(&claims);
-        // Many a provider says the rest only when asked once more.
+        // Many providers return the other claims only from the userinfo endpoint.
         let claims = &self.settings.claims;
         let mut wanted = vec![&claims.localpart, &claims.display_name];
         wanted.extend(self.settings.add_email.then_some(&claims.email));
@@ -412,7 +410,7 @@ impl Provider {
         let display_name = text(&claims.display_name);
         Person {
             subject,
-            // Some call people by their e-mail address.
+            // Some providers use the e-mail address as the name.
             localpart: text(&claims.localpart)
                 .map(|name| name.split('@').next().unwrap_or_default().to_ascii_lowercase()),
             display_name: display_name.filter(|name| name.len() <= limits::DISPLAY_NAME_BYTES),
@@ -420,10 +418,10 @@ impl Provider {
         }
     }
 
-    /// What the provider says of itself, not older than this; an older word if it says nothing now.
+    /// The provider's metadata, at most this old; older metadata if it does not answer now.
     async fn metadata(&self, max_age: Duration) -> Result<Arc<CoreProviderMetadata>, OidcError> {
-        // One asks, the others wait for the answer: it comes within the time that requests are
-        // given.
+        // One request fetches it, the others wait for the result, which comes within the timeout of
+        // requests.
         let mut known = self.known.lock().await;
         if let Some((metadata, asked)) = &known.metadata
             && asked.elapsed() < max_age
@@ -492,7 +490,7 @@ impl Provider {
         client.set_redirect_uri(self.callback.clone()).set_auth_type(auth)
     }
 
-    /// The server's client for requests, as the protocol's library calls it.
+    /// The server's HTTP client, in the form that the OpenID Connect library expects.
     fn http(
         &self,
     ) -> impl Fn(
@@ -531,7 +529,7 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// Claims by name, whatever type they have.
+/// Claims by name, of any type.
 fn object(claims: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(claims) {
         Ok(Value::Object(claims)) => claims,
@@ -539,7 +537,7 @@ fn object(claims: &impl Serialize) -> Map<String, Value> {
     }
 }
 
-/// An error with what is behind it.
+/// An error with its causes.
 fn because(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", because(source)),

@@ -1,5 +1,5 @@
-//! Requests that the server makes to other services: identity servers, providers of single sign-on,
-//! application services, gateways. One client for all of them, with bounds on time and size.
+//! Requests to other services: identity servers, providers of single sign-on, application services,
+//! gateways. One client for all of them, with limits on time and size.
 
 use std::{error::Error, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Outbound {
     client: Client,
-    /// For one that asks only the public internet.
+    /// The client for public addresses only.
     public: Option<PublicOnly>,
 }
 
@@ -32,21 +32,21 @@ pub(crate) struct Outbound {
 pub(crate) struct Ask {
     /// The method.
     pub(crate) method: Method,
-    /// Where to.
+    /// The target.
     pub(crate) url: Url,
-    /// Headers besides those that every request has.
+    /// Headers besides those of every request.
     pub(crate) headers: HeaderMap,
     /// The body.
     pub(crate) body: Bytes,
-    /// How long all of it may take.
+    /// The limit on the whole exchange.
     pub(crate) timeout: Duration,
-    /// How many bytes of an answer are taken.
+    /// The largest answer, in bytes.
     pub(crate) max_bytes: usize,
-    /// Whether of a larger answer the beginning is taken. Otherwise that is an error.
+    /// Whether a larger answer is truncated; otherwise it is an error.
     pub(crate) cut: bool,
 }
 
-/// An answer, whatever its status. Redirects are answers, too: they are not followed.
+/// An answer, whatever its status. Redirects are not followed but returned.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// The status.
@@ -57,31 +57,31 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// Why there is no answer.
+/// Why there was no answer.
 #[derive(Debug, Error)]
 pub(crate) enum OutboundError {
-    /// It is not on the public internet.
+    /// The address is not public.
     #[error(transparent)]
     NotPublic(#[from] NotPublic),
-    /// It could not be reached, or did not answer in time. The URL, which may hold a secret, is
-    /// left out.
+    /// The service could not be reached, or did not answer in time. The URL is left out, because it
+    /// may contain a secret.
     #[error("{0}")]
     Failed(reqwest::Error),
-    /// A file of certificates cannot be used.
+    /// A certificate file is not usable.
     #[error("`outbound.certificates`: {}: {reason}", path.display())]
     Certificates {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// There is nothing at this address.
+    /// The address is not valid.
     #[error("`{0}` is not an address")]
     Address(String),
-    /// Whoever is to be asked has no address.
+    /// The service has no address.
     #[error("it has no address")]
     Nowhere,
-    /// The answer is larger than was allowed.
+    /// The answer exceeds the limit.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
     /// The answer is not what was expected.
@@ -103,22 +103,22 @@ impl From<reqwest::Error> for OutboundError {
 }
 
 impl OutboundError {
-    /// Whether there was no answer for so long that it was given up.
+    /// Whether the request timed out.
     pub(crate) fn is_timeout(&self) -> bool {
         matches!(self, Self::Failed(error) if error.is_timeout())
     }
 }
 
-/// The address to ask is one of this machine, or of a network around it.
+/// The address belongs to this machine or to a private network.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the address is not one of the public internet")]
 pub(crate) struct NotPublic;
 
-/// Finds the addresses of a name, without those that are not of the public internet. The client
-/// connects to what comes out of this, so that a name cannot mean another address a moment later.
+/// Resolves names, without addresses that are not public. The client connects to the returned
+/// addresses, so that a name cannot mean another address a moment later.
 #[derive(Clone, Debug)]
 struct PublicOnly {
-    /// Ranges that may be asked nevertheless.
+    /// Ranges that are allowed in addition.
     allowed: Arc<[Range]>,
 }
 
@@ -127,7 +127,7 @@ impl PublicOnly {
         is_public(address) || self.allowed.iter().any(|range| range.contains(address))
     }
 
-    /// Checks an address that is not a name: nobody would look it up.
+    /// Checks an address that needs no resolving.
     fn check(&self, url: &Url) -> Result<(), NotPublic> {
         let host = url.host_str().unwrap_or_default();
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -169,7 +169,7 @@ impl Ask {
         }
     }
 
-    /// The same with one more header. One that cannot be sent is left out.
+    /// The same with one more header. An invalid header is left out.
     #[must_use]
     pub(crate) fn header(mut self, name: http::HeaderName, value: &str) -> Self {
         if let Ok(mut value) = http::HeaderValue::from_str(value) {
@@ -179,14 +179,14 @@ impl Ask {
         self
     }
 
-    /// The same with these fields as its body, as a form of a page would send them.
+    /// The same with these fields as a form body.
     #[must_use]
     pub(crate) fn form(mut self, fields: &[(&str, &str)]) -> Self {
         self.body = serde_html_form::to_string(fields).unwrap_or_default().into();
         self.header(http::header::CONTENT_TYPE, "application/x-www-form-urlencoded")
     }
 
-    /// The same with this JSON as its body.
+    /// The same with a JSON body.
     #[must_use]
     pub(crate) fn json(mut self, body: &impl serde::Serialize) -> Self {
         self.body = serde_json::to_vec(body).unwrap_or_default().into();
@@ -198,28 +198,27 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Errors
-    /// When it is not of this type.
+    /// When the body is not of this type.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, OutboundError> {
         serde_json::from_slice(&self.body).map_err(OutboundError::Unexpected)
     }
 }
 
 impl Outbound {
-    /// The client. Certificates are checked against those that the operating system trusts, and
-    /// those of the configuration.
+    /// The client. It trusts the certificates of the operating system and of the configuration.
     ///
     /// # Errors
-    /// When certificates cannot be used.
+    /// When certificates are not usable.
     pub(crate) fn new(config: &config::Outbound) -> Result<Self, OutboundError> {
         Ok(Self { client: builder(config)?.build()?, public: None })
     }
 
-    /// A client that asks only the public internet, for addresses that users name: those of this
-    /// machine and of networks around it are refused, after names were looked up, unless they are
-    /// in `allowed`. It uses no proxy, which would do the looking up.
+    /// A client for addresses that users provide. It refuses addresses of this machine and of
+    /// private networks, after resolving names, unless they are in `allowed`. It uses no proxy,
+    /// because a proxy would resolve the names.
     ///
     /// # Errors
-    /// When certificates cannot be used.
+    /// When certificates are not usable.
     pub(crate) fn public_only(
         config: &config::Outbound,
         allowed: &[Range],
@@ -229,18 +228,18 @@ impl Outbound {
         Ok(Self { client, public: Some(public) })
     }
 
-    /// Refuses an address, not a name, that [`Outbound::public_only`] would refuse to ask.
+    /// Checks an IP address as the client of [`Outbound::public_only`] would.
     ///
     /// # Errors
-    /// When it is not of the public internet, nor in `allowed`.
+    /// When it is neither public nor in `allowed`.
     pub(crate) fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
         PublicOnly { allowed: allowed.into() }.check(url)
     }
 
-    /// Makes a request.
+    /// Sends a request.
     ///
     /// # Errors
-    /// When there is no answer in time, or one that is too large.
+    /// When there is no answer in time, or it is too large.
     pub(crate) async fn ask(&self, ask: Ask) -> Result<Answer, OutboundError> {
         let Ask { method, url, headers, body, timeout, max_bytes, cut } = ask;
         if let Some(public) = &self.public {
@@ -265,7 +264,7 @@ impl Outbound {
 }
 
 fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
-    // One for the process; a second server in it finds it there.
+    // One per process; a second server in the process finds it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut certificates = Vec::new();
     for FilePath(path) in config.certificates.iter() {
@@ -314,7 +313,7 @@ mod tests {
             "http://10.0.0.1/",
             "http://169.254.169.254/latest/meta-data/",
             "http://192.168.0.1:8080/",
-            // Names that are looked up here, and are this machine's.
+            // Names that resolve to this machine.
             "http://localhost/",
             "http://localhost:1/",
         ] {
@@ -325,7 +324,7 @@ mod tests {
 
     #[tokio::test]
     async fn allowed_ranges_are_asked() {
-        // Nobody listens there, but it is tried.
+        // Nobody listens there, but a connection is attempted.
         for url in ["http://127.0.0.1:1/", "http://localhost:1/"] {
             let tried = ask(&["127.0.0.0/8"], url).await;
             assert!(matches!(tried, Err(OutboundError::Failed(_))), "{url}: {tried:?}");

@@ -1,5 +1,5 @@
 //! Third-party identifiers as people and clients write them: their canonical forms, and which of
-//! them this server takes (appendices, "3PID Types").
+//! them this server accepts (appendices, "3PID Types").
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use crate::{
     record::threepid::{Medium, Threepid},
 };
 
-/// Why what someone wrote is no third-party identifier.
+/// Why a text is not a third-party identifier.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Invalid {
     /// Not an e-mail address.
@@ -29,46 +29,46 @@ pub enum Invalid {
     Medium,
 }
 
-/// The e-mail address `written`. Before the `@` the case is folded (Unicode's full case folding:
-/// `ß` is `ss`), after it stands a domain in lower case, in ASCII. Blanks around it do not count.
-/// What needs quotes is taken for none.
+/// The e-mail address `written`. The part before the `@` is case-folded (Unicode's full case
+/// folding: `ß` becomes `ss`); the part after it is a domain, in lower case and in ASCII.
+/// Surrounding blanks are ignored. Addresses that need quotes are refused.
 ///
 /// # Errors
-/// When it is not an address, or one at a number instead of a domain.
+/// When it is not an address, or has an IP address in place of a domain.
 pub fn email(written: &str) -> Result<Threepid, Invalid> {
     let written = written.trim();
     if written.len() > limits::EMAIL_BYTES {
         return Err(Invalid::Email);
     }
     let address: Address = written.parse().map_err(|_| Invalid::Email)?;
-    // In quotes, one mailbox has any number of names: it could belong to many, and be sent as many
-    // messages.
+    // With quotes, one mailbox has any number of spellings: it could belong to many users, and
+    // receive as many messages.
     if address.user().starts_with('"') {
         return Err(Invalid::Email);
     }
     let user = caseless::default_case_fold_str(address.user());
     let domain = domain(address.domain()).ok_or(Invalid::Email)?;
     let address = format!("{user}@{domain}");
-    // Folding and IDNA make some longer.
+    // Folding and IDNA make some addresses longer.
     let fits = address.len() <= limits::EMAIL_BYTES && address.parse::<Address>().is_ok();
     fits.then_some(Threepid { medium: Medium::Email, address }).ok_or(Invalid::Email)
 }
 
-/// The domain in ASCII and lower case, by the rules for addresses of the web; `None` for a number.
+/// The domain in ASCII and lower case, by the rules for web addresses; `None` for an IP address.
 fn domain(written: &str) -> Option<String> {
     let url = reqwest::Url::parse(&format!("http://{written}/")).ok()?;
     let plain = url.username().is_empty() && url.port().is_none() && url.path() == "/";
     let host = url.host_str().filter(|_| plain)?;
-    // What ends in a number is an address of the internet protocol, or was meant to be one.
+    // A host that ends in a number is an IP address, or was meant to be one.
     let last = host.trim_end_matches('.').rsplit('.').next()?;
     let number = host.starts_with('[') || last.bytes().all(|byte| byte.is_ascii_digit());
     (!number).then(|| host.to_owned())
 }
 
-/// The phone number `written`, as one dials it from `country`.
+/// The phone number `written`, as it is dialled from `country`.
 ///
 /// # Errors
-/// When either is not what it should be, or no phone has this number.
+/// When `country` is not a country, or `written` is not a valid number there.
 pub fn phone(country: &str, written: &str) -> Result<Threepid, Invalid> {
     let country = country::Id::from_str(country).map_err(|_| Invalid::Country)?;
     number(Some(country), written)
@@ -87,28 +87,28 @@ fn number(country: Option<country::Id>, written: &str) -> Result<Threepid, Inval
     Ok(Threepid { medium: Medium::Msisdn, address })
 }
 
-/// The identifier that a client names in its canonical form, or nearly so.
+/// The identifier that a client gives in its canonical form, or nearly so.
 ///
 /// # Errors
-/// When it is none.
+/// When it is not an identifier.
 pub fn parse(medium: &str, address: &str) -> Result<Threepid, Invalid> {
     match medium {
         "email" => email(address),
-        // Canonically without the `+` that a number with its country's begins with elsewhere.
+        // The canonical form lacks the `+` that international numbers begin with elsewhere.
         "msisdn" => number(None, &format!("+{}", address.trim().trim_start_matches('+'))),
         _ => Err(Invalid::Medium),
     }
 }
 
-/// Whether this may be a client's secret or the id of a validation (client-server API,
-/// `client_secret`).
+/// Whether this is valid as a client's secret or as the id of a validation session (client-server
+/// API, `client_secret`).
 #[must_use]
 pub fn is_opaque_id(text: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b".=_-".contains(&byte);
     (1..=255).contains(&text.len()) && text.bytes().all(fine)
 }
 
-/// Which identifiers are meant: those of a medium that a pattern matches.
+/// A set of identifiers: those of a medium that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     medium: Medium,
@@ -116,7 +116,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Whether it means this one.
+    /// Whether the set contains this identifier.
     #[must_use]
     pub fn matches(&self, threepid: &Threepid) -> bool {
         self.medium == threepid.medium
@@ -145,8 +145,8 @@ impl std::fmt::Display for Pattern {
     }
 }
 
-/// Whether this server takes an identifier: it is not among those denied, and if any of its medium
-/// are allowed by name, it is among these.
+/// Whether this server accepts an identifier: it is not denied, and if any of its medium are
+/// allowed by name, it is one of these.
 #[must_use]
 pub fn is_allowed(threepid: &Threepid, allow: &[Pattern], deny: &[Pattern]) -> bool {
     let mut allow = allow.iter().filter(|pattern| pattern.medium == threepid.medium).peekable();
@@ -173,7 +173,7 @@ mod tests {
             ("Strau\u{df}@Example.com", "strauss@example.com"),
             ("ann@b\u{fc}cher.example", "ann@xn--bcher-kva.example"),
             ("ann@B\u{dc}CHER.example", "ann@xn--bcher-kva.example"),
-            // Not the letter that it looks like.
+            // The Turkish dotless i, which is a different letter.
             ("m\u{131}ke@example.org", "m\u{131}ke@example.org"),
         ] {
             assert_eq!(address(email(written)).as_deref(), Some(canonical), "{written}");

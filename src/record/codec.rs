@@ -42,27 +42,27 @@ pub enum CodecError {
     Value {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         value: u64,
     },
     /// A text field is not UTF-8.
     #[error("`{0}` is not UTF-8")]
     Text(&'static str),
-    /// A text field is longer than the format can say.
+    /// A text field is too long for the format.
     #[error("`{0}` is too long")]
     TooLong(&'static str),
-    /// The chain value does not follow from the one before it and the header.
+    /// The chain value does not follow from the header and the chain value before it.
     #[error("the hash chain breaks here")]
     Chain,
-    /// The payload is not the one that the header names.
+    /// The payload does not match the hash in the header.
     #[error("the payload does not match its hash")]
     PayloadHash,
-    /// The payload that stands for the original is not the one that was put there.
+    /// The reduced payload does not match the hash that was stored with it.
     #[error("the reduced payload does not match its hash")]
     ReducedHash,
 }
 
-/// Encodes `header` alone: the bytes that the chain covers.
+/// Encodes `header` alone: the bytes that the chain value covers.
 ///
 /// # Errors
 /// When a text field is too long for the format.
@@ -138,7 +138,7 @@ fn put_after_header(out: &mut Vec<u8>, chain: &Chain, payload: &Payload) {
         Payload::Reduced(bytes) => {
             out.reserve(1 + 4 + 32 + bytes.len());
             out.push(STATE_REDUCED);
-            // A payload is never reduced to more than the log takes.
+            // A reduced payload is never longer than the log accepts.
             out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
             out.extend_from_slice(blake3::hash(bytes).as_bytes());
             out.extend_from_slice(bytes);
@@ -147,8 +147,8 @@ fn put_after_header(out: &mut Vec<u8>, chain: &Chain, payload: &Payload) {
     }
 }
 
-/// The end of the log, and what the next record needs from it: gives new records their offset,
-/// time and chain value.
+/// The end of the log, and what the next record needs from it to get its offset, time and chain
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tip {
     /// The last record's offset.
@@ -179,13 +179,14 @@ impl Tip {
         }
     }
 
-    /// Makes `new` the next record, with its frame, and moves the tip onto it.
+    /// Makes `new` the next record, encodes its frame, and advances the tip to it.
     ///
-    /// `batch_remaining` records of the same batch are to follow. The time is `now_ms`, or the
-    /// last record's if the clock went backwards.
+    /// `batch_remaining` records of the same batch follow. The time is `now_ms`, or the last
+    /// record's if the clock went backwards.
     ///
     /// # Errors
-    /// When a field is too long for the format or the payload is empty; the tip has not moved then.
+    /// When a field is too long for the format, or the payload is empty; then the tip has not
+    /// advanced.
     pub fn extend(
         &mut self,
         new: NewRecord,
@@ -222,7 +223,7 @@ impl Tip {
     }
 }
 
-/// A decoded frame with the bytes its hashes are checked against.
+/// A decoded frame with the bytes that its hashes cover.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The record.
@@ -231,7 +232,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Decodes a frame. The hashes are not checked: see [`Frame::verify`].
+    /// Decodes a frame without checking the hashes: see [`Frame::verify`].
     ///
     /// # Errors
     /// When the bytes are not a frame of a known format.
@@ -257,7 +258,7 @@ impl Frame {
         };
         let payload_len = reader.u32("payload_len")?;
         if payload_len == 0 {
-            // Nothing could tell an empty payload from an erased one whose state byte was damaged.
+            // An empty payload could not be told from an erased one with a damaged state byte.
             return Err(CodecError::Value { field: "payload_len", value: 0 });
         }
         let payload_hash = reader.array("payload_hash")?;
@@ -302,7 +303,8 @@ impl Frame {
                 if rest.len() > length {
                     return Err(CodecError::Trailing(rest.len() - length));
                 }
-                // Checked here and not with the others: nothing keeps the hash once it is decoded.
+                // Checked here and not with the others, because the decoded frame does not keep the
+                // hash.
                 if *blake3::hash(&rest).as_bytes() != hash {
                     return Err(CodecError::ReducedHash);
                 }
@@ -335,7 +337,8 @@ impl Frame {
         Ok(Self { record: Record { header, chain, payload }, header_bytes })
     }
 
-    /// Checks that the record follows `previous` in the chain and holds the payload it names.
+    /// Checks that the record follows `previous` in the chain, and that its payload matches the
+    /// header.
     ///
     /// # Errors
     /// [`CodecError::Chain`] or [`CodecError::PayloadHash`].

@@ -1,9 +1,9 @@
-//! What each kind of command holds of people: words, names, addresses, keys and pictures that are
-//! theirs.
+//! The personal data in each kind of command: what users wrote, their names, addresses, keys and
+//! pictures.
 //!
-//! Ids (of users, devices, rooms, events, files), times, and which of them had to do with which are
-//! not meant: a history that lacked them would not be one. What is meant goes when the user is
-//! erased or the room is purged (`service::erasure`); [`remains`] says what is left of it.
+//! Ids (of users, devices, rooms, events, files), times, and which of them belong together do not
+//! count: the history could not do without them. Personal data is erased with the user or the room
+//! (`service::erasure`); [`remains`] defines what is left.
 //!
 //! [`remains`]: super::remains
 
@@ -14,35 +14,36 @@ use super::{
     threepid::Threepid,
 };
 
-/// What a command holds of people.
+/// Whose personal data a command contains.
 #[derive(Debug)]
 pub enum Holds<'c> {
-    /// Nothing that is to go with anybody.
+    /// None.
     Nothing,
-    /// Something of this user.
+    /// This user's.
     Of(&'c UserId),
-    /// Something of both these users.
+    /// Both users'.
     OfBoth(&'c UserId, &'c UserId),
-    /// An address: of the user who has or had it.
+    /// An address, of the user who has or had it.
     Address(&'c Threepid),
-    /// What is told devices, until it has been: it is its sender's, and theirs whose the devices
-    /// are.
+    /// A message to devices, until it is delivered: it belongs to its sender and to the devices'
+    /// users.
     Letter(&'c ToDeviceSend),
-    /// What was said of these files: of whoever uploaded them.
+    /// Details of these files, which belong to the uploaders.
     Files(&'c [String]),
-    /// Why what stands before it in its batch was done: of whom that was done to.
+    /// The reason for the record before it in its batch, which belongs to the user whom that
+    /// concerns.
     Reason,
-    /// An event: the PDU says whose it is.
+    /// An event; its PDU names the sender.
     Event(&'c RoomEvent),
-    /// What was said of a room by those who run the server.
+    /// What an administrator wrote about a room.
     Room(&'c RoomId),
-    /// What one user told those who run the server: of another, or of a room.
+    /// A user's report to the administrators, about another user or a room.
     Report {
-        /// Who.
+        /// The reporter.
         by: &'c UserId,
-        /// Of whom.
+        /// The reported user.
         of: Option<&'c UserId>,
-        /// Of which room, or of an event in which room.
+        /// The reported room, or the room of the reported event.
         room_id: Option<&'c RoomId>,
     },
 }
@@ -57,7 +58,7 @@ mod tests {
         record::{Offset, Remains, remains},
     };
 
-    /// Of a log with every kind of command.
+    /// A log with every kind of command.
     #[test]
     fn whatever_holds_something_of_people_can_be_erased() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");

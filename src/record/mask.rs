@@ -1,17 +1,18 @@
-//! Secrets are not shown: neither the server's private key nor anything a password or token could
-//! be guessed against leaves the log through these tools.
+//! Masks secrets before records are shown: neither the server's private key nor anything from which
+//! a password or token could be guessed leaves the log through these tools.
 
 use serde_json::Value;
 
 use super::Record;
 
-/// What stands for a secret that is hidden altogether.
+/// Replaces a secret that is hidden entirely.
 const HIDDEN: &str = "(hidden)";
 
-/// Where users' own words begin. Nothing below is a secret of the server, whatever it is called.
+/// The members that contain what users wrote. Nothing below them is a secret of the server,
+/// whatever it is called.
 const OPAQUE: [&str; 3] = ["pdu", "content", "filter"];
 
-/// The payload of `record` with its secrets masked; `None` when it was erased or sealed.
+/// The payload of `record` with its secrets masked; `None` if it was erased or sealed.
 #[must_use]
 pub fn payload(record: &Record) -> Option<Value> {
     let bytes = record.payload.bytes()?;
@@ -23,13 +24,12 @@ pub fn payload(record: &Record) -> Option<Value> {
             mask(&mut value);
             value
         }
-        // What cannot be read cannot be masked.
+        // An unreadable payload cannot be masked.
         Err(_) => Value::String(format!("({} bytes that are not JSON)", bytes.len())),
     })
 }
 
-/// Masks by member name rather than by kind, so that a kind which is added later is not forgotten
-/// here.
+/// Masks by member name rather than by kind, so that kinds that are added later are covered.
 fn mask(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -40,7 +40,7 @@ fn mask(value: &mut Value) {
                     "access" | "refresh" | "client_secret" | "registration_token" => {
                         shorten(value, |hash| hash_start(&hash))
                     }
-                    // The last two are a pusher's: with them anyone can send to the device.
+                    // The last two belong to a pusher: with them anyone can send to the device.
                     "private_key" | "secret" | "token" | "delay_id" | "pushkey" | "data" => {
                         shorten(value, |_| HIDDEN.to_owned())
                     }
@@ -60,7 +60,7 @@ fn shorten(value: &mut Value, shorter: impl Fn(String) -> String) {
     }
 }
 
-/// The scheme and its cost, which say whether a hash is still good enough.
+/// The scheme and its cost, which show whether a hash is still strong enough.
 fn password(hash: String) -> String {
     let mut parts = hash.split('$').skip(1);
     match (parts.next(), parts.next(), parts.next()) {
@@ -69,7 +69,7 @@ fn password(hash: String) -> String {
     }
 }
 
-/// Enough to tell tokens apart, far too little to look one up by.
+/// Enough to tell tokens apart, and far too little to look one up.
 fn hash_start(hash: &str) -> String {
     match hash.get(..8) {
         Some(start) if hash.len() >= 64 => format!("{start}…"),

@@ -1,16 +1,15 @@
-//! The Merkle tree over the headers of a log, as RFC 9162 (section 2.1) has it, with BLAKE3 for its
+//! The Merkle tree over the headers of a log, as in RFC 9162 (section 2.1), with BLAKE3 as its
 //! hash.
 //!
-//! Leaf number `i`, from 0, is the header of the record with offset `i + 1`. Payloads are vouched
-//! for by the hashes in the headers, so that erasing one changes no root.
+//! Leaf number `i`, from 0, is the header of the record with offset `i + 1`. Headers contain the
+//! hashes of the payloads, so erasing a payload changes no root.
 
 use serde::{Deserialize, Serialize};
 
 /// A hash in the tree.
 pub type Hash = [u8; 32];
 
-/// What is hashed before a leaf, and before the two children of a node, so that none can pass for
-/// the other.
+/// Prefixes of what is hashed for a leaf and for a node, so that neither can pass for the other.
 const LEAF: u8 = 0;
 const NODE: u8 = 1;
 
@@ -36,8 +35,8 @@ pub fn empty() -> Hash {
     *blake3::hash(&[]).as_bytes()
 }
 
-/// All that is needed of a tree to add leaves to it and to tell its root: the roots of the perfect
-/// trees that it is made of, the largest first. There are as many as its size has bits set.
+/// All that is needed to add leaves to a tree and to compute its root: the roots of the perfect
+/// subtrees that it consists of, the largest first. There are as many as the size has bits set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frontier {
     size: u64,
@@ -51,8 +50,8 @@ impl Frontier {
         self.size
     }
 
-    /// Adds a leaf. `complete` is told the root of each perfect tree that is complete with it, and
-    /// the logarithm of how many leaves that has.
+    /// Adds a leaf. Calls `complete` with the root of each perfect subtree that the leaf completes,
+    /// and the logarithm of the subtree's size.
     pub fn push(&mut self, leaf: Hash, mut complete: impl FnMut(u32, &Hash)) {
         let (mut hash, mut level) = (leaf, 0);
         complete(level, &hash);
@@ -75,16 +74,16 @@ impl Frontier {
     }
 }
 
-/// The largest power of two that is less than `size`, which is at least 2: how many leaves are on
+/// The largest power of two that is less than `size`, which is at least 2: the number of leaves on
 /// the left.
 #[must_use]
 pub fn split(size: u64) -> u64 {
     1 << (u64::BITS - 1 - (size - 1).leading_zeros())
 }
 
-/// What shows that leaf `index` is in the tree of `size` leaves: the hashes that its root is made
-/// of beside it, from the leaf up. `subtree` gives the root over the leaves from the one to before
-/// the other. Empty for a leaf that the tree does not have.
+/// The proof that leaf `index` is in the tree of `size` leaves: the sibling hashes from the leaf up
+/// to the root. `subtree` returns the root over the leaves from its first argument up to, but not
+/// including, its second. Empty if the tree has no such leaf.
 ///
 /// # Errors
 /// Those of `subtree`.
@@ -112,8 +111,8 @@ pub fn inclusion<E>(
     Ok(path)
 }
 
-/// What shows that the tree of `first` leaves is the beginning of the one of `second`. Empty if
-/// either has none, if they are the same, or the first is the larger.
+/// The proof that the tree of `first` leaves is a prefix of the tree of `second` leaves. Empty if
+/// either is empty, if they are equal, or if the first is the larger.
 ///
 /// # Errors
 /// Those of `subtree`, which is as for [`inclusion`].
@@ -127,7 +126,7 @@ pub fn consistency<E>(
         return Ok(path);
     }
     let (mut from, mut to) = (0, second);
-    // Down to where the first tree ends with a subtree of the second.
+    // Down to the node where the first tree ends with a subtree of the second.
     while first < to {
         let middle = from + split(to - from);
         if first <= middle {
@@ -138,7 +137,7 @@ pub fn consistency<E>(
             from = middle;
         }
     }
-    // Where that subtree is all of the first tree, its root is known already.
+    // If that subtree is the whole first tree, the verifier knows its root already.
     if from > 0 {
         path.push(subtree(from, to)?);
     }
@@ -146,7 +145,7 @@ pub fn consistency<E>(
     Ok(path)
 }
 
-/// Whether `path` shows that `leaf` is number `index` of the tree of `size` leaves with this root.
+/// Whether `path` proves that `leaf` is number `index` in the tree of `size` leaves with this root.
 #[must_use]
 pub fn includes(index: u64, leaf: Hash, size: u64, root: &Hash, path: &[Hash]) -> bool {
     if index >= size {
@@ -155,8 +154,8 @@ pub fn includes(index: u64, leaf: Hash, size: u64, root: &Hash, path: &[Hash]) -
     lead(leaf, path, index, size - 1).is_some_and(|(_, found)| found == *root)
 }
 
-/// Whether `path` shows that the tree of `first` leaves with the root `first_root` is the beginning
-/// of that of `second` with `second_root`.
+/// Whether `path` proves that the tree of `first` leaves with the root `first_root` is a prefix of
+/// the tree of `second` leaves with the root `second_root`.
 #[must_use]
 pub fn extends(
     first: u64,
@@ -180,8 +179,8 @@ pub fn extends(
     lead(*begin, path, at, last).is_some_and(|found| found == (*first_root, *second_root))
 }
 
-/// Where `path` leads from node `at` of a level whose last is `last`: to the root of the tree that
-/// ends with that node, and to that of the whole. `None` if its length does not fit.
+/// The roots that `path` leads to from node `at` of a level whose last node is `last`: of the tree
+/// that ends with that node, and of the whole tree. `None` if the length of `path` does not fit.
 fn lead(begin: Hash, path: &[Hash], mut at: u64, mut last: u64) -> Option<(Hash, Hash)> {
     let (mut old, mut new) = (begin, begin);
     for beside in path {

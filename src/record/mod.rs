@@ -1,8 +1,8 @@
-//! What the log holds: one [`Record`] for each write, carrying one [`Command`].
+//! The contents of the log: one [`Record`] for each write, which carries one [`Command`].
 //!
-//! A record is a fixed header, the chain value that ties it to every record before it, and a JSON
-//! payload. The bytes are specified in `log_format.md`; [`codec`] is the only code that writes or
-//! reads them. Everything here is plain data: no clock, no randomness, no input or output.
+//! A record is a fixed header, the chain value that links it to every record before it, and a JSON
+//! payload. The bytes are specified in `log_format.md`; only [`codec`] writes and reads them.
+//! Everything here is plain data: no clock, no randomness, no input or output.
 
 use std::{fmt, sync::Arc};
 
@@ -71,15 +71,15 @@ impl fmt::Display for Offset {
     }
 }
 
-/// A life of the log between two restores. A restore to an earlier moment begins the next epoch,
-/// so that positions of an abandoned future can be told from positions of the present.
+/// A period of the log between two restores. A restore to an earlier moment starts the next epoch,
+/// so that positions of the abandoned future differ from positions of the present.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct Epoch(pub u32);
 
-/// The stream a record belongs to: the unit on which a decision is taken.
+/// The stream of a record: the unit of decision.
 ///
 /// Written as `<kind>/<id>`, for example `room/!r:example.org`, `user/alice` or
 /// `alias/#a:example.org`; the server's own facts are in the stream `server`.
@@ -94,14 +94,14 @@ impl Stream {
         Self("server".into())
     }
 
-    /// The stream of a room: its events, its place in the directory.
+    /// The stream of a room: its events and its entry in the directory.
     #[must_use]
     pub fn room(room_id: &RoomId) -> Self {
         Self(format!("room/{room_id}").into())
     }
 
-    /// The stream of what passes in a room: receipts and typing. One of its own, so that it never
-    /// stands in the way of a message.
+    /// The stream of a room's receipts and typing notifications. It is separate, so that these
+    /// never delay a message.
     #[must_use]
     pub fn ephemeral(room_id: &RoomId) -> Self {
         Self(format!("ephemeral/{room_id}").into())
@@ -113,14 +113,15 @@ impl Stream {
         Self(format!("user/{}", user_id.localpart()).into())
     }
 
-    /// The stream of a local user's presence, apart from the account: it changes often, and nothing
-    /// else rests on it.
+    /// The stream of a local user's presence. It is separate from the account, because it changes
+    /// often and no other decision depends on it.
     #[must_use]
     pub fn presence(user_id: &UserId) -> Self {
         Self(format!("presence/{}", user_id.localpart()).into())
     }
 
-    /// The stream of which devices were in use when, apart from the accounts: nothing rests on it.
+    /// The stream of when devices were last used. It is separate from the accounts, because no
+    /// decision depends on it.
     #[must_use]
     pub fn seen() -> Self {
         Self("seen".into())
@@ -132,28 +133,28 @@ impl Stream {
         Self(format!("delayed/{}", user_id.localpart()).into())
     }
 
-    /// The stream of a registration token: of what was set of it, and of registrations with it
-    /// while they are decided, so that none uses it up under another. Tokens whose hashes begin
-    /// alike share one.
+    /// The stream of a registration token: its settings, and the decisions on registrations with
+    /// it, so that concurrent registrations cannot exceed its uses. Tokens whose hashes start alike
+    /// share one.
     #[must_use]
     pub fn registration_token(token: &command::TokenHash) -> Self {
         Self(format!("registration_token/{}", token.start()).into())
     }
 
-    /// The stream of what a local user uploads: what they have in all is decided on it. Without a
-    /// user, that of what the server fetches by itself.
+    /// The stream of a local user's uploads, on which the user's total is decided. Without a user,
+    /// the stream of files that the server fetches by itself.
     #[must_use]
     pub fn media(user_id: Option<&UserId>) -> Self {
         Self(format!("media/{}", user_id.map_or("", UserId::localpart)).into())
     }
 
-    /// The stream of which files are in quarantine, whoever uploaded them.
+    /// The stream of quarantined files, whoever uploaded them.
     #[must_use]
     pub fn quarantine() -> Self {
         Self("quarantine".into())
     }
 
-    /// The stream of the reports that were dealt with.
+    /// The stream of closed reports.
     #[must_use]
     pub fn reports() -> Self {
         Self("reports".into())
@@ -165,7 +166,7 @@ impl Stream {
         Self::shared("alias", &[alias.as_str()])
     }
 
-    /// The stream of a third-party identifier: its validations, and whose it is. Many others share
+    /// The stream of a third-party identifier: its validations, and its owner. Many others share
     /// it: see [`Stream::shared`].
     #[must_use]
     pub fn threepid(threepid: &threepid::Threepid) -> Self {
@@ -179,22 +180,22 @@ impl Stream {
         Self::shared(&format!("sso/{provider}"), &[subject])
     }
 
-    /// The stream of how far someone outside has been told, for example `appservice/irc`.
+    /// The stream of a delivery's position, for example `appservice/irc`.
     #[must_use]
     pub fn delivery(to: &str) -> Self {
         Self(format!("delivery/{to}").into())
     }
 
-    /// The stream of who has a pusher for this key of this app, which many others share: see
-    /// [`Stream::shared`]. Of mail, the key is the address.
+    /// The stream of the pushers with this key of this app, which many others share: see
+    /// [`Stream::shared`]. For mail, the key is the address.
     #[must_use]
     pub fn pusher(ids: &pusher::PusherIds) -> Self {
         Self::shared("pusher", &[&ids.app_id, &ids.pushkey])
     }
 
-    /// One of the 256 streams of this `kind`: what `key` names is decided on it, together with much
-    /// else. A header stays when its payload is erased, so no stream may be called after what
-    /// people call theirs, nor after a hash by which it could be guessed.
+    /// One of the 256 streams of this `kind`, which `key` shares with many others. A header stays
+    /// when its payload is erased, so no stream name may contain a personal name or address, or a
+    /// hash from which it could be guessed.
     fn shared(kind: &str, key: &[&str]) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in key {
@@ -216,7 +217,7 @@ impl Stream {
         &self.0
     }
 
-    /// The room of a room's stream, or of the stream of what passes in it.
+    /// The room of a room's stream, or of the stream of its receipts and typing notifications.
     #[must_use]
     pub fn room_id(&self) -> Option<&RoomId> {
         let id = self.0.strip_prefix("room/").or_else(|| self.0.strip_prefix("ephemeral/"))?;
@@ -231,7 +232,7 @@ impl fmt::Display for Stream {
 }
 
 /// Who caused a record: the user and device that made the request, and the request's id in the
-/// server's own log. All empty for what the server does by itself.
+/// server's log output. All empty for what the server does by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Fully qualified user id, `admin` for an operator on the server's machine, or empty.
@@ -256,7 +257,7 @@ impl Origin {
     }
 }
 
-/// How the payload's bytes are to be read.
+/// The encoding of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// UTF-8 JSON, one object. On disk: 1.
@@ -271,7 +272,7 @@ pub struct Header {
     /// Milliseconds since the Unix epoch at which the server appended the record. Never decreases
     /// from one record to the next.
     pub time_ms: u64,
-    /// The life of the log in which the record was written.
+    /// The epoch in which the record was written.
     pub epoch: Epoch,
     /// Whether the record must survive a restore to a moment before it.
     pub class: Class,
@@ -291,16 +292,16 @@ pub struct Header {
     pub seal_key: Box<str>,
     /// Encoding of the payload (before sealing).
     pub encoding: Encoding,
-    /// Length of the payload in bytes, also once it is erased.
+    /// Length of the payload in bytes, even after it was erased.
     pub payload_len: u32,
-    /// blake3 of the payload, also once it is erased.
+    /// blake3 of the payload, even after it was erased.
     pub payload_hash: [u8; 32],
 }
 
 /// A value of the hash chain: `blake3(previous ‖ header)`.
 pub type Chain = [u8; 32];
 
-/// 32 bytes, as a chain value or a hash, in lower-case hexadecimal.
+/// 32 bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*bytes).to_hex().to_string()
 }
@@ -313,15 +314,15 @@ pub const CHAIN_START: Chain = [0; 32];
 pub enum Payload {
     /// The payload's bytes.
     Present(Bytes),
-    /// What stands for a payload whose content was erased; the header still holds the length and
-    /// hash of the payload as written at first.
+    /// A replacement for a payload whose content was erased; the header still has the length and
+    /// hash of the original payload.
     Reduced(Bytes),
-    /// The bytes were erased; the header still holds their length and hash.
+    /// The bytes were erased; the header still has their length and hash.
     Erased,
 }
 
 impl Payload {
-    /// The bytes, whole or reduced, unless they were erased.
+    /// The bytes, complete or reduced, unless they were erased.
     #[must_use]
     pub const fn bytes(&self) -> Option<&Bytes> {
         match self {
@@ -349,10 +350,10 @@ impl Record {
         self.header.offset
     }
 
-    /// The command this record carries; `None` when its payload was erased.
+    /// The command of this record; `None` if its payload was erased.
     ///
     /// # Errors
-    /// When the kind or version is not known to this server or the payload does not fit it.
+    /// When this server does not know the kind or version, or the payload does not fit it.
     pub fn command(&self) -> Result<Option<Command>, CommandError> {
         match self.payload.bytes() {
             Some(bytes) => Command::decode(&self.header.kind, self.header.version, bytes).map(Some),
@@ -360,8 +361,8 @@ impl Record {
         }
     }
 
-    /// Whether the payload has the hash that the header names. Always so for one that was reduced
-    /// or erased, which cannot be checked.
+    /// Whether the payload matches the hash in the header. True for reduced and erased payloads,
+    /// which cannot be checked.
     pub(crate) fn holds_its_payload(&self) -> bool {
         match &self.payload {
             Payload::Present(bytes) => *blake3::hash(bytes).as_bytes() == self.header.payload_hash,
@@ -370,7 +371,7 @@ impl Record {
     }
 }
 
-/// A record before the log has given it an offset, a time and a chain value.
+/// A record before the log gives it an offset, a time and a chain value.
 #[derive(Clone, Debug)]
 pub struct NewRecord {
     /// The stream it belongs to.
@@ -406,7 +407,7 @@ impl NewRecord {
     }
 }
 
-/// Offsets in ascending order as runs, each with its first and last.
+/// Offsets in ascending order as runs, each with its first and last offset.
 pub(crate) fn runs(offsets: impl IntoIterator<Item = Offset>) -> Vec<(Offset, Offset)> {
     let mut runs: Vec<(Offset, Offset)> = Vec::new();
     for offset in offsets {

@@ -1,5 +1,5 @@
-//! What the log holds of pushers: how users are told, by way of push gateways or by mail, and how
-//! far they have been told.
+//! The pushers in the log: how users are notified, through push gateways or by mail, and how far
+//! they have been notified.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use super::{
     command::kind::{Content, Erased},
 };
 
-/// What a pusher goes by. Each user has one of a kind.
+/// The identity of a pusher. A user has at most one pusher with these ids.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PusherIds {
     /// The app, in reverse-DNS style.
     pub app_id: String,
-    /// What the app's provider knows the device by. Who has it can send to the device. Of mail, the
-    /// address.
+    /// How the app's provider identifies the device. Whoever has it can send to the device. For
+    /// mail, the address.
     pub pushkey: String,
 }
 
@@ -28,41 +28,41 @@ impl fmt::Debug for PusherIds {
     }
 }
 
-/// How a pusher tells.
+/// How a pusher notifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PusherKind {
     /// By requests to a push gateway.
     Http,
-    /// By mail that sums up what was missed.
+    /// By mail with a summary of what was missed.
     Email,
 }
 
-/// Payload of `pusher.set`. It takes the place of the user's pusher of the same ids.
+/// Payload of `pusher.set`. It replaces the user's pusher with the same ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherSet {
-    /// Whose it is.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// The device that set it, with which it goes. None for an application service that names no
-    /// device, and for mail: that is for those who are away, and goes with the address.
+    /// The device that set it; the pusher is removed with it. None for an application service that
+    /// names no device, and for mail, which is for users who are away and is removed with the
+    /// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_id: Option<OwnedDeviceId>,
-    /// What it goes by.
+    /// Its ids.
     #[serde(flatten)]
     pub ids: PusherIds,
-    /// How it tells.
+    /// How it notifies.
     pub kind: PusherKind,
-    /// What people call the app.
+    /// The name of the app, for people.
     pub app_display_name: String,
-    /// What people call the device.
+    /// The name of the device, for people.
     pub device_display_name: String,
-    /// Which of the rules for devices apply, of which there are none.
+    /// The tag of the rules for this device, of which there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile_tag: Option<String>,
     /// The language.
     pub lang: String,
-    /// What the app gave for the gateway, with the gateway's `url` and the `format` of what is sent
-    /// there.
+    /// The app's data for the gateway, with the gateway's `url` and the `format` of notifications.
     pub data: Map<String, Value>,
 }
 
@@ -78,11 +78,11 @@ impl Content for PusherSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PusherEnd {
-    /// Its user asked for it.
+    /// The user removed it.
     Asked,
-    /// Another user set a pusher with the same ids: the device is theirs now.
+    /// Another user set a pusher with the same ids: the device has changed hands.
     Moved,
-    /// The gateway does not know the key any more.
+    /// The gateway rejected the key.
     Rejected,
 }
 
@@ -94,7 +94,7 @@ pub struct PusherRemove {
     /// What it went by.
     #[serde(flatten)]
     pub ids: PusherIds,
-    /// Why.
+    /// The reason.
     pub because: PusherEnd,
 }
 

@@ -1,4 +1,4 @@
-//! What is left of payloads that are erased: nothing, or what stands for them from then on.
+//! What is left of erased payloads: nothing, or a reduced payload.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::command::{Erased, KINDS};
 /// Why a payload cannot be reduced.
 #[derive(Debug, thiserror::Error)]
 pub enum ReduceError {
-    /// The room version has no rules here.
+    /// This version does not know the room version.
     #[error("room version `{0}` is not known to this version of logcabin")]
     RoomVersion(String),
-    /// It is not the payload of its kind.
+    /// The payload does not fit its kind.
     #[error("it is not a payload of its kind: {0}")]
     Payload(String),
     /// Payloads of the kind are not reduced.
@@ -22,28 +22,28 @@ pub enum ReduceError {
     Kind(String),
 }
 
-/// What is left of the payload of a record that is erased.
+/// What is left of the payload of an erased record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remains {
-    /// Nothing: a later record says what it said, or took back all that followed from it.
+    /// Nothing: a later record repeats its content, or undid all its consequences.
     Nothing,
-    /// What [`reduced`] gives.
+    /// The result of [`reduced`].
     Part,
-    /// All of it: records of this kind are not erased.
+    /// Everything: records of this kind are not erased.
     Everything,
 }
 
-/// What is left of the payloads of this `kind`.
+/// What is left of payloads of this `kind`.
 fn erased(kind: &str) -> Erased {
     KINDS.iter().find(|of| of.name == kind).map_or(Erased::Never, |of| of.erased)
 }
 
-/// What is left of an erased record of this `kind`. Whose it is that it holds: [`Command::holds`].
+/// What is left of an erased record of this `kind`. [`Command::holds`] says whose data it contains.
 ///
-/// For nothing to be left, the projections must be the same without the record from the erasure on.
-/// So what a user had (names, account data, keys in backups, addresses) leaves nothing only once a
-/// `user.deactivate` with `erase`, a `user.erase` or a `room.purge` has taken it out of the
-/// projections, and read markers once there is a newer one.
+/// Nothing may be left only if, from the erasure on, the projections are the same without the
+/// record. So a user's data (names, account data, keys in backups, addresses) leaves nothing only
+/// once a `user.deactivate` with `erase`, a `user.erase` or a `room.purge` has removed it from the
+/// projections, and read markers only once there is a newer one.
 ///
 /// [`Command::holds`]: super::Command::holds
 #[must_use]
@@ -55,20 +55,19 @@ pub fn remains(kind: &str) -> Remains {
     }
 }
 
-/// The payload of a `room.event` with its PDU as the redaction algorithm of `room_version` leaves
-/// it, or that of another kind without what it holds of people's own words and keys
-/// (`log_format.md`, "Reduced payloads"). Reducing what is reduced changes nothing.
+/// The payload of a `room.event` with its PDU redacted by the rules of `room_version`; a payload of
+/// another kind without personal texts and keys (`log_format.md`, "Reduced payloads"). Reducing a
+/// reduced payload changes nothing.
 ///
 /// # Errors
-/// When the room version of an event is not given or not known, or `payload` is not one of this
-/// `kind`.
+/// When the room version of an event is missing or unknown, or `payload` does not fit this `kind`.
 pub fn reduced(
     kind: &str,
     payload: &[u8],
     room_version: Option<&RoomVersionId>,
 ) -> Result<Bytes, ReduceError> {
     let bad = |error: &dyn std::fmt::Display| ReduceError::Payload(error.to_string());
-    // Whatever else is in the payload stays as it stands, whichever version wrote it.
+    // All other members of the payload stay as they are, whichever version wrote them.
     let read = || -> Result<BTreeMap<String, Box<RawValue>>, _> {
         serde_json::from_slice(payload).map_err(|error| bad(&error))
     };

@@ -1,5 +1,5 @@
 //! Documents that the server signs as Matrix signs JSON (specification, appendix "Signing JSON"):
-//! what a backup or an export consists of.
+//! the manifests of backups and exports.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::record::command::ServerIdentity;
 
-/// Why a document cannot be signed: the key is none, or the document is no canonical JSON.
+/// Why a document cannot be signed: the key is invalid, or the document is not canonical JSON.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct SigningError(String);
@@ -33,7 +33,7 @@ pub(crate) fn sign<T: Serialize>(
     Ok(object)
 }
 
-/// Whether `document` has the signature of this server by this key (in unpadded base64), and no
+/// Whether `document` has the signature of this server with this key (in unpadded base64), and no
 /// other.
 pub(crate) fn is_signed<T: Serialize>(document: &T, server_name: &str, public_key: &str) -> bool {
     let (Some(object), Ok(key)) = (object(document), Base64::parse(public_key)) else {
@@ -44,7 +44,7 @@ pub(crate) fn is_signed<T: Serialize>(document: &T, server_name: &str, public_ke
     else {
         return false;
     };
-    // The last letter of a signature has bits that say nothing.
+    // Some bits of a signature's last letter are unused.
     let is_exact = |signature: &CanonicalJsonValue| {
         let text = signature.as_str().unwrap_or_default();
         Base64::<Standard>::parse(text).is_ok_and(|of| of.encode() == *text)

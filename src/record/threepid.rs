@@ -1,5 +1,5 @@
-//! What the log holds of third-party identifiers: e-mail addresses and phone numbers, whose they
-//! are, how they were shown to be, and where they were published.
+//! The third-party identifiers in the log: e-mail addresses and phone numbers, their owners, their
+//! validations, and where they were published.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::{
     },
 };
 
-/// What kind of identifier it is (appendices, "3PID Types").
+/// The medium of an identifier (appendices, "3PID Types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Medium {
@@ -25,7 +25,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// The word for it in requests and responses.
+    /// Its name in requests and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -35,11 +35,11 @@ impl Medium {
     }
 }
 
-/// A third-party identifier. One that a client names becomes this in [`crate::record::address`],
-/// which has the rules of the canonical forms.
+/// A third-party identifier. [`crate::record::address`] parses what clients write, and has the
+/// rules of the canonical forms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Threepid {
-    /// What kind it is.
+    /// The medium.
     pub medium: Medium,
     /// The address in its canonical form.
     pub address: String,
@@ -54,36 +54,36 @@ impl fmt::Display for Threepid {
     }
 }
 
-/// What an identifier is validated for. What was validated for one thing is good for no other.
+/// The purpose of a validation. A validation for one purpose is not valid for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
     /// To register an account with it.
     Register,
-    /// To prove, as its owner, that an account is one's own: for a new password, for example.
+    /// To prove ownership of an account: for a new password, for example.
     Account,
     /// To add it to an account.
     Add,
 }
 
-/// Payload of `validation.request`. One of a `sid` that is there already takes its place.
+/// Payload of `validation.request`. It replaces an earlier one with the same `sid`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationRequest {
-    /// The id given out for it.
+    /// The id of the validation session.
     pub sid: String,
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// What is to be validated.
+    /// The identifier to validate.
     pub threepid: Threepid,
     /// The hash of the client's secret.
     pub client_secret: TokenHash,
-    /// The hash of the client's secret, a line feed, and the token that is sent. None when there is
-    /// nothing to validate: the message then says why.
+    /// The hash of the client's secret, a line feed, and the token in the message. None if there is
+    /// nothing to validate: then the message says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenHash>,
-    /// The client's count of the messages that it asked for.
+    /// The client's count of its requests for messages.
     pub send_attempt: u64,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// When the session expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
 }
 
@@ -98,9 +98,9 @@ impl Content for ValidationRequest {
 /// Payload of `validation.sent`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationSent {
-    /// Which.
+    /// The validation session.
     pub sid: String,
-    /// Which of the client's requests.
+    /// The client's count of its requests for messages.
     pub send_attempt: u64,
 }
 
@@ -109,7 +109,7 @@ impl Content for ValidationSent {}
 /// Payload of `validation.miss`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationMiss {
-    /// Which.
+    /// The validation session.
     pub sid: String,
 }
 
@@ -118,9 +118,9 @@ impl Content for ValidationMiss {}
 /// Payload of `validation.complete`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationComplete {
-    /// Which.
+    /// The validation session.
     pub sid: String,
-    /// When, in milliseconds since the Unix epoch.
+    /// When it was validated, in milliseconds since the Unix epoch.
     pub validated_ms: u64,
 }
 
@@ -129,7 +129,7 @@ impl Content for ValidationComplete {}
 /// Payload of `validation.use`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValidationUse {
-    /// Which.
+    /// The validation session.
     pub sid: String,
 }
 
@@ -138,9 +138,9 @@ impl Content for ValidationUse {}
 /// Payload of `threepid.add`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidAdd {
-    /// Whose it is from now on.
+    /// The new owner.
     pub user_id: OwnedUserId,
-    /// Which.
+    /// The identifier.
     pub threepid: Threepid,
     /// When it was validated, in milliseconds since the Unix epoch.
     pub validated_ms: u64,
@@ -159,9 +159,9 @@ impl Content for ThreepidAdd {
 /// Payload of `threepid.remove`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidRemove {
-    /// Whose it was.
+    /// The former owner.
     pub user_id: OwnedUserId,
-    /// Which.
+    /// The identifier.
     pub threepid: Threepid,
 }
 
@@ -176,9 +176,9 @@ impl Content for ThreepidRemove {
 /// Payload of `threepid.bind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidBind {
-    /// To whom it was bound.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// Which.
+    /// The identifier.
     pub threepid: Threepid,
     /// The identity server, as the client named it.
     pub id_server: String,
@@ -195,9 +195,9 @@ impl Content for ThreepidBind {
 /// Payload of `threepid.unbind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidUnbind {
-    /// To whom it was bound.
+    /// The user.
     pub user_id: OwnedUserId,
-    /// Which.
+    /// The identifier.
     pub threepid: Threepid,
     /// The identity server.
     pub id_server: String,

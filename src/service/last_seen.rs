@@ -1,8 +1,8 @@
-//! When and from where each device was last in use.
+//! When and from where each device was last used.
 //!
-//! Every request is noted in memory, where it costs a look-up. A record is written of a device once
-//! an hour at most (`devices.note_last_seen_seconds`), of many devices at once, so that people
-//! still see which of their sessions are in use after a restart: to within that hour.
+//! Every request is noted in memory, at the cost of a look-up. At most once an hour for each device
+//! (`devices.note_last_seen_seconds`), the uses of many devices are recorded together, so that
+//! users can see which of their sessions are in use even after a restart.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -19,14 +19,14 @@ use crate::{
     state::{Device, State},
 };
 
-/// When and from where each device was last in use.
+/// When and from where each device was last used.
 #[derive(Debug)]
 pub(crate) struct LastSeen {
     /// By the session of the device.
     devices: Cache<Offset, Arc<Mutex<Entry>>>,
-    /// Those of which a record is to be written.
+    /// Sessions whose last use is to be recorded.
     due: Mutex<Vec<Due>>,
-    /// How long after one record of a device the next is written; none: there are no records.
+    /// The pause between two records of a device; none if nothing is recorded.
     every_ms: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ struct Due {
 }
 
 impl LastSeen {
-    /// Of no device yet; records are written after as many seconds, 0 for none at all.
+    /// Empty; uses are recorded after so many seconds, or not at all with 0.
     pub(crate) fn new(every_seconds: u64) -> Self {
         Self {
             devices: Cache::new(limits::SEEN_DEVICES),
@@ -53,7 +53,7 @@ impl LastSeen {
         }
     }
 
-    /// Takes note of a request of a device: its user, its id, and its session.
+    /// Notes a request of a device: its user, its id, and its session.
     pub(crate) fn see(
         &self,
         state: &State,
@@ -63,7 +63,7 @@ impl LastSeen {
         now_ms: u64,
     ) {
         let (user_id, device_id, session) = device;
-        // An application service that acts for a user without a device of theirs.
+        // An application service that acts as a user without a device.
         if device_id.as_str().is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl LastSeen {
         }
     }
 
-    /// When and from where this device was last in use, as far as is known.
+    /// When and from where this device was last used, as far as is known.
     pub(crate) fn of(
         &self,
         state: &State,
@@ -125,7 +125,7 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// Records what is to be recorded, every minute, until the server goes down.
+/// Records the uses that are due, every minute, until the server shuts down.
 pub(crate) async fn keep(seen: Arc<LastSeen>, engine: Arc<Engine>, shutdown: Shutdown) {
     let Some(every_ms) = seen.every_ms else { return };
     let tick = limits::SEEN_TICK.min(Duration::from_millis(every_ms));
@@ -137,7 +137,7 @@ pub(crate) async fn keep(seen: Arc<LastSeen>, engine: Arc<Engine>, shutdown: Shu
         for some in seen.take_due().chunks(limits::SEEN_BATCH) {
             match engine.propose(Origin::server(), NoteSeen(some.to_vec())).await {
                 Ok(noted) => noted.into_inner(),
-                // A disk that is full, for example. It is noted the next time.
+                // The disk may be full. It is recorded the next time.
                 Err(error) => warn!(%error, "the last use of devices could not be recorded"),
             }
         }

@@ -1,4 +1,5 @@
-//! What takes several steps, or memory of its own, between the endpoints and the engine.
+//! Operations that take several steps, or keep state of their own, between the endpoints and the
+//! engine.
 
 pub(crate) mod accounts;
 pub mod erasure;

@@ -1,10 +1,10 @@
-//! Presence: from what devices do to what others see (client-server API, "Presence").
+//! Presence: from the activity of devices to what other users see (client-server API, "Presence").
 //!
-//! What each device does is known here alone, in memory: which of them sync, and when each last did
-//! something. A request changes that and goes on. What others are to see follows from it and from
-//! time, and is handed out by [`Tracker::take_due`], to be recorded, only when it differs from what
-//! they see, so that presence costs no record for each request. A restart forgets the devices:
-//! those who were there are given the usual time to come back.
+//! The activity of each device is known only here, in memory: which devices sync, and when each was
+//! last active. A request updates that and goes on. What others see follows from it and from time.
+//! [`Tracker::take_due`] returns it, to be recorded, only if it differs from what others see now,
+//! so presence costs no record for each request. A restart forgets the devices: users who were
+//! online get the usual time to come back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,29 +17,29 @@ use tokio::sync::Notify;
 
 use crate::{base::limits, config, record::command::PresenceState, state};
 
-/// What there is to see of a user, as of a moment.
+/// A user's visible presence at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// There, idle, or gone.
+    /// The state.
     pub(crate) presence: PresenceState,
-    /// Whether the user did something just now.
+    /// Whether the user is active now.
     pub(crate) currently_active: bool,
-    /// When the user last did something; 0: not known.
+    /// When the user was last active; 0 if unknown.
     pub(crate) last_active_ms: u64,
 }
 
 impl Seen {
-    /// Whether others see a difference. While someone is active, how long ago the last thing was is
-    /// not told (client-server API, "Last active ago").
+    /// Whether others see a difference. While a user is active, the time of the last activity is
+    /// not shown (client-server API, "Last active ago").
     fn shows_as(&self, other: &Self) -> bool {
         (self.presence, self.currently_active) == (other.presence, other.currently_active)
     }
 }
 
-/// What every user's devices do.
+/// The activity of every user's devices.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    /// After how long without doing anything a device is idle; `None` if there is no presence.
+    /// After how much inactivity a device is idle; `None` if presence is off.
     times: Option<Times>,
     inner: Mutex<Inner>,
     changed: Notify,
@@ -60,7 +60,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct User {
     devices: BTreeMap<OwnedDeviceId, Device>,
-    /// What was handed out last to be recorded, and when; `None` if it is not known to be.
+    /// What was last returned to be recorded, and when; `None` if it may not have been recorded.
     told: Option<Seen>,
     told_ms: u64,
     due_ms: Option<u64>,
@@ -68,13 +68,13 @@ struct User {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
-    /// What the client said last.
+    /// What the client set last.
     said: PresenceState,
-    /// When the user last did something on it; 0: never.
+    /// When the user was last active on it; 0 for never.
     last_active_ms: u64,
-    /// When it was last heard of.
+    /// When it last sent a request.
     last_seen_ms: u64,
-    /// How many syncs of it are under way.
+    /// How many syncs of it are open.
     syncs: u32,
 }
 
@@ -115,7 +115,7 @@ impl User {
         }
     }
 
-    /// When time alone may next change what there is to see.
+    /// When time alone may next change the visible presence.
     fn next_change_ms(&self, now_ms: u64, times: Times) -> Option<u64> {
         let of = |device: &Device| {
             let gone = (device.syncs == 0).then(|| device.gone_ms(times));
@@ -128,7 +128,7 @@ impl User {
     }
 }
 
-/// The device that stands for those which a restart made the server forget: no real one is named
+/// A device that stands for those that a restart forgot: no real device has this id.
 /// so.
 fn before_the_restart() -> OwnedDeviceId {
     "".into()
@@ -139,8 +139,8 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl Tracker {
-    /// A tracker by these settings, after a restart: those who are `around` have until the usual
-    /// time has passed to come back.
+    /// A tracker with these settings, after a restart: users in `around` have the usual time to
+    /// come back.
     pub(crate) fn new(
         config: &config::Presence,
         around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
@@ -171,13 +171,13 @@ impl Tracker {
         tracker
     }
 
-    /// Whether there is presence at all.
+    /// Whether presence is on.
     pub(crate) const fn is_enabled(&self) -> bool {
         self.times.is_some()
     }
 
-    /// A device begins a sync and says what it is to be shown as. [`PresenceState::Offline`] means
-    /// that the sync says nothing.
+    /// A device begins a sync with this presence. [`PresenceState::Offline`] means that the sync
+    /// sets nothing.
     pub(crate) fn sync_begins(
         &self,
         user_id: &UserId,
@@ -191,8 +191,8 @@ impl Tracker {
         self.change(user_id, now_ms, |user, times| {
             user.devices.remove(&before_the_restart());
             let device = user.devices.entry(device_id.to_owned()).or_default();
-            // To come, or to say so, is to do something. To sync on is not: a client that is left
-            // alone does that.
+            // Coming online counts as activity; continuing to sync does not, because clients do
+            // that unattended.
             let news =
                 device.said != said || device.presence(now_ms, times) == PresenceState::Offline;
             if news && said == PresenceState::Online {
@@ -204,7 +204,7 @@ impl Tracker {
         });
     }
 
-    /// A sync that began with something other than [`PresenceState::Offline`] has ended.
+    /// A sync that set something other than [`PresenceState::Offline`] has ended.
     pub(crate) fn sync_ends(&self, user_id: &UserId, device_id: &DeviceId, now_ms: u64) {
         self.change(user_id, now_ms, |user, _| {
             if let Some(device) = user.devices.get_mut(device_id) {
@@ -214,8 +214,8 @@ impl Tracker {
         });
     }
 
-    /// The user did something on a device: sent, read, typed. Nothing comes of it on a device that
-    /// is not to be seen.
+    /// The user was active on a device: sent, read, typed. Has no effect on a device that is set
+    /// offline.
     pub(crate) fn active(&self, user_id: &UserId, device_id: &DeviceId, now_ms: u64) {
         self.change(user_id, now_ms, |user, times| {
             let Some(device) = user.devices.get_mut(device_id) else { return };
@@ -227,7 +227,7 @@ impl Tracker {
         });
     }
 
-    /// The user sets the presence of a device; gives what there is to see then, which the caller
+    /// The user sets the presence of a device. Returns the visible presence, which the caller
     /// records. [`Tracker::recheck`] is to be called afterwards.
     pub(crate) fn set(
         &self,
@@ -250,8 +250,8 @@ impl Tracker {
         seen
     }
 
-    /// What was handed out may not have been recorded, or something older after it: it is handed
-    /// out again at `at_ms`.
+    /// What was returned may not have been recorded, or an older state after it: it is returned
+    /// again at `at_ms`.
     pub(crate) fn recheck(&self, user_id: &UserId, at_ms: u64) {
         if !self.is_enabled() {
             return;
@@ -262,24 +262,24 @@ impl Tracker {
         self.set_due(&mut inner, user_id, Some(at_ms));
     }
 
-    /// When the user last did something, as far as it is known here; 0: not.
+    /// When the user was last active, as far as it is known here; 0 for never.
     pub(crate) fn last_active_ms(&self, user_id: &UserId) -> u64 {
         let inner = self.inner.lock();
         let devices = inner.users.get(user_id).map(|user| user.devices.values());
         devices.into_iter().flatten().map(|device| device.last_active_ms).max().unwrap_or(0)
     }
 
-    /// When there may next be something to hand out.
+    /// When there may next be something to record.
     pub(crate) fn next_due_ms(&self) -> Option<u64> {
         self.inner.lock().due.first().map(|(due_ms, _)| *due_ms)
     }
 
-    /// Is notified when [`Tracker::next_due_ms`] becomes earlier.
+    /// Notified when [`Tracker::next_due_ms`] becomes earlier.
     pub(crate) const fn changed(&self) -> &Notify {
         &self.changed
     }
 
-    /// What there is to see of up to `limit` users of whom it may have changed, to be recorded.
+    /// The visible presence of up to `limit` users for whom it may have changed, to be recorded.
     pub(crate) fn take_due(&self, now_ms: u64, limit: usize) -> Vec<(OwnedUserId, Seen)> {
         let Some(times) = self.times else { return Vec::new() };
         let mut taken = Vec::new();
@@ -379,7 +379,7 @@ mod tests {
         tracker.sync_ends(&ann(), device.into(), now_ms);
     }
 
-    /// All that is handed out until `until_ms`: when, and what.
+    /// Everything that is returned until `until_ms`, with the time.
     fn told(tracker: &Tracker, until_ms: u64) -> Vec<(u64, PresenceState, bool)> {
         let mut told = Vec::new();
         while let Some(due_ms) = tracker.next_due_ms().filter(|due_ms| *due_ms <= until_ms) {
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(told(&tracker, t + 2 * S), [(t + 2 * S, Online, true)]);
         ends(&tracker, "B", t + 3 * S);
         assert_eq!(told(&tracker, t + 40 * S), [(t + 33 * S, Unavailable, false)]);
-        // Doing something on the idle one makes it busy.
+        // Activity on the idle device makes it busy.
         tracker.active(&ann(), "A".into(), t + 41 * S);
         assert_eq!(told(&tracker, t + 41 * S), [(t + 41 * S, Online, true)]);
     }
@@ -471,7 +471,7 @@ mod tests {
         let seen = tracker.set(&ann(), "A".into(), Unavailable, t + 10 * S);
         assert_eq!(seen.presence, Unavailable);
         assert_eq!(tracker.set(&ann(), "A".into(), Offline, t + 10 * S).presence, Offline);
-        // Handed out already: nothing more to record, unless something came in between.
+        // Returned already: nothing more to record, unless something came in between.
         assert_eq!(told(&tracker, t + 20 * S), []);
         tracker.recheck(&ann(), t + 21 * S);
         assert_eq!(told(&tracker, t + 21 * S), [(t + 21 * S, Offline, false)]);

@@ -1,6 +1,6 @@
-//! Where two devices meet, of which one signs the other in: each leaves a short text for the other,
-//! by turns, which replaces the one before (MSC4388, and its former version MSC4108). Nothing of it
-//! is worth keeping over a restart: a meeting takes minutes, and people begin it anew.
+//! Rendezvous sessions, with which one device signs another in: each leaves a short text for the
+//! other, which replaces the text before it (MSC4388, and its former version MSC4108). They last
+//! minutes, so they are kept in memory only.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,46 +9,45 @@ use parking_lot::Mutex;
 
 use crate::base::{clock::random_token, limits};
 
-/// The meetings under way.
+/// The open sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Meetings(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     meetings: HashMap<String, Meeting>,
-    /// When each ends, and its id: the next to end first. All last as long.
+    /// When each session expires, and its id, in order: all have the same lifetime.
     ends: VecDeque<(u64, String)>,
 }
 
-/// What is there at a meeting.
+/// The content of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Meeting {
-    /// What was left there last.
+    /// The last text.
     pub(crate) data: Bytes,
-    /// Which writing it is, the first being 1.
+    /// The number of writes, from 1.
     pub(crate) writing: u64,
-    /// When that was, in milliseconds since the Unix epoch.
+    /// When it was written, in milliseconds since the Unix epoch.
     pub(crate) written_ms: u64,
-    /// When the meeting ends, likewise.
+    /// When the session expires, in milliseconds since the Unix epoch.
     pub(crate) ends_ms: u64,
-    /// What came of the writings that have a transaction id.
+    /// The results of writes with a transaction id.
     outcomes: HashMap<String, Result<u64, WriteError>>,
 }
 
-/// Why something was not left at a meeting.
+/// Why a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteError {
-    /// There is no such meeting (any more).
+    /// The session does not exist, or has expired.
     NoMeeting,
-    /// Something was written that the writer has not seen.
+    /// The writer has not seen the current text.
     Unseen,
-    /// More was written than two devices have to say to each other.
+    /// The session has reached its limit of writes.
     TooOften,
 }
 
 impl Meetings {
-    /// A new meeting: its id, and what is there. When there are too many, the one that ends first
-    /// is over.
+    /// Opens a session. Returns its id and content. If there are too many, the oldest is closed.
     pub(crate) fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
         let id = random_token();
         let lasts_ms = u64::try_from(limits::RENDEZVOUS.as_millis()).unwrap_or(u64::MAX);
@@ -60,7 +59,7 @@ impl Meetings {
             inner.meetings.len() >= limits::RENDEZVOUS_SESSIONS
                 || inner.ends.front().is_some_and(|(ends_ms, _)| *ends_ms <= now_ms)
         };
-        // One that was ended by its people is in the queue until it would have ended.
+        // A session that was closed stays in the queue until its expiry.
         while is_over(&inner) || inner.ends.len() >= 2 * limits::RENDEZVOUS_SESSIONS {
             let Some((_, id)) = inner.ends.pop_front() else { break };
             inner.meetings.remove(&id);
@@ -70,14 +69,14 @@ impl Meetings {
         (id, meeting)
     }
 
-    /// What is there.
+    /// The content.
     pub(crate) fn look(&self, id: &str, now_ms: u64) -> Option<Meeting> {
         let inner = self.0.lock();
         inner.meetings.get(id).filter(|meeting| now_ms < meeting.ends_ms).cloned()
     }
 
-    /// Leaves something there, if the writer has `seen` what is there: the number of that writing.
-    /// One transaction is carried out once, and has the same outcome each time.
+    /// Writes to a session, if the writer has `seen` the current text: the number of that write. A
+    /// transaction is carried out once, and has the same result each time.
     pub(crate) fn write(
         &self,
         id: &str,
@@ -110,7 +109,7 @@ impl Meetings {
         outcome.map(|_| meeting.clone())
     }
 
-    /// Ends a meeting. Returns whether there was one.
+    /// Closes a session. Returns whether there was one.
     pub(crate) fn end(&self, id: &str, now_ms: u64) -> bool {
         let ended = self.0.lock().meetings.remove(id);
         ended.is_some_and(|meeting| now_ms < meeting.ends_ms)
@@ -157,7 +156,7 @@ mod tests {
         assert!(meetings.look(&first, begun.ends_ms).is_none());
         for n in 0..limits::RENDEZVOUS_SESSIONS as u64 {
             let (id, _) = meetings.begin("b".into(), n);
-            // Those that are ended early are forgotten, too.
+            // Sessions that are closed early are forgotten, too.
             assert!(n % 2 == 0 || meetings.end(&id, n));
         }
         for _ in 0..3 * limits::RENDEZVOUS_SESSIONS {

@@ -1,4 +1,4 @@
-//! Checking backups: every byte of every file that they name.
+//! Verifying backups: every byte of every file that they list.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -19,47 +19,47 @@ use crate::{
     },
 };
 
-/// What a check found.
+/// The results of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// Whether nothing is wrong.
     pub intact: bool,
-    /// Each moment that was checked, the oldest first.
+    /// Each backup that was checked, the oldest first.
     pub moments: Vec<Moment>,
 }
 
-/// One moment.
+/// The result for one backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moment {
     /// Its manifest.
     pub manifest: PathBuf,
-    /// Whose it is; empty when the manifest cannot be read, and so below.
+    /// The server's name; empty if the manifest cannot be read, as are the following.
     pub server_name: String,
     /// Its epoch and last record.
     #[serde(flatten)]
     pub moment: Option<BackupMoment>,
     /// When its last record was written, in milliseconds since the Unix epoch.
     pub record_ms: u64,
-    /// When it was made, in milliseconds since the Unix epoch.
+    /// When the backup was made, in milliseconds since the Unix epoch.
     pub made_ms: u64,
-    /// How many uploaded files it has.
+    /// The number of uploaded files.
     pub files: u64,
-    /// How long all that it has is together.
+    /// The total size of its files.
     pub bytes: u64,
     /// Whether it is a prefix of the log that it was compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_prefix: Option<bool>,
-    /// What is wrong with it.
+    /// The faults.
     pub faults: Vec<String>,
 }
 
-/// Checks the backups in `dir`, or of them the one that ends at `offset`: the signature of the
-/// manifest, the hash of every file, the chain of the records, that each can be read, that what is
-/// gone from them was erased, and that the server that signed is the one of the log. With `of`,
-/// also whether each is a prefix of that log. Blocks. `on_progress` is called with each record.
+/// Checks the backups in `dir`, or only the one that ends at `offset`: the signature of the
+/// manifest, the hash of every file, the chain of the records, whether each can be decoded, whether
+/// missing payloads were erased, and whether the signing server is that of the log. With `of`, also
+/// whether each is a prefix of that log. Blocks. `on_progress` is called with each record.
 ///
 /// # Errors
-/// When there is no backup there, or the log to compare with cannot be read.
+/// When there is no backup, or the log to compare with cannot be read.
 pub fn check(
     dir: &Path,
     offset: Option<Offset>,
@@ -133,7 +133,7 @@ fn chain_at(source: &Source, offset: Offset) -> Result<Option<Chain>, BackupErro
     Ok(chain)
 }
 
-/// Each file is read once, however many moments need it.
+/// Each file is read once, however many backups share it.
 #[derive(Default)]
 struct Hashes(BTreeMap<PathBuf, Result<(u64, FileHash), String>>);
 
@@ -200,16 +200,15 @@ fn check_files(dir: &Path, manifest: &Manifest, hashes: &mut Hashes, faults: &mu
     }
 }
 
-/// Checks the records of these backups, and gives of each what is wrong with them, if anything. A
-/// segment that several begin with is read once.
+/// Checks the records of these backups, and returns the fault of each, if there is one. A segment
+/// that several start with is read once.
 fn check_records(
     dir: &Path,
     manifests: &[&Manifest],
     mut on_progress: impl FnMut(Offset),
 ) -> Vec<Result<(), String>> {
     let mut found: Vec<_> = manifests.iter().map(|_| Ok(())).collect();
-    // Backups that have had the same segments so far, how many those were, and what was found in
-    // them.
+    // Groups of backups with the same segments so far, the number of those, and their result.
     let mut groups = vec![((0..manifests.len()).collect::<Vec<_>>(), 0, Walk::default())];
     while let Some((group, depth, walk)) = groups.pop() {
         let mut by_next: BTreeMap<PathBuf, Vec<usize>> = BTreeMap::new();
@@ -221,7 +220,7 @@ fn check_records(
         }
         let mut walk = Some(walk);
         while let Some((path, group)) = by_next.pop_first() {
-            // The last goes on with what the others have needed a copy of.
+            // The last one continues with the checker, the others need a copy of it.
             let on = if by_next.is_empty() { walk.take() } else { walk.clone() };
             let mut on = on.unwrap_or_default();
             match on.read(path, &mut on_progress) {
@@ -233,14 +232,15 @@ fn check_records(
     found
 }
 
-/// What was found in the first segments of a backup.
+/// The result of the first segments of a backup.
 #[derive(Clone, Default)]
 struct Walk {
     checker: Option<Checker>,
     audit: Audit,
-    /// The server's name, the name of its key and the public key, as the first record has them.
+    /// The server's name, the id of its key and the public key, from the first record.
     server: Option<[String; 3]>,
-    /// The last record: its offset, epoch and chain value, and how many of its batch should follow.
+    /// The last record: its offset, epoch and chain value, and how many records of its batch are
+    /// missing.
     last: Option<(Offset, Epoch, Chain, u32)>,
 }
 
@@ -270,7 +270,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether a backup that ends here is what its manifest says.
+    /// Whether a backup that ends here agrees with its manifest.
     fn end(&self, manifest: &Manifest) -> Result<(), String> {
         let Manifest { server_name, public_key, offset, epoch, chain, .. } = manifest;
         let Some([name, key_id, key]) = &self.server else {
@@ -279,7 +279,7 @@ impl Walk {
         if (name, key) != (server_name, public_key) {
             return Err("the log is not that of the server that signed".to_owned());
         }
-        // The signature does not cover the name of its own key.
+        // The signature does not cover the id of its own key.
         let mut signed_by = manifest.signatures.get(name).into_iter().flat_map(BTreeMap::keys);
         if !signed_by.all(|id| id == key_id) {
             return Err("the signature names another key than the log".to_owned());
@@ -326,7 +326,7 @@ mod tests {
         for keys in renamed.signatures.values_mut() {
             *keys = keys.values().map(|of| ("ed25519:b".to_owned(), of.clone())).collect();
         }
-        // The signature itself fits.
+        // The signature itself is valid.
         assert!(renamed.is_signed());
         assert!(walk.end(&renamed).is_err());
     }

@@ -1,9 +1,8 @@
-//! Backups: the log and the uploaded files, as they were at some moments, in a directory of their
-//! own.
+//! Backups: the log and the uploaded files as of certain moments, in a directory of their own.
 //!
-//! A backup is made of a running server (through its admin socket) or of a stopped one, and copies
-//! only what the directory lacks. What is in it is checked by [`check`] and restored by
-//! [`crate::ops::restore`]:
+//! A backup is made of a running server (through its admin socket) or a stopped one, and copies
+//! only what the directory lacks. [`check`] verifies backups, [`crate::ops::restore`] restores
+//! them:
 //!
 //! ```text
 //! DEST/manifests/EPOCH-OFFSET.json   what a moment consists of, signed by the server
@@ -14,18 +13,17 @@
 //! DEST/lock                          locked while a backup is made
 //! ```
 //!
-//! A file is written aside, synced, and renamed to its place; the manifest comes last. So whatever
-//! becomes of a backup under way, those before it are whole. Files are shared by the moments that
-//! need them. `HASH` is the blake3 of the file's bytes in hexadecimal; a segment's name has the
-//! first 16 digits of it.
+//! A file is written under a temporary name, synced, and renamed; the manifest comes last. So an
+//! interrupted backup does not affect earlier ones. Backups share files. `HASH` is the blake3 of
+//! the file's bytes in hexadecimal; a segment's name contains its first 16 digits.
 //!
-//! **What was erased is not in a backup that is made afterwards:** the records after the backup
-//! before say what was erased meanwhile, and a segment that holds any of it is copied anew. The
-//! backups before keep what they have until they are removed; `state::Copies` knows of them.
+//! **Erased content is not in backups that are made afterwards:** the records since the last backup
+//! say what was erased meanwhile, and segments with any of it are copied again. Earlier backups
+//! keep what they contain until they are removed; `state::Copies` lists them.
 //!
-//! **Segments stay few.** New records go into a segment of their own, together with those before it
-//! that hold no more records than it: so there are about as many segments as the number of records
-//! has binary digits, beside the full ones, and each record is copied about as often.
+//! **Segments stay few.** New records are merged with preceding segments that have no more records
+//! than they do: so there are about as many segments as the number of records has binary digits,
+//! besides the full ones, and each record is copied about as often.
 
 mod check;
 mod take;
@@ -54,10 +52,10 @@ pub enum BackupError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There is something else in the directory.
+    /// The directory contains something else.
     #[error("{} is not empty and holds no backup", .0.display())]
     NotABackup(PathBuf),
     /// There is no such backup.
@@ -65,17 +63,17 @@ pub enum BackupError {
     None {
         /// The directory.
         dir: PathBuf,
-        /// Which one was asked for.
+        /// The requested one.
         offset: Option<crate::record::Offset>,
     },
-    /// The directory holds backups of another server.
+    /// The directory contains backups of another server.
     #[error("{} holds backups of the server {found}, and this is {ours}", .dir.display())]
     OtherServer {
         /// The directory.
         dir: PathBuf,
-        /// Whose backups there are.
+        /// The server of the backups.
         found: String,
-        /// Whose log it is.
+        /// The server of the log.
         ours: String,
     },
     /// Another backup is being made.
@@ -84,10 +82,10 @@ pub enum BackupError {
     /// A manifest, or a list that it names, cannot be read or written.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The log holds nothing, or does not say whose it is.
+    /// The log is empty, or does not identify its server.
     #[error("the log holds no server's identity")]
     NoIdentity,
-    /// The log is in use, and cannot be asked for as a whole.
+    /// The log is in use, and the server does not answer.
     #[error("{0}; a backup is not made of that")]
     NotTheLog(String),
     /// The log cannot be read.
@@ -121,8 +119,8 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), BackupError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(BackupError::io(dir))
 }
 
-/// Copies a file to its place by way of `incoming`, durable, if it is what its name says; gives its
-/// length, or nothing for one that is not. The directories of the place are made.
+/// Copies a file durably to its place, through `incoming`, if its hash is right; returns its
+/// length, or nothing for a damaged file. Creates the directories.
 pub(crate) fn copy_media(
     from: &Path,
     to: &Path,

@@ -24,10 +24,10 @@ use crate::{
     },
 };
 
-/// How a backup is made.
+/// The options of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many moments stay, this one included; none: all.
+    /// How many backups are kept, including this one; none for all.
     pub keep: Option<usize>,
     /// A segment is sealed at the end of the batch with which it reaches this size, in bytes.
     pub segment_bytes: u64,
@@ -42,21 +42,21 @@ impl Default for Options {
 /// A backup that was made.
 #[derive(Clone, Debug)]
 pub struct Taken {
-    /// What it consists of.
+    /// Its manifest.
     pub manifest: Manifest,
     /// blake3 of the manifest's file.
     pub hash: FileHash,
-    /// How many records were copied; those of before are there already.
+    /// How many records were copied; earlier ones exist already.
     pub copied_records: u64,
-    /// How long the segments are that were copied.
+    /// The size of the copied segments.
     pub copied_bytes: u64,
     /// How many uploaded files were copied.
     pub copied_files: u64,
-    /// How long they are.
+    /// Their size.
     pub copied_file_bytes: u64,
-    /// Uploaded files that are not what their name says, and are left out.
+    /// Uploaded files with a wrong hash, which are left out.
     pub damaged: Vec<PathBuf>,
-    /// The moments that were removed.
+    /// The backups that were removed.
     pub removed: Vec<BackupMoment>,
 }
 
@@ -64,12 +64,12 @@ pub struct Taken {
 const PARTS: [&str; 5] = ["incoming", "lists", "manifests", "media", "segments"];
 
 /// Makes a backup of the log in `source` and the uploaded files in `data_dir` into `dest`, as of
-/// the last durable record there is when it begins. Blocks. `on_progress` is called with each
-/// record that is copied.
+/// the last record that is durable when it starts. Blocks. `on_progress` is called with each record
+/// that is copied.
 ///
 /// # Errors
-/// When something cannot be read, is not intact, or cannot be written; the backups that were there
-/// before are as they were.
+/// When something cannot be read, is not intact, or cannot be written; earlier backups are
+/// unaffected.
 pub fn take(
     source: &Source,
     data_dir: &Path,
@@ -85,7 +85,7 @@ pub fn take(
     let base = copying.base(&identity, end)?;
     let (segments, last) = copying.segments(base.as_ref(), end)?;
     let (copied_records, copied_bytes) = (copying.records, copying.bytes);
-    // After the records: what they name is there before they are.
+    // After the records: the files that they refer to exist before the records do.
     let mut media = Media { dest, files: BTreeMap::new(), copied: (0, 0), damaged: Vec::new() };
     media.copy(&store::directory(data_dir))?;
     let manifest = Manifest {
@@ -121,8 +121,8 @@ pub fn take(
     })
 }
 
-/// Makes what is missing of the directory, and keeps other backups out of it. What a backup that
-/// was killed left half-written goes.
+/// Creates missing directories, and locks them against other backups. Removes what a killed backup
+/// left unfinished.
 fn open(dest: &Path) -> Result<File, BackupError> {
     let make = |dir: &Path| {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(BackupError::io(dir))
@@ -159,7 +159,7 @@ fn open(dest: &Path) -> Result<File, BackupError> {
     Ok(lock)
 }
 
-/// Whose log it is: its first record says so.
+/// The identity of the server, from its first record.
 fn identity(source: &Source) -> Result<ServerIdentity, BackupError> {
     let mut found = None;
     source.fetch(&[Offset::new(1)], |record| {
@@ -172,7 +172,7 @@ fn identity(source: &Source) -> Result<ServerIdentity, BackupError> {
     }
 }
 
-/// The records on their way.
+/// The copying of records.
 struct Copying<'a, P> {
     source: &'a Source,
     dest: &'a Path,
@@ -224,7 +224,7 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
         Ok(found)
     }
 
-    /// Copies what `base` lacks, and gives all segments and the last record.
+    /// Copies what `base` lacks, and returns all segments and the last record.
     fn segments(
         &mut self,
         base: Option<&Manifest>,
@@ -232,7 +232,7 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
     ) -> Result<(Vec<SegmentEntry>, Record), BackupError> {
         let mut segments = base.map_or_else(Vec::new, |base| base.segments.clone());
         let had = base.map_or(Offset::ZERO, |base| base.offset);
-        // What is new, with what is so short before it that it is copied along.
+        // The new records, with short preceding segments, which are merged.
         let mut from = had.next();
         while let Some(before) = segments.last()
             && had < end
@@ -258,7 +258,7 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
             if there && !erased.any_in(segment.first, segment.last) {
                 continue;
             }
-            // Under the same bounds, with what is left of its records now.
+            // With the same bounds, and with what is left of its records now.
             let whole = Options { segment_bytes: u64::MAX, ..self.options };
             let options = std::mem::replace(&mut self.options, whole);
             let again = self.copy(segment.first, segment.last, |_| {});
@@ -365,7 +365,7 @@ impl Open {
     }
 }
 
-/// The uploaded files on their way.
+/// The copying of uploaded files.
 struct Media<'a> {
     dest: &'a Path,
     files: BTreeMap<FileHash, u64>,
@@ -408,7 +408,7 @@ impl Media<'_> {
     }
 }
 
-/// Removes the oldest moments but for `keep`, and the files that no moment needs.
+/// Removes all but the newest `keep` backups, and the files that no other backup needs.
 fn prune(
     dest: &Path,
     keep: Option<usize>,
@@ -420,7 +420,7 @@ fn prune(
         let mut old: Vec<_> = manifests
             .iter()
             .filter_map(|path| {
-                // Whatever cannot be read stays: it is not known what it is.
+                // Unreadable manifests stay: it is not known what they are.
                 let manifest = Manifest::read(path).ok()?;
                 Some((manifest.made_ms, manifest.moment(), path.clone()))
             })
@@ -439,7 +439,7 @@ fn prune(
     let mut lists = BTreeSet::new();
     let mut media = BTreeSet::new();
     for path in manifests {
-        // Files go only when it is known of every moment what it needs.
+        // Files are removed only if the needs of every backup are known.
         let Ok(manifest) = Manifest::read(&path) else { return Ok(removed) };
         segments.extend(manifest.segments.iter().map(|segment| segment.file.clone()));
         if !removed.is_empty() && lists.insert(manifest.media.list) {

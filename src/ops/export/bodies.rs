@@ -1,4 +1,4 @@
-//! The log that a [`Source`] reads, as of one moment: what projections and views need of one.
+//! The log of a [`Source`] as of one moment, for projections and views.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use crate::{
     record::{Offset, Record},
 };
 
-/// How many records are asked for at once, of a source that is asked: the events of a room lie near
-/// each other, and a request costs more than a few records.
+/// How many records are requested at once: the events of a room are close together, and a request
+/// costs more than a few records.
 const AHEAD: u64 = 64;
 
-/// A log to be read, that ends where its source ended when this was made.
+/// A log for reading, which ends where its source ended when this was created.
 #[derive(Debug)]
 pub(super) struct Bodies {
     source: Source,
     end: Offset,
-    /// Those that were read last.
+    /// The records that were read last.
     near: Mutex<BTreeMap<Offset, Record>>,
 }
 

@@ -1,4 +1,4 @@
-//! The directory that an export is written to: unfinished until its manifest is in place.
+//! The directory of an export: unfinished until its manifest is in place.
 
 use std::{
     collections::BTreeSet,
@@ -21,29 +21,29 @@ use crate::{
     },
 };
 
-/// What the manifest is called until it is one. While this is there, the export is not finished.
+/// The temporary name of the manifest. While this file exists, the export is unfinished.
 pub(super) const UNFINISHED: &str = "manifest.json.unfinished";
 
-/// What an export makes besides files of lines.
+/// The files of an export besides those with lines.
 const PARTS: [&str; 3] = ["log", "media", "rooms"];
 
 const NOTICE: &str = "An export was begun here and has not come to its end. The same command begins it anew; \
                       or delete this directory.\n";
 
-/// The directory of an export that is being written.
+/// An export directory that is being written.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
     directories: BTreeSet<PathBuf>,
     files: Vec<Entry>,
     missing: Vec<Missing>,
-    /// Locked as long as it is written there.
+    /// Locked while it is written.
     unfinished: File,
 }
 
 impl Folder {
-    /// Begins an export in a directory that is not there yet, is empty, or holds an export that did
-    /// not come to its end: of that, what is there is removed.
+    /// Starts an export in a directory that is missing, empty, or contains an unfinished export,
+    /// which is removed.
     pub(super) fn begin(root: &Path) -> Result<Self, ExportError> {
         let marker = root.join(UNFINISHED);
         let is_resumed = marker.is_file();
@@ -84,7 +84,7 @@ impl Folder {
         })
     }
 
-    /// A new file of lines.
+    /// Starts a file of lines.
     pub(super) fn lines(&mut self, name: &str) -> Result<Lines, ExportError> {
         let path = self.root.join(name);
         if let Some(parent) = path.parent() {
@@ -93,15 +93,15 @@ impl Folder {
         Lines::create(path, name)
     }
 
-    /// Takes a file of lines that is complete.
+    /// Adds a complete file of lines.
     pub(super) fn add(&mut self, lines: Lines) -> Result<(), ExportError> {
         let entry = lines.finish()?;
         self.files.push(entry);
         Ok(())
     }
 
-    /// Copies an uploaded file of a data directory, under its content address. One that is not
-    /// there, or not what it was, is noted as missing.
+    /// Copies an uploaded file of a data directory, under its hash. A missing or damaged file is
+    /// noted as missing.
     pub(super) fn copy_media(
         &mut self,
         data_dir: &Path,
@@ -134,7 +134,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Replaces a file of lines by what `change` makes of each.
+    /// Rewrites a file of lines: `change` returns the replacement of each.
     pub(super) fn rewrite(
         &mut self,
         index: usize,
@@ -161,7 +161,8 @@ impl Folder {
         &self.files
     }
 
-    /// Makes everything durable, signs the manifest and puts it in place: then it is an export.
+    /// Makes everything durable, then signs the manifest and puts it in place, which completes the
+    /// export.
     pub(super) fn finish(
         mut self,
         mut manifest: Manifest,
@@ -203,7 +204,7 @@ impl Folder {
     }
 }
 
-/// Something in a directory that an export did not put there, or, if none was begun, anything.
+/// An entry of the directory that is not from an unfinished export.
 fn strangers(root: &Path, is_resumed: bool) -> io::Result<Option<String>> {
     let entries = match fs::read_dir(root) {
         Ok(entries) => entries,
@@ -225,7 +226,7 @@ fn strangers(root: &Path, is_resumed: bool) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Copies a file to a new one, durably; gives its length and hash.
+/// Copies a file durably; returns its length and hash.
 pub(super) fn copy(from: &mut impl Read, to: &Path) -> io::Result<(u64, blake3::Hash)> {
     let mut out =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(to)?;
@@ -264,17 +265,17 @@ impl Lines {
         Ok(Self { path, name, out, hasher, bytes: 0, lines: 0, first: None })
     }
 
-    /// Says which record the first line is of.
+    /// Sets the record of the first line.
     pub(super) fn begins_with(&mut self, first: Offset) {
         self.first = Some(first);
     }
 
-    /// How long it is so far.
+    /// Its length so far.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds a line, which ends in a line feed.
+    /// Adds a line, which ends with a line feed.
     pub(super) fn write(&mut self, line: &[u8]) -> Result<(), ExportError> {
         self.hasher.update(line);
         self.bytes += line.len() as u64;
@@ -286,8 +287,7 @@ impl Lines {
     pub(super) fn value(&mut self, value: &impl serde::Serialize) -> Result<(), ExportError> {
         let text = serde_json::to_string(value);
         let text = text.map_err(|error| at(&self.path)(error.into()))?;
-        // What users gave as JSON may have breaks of lines between its parts, where they mean
-        // nothing.
+        // JSON from users may contain insignificant line breaks.
         let mut line = text.replace(['\n', '\r'], " ");
         line.push('\n');
         self.write(line.as_bytes())

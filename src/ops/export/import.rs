@@ -1,4 +1,4 @@
-//! A data directory from the export of a server.
+//! Creating a data directory from the export of a server.
 
 use std::{
     collections::BTreeSet,
@@ -28,42 +28,43 @@ use crate::{
     state::State,
 };
 
-/// The longest line: of a record with the largest payload, twice.
+/// The longest line: a record with the largest payload, twice.
 const LINE_BYTES: u64 = 1024 * 1024;
 
-/// What [`import_server`] made.
+/// The result of [`import_server`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// The export's manifest.
     pub manifest: Manifest,
-    /// How many records there are.
+    /// The number of records.
     pub records: u64,
     /// The last chain value.
     pub chain: Chain,
-    /// How many payloads are erased or reduced.
+    /// The number of erased or reduced payloads.
     pub erased: u64,
-    /// How many uploaded files there are.
+    /// The number of uploaded files.
     pub files: u64,
-    /// The digest of the state that the export's records add up to, in hex.
+    /// The digest of the resulting state, in hex.
     pub digest: String,
-    /// Whether that was compared with the export's: what another version of logcabin computes may
+    /// Whether it was compared with the exported digest: another version of logcabin may compute
+    /// another one.
     /// differ.
     pub compared: bool,
-    /// The epoch that begins with the import, in a record of its own after those of the export;
-    /// none if that of the export goes on.
+    /// The epoch that the import starts, in a record of its own after the exported ones; none if
+    /// the exported epoch continues.
     pub new_epoch: Option<Epoch>,
 }
 
 /// Why an export was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The export did not come to its end.
+    /// The export is unfinished.
     #[error(
         "{} is an incomplete export; run the same export command again",
         .0.display()
     )]
     Unfinished(PathBuf),
-    /// There is no manifest that can be believed.
+    /// There is no valid manifest.
     #[error("{}: {reason}", .path.display())]
     Manifest {
         /// The manifest.
@@ -89,7 +90,7 @@ pub enum ImportError {
         /// What is wrong.
         reason: String,
     },
-    /// There is something in the data directory.
+    /// The data directory is not empty.
     #[error(
         "{} is not empty (there is `{found}`); name a new directory, nothing is overwritten",
         .dir.display()
@@ -97,23 +98,23 @@ pub enum ImportError {
     NotEmpty {
         /// The directory.
         dir: PathBuf,
-        /// What is in it.
+        /// An entry in it.
         found: String,
     },
-    /// The data directory cannot be used.
+    /// The data directory is not usable.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The log cannot be written.
     #[error("writing the new log failed: {0}")]
     Write(String),
-    /// The records do not add up to what the exporting server had.
+    /// The resulting state differs from that of the exporting server.
     #[error(
         "the records add up to the state {found}, and the exporting server had {expected}; nothing was made of it"
     )]
     Digest {
-        /// What they add up to.
+        /// The resulting digest.
         found: String,
-        /// What the manifest says.
+        /// The digest in the manifest.
         expected: String,
     },
     /// A file cannot be read or written.
@@ -121,7 +122,7 @@ pub enum ImportError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -139,16 +140,15 @@ pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> ImportError + '_ {
     move |source| ImportError::Io { path: path.to_owned(), source }
 }
 
-/// Makes a data directory of the export in `src`: with the same records, so with the same chain,
-/// state and tokens. If the server was running when it was exported, or with `new_epoch`, a record
-/// follows them that begins a new epoch: clients may know positions of what came after the export.
-/// `data_dir` must be empty or not there; or an import must have been interrupted in it, which is
-/// then begun anew. All of the export is checked before anything is written, and the log appears
+/// Creates a data directory from the export in `src`, with the same records, and so the same chain,
+/// state and tokens. If the server was running during the export, or with `new_epoch`, a further
+/// record starts a new epoch: clients may know positions after the export. `data_dir` must be empty
+/// or missing, or contain an interrupted import, which is started over. The whole export is checked
+/// before anything is written, and the log appears once it is complete. Blocks.
 /// once it is complete. Blocks.
 ///
-/// # Errors
-/// When the export is not whole (file and line are named), there is something in `data_dir`, or a
-/// disk fails.
+/// When the export is incomplete or damaged (the error names file and line), `data_dir` is not
+/// empty, or a disk fails.
 pub fn import_server(
     src: &Path,
     data_dir: &Path,
@@ -169,7 +169,7 @@ pub fn import_server(
     if partial.exists() {
         fs::remove_dir_all(&partial).map_err(at(&partial))?;
     }
-    // From here on a server does not start in the directory, until the log is there.
+    // From here on, no server starts in the directory until the log is complete.
     disk::make_private_dir(&partial).map_err(at(&partial))?;
     let files = export.copy_media(data_dir)?;
     let new_epoch = new_epoch || manifest.running;
@@ -183,10 +183,10 @@ pub fn import_server(
     Ok(imported)
 }
 
-/// Checks every byte of the export in `src`, of a server or of a user, and writes nothing. Blocks.
+/// Checks every byte of the export in `src`, of a server or a user, and writes nothing. Blocks.
 ///
 /// # Errors
-/// When it is not whole: file and line are named.
+/// When it is damaged or incomplete: the error names file and line.
 pub fn check_export(src: &Path) -> Result<Manifest, ImportError> {
     let manifest = read_manifest(src)?;
     let export = Export { src, manifest: &manifest };
@@ -212,7 +212,7 @@ pub(super) fn read_manifest(src: &Path) -> Result<Manifest, ImportError> {
     Ok(manifest)
 }
 
-/// Refuses a data directory that holds anything but what an interrupted import leaves.
+/// Refuses a data directory that contains more than an interrupted import.
 fn must_be_free(data_dir: &Path) -> Result<(), ImportError> {
     let entries = match fs::read_dir(data_dir) {
         Ok(entries) => entries,
@@ -238,13 +238,13 @@ fn must_be_free(data_dir: &Path) -> Result<(), ImportError> {
     }
 }
 
-/// An export that is read.
+/// An export that is being read.
 struct Export<'a> {
     src: &'a Path,
     manifest: &'a Manifest,
 }
 
-/// What the check of an export found.
+/// The results of checking an export.
 struct Checked {
     targets: Targets,
     gone: u64,
@@ -284,7 +284,7 @@ impl Export<'_> {
         Ok(Checked { targets, gone: audit.gone() })
     }
 
-    /// Checks every file that holds no records.
+    /// Checks every file without records.
     fn check_files(&self) -> Result<(), ImportError> {
         for entry in self.manifest.files.iter().filter(|entry| entry.first.is_none()) {
             let path = self.src.join(&entry.path);
@@ -296,7 +296,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Hands over every record, checked, with how to say that something is wrong with it.
+    /// Calls its argument with every checked record, and a function that reports an error at it.
     fn each_record(
         &self,
         mut take: impl FnMut(
@@ -338,7 +338,7 @@ impl Export<'_> {
         Ok(checker)
     }
 
-    /// Where the fault of the log is in the files.
+    /// Where a fault of the log is in the files.
     fn fault(&self, error: &VerifyError) -> ImportError {
         let VerifyError { offset, fault } = error;
         let entries = self.manifest.files.iter().filter_map(|entry| Some((entry, entry.first?)));
@@ -354,7 +354,7 @@ impl Export<'_> {
         }
     }
 
-    /// Puts the uploaded files where a server looks for them.
+    /// Copies the uploaded files into the store of the server.
     fn copy_media(&self, data_dir: &Path) -> Result<u64, ImportError> {
         let mut files = 0;
         let mut directories = BTreeSet::new();
@@ -377,7 +377,7 @@ impl Export<'_> {
         Ok(files)
     }
 
-    /// Writes the records to a new store in `dir`, and compares what they add up to.
+    /// Writes the records to a new store in `dir`, and compares the resulting digest.
     fn write(
         &self,
         dir: &Path,

@@ -1,8 +1,8 @@
-//! An account from the export of a user: what can live on another server.
+//! Creating an account from the export of a user: the parts that can live on another server.
 //!
-//! The account is made locked and without a password, so that nobody has it before somebody says
-//! whose it is. Rooms stay files: their history belongs to them, and whoever is in one of them can
-//! invite.
+//! The account is created locked and without a password, so that nobody can use it before an
+//! administrator hands it over. Rooms are not imported: their history belongs to them, and a member
+//! can invite the user again.
 
 use std::{
     collections::BTreeMap,
@@ -37,38 +37,37 @@ use crate::{
     },
 };
 
-/// The account data that says where an account came from, and whether all of it did.
+/// The account data that records the origin of an account, and whether the import was completed.
 const EVENT_TYPE: &str = "io.logcabin.import";
 
-/// Account data whose other half is the identity of the user that was exported: without it, a
-/// client would take it for broken.
+/// Account data that refers to the exported user's identity: without that, a client would consider
+/// it broken.
 const OF_IDENTITY: &str = "m.cross_signing.";
 
-/// Account data that leads from what the user has noted to the keys of their backup, and to nothing
-/// without one.
+/// Account data that leads to the keys of the user's backup, and is useless without one.
 const OF_BACKUP: [&str; 2] = ["m.secret_storage.", "m.megolm_backup."];
 
-/// What was taken over.
+/// What was imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportedUser {
-    /// The user that was made.
+    /// The new user.
     pub user_id: OwnedUserId,
-    /// The user that was exported.
+    /// The exported user.
     pub exported: OwnedUserId,
-    /// How many fields of the profile.
+    /// The number of profile fields.
     pub profile: u64,
-    /// How many pieces of account data.
+    /// The number of account data items.
     pub account_data: u64,
-    /// How many uploaded files.
+    /// The number of uploaded files.
     pub files: u64,
-    /// How many keys of encrypted rooms, in the backup of them.
+    /// The number of room keys in the backup.
     #[serde(default)]
     pub room_keys: u64,
-    /// What of these was left out, in words.
+    /// What was left out, as text.
     pub left_out: Vec<String>,
 }
 
-/// What can be taken over.
+/// What can be imported.
 #[derive(Debug)]
 pub(crate) struct Belongings {
     manifest: Manifest,
@@ -136,11 +135,12 @@ impl Upload {
     }
 }
 
-/// Puts the files that the user uploaded where the server of `data_dir` finds them, running or not.
-/// To be done before the rest is taken over: a record never names a file that is not there. Blocks.
+/// Copies the user's uploads into the store of the server of `data_dir`, which may be running. To
+/// be called before the records are written, because a record must not refer to a missing file.
+/// Blocks.
 ///
 /// # Errors
-/// When the export is not whole, or a disk fails.
+/// When the export is incomplete, or a disk fails.
 pub fn place_files(src: &Path, data_dir: &Path) -> Result<(), ImportError> {
     let belongings = Belongings::read(src)?;
     let root = store::directory(data_dir);
@@ -170,7 +170,7 @@ pub fn place_files(src: &Path, data_dir: &Path) -> Result<(), ImportError> {
 }
 
 impl Belongings {
-    /// Reads the export in `src`. That it is whole is checked elsewhere. Blocks.
+    /// Reads the export in `src`, whose completeness is checked elsewhere. Blocks.
     pub(crate) fn read(src: &Path) -> Result<Self, ImportError> {
         let manifest = read_manifest(src)?;
         let user_id = manifest.user_id.clone().filter(|_| manifest.holds == Holds::User);
@@ -190,12 +190,12 @@ impl Belongings {
         })
     }
 
-    /// What the user was called before the colon.
+    /// The localpart of the exported user.
     pub(crate) fn localpart(&self) -> &str {
         self.user_id.localpart()
     }
 
-    /// The files that the user uploaded and that are there.
+    /// The uploads that the export contains.
     fn uploads(&self) -> impl Iterator<Item = &Upload> {
         let is_there = |upload: &&Upload| {
             upload.own && self.manifest.files.iter().any(|entry| entry.path == upload.path)
@@ -203,12 +203,12 @@ impl Belongings {
         self.files.iter().filter(is_there)
     }
 
-    /// The backup of room keys that was in use.
+    /// The current backup of room keys.
     fn key_backup(&self) -> Option<&KeyBackup> {
         self.key_backups.iter().find(|backup| backup.current)
     }
 
-    /// What the account's data says of where it came from.
+    /// The origin that the account's data records.
     fn origin(&self, finished: bool) -> Box<RawValue> {
         to_raw(&json!({
             "user_id": self.user_id,
@@ -228,7 +228,7 @@ impl Belongings {
     }
 }
 
-/// Of a file that earlier versions did not write.
+/// A file that earlier versions did not write.
 fn lines_if_there<T: DeserializeOwned>(
     src: &Path,
     manifest: &Manifest,
@@ -252,8 +252,8 @@ fn lines<T: DeserializeOwned>(src: &Path, name: &str) -> Result<Vec<T>, ImportEr
     text.lines().zip(1..).map(read).collect()
 }
 
-/// Makes `user_id` of what was exported: locked, and without a password. One that an interrupted
-/// import of the same export has left is completed.
+/// Creates `user_id` from the export: locked, and without a password. An interrupted import of the
+/// same export is completed.
 ///
 /// # Errors
 /// When the name is taken, or the log takes no writes.
@@ -306,7 +306,7 @@ pub(crate) async fn import_user(
             done.left_out.push(format!("the field `{field}` of the profile: it is too large"));
             continue;
         }
-        // A picture has another address here.
+        // The avatar has a new address here.
         let value = match value.as_str() {
             Some(text) => {
                 let known = addresses.iter().find(|(there, _)| there == text);
@@ -347,7 +347,7 @@ pub(crate) async fn import_user(
         None => done.left_out.push("the push rules: they cannot be read".to_owned()),
     }
     done.account_data = data.len() as u64;
-    // Last, that this was all.
+    // Last, that the import is complete.
     data.push((EVENT_TYPE.to_owned(), belongings.origin(true)));
     for (event_type, content) in data {
         let user_id = user_id.clone();
@@ -357,8 +357,8 @@ pub(crate) async fn import_user(
     Ok(done)
 }
 
-/// Gives the account the backup of room keys that was in use: what it is encrypted with is the
-/// user's alone, and has not changed.
+/// Adds the current backup of room keys: only the user can decrypt it, and its encryption is
+/// unchanged.
 async fn add_key_backup(
     engine: &Engine,
     origin: &Origin,
@@ -373,8 +373,7 @@ async fn add_key_backup(
         done.left_out.push("the backup of room keys: what vouches for it is too large".to_owned());
         return Ok(());
     }
-    // One there is already is that of an import that was interrupted: nobody else has had the
-    // account.
+    // An existing backup is from an interrupted import: nobody else has had the account.
     let begun = engine.state().backups.get(user_id).and_then(|backups| backups.read().current());
     let set = SetBackup {
         user_id: user_id.to_owned(),
@@ -412,7 +411,7 @@ async fn add_key_backup(
     Ok(())
 }
 
-/// Whether an import of the same export was begun with this account and not finished.
+/// Whether an import of the same export into this account was interrupted.
 fn is_begun(engine: &Engine, user_id: &UserId, belongings: &Belongings) -> bool {
     let at = engine.head().offset();
     let said = engine.events().account_data(&engine.state(), user_id, None, EVENT_TYPE, at);
@@ -421,7 +420,7 @@ fn is_begun(engine: &Engine, user_id: &UserId, belongings: &Belongings) -> bool 
     is_locked && said.is_some_and(|said| said.get() == belongings.origin(false).get())
 }
 
-/// Gives an uploaded file an address on this server: that which it had, as far as that is free.
+/// Gives an uploaded file an address on this server: the exported one, if it is free.
 async fn add(
     engine: &Engine,
     origin: &Origin,
@@ -430,7 +429,7 @@ async fn add(
 ) -> Result<Option<String>, Rejected> {
     let old = upload.mxc.rsplit_once('/').map_or("", |(_, old)| old);
     let Some(hash) = upload.hash().filter(|_| !old.is_empty()) else { return Ok(None) };
-    // The same again, if it is done again.
+    // The same address if the import is repeated.
     let other = blake3::hash(format!("{user_id} {}", upload.mxc).as_bytes()).to_hex();
     for media_id in [old, &other[..24]] {
         let proposal = AddMedia {
@@ -442,7 +441,7 @@ async fn add(
             content_type: upload.content_type.clone(),
             name: upload.name.clone(),
             now_ms: engine.clock().now_ms(),
-            // Who administers the server takes it.
+            // The administrator is the uploader.
             quota: u64::MAX,
         };
         match engine.propose(origin.clone(), proposal).await {

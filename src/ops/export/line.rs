@@ -1,4 +1,4 @@
-//! A record as a line of JSON, and back: the same record has the same line, byte for byte.
+//! Records as lines of JSON: a record always has the same line, byte for byte.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::hex;
 use crate::record::{Class, Encoding, Epoch, Header, Offset, Origin, Payload, Record, Stream};
 
-/// The members of a line, in their order.
+/// The members of a line, in order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {
@@ -37,11 +37,10 @@ struct Line<'a> {
     payload_hash: Cow<'a, str>,
     chain: Cow<'a, str>,
     payload_state: State,
-    /// The payload for people and programs to read: as it stands, but that breaks of lines are
-    /// blanks.
+    /// The payload for people and programs: unchanged, except that line breaks are blanks.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
-    /// The payload to the byte, where that is not what `payload` is.
+    /// The exact payload, if it differs from `payload`.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     payload_base64: Option<Cow<'a, str>>,
 }
@@ -54,7 +53,7 @@ enum State {
     Erased,
 }
 
-/// The line of `record`, with the line feed at its end.
+/// The line of `record`, with its line feed.
 pub(super) fn write(record: &Record) -> serde_json::Result<Vec<u8>> {
     let Record { header, chain, payload } = record;
     let (state, bytes) = match payload {
@@ -92,14 +91,13 @@ pub(super) fn write(record: &Record) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// JSON on one line: in a string a break of lines is escaped, so that one in the text means
-/// nothing.
+/// JSON on one line: strings escape their line breaks, so those between tokens are insignificant.
 fn one_line(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     Some(text.replace(['\n', '\r'], " "))
 }
 
-/// Why a line is not one of a record.
+/// Why a line is not that of a record.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LineError {
     #[error("it is not the line of a record: {0}")]
@@ -110,7 +108,7 @@ pub(super) enum LineError {
     Changed,
 }
 
-/// The record that a line, with its line feed, says. Whether its hashes fit is not looked at.
+/// The record of a line, which ends with a line feed. Its hashes are not checked.
 pub(super) fn read(text: &[u8]) -> Result<Record, LineError> {
     let line: Line<'_> = serde_json::from_slice(text)?;
     let bytes = match (&line.payload_base64, line.payload) {
@@ -156,7 +154,7 @@ pub(super) fn read(text: &[u8]) -> Result<Record, LineError> {
         chain: hash(&line.chain, "chain")?,
         payload,
     };
-    // What no hash of the log covers, such as the form of a payload for reading, is covered so.
+    // This also covers what no hash of the log covers, such as the readable form of a payload.
     if write(&record)? != text {
         return Err(LineError::Changed);
     }

@@ -1,4 +1,4 @@
-//! What an export is: the one file that vouches for all others.
+//! The manifest: the file that covers all others of an export.
 
 use std::{
     collections::BTreeMap,
@@ -19,54 +19,54 @@ use crate::{
 /// The file's name.
 pub(super) const FILE: &str = "manifest.json";
 
-/// The layout of exports that this version writes.
+/// The layout that this version writes.
 pub(super) const FORMAT: u32 = 1;
 
-/// What an export holds.
+/// The scope of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
-    /// All there is of a server.
+    /// A whole server.
     Server,
-    /// What there is of one user.
+    /// One user.
     User,
 }
 
-/// What an export says of itself. The times are in milliseconds since the Unix epoch, hashes in
-/// lower-case hexadecimal, keys in unpadded base64.
+/// The manifest of an export. Times are in milliseconds since the Unix epoch, hashes in lower-case
+/// hexadecimal, keys in unpadded base64.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The layout of the export: 1.
     pub logcabin_export: u32,
-    /// What it holds.
+    /// The scope.
     pub holds: Holds,
     /// The version of logcabin that wrote it.
     pub version: String,
-    /// When.
+    /// When it was exported, in milliseconds since the Unix epoch.
     pub exported_ms: u64,
-    /// Whether a server was running on the log meanwhile, which may have gone on since.
+    /// Whether a server was running on the log meanwhile, and may have continued.
     pub running: bool,
     /// The server's name.
     pub server_name: String,
-    /// The name of the key that signed this.
+    /// The id of the signing key.
     pub key_id: String,
-    /// The public half of that key.
+    /// The public half of the signing key.
     pub public_key: String,
-    /// Whose data it is, in the export of one user.
+    /// The user, in the export of one user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<OwnedUserId>,
     /// The epoch of the last record.
     pub epoch: Epoch,
-    /// The last record that was looked at: the export is exact as of it.
+    /// The last record: the export is exact as of it.
     pub last: Offset,
     /// The chain value of that record.
     pub chain: String,
-    /// The digest of the state that the records add up to, in the export of a server.
+    /// The digest of the resulting state, in the export of a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_digest: Option<String>,
-    /// Every file of the export but this one, in the order of writing.
+    /// Every other file of the export, in the order of writing.
     pub files: Vec<Entry>,
-    /// Uploaded files that records name and that could not be had.
+    /// Uploaded files that records refer to and that are missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Missing>,
     /// The server's signature (appendices of the Matrix specification, "Signing JSON").
@@ -77,13 +77,13 @@ pub struct Manifest {
 /// A file of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Where it is in the export, with `/` between the names.
+    /// Its path in the export, with `/` as separator.
     pub path: String,
     /// Its length.
     pub bytes: u64,
     /// blake3 of its bytes.
     pub blake3: String,
-    /// How many lines it has, if it is one of lines.
+    /// The number of lines, if it consists of lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u64>,
     /// The offset of the first of its records, if it holds records.
@@ -94,13 +94,13 @@ pub struct Entry {
 /// An uploaded file that is not in the export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Where it would be.
+    /// Its path.
     pub path: String,
-    /// Why it is not.
+    /// Why it is missing.
     pub reason: String,
 }
 
-/// Why a directory has no manifest that can be believed.
+/// Why a directory has no valid manifest.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unbelievable {
     #[error("{0}")]
@@ -119,8 +119,8 @@ pub(super) enum Unbelievable {
 const MANIFEST_BYTES: u64 = 512 * 1024 * 1024;
 
 impl Manifest {
-    /// The manifest of an export as of the last record of `state`, whose chain value is `chain`.
-    /// Its files are added later.
+    /// The manifest of an export as of the last record of `state`, whose chain value is `chain`,
+    /// still without files.
     pub(super) fn of(holds: Holds, state: &State, chain: String) -> Result<Self, ExportError> {
         let identity = state.server().ok_or(ExportError::Empty)?;
         Ok(Self {
@@ -152,12 +152,12 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Reads the manifest of the export in `dir`, if it is one that the key in it has signed.
+    /// Reads the manifest of the export in `dir`, and verifies its signature with the key in it.
     pub(super) fn read(dir: &Path) -> Result<Self, Unbelievable> {
         let mut text = Vec::new();
         std::fs::File::open(dir.join(FILE))?.take(MANIFEST_BYTES).read_to_end(&mut text)?;
         let value: Value = serde_json::from_slice(&text)?;
-        // What another layout is like is not known: this is asked first.
+        // Other layouts are unknown, so this is checked first.
         match value.get("logcabin_export").and_then(Value::as_u64) {
             Some(format) if format != u64::from(FORMAT) => {
                 return Err(Unbelievable::Format(format));
@@ -165,7 +165,7 @@ impl Manifest {
             _ => {}
         }
         let manifest = Self::deserialize(&value)?;
-        // Of all that it says, not of what is understood of it alone.
+        // Over the whole object, not only the known members.
         let Self { server_name, key_id, public_key, signatures, .. } = &manifest;
         let by_the_key = signatures.get(server_name).is_some_and(|by| by.keys().eq([key_id]));
         if !by_the_key || !signed_json::is_signed(&value, server_name, public_key) {
@@ -178,7 +178,7 @@ impl Manifest {
     }
 }
 
-/// Whether a path leads nowhere but into the directory that it is joined to.
+/// Whether a path stays inside the directory that it is joined to.
 fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.is_empty() && parts.all(|part| matches!(part, Component::Normal(_)))
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(Manifest { signatures: BTreeMap::new(), ..read }, manifest);
         for at in 0..text.len() {
             let mut changed = text.clone();
-            // Another letter or digit, so that most of it stays JSON.
+            // Another letter or digit, so that most changes keep it valid JSON.
             changed[at] ^= 1;
             write(&changed);
             let said = |text: &[u8]| serde_json::from_slice::<Value>(text).ok();

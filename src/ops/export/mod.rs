@@ -1,17 +1,17 @@
-//! Taking everything elsewhere: a whole server, or what there is of one user, as JSON lines and
-//! files that any tool can read, and back again.
+//! Exports: a whole server, or the data of one user, as JSON lines and files that any tool can
+//! read; and their import.
 //!
-//! An export is a directory (`docs/export.md` has its layout, field by field). Its [`Manifest`] is
-//! written last and names every other file with its length and hash, signed by the server: a
-//! directory without one is an export that did not come to its end, and is refused as such.
+//! An export is a directory (`docs/export.md` describes its layout, field by field). Its
+//! [`Manifest`] is written last and lists every other file with length and hash, signed by the
+//! server: a directory without one is an unfinished export, and is refused.
 //!
-//! - [`export_server`] walks through the log of a stopped or a running server: every record with
-//!   its header and chain value, and every file that one names.
-//! - [`import_server`] makes a data directory of that which has the same records, and so the same
-//!   chain and the same state. It writes nothing before all was checked.
-//! - [`export_user`] looks through the same [`View`](crate::read::view::View) as the endpoints, so
-//!   that nobody is given more than they could have asked for. What of that can live on another
-//!   server becomes an account there ([`place_files`], and the act of an operator).
+//! - [`export_server`] walks through the log of a stopped or running server: every record with its
+//!   header and chain value, and every file that a record refers to.
+//! - [`import_server`] creates a data directory with the same records, and so the same chain and
+//!   state. It checks everything before it writes.
+//! - [`export_user`] uses the same [`View`](crate::read::view::View) as the endpoints, so it
+//!   contains nothing that the user could not have requested. The parts that can live on another
+//!   server become an account there ([`place_files`], and an act of administration).
 
 mod bodies;
 mod folder;
@@ -41,13 +41,13 @@ use crate::{
     state::ApplyError,
 };
 
-/// A file of records begins a new one before it gets larger than this, in bytes.
+/// The maximum size of a file of records, in bytes.
 pub const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Why an export was not made. What was written of it stays, marked as unfinished.
+/// Why an export failed. What was written stays, marked as unfinished.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// There is something in the directory already.
+    /// The directory is not empty.
     #[error(
         "{} is not empty (there is `{found}`); name a new directory, nothing is overwritten",
         .dir.display()
@@ -55,7 +55,7 @@ pub enum ExportError {
     NotEmpty {
         /// The directory.
         dir: PathBuf,
-        /// What is in it.
+        /// An entry in it.
         found: String,
     },
     /// Another process writes there.
@@ -70,18 +70,18 @@ pub enum ExportError {
     /// The records cannot be replayed.
     #[error("the log cannot be replayed: {0}")]
     Apply(#[from] ApplyError),
-    /// The projections cannot be had.
+    /// The projections cannot be opened.
     #[error(transparent)]
     Replay(Box<crate::engine::OpenError>),
     /// A record cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A record cannot be written down.
+    /// A record cannot be written as a line.
     #[error("record {offset} cannot be written down: {reason}")]
     Record {
         /// The record.
         offset: Offset,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A file cannot be written or read.
@@ -89,7 +89,7 @@ pub enum ExportError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The log has no identity yet: no server has run on it.
@@ -109,7 +109,7 @@ impl From<crate::engine::OpenError> for ExportError {
     }
 }
 
-/// Names the file at which input or output failed.
+/// Adds the file to an I/O error.
 fn at(path: &Path) -> impl Fn(io::Error) -> ExportError + '_ {
     move |source| ExportError::Io { path: path.to_owned(), source }
 }

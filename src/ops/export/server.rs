@@ -18,16 +18,16 @@ use crate::{
     state::State,
 };
 
-/// How often a running server's log is read on because it erases meanwhile. Each time there is less
-/// to read.
+/// How many times the log of a running server is read further because it erased payloads meanwhile.
+/// Each pass is shorter.
 const CATCH_UP: u32 = 64;
 
-/// Writes all there is of the server in `data_dir`, running or stopped, to `dest`: every record,
-/// and every uploaded file that one names. The directory must be empty or not there. Files of
-/// records are no larger than `file_bytes`, unless one record is. Blocks.
+/// Exports the server in `data_dir`, running or stopped, to `dest`: every record, and every
+/// uploaded file that a record refers to. The directory must be empty or missing. Files of records
+/// are at most `file_bytes` long, unless one record is longer. Blocks.
 ///
 /// # Errors
-/// When there is something in `dest`, the log cannot be read or is not intact, or a disk fails.
+/// When `dest` is not empty, the log cannot be read or is not intact, or a disk fails.
 pub fn export_server(
     data_dir: &Path,
     dest: &Path,
@@ -53,8 +53,8 @@ pub fn export_server(
             walk.take(&record)?;
             progress.at(record.offset());
         }
-        // A running server may erase what has not been read yet. The record that says so comes
-        // after all that was read: the export goes on until it has it.
+        // A running server may erase payloads that have not been read yet. The record of that comes
+        // later: the export continues until it has read it.
         if source.log().is_some() || walk.audit.finish().is_ok() {
             break;
         }
@@ -62,7 +62,7 @@ pub fn export_server(
     walk.finish(data_dir, source.log().is_none())
 }
 
-/// The way through a log.
+/// The walk through the log.
 struct Walk {
     folder: Folder,
     file_bytes: u64,
@@ -116,7 +116,7 @@ impl Walk {
         self.folder.finish(manifest, &identity)
     }
 
-    /// Takes out of the files what was read whole and is erased by a record that came later.
+    /// Removes payloads from the files that were erased by a later record.
     fn erase_late(&mut self) -> Result<(), ExportError> {
         let late: BTreeMap<_, _> = self.audit.whole().collect();
         let is_concerned = |entry: &Entry| {

@@ -1,4 +1,4 @@
-//! The export of one user: what is theirs, and what they may see.
+//! The export of one user: the user's data, and what the user may see.
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
@@ -24,25 +24,24 @@ use crate::{
     state::{Account, Room, RoomMembership, media::Item},
 };
 
-/// Events that are kept parsed meanwhile, in bytes.
+/// How many bytes of parsed events are kept meanwhile.
 const EVENT_CACHE_BYTES: u64 = 64 << 20;
 
-/// The session of nobody: no event was sent by it, and it is no device's.
+/// A session that no device has and no event was sent by.
 const NO_SESSION: Offset = Offset::ZERO;
 
-/// Writes what there is of `user`, named by their id or what is before its colon, in the server in
-/// `data_dir`, running or stopped, to `dest`: what is theirs, without anything that would let
-/// others in, and what they may see. The directory must be empty or not there. Blocks.
+/// Exports `user`, named by id or localpart, from the server in `data_dir`, running or stopped, to
+/// `dest`: the user's data, without credentials, and what the user may see. The directory must be
+/// empty or missing. Blocks.
 ///
 /// # Errors
-/// When there is no such user, there is something in `dest`, the log cannot be read, or a disk
-/// fails.
+/// When there is no such user, `dest` is not empty, the log cannot be read, or a disk fails.
 pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest, ExportError> {
     let log = Arc::new(Bodies::of(Source::data_dir(data_dir)?)?);
     let running = log.is_served();
     let (mut state, begun) = snapshot::recall(&snapshot::directory(data_dir), &*log)?;
     if !begun.provisional.is_empty() {
-        // Of what another version wrote something may be missing.
+        // A state that another version computed may lack something.
         (state, _) = engine::replay(&*log, |_, _| {})?;
     }
     let state = Arc::new(state);
@@ -89,12 +88,12 @@ fn named(user: &str, server_name: &str) -> Option<OwnedUserId> {
     UserId::parse(format!("@{user}:{server_name}")).ok()
 }
 
-/// What is written of one user.
+/// The export of one user in progress.
 struct Portrait<'a> {
     view: View<'a>,
     server_name: &'a str,
     folder: Folder,
-    /// Which uploaded files belong to it.
+    /// The user's uploads.
     media: BTreeSet<String>,
 }
 
@@ -245,7 +244,7 @@ impl Portrait<'_> {
             if let Some(profile_tag) = &body.profile_tag {
                 line["profile_tag"] = json!(profile_tag);
             }
-            // Of mail it is the address. Any other lets whoever has it send to the device.
+            // For mail, the address. Other keys let anyone send to the device.
             if body.kind == PusherKind::Email {
                 line["pushkey"] = json!(body.ids.pushkey);
             }
@@ -285,8 +284,7 @@ impl Portrait<'_> {
         self.folder.add(lines)
     }
 
-    /// `key_backups.ndjson`, `key_backup_keys.ndjson`: the server has of the keys what nobody but
-    /// the user can read.
+    /// `key_backups.ndjson`, `key_backup_keys.ndjson`: only the user can decrypt the keys.
     fn key_backups(&mut self) -> Result<(), ExportError> {
         let View { state, events, .. } = self.view.clone();
         let user_id = self.view.user_id();
@@ -334,7 +332,7 @@ impl Portrait<'_> {
         self.folder.add(lines)
     }
 
-    /// `to_device.ndjson`: what waits for the user's devices.
+    /// `to_device.ndjson`: messages that wait for the user's devices.
     fn messages(&mut self) -> Result<(), ExportError> {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -357,8 +355,8 @@ impl Portrait<'_> {
         self.folder.add(lines)
     }
 
-    /// `scheduled.ndjson`: events that are to be sent later, and what became of those that were, as
-    /// long as that is remembered. Without their ids: whoever has one may act on the event.
+    /// `scheduled.ndjson`: events that are scheduled, and recent results. Their ids are left out,
+    /// because anyone who knows an id can act on the event.
     fn scheduled(&mut self) -> Result<(), ExportError> {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -376,7 +374,7 @@ impl Portrait<'_> {
         let View { state, events, .. } = self.view.clone();
         let mut lines = self.folder.lines("scheduled.ndjson")?;
         for event in state.delayed.of(self.view.user_id()) {
-            // Without its content it was erased.
+            // Without its content, it was erased.
             let Some(Command::DelayedSchedule(body)) = events.command(event.offset)? else {
                 continue;
             };
@@ -418,7 +416,7 @@ impl Portrait<'_> {
                 rules = Some(body.content);
                 continue;
             }
-            // What was deleted.
+            // Deleted data.
             if body.content.get() == "null" {
                 continue;
             }
@@ -478,7 +476,7 @@ impl Portrait<'_> {
                     receipts.value(&line)?;
                 }
             }
-            // As an endpoint would: of a room that is not theirs to read, there is nothing.
+            // As an endpoint would: an unreadable room yields nothing.
             let Some(seen) = self.view.state_as_of(&room)? else { continue };
             number += 1;
             let name = format!("rooms/{number:06}.ndjson");
@@ -520,8 +518,8 @@ impl Portrait<'_> {
         }))
     }
 
-    /// Writes the events of a room that the user may see, oldest first, in the form in which
-    /// `/messages` gives them. Gives how many there are.
+    /// Writes the events of a room that the user may see, oldest first, in the format of
+    /// `/messages`. Returns their number.
     fn timeline(&mut self, room: &Room, name: &str) -> Result<u64, ExportError> {
         let page_size = usize::try_from(limits::PAGE_EVENTS).unwrap_or(usize::MAX);
         let mut lines = self.folder.lines(name)?;
@@ -595,7 +593,7 @@ impl Portrait<'_> {
     }
 }
 
-/// Notes the ids of the files of this server that are named in `text`.
+/// Collects the ids of this server's files in `text`.
 fn note_media(media: &mut BTreeSet<String>, server_name: &str, text: &str) {
     let prefix = format!("mxc://{server_name}/");
     for (at, _) in text.match_indices(&prefix) {

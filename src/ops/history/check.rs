@@ -1,4 +1,4 @@
-//! The check of a whole log, and of what lies beside it.
+//! Checks a whole log, and what lies beside it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,30 +32,30 @@ use crate::{
 /// How many records are compared with the archive at a time.
 const CHUNK: usize = 512;
 
-/// What came of one check.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All is as it should be.
+    /// Everything is right.
     Passed,
-    /// Something is not.
+    /// There is a fault.
     Failed,
-    /// There was nothing to check, or no way to.
+    /// There was nothing to check, or no way to check it.
     Skipped,
 }
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was checked.
+    /// Its subject.
     pub name: &'static str,
-    /// What came of it.
+    /// Its result.
     pub outcome: Outcome,
-    /// In words.
+    /// Details, as text.
     pub detail: String,
 }
 
-/// What a check of a log found.
+/// The results of checking a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// What was checked.
@@ -68,13 +68,13 @@ pub struct Report {
     pub erased: u64,
     /// The last chain value, in hex.
     pub chain: String,
-    /// The digest of the state they add up to, in hex.
+    /// The digest of the resulting state, in hex.
     pub digest: String,
     /// The offset of the first fault.
     pub fault: Option<Offset>,
     /// The checks, in order.
     pub checks: Vec<Check>,
-    /// How many there are of what the projections hold.
+    /// The size of the projections.
     #[serde(flatten)]
     pub counts: Counts,
 }
@@ -85,7 +85,7 @@ impl Report {
         self.checks.push(Check { name, outcome, detail: detail.into() });
     }
 
-    /// Says what came of a repair that was made before the checks.
+    /// Adds the result of a repair that preceded the checks.
     pub fn note_repair(&mut self, repair: &Result<Vec<Repaired>, RepairError>) {
         let (outcome, detail) = match repair {
             Ok(repaired) if repaired.is_empty() => {
@@ -113,12 +113,11 @@ impl Report {
     }
 }
 
-/// The checks of the records themselves, in the order in which they are made of each.
+/// The checks of the records, in the order in which they are made.
 const STEPS: [&str; 4] = ["chain", "payloads", "commands", "replay"];
 
-/// Checks all there is to check about `source`: its records, the digest that its server stored when
-/// it stopped, and, for a stopped server's log, the archive in `archive_dir` or else the default
-/// one.
+/// Checks everything about `source`: its records, the digest that its server stored when it
+/// stopped, and, for a stopped server's log, the archive in `archive_dir` or else the default one.
 ///
 /// # Errors
 /// When it cannot be read at all; faults of the log are in the report.
@@ -132,8 +131,8 @@ pub fn check_all(source: &Source, archive: Option<&Path>) -> Result<Report, Hist
     Ok(report)
 }
 
-/// Checks every record of `source`: place, chain, payload hash, command, replay. Then, that the
-/// state at `at_shutdown` is the one that was stored.
+/// Checks every record of `source`: position, chain, payload hash, command, replay. Then compares
+/// the state at `at_shutdown` with the stored digest.
 ///
 /// # Errors
 /// When the source cannot be read at all; faults of the log are in the report.
@@ -145,7 +144,7 @@ pub fn check(
     let at = snapshots.iter().map(|(offset, _)| *offset).collect();
     let mut walk = Walk::new(source.place(), at_shutdown, at);
     let mut progress = Progress::begin(source.end().or_else(|error| match fault_of(&error) {
-        // The walk will come to it, and say where.
+        // The walk will find it, and report where.
         Some(_) => Ok(Offset::ZERO),
         None => Err(error),
     })?);
@@ -182,15 +181,15 @@ pub fn check(
     Ok(report)
 }
 
-/// The snapshots of a data directory. What cannot be listed is as if it were not there: nothing
-/// depends on it.
+/// The snapshots of a data directory. Those that cannot be listed count as missing: nothing depends
+/// on them.
 fn snapshots_in(dir: &Path) -> Vec<(Offset, PathBuf)> {
     snapshot::list(&snapshot::directory(dir)).unwrap_or_default()
 }
 
-/// Checks that each snapshot from which a server would start holds what the log adds up to, of
-/// which `digests` has the digests, and adds what it finds to `report`. One that was made before
-/// the erasure at `erased` cannot be compared.
+/// Compares each snapshot from which a server would start with the replayed log, whose digests are
+/// in `digests`, and adds the result to `report`. A snapshot from before the erasure at `erased`
+/// cannot be compared.
 fn check_snapshots(
     report: &mut Report,
     source: &Source,
@@ -236,8 +235,8 @@ fn check_snapshots(
     }
 }
 
-/// Checks that each file that a record names is there, and is what it was, and adds what it finds
-/// to `report`.
+/// Checks that each file that a record refers to exists and is intact, and adds the result to
+/// `report`.
 fn check_media(report: &mut Report, dir: &Path, server: &str, files: &[(Box<str>, Stored)]) {
     const NAME: &str = "media";
     let (mut good, mut bytes) = (BTreeSet::new(), 0);
@@ -268,10 +267,10 @@ fn check_media(report: &mut Report, dir: &Path, server: &str, files: &[(Box<str>
     }
 }
 
-/// The report of a log that does not open: what is wrong with it is all there is to say.
+/// The report on a log that cannot be opened: the error is all that can be said.
 ///
 /// # Errors
-/// `error` itself, when it says nothing about the log.
+/// `error` itself, if it does not concern the log.
 pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
     match &error {
         OpenError::Damaged(fault) => {
@@ -286,7 +285,7 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
             let first = if found < known { found.next() } else { *known };
             Ok(Walk::new(place, None, BTreeSet::new()).faulty("chain", first, error.to_string()))
         }
-        // The database below does not say where it is damaged: no record can be read.
+        // The underlying database does not say where it is damaged: no record can be read.
         OpenError::Store { .. } | OpenError::Volume(_) => Ok(Walk::new(
             place,
             None,
@@ -301,7 +300,7 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
 }
 
 /// Checks that the archive in `dir` is a prefix of the log of `source`, as far as that is intact,
-/// and adds what it finds to `report`.
+/// and adds the result to `report`.
 ///
 /// # Errors
 /// When either cannot be read at all.
@@ -331,7 +330,7 @@ pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result
         let same: Option<Record> = match ours.next() {
             Some(same) => Some(same),
             None => {
-                // A fault of the log itself is reported already.
+                // A fault of the log itself was reported already.
                 ours = log.read(offset, CHUNK).unwrap_or_default().into_iter();
                 ours.next()
             }
@@ -376,13 +375,13 @@ struct Walk<'a> {
     state: State,
     /// The digest at the offset of `at_shutdown`.
     digest: Option<String>,
-    /// Where digests are wanted besides.
+    /// Further offsets at which digests are needed.
     wanted: BTreeSet<Offset>,
     /// The digests there.
     digests: BTreeMap<Offset, String>,
     audit: Audit,
     witness: Witness,
-    /// The first checkpoint that is not what the records say.
+    /// The first checkpoint that disagrees with the records.
     refuted: Option<(Offset, proof::Fault)>,
 }
 
@@ -450,7 +449,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The report when the source fails: a fault of the log, or no report.
+    /// The report when the source fails: a fault of the log, or none.
     fn broken(self, error: SourceError) -> Result<Report, HistoryError> {
         match fault_of(&error) {
             Some((step, at)) => {
@@ -581,8 +580,8 @@ fn step_of(fault: &Fault) -> &'static str {
     }
 }
 
-/// Which check a failing source fails, and at which offset if it says so; `None` when the error
-/// says nothing about the log.
+/// The check that a failing source fails, and the offset if the error names one; `None` if the
+/// error does not concern the log.
 fn fault_of(error: &SourceError) -> Option<(&'static str, Option<Offset>)> {
     match error {
         SourceError::Open(OpenError::Damaged(fault))

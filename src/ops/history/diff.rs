@@ -1,5 +1,5 @@
-//! What happened between two moments, summed up: how much of what kind was written, and which facts
-//! are other ones than before.
+//! A summary of what happened between two moments: how many records of each kind were written, and
+//! which facts changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,42 +17,42 @@ use crate::{
     state::Room,
 };
 
-/// Of what the changes are asked for.
+/// The scope of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything, in outlines.
+    /// The whole server, in outline.
     Server,
-    /// A room, named by id, alias, name, or the beginning of an id or alias.
+    /// A room, by id, alias, name, or a prefix of an id or alias.
     Room(String),
-    /// A user, named by id or what is before its colon.
+    /// A user, by id or its part before the colon.
     User(String),
 }
 
 /// What happened between two moments.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
-    /// The room or the user; none for the server.
+    /// The room or user; none for the server.
     pub of: Option<String>,
-    /// The last record before.
+    /// The last record before the period.
     pub from: Offset,
     /// Its time.
     pub from_time: Option<String>,
-    /// The last record.
+    /// The last record of the period.
     pub to: Offset,
     /// Its time.
     pub to_time: Option<String>,
-    /// How many records came between that are about it.
+    /// How many records of the period concern it.
     pub records: u64,
-    /// They by kind; events of rooms by their type.
+    /// They by kind; events by type.
     pub kinds: Vec<KindRow>,
-    /// Which facts are other ones, by name.
+    /// The facts that changed, by name.
     pub changes: Vec<Change>,
 }
 
-/// A fact that is another one than before.
+/// A fact that changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Which.
+    /// The subject.
     pub what: String,
     /// What it was; none if it was not.
     pub before: Option<Value>,

@@ -1,5 +1,4 @@
-//! What takes how much: records by room, user, kind and day, the projections, and the files beside
-//! the log.
+//! Storage use: records by room, user, kind and day, the projections, and the files beside the log.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,26 +16,27 @@ use crate::{
     state::{SECTIONS, Section},
 };
 
-/// How many rooms and users are named.
+/// How many rooms and users are listed.
 const LARGEST: usize = 20;
 
-/// What takes how much.
+/// The storage use of a server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Usage {
     /// All records together.
     pub log: Share,
-    /// The files of the data directory, by what they are for: what they take on the disk.
+    /// The files of the data directory, by purpose, with their size on disk.
     pub disk: Vec<Part>,
     /// Records by kind, the largest first.
     pub kinds: Vec<Share>,
-    /// Records by room, the largest first; of many the largest alone.
+    /// Records by room, the largest first; only the largest are listed.
     pub rooms: Vec<Share>,
-    /// Records by the user who caused them, with the files that they uploaded, the largest first;
-    /// of many the largest alone.
+    /// Records by the user who caused them, with the user's uploads, the largest first; only the
+    /// largest are listed.
     pub users: Vec<UserShare>,
     /// Records by day, in order.
     pub days: Vec<Share>,
-    /// The projections, the largest first: what each takes in a snapshot, which is less than in
+    /// The projections, the largest first: the size of each in a snapshot, which is less than in
+    /// memory.
     /// memory.
     pub projections: Vec<Part>,
 }
@@ -44,32 +44,32 @@ pub struct Usage {
 /// Some of the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
-    /// What they have in common.
+    /// The common property.
     pub name: String,
-    /// How many there are.
+    /// The number of records.
     pub records: u64,
-    /// Bytes of their frames, as far as these are still there.
+    /// The bytes of their frames, without what was erased.
     pub bytes: u64,
-    /// Bytes of payloads that were erased from them.
+    /// The bytes of erased payloads.
     pub erased: u64,
 }
 
-/// What is a user's.
+/// A user's share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UserShare {
-    /// Their records.
+    /// The user's records.
     #[serde(flatten)]
     pub share: Share,
-    /// How many files they uploaded.
+    /// The number of uploads.
     pub files: u64,
-    /// Bytes of these, equal ones counted each.
+    /// The bytes of the uploads; equal files count each.
     pub file_bytes: u64,
 }
 
-/// One of several things.
+/// A named size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// Which.
+    /// The name.
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
@@ -84,7 +84,7 @@ impl Share {
     }
 }
 
-/// Bytes of a record's frame, and those of its payload that were erased.
+/// The bytes of a record's frame, and the bytes that were erased from it.
 fn size_of(record: &Record) -> (u64, u64) {
     let header = codec::encode_header(&record.header).map_or(0, |header| header.len() as u64);
     let whole = u64::from(record.header.payload_len);
@@ -100,10 +100,10 @@ fn size_of(record: &Record) -> (u64, u64) {
     }
 }
 
-/// Looks at every record of `source`, and at what lies beside it.
+/// Reads every record of `source`, and what lies beside it.
 ///
 /// # Errors
-/// When the source cannot be read or a record not be applied.
+/// When the source cannot be read or a record cannot be applied.
 pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     let mut log = Share { name: "log".to_owned(), ..Share::default() };
     let (mut kinds, mut rooms, mut users, mut days) =
@@ -155,7 +155,7 @@ pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     })
 }
 
-/// Records by what they have in common.
+/// Records by a common property.
 #[derive(Default)]
 struct Shares(HashMap<String, Share>);
 
@@ -177,7 +177,7 @@ impl Shares {
     }
 }
 
-/// What each directory of a data directory takes on the disk. One that is not there takes nothing.
+/// The size on disk of each directory in a data directory. A missing one has no size.
 fn on_disk(data_dir: &Path) -> Vec<Part> {
     let media = store::directory(data_dir);
     let thumbnails = tree(&media.join("thumbnails"));
@@ -192,7 +192,7 @@ fn on_disk(data_dir: &Path) -> Vec<Part> {
     parts.into_iter().map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect()
 }
 
-/// The bytes that the files below `path` take: their blocks, as one that has holes takes less than
+/// The size on disk of the files below `path`: their blocks, because a sparse file is smaller than
 /// its length.
 fn tree(path: &Path) -> u64 {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -200,7 +200,7 @@ fn tree(path: &Path) -> u64 {
         .map(|entry| match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => tree(&entry.path()),
             Ok(metadata) => metadata.blocks() * 512,
-            // It went away meanwhile.
+            // It was removed meanwhile.
             Err(_) => 0,
         })
         .sum()

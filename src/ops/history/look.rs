@@ -1,5 +1,4 @@
-//! How things look on a terminal: colours, widths, tables, and text that others wrote made
-//! harmless.
+//! Terminal output: colours, widths, tables, and making foreign text harmless.
 
 use std::io;
 
@@ -17,23 +16,23 @@ pub(super) const BLUE: Style = AnsiColor::Blue.on_default();
 pub(super) const MAGENTA: Style = AnsiColor::Magenta.on_default();
 pub(super) const CYAN: Style = AnsiColor::Cyan.on_default();
 
-/// No column that may be cut is cut to less.
+/// The least width of a column that may be cut.
 const LEAST_WIDTH: usize = 10;
 
-/// Where a column would have to be cut to less, others are left out instead.
+/// If a column would be cut to less than this, other columns are left out instead.
 const FAIR_WIDTH: usize = 20;
 
-/// What the output can show.
+/// The capabilities of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     /// Whether it shows colours.
     pub colour: bool,
-    /// How many columns it has; none for what is not a terminal, where nothing is cut.
+    /// Its width in columns; none if it is not a terminal, where nothing is cut.
     pub width: Option<usize>,
 }
 
 impl Look {
-    /// What standard output can show. Honours `NO_COLOR` and its relatives.
+    /// The capabilities of standard output. Honours `NO_COLOR` and the like.
     #[must_use]
     pub fn of_stdout() -> Self {
         let colour = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
@@ -51,14 +50,13 @@ impl Look {
         }
     }
 
-    /// How many columns are left of the width after `used`.
+    /// The columns that are left after `used`.
     pub(super) fn left(&self, used: usize) -> usize {
         self.width.map_or(usize::MAX, |width| width.saturating_sub(used).max(LEAST_WIDTH))
     }
 }
 
-/// `text` on one line, without what would make a terminal do something or show something else:
-/// control characters and the marks that change the direction of writing.
+/// `text` on one line, without characters that control a terminal or change the direction of text.
 #[must_use]
 pub fn clean(text: &str) -> String {
     let shown = |c: char| match c {
@@ -71,7 +69,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// How many columns `text` takes.
+/// The width of `text` in columns.
 #[must_use]
 pub fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
@@ -97,7 +95,7 @@ pub fn cut(text: &str, columns: usize) -> String {
     kept
 }
 
-/// `text`, cut or filled up to exactly `columns`.
+/// `text`, cut or padded to exactly `columns`.
 pub(super) fn pad(text: &str, columns: usize) -> String {
     let mut text = cut(text, columns);
     let missing = columns.saturating_sub(width(&text));
@@ -119,14 +117,14 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
-/// A number of bytes, in a unit that suits it.
+/// A number of bytes, in a suitable unit.
 #[must_use]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if count < 1_000 {
         return format!("{count} B");
     }
-    // For reading: a tenth of a unit more or less does not matter.
+    // For reading, a tenth of a unit does not matter.
     let mut size = count as f64 / 1_000.0;
     let mut unit = UNITS[0];
     for larger in &UNITS[1..] {
@@ -139,14 +137,14 @@ pub fn bytes(count: u64) -> String {
     format!("{size:.1} {unit}")
 }
 
-/// How a column is set.
+/// The layout of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
     Left,
     Right,
-    /// To the left, and cut where the terminal is too narrow.
+    /// Left-aligned, and cut if the terminal is too narrow.
     Flexible,
-    /// To the left, and left out where the terminal is too narrow.
+    /// Left-aligned, and left out if the terminal is too narrow.
     Optional,
 }
 
@@ -173,7 +171,7 @@ impl Table {
         for row in std::iter::once(&titles).chain(&self.rows) {
             let row: &Vec<(String, Style)> = row;
             let mut line = String::new();
-            // Blanks are written only before a next cell, so that no line ends in them.
+            // Padding is written only before a next cell, so that no line ends in blanks.
             let mut gap = 0;
             for (index, wide) in &columns {
                 let Some((text, style)) = row.get(*index) else { continue };
@@ -195,7 +193,7 @@ impl Table {
         out
     }
 
-    /// The columns that are shown, each with its width. One that holds nothing is not.
+    /// The columns that are shown, each with its width. Empty ones are not.
     fn widths(&self, look: &Look) -> Vec<(usize, usize)> {
         let set = |index: usize| self.columns.get(index).map(|(_, set)| *set);
         let widest = |index: usize, (title, _): &(&str, Set)| {
@@ -225,7 +223,7 @@ impl Table {
         }
         let taken = widths.iter().map(|(_, wide)| wide).sum::<usize>() + gaps(&widths);
         for _ in available..taken {
-            // Those that may be cut give way before the others, and of them the widest.
+            // Columns that may be cut give way first, the widest before the others.
             let widest = widths
                 .iter_mut()
                 .filter(|(_, wide)| *wide > LEAST_WIDTH)

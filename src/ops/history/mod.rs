@@ -1,11 +1,10 @@
-//! Looking into a log: its records as they come, rooms and users as of any moment, what changed
-//! between two, why a value is what it is, and whether all of it is intact.
+//! Inspecting a log: its records as they arrive, rooms and users as of any moment, the differences
+//! between two moments, why a value is what it is, and whether everything is intact.
 //!
-//! A [`Source`] gives the records, from a data directory, an archive or a running server.
+//! A [`Source`] provides the records, from a data directory, an archive or a running server.
 //! Everything else is computed from them by local replay, so every question has the same answer
 //! wherever the log is. [`run()`] answers one question, for people or for programs (see
-//! [`Output`]); `logcabin history` is that with a command line. Secrets are masked in
-//! every answer.
+//! [`Output`]); `logcabin history` is its command line. Secrets are masked in every answer.
 
 use std::{io, path::PathBuf};
 
@@ -45,7 +44,7 @@ pub use run::{Output, Question, What, run};
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The records cannot be had.
+    /// The source cannot be opened or read.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The archive cannot be read.
@@ -62,7 +61,7 @@ pub enum HistoryError {
         "no room has the name `{0}`, or an id or alias that begins with it; `rooms` lists all rooms"
     )]
     NoRoom(String),
-    /// The room was made later.
+    /// The room was created later.
     #[error("the room {name} did not exist yet as of record {at}")]
     NotYet {
         /// The room.
@@ -82,13 +81,13 @@ pub enum HistoryError {
         /// The rooms.
         rooms: Vec<OwnedRoomId>,
     },
-    /// Nothing can be asked about by these words.
+    /// These words name no subject.
     #[error(transparent)]
     NotASubject(#[from] why::NotASubject),
     /// No user has this name.
     #[error("no user has the id or name `{0}`; `users` lists all users")]
     NoUser(String),
-    /// A sync's answer does not say where it leads to.
+    /// A sync's answer has no position.
     #[error("the response has no valid `next_batch`")]
     NoToken,
     /// A file that was named cannot be read.
@@ -96,7 +95,7 @@ pub enum HistoryError {
     Input {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A record's command cannot be read.
@@ -107,7 +106,7 @@ pub enum HistoryError {
     NoRecord {
         /// The offset that was asked for.
         offset: Offset,
-        /// The last offset there is.
+        /// The last offset.
         end: Offset,
     },
     /// The answer cannot be written.
@@ -116,7 +115,7 @@ pub enum HistoryError {
 }
 
 impl HistoryError {
-    /// Whether whoever read the answer has gone (`history tail … | head`).
+    /// Whether the reader of the answer has gone (`history tail … | head`).
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)

@@ -1,4 +1,4 @@
-//! Moments in the life of a log: an offset, or a time.
+//! Moments in the history of a log: an offset, or a time.
 
 use std::{fmt, str::FromStr};
 
@@ -20,7 +20,7 @@ pub enum Moment {
     Ago(u64),
 }
 
-/// A text that is no moment.
+/// A text that is not a moment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is neither an offset (1234) nor a time (2026-03-01T14:00:00Z, 2026-03-01 14:00[:30] in UTC, or -10m for ten minutes ago)"
@@ -47,7 +47,7 @@ impl FromStr for Moment {
     }
 }
 
-/// How long `90s`, `10m`, `3h`, `2d` or `1w` is, in milliseconds.
+/// The length of `90s`, `10m`, `3h`, `2d` or `1w` in milliseconds.
 pub(crate) fn duration_ms(text: &str) -> Option<u64> {
     let unit = text.chars().last()?;
     let count: u64 = text.strip_suffix(unit)?.parse().ok()?;
@@ -62,7 +62,7 @@ pub(crate) fn duration_ms(text: &str) -> Option<u64> {
     count.checked_mul(unit_ms)
 }
 
-/// `YYYY-MM-DD[ HH:MM[:SS]]`, taken as UTC, as RFC 3339.
+/// `YYYY-MM-DD[ HH:MM[:SS]]`, in UTC, as RFC 3339.
 fn in_full(text: &str) -> String {
     let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00"));
     let seconds = if time.matches(':').count() == 1 { ":00" } else { "" };
@@ -70,7 +70,7 @@ fn in_full(text: &str) -> String {
 }
 
 impl Moment {
-    /// The moment with "ago" reckoned from `now_ms`.
+    /// The moment with times before now resolved relative to `now_ms`.
     #[must_use]
     pub const fn from_now(self, now_ms: u64) -> Self {
         match self {
@@ -80,8 +80,8 @@ impl Moment {
     }
 }
 
-/// The last record up to `end` that was written at or before `until_ms`, as `time_of` tells the
-/// time of each; [`Offset::ZERO`] if there is none. Times do not decrease along a log.
+/// The last record up to `end` written at or before `until_ms`; [`Offset::ZERO`] if there is none.
+/// `time_of` returns the time of a record. Times never decrease along a log.
 ///
 /// # Errors
 /// Those of `time_of`.
@@ -102,7 +102,7 @@ pub fn last_until<E>(
     Ok(Offset::new(low))
 }
 
-/// A time in milliseconds since the Unix epoch, written in UTC.
+/// A time in milliseconds since the Unix epoch, displayed in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time(pub u64);
 

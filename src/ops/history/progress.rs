@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::record::Offset;
 
-/// What is over sooner needs no bar.
+/// Shorter work needs no progress bar.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How far a walk through a log has come. The bar goes away with it.
+/// The progress of a walk through a log. The bar disappears when this is dropped.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -21,7 +21,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The beginning of a walk to `end`.
+    /// Starts a walk to `end`.
     #[must_use]
     pub fn begin(end: Offset) -> Self {
         let bar = ProgressBar::with_draw_target(Some(end.get()), ProgressDrawTarget::hidden());
@@ -32,9 +32,9 @@ impl Progress {
         Self { bar, begun: Instant::now(), shown: !io::stderr().is_terminal() }
     }
 
-    /// The walk has come to `offset`.
+    /// The walk has reached `offset`.
     pub fn at(&mut self, offset: Offset) {
-        // Looking at the clock costs more than most records do.
+        // Reading the clock costs more than most records do.
         if offset.get().is_multiple_of(256) {
             if !self.shown && self.begun.elapsed() > PATIENCE {
                 self.bar.set_draw_target(ProgressDrawTarget::stderr());

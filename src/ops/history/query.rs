@@ -662,7 +662,7 @@ pub struct Stats {
 pub struct KindRow {
     /// The kind.
     pub kind: String,
-    /// How many.
+    /// The number of records.
     pub records: u64,
     /// Bytes of their payloads.
     pub bytes: u64,
@@ -729,7 +729,7 @@ pub struct ErasureView {
     pub who: Option<String>,
     /// What they did, in words, if it is no redaction.
     pub how: Option<String>,
-    /// When.
+    /// When it was redacted.
     pub redacted: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Answers for people: lines, tables and blocks of text. Everything that others wrote is cleaned
-//! before it gets here on a terminal, see [`clean`].
+//! Answers for people: lines, tables and blocks of text. Foreign text is cleaned before it reaches
+//! a terminal, see [`clean`].
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ const WHO_IN_ROOM: usize = 22;
 const ROOM: usize = 12;
 const BAR: usize = 24;
 
-/// A colour for each family of kinds, so that a screen of records can be read at a glance.
+/// A colour for each family of kinds, so that a screen of records can be scanned quickly.
 fn kind_style(kind: &str) -> Style {
     match kind.split('.').next().unwrap_or_default() {
         "user" | "profile" | "account_data" | "filter" => GREEN,
@@ -41,7 +41,7 @@ fn kind_style(kind: &str) -> Style {
     }
 }
 
-/// Messages stand out from what rooms, accounts and the server do.
+/// Messages stand out from other records.
 fn text_style(record: &RecordView) -> Style {
     let member = |name: &str| record.payload.as_ref()?.pointer(&format!("/pdu/{name}"));
     match (&*record.kind, member("state_key").is_some(), member("type").and_then(Value::as_str)) {
@@ -64,7 +64,7 @@ fn event_style(event: &EventRow) -> Style {
     }
 }
 
-/// Day and time of day of a time as the rows have it.
+/// Date and time of a time in the rows.
 fn split(time: &str) -> (&str, &str) {
     let (day, clock) = time.split_once('T').unwrap_or((time, ""));
     (day, clock.trim_end_matches('Z'))
@@ -75,7 +75,7 @@ fn to_second(time: Option<&String>) -> String {
     format!("{day} {}", clock.get(..8).unwrap_or_default())
 }
 
-/// A line between days, whenever the day changes.
+/// A separator whenever the date changes.
 fn day_line(day: &str, last: &mut String, look: &Look) -> String {
     if day == last {
         return String::new();
@@ -91,7 +91,7 @@ fn count(number: u64, what: &str) -> String {
     format!("{} {one}{}{rest}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// What an id is known by: its part before the server's name.
+/// The short form of an id: its part before the server's name.
 fn short(id: &str) -> &str {
     id.split_once(':').map_or(id, |(local, _)| local)
 }
@@ -116,7 +116,7 @@ pub(super) fn record_in_line(record: &RecordView, look: &Look, last_day: &mut St
     line
 }
 
-/// One record with all there is to know of it.
+/// All details of one record.
 pub(super) fn record_in_full(record: &RecordView, look: &Look) -> String {
     let mut out = heading(look, &format!("record {}", record.offset), None);
     let flags = [
@@ -212,13 +212,13 @@ fn json(value: &Value, look: &Look, depth: usize, out: &mut String) {
     }
 }
 
-/// What an answer is about.
+/// The subject of an answer.
 pub(super) fn heading(look: &Look, what: &str, at: Option<Offset>) -> String {
     let at = at.map_or_else(String::new, |at| look.paint(DIM, &format!("  as of record {at}")));
     format!("{}{at}\n", look.paint(BOLD, &clean(what)))
 }
 
-/// What made a value what it is.
+/// The records that made a value what it is.
 pub(super) fn why(steps: &[Step], look: &Look) -> String {
     if steps.is_empty() {
         return look.paint(DIM, "No record has ever set this.") + "\n";
@@ -347,7 +347,7 @@ pub(super) fn state(events: &[EventRow], look: &Look) -> String {
     table.render(look)
 }
 
-/// How a moment was come to.
+/// How a moment was reached.
 pub(super) fn way(look: &Look, way: &str) -> String {
     look.paint(DIM, way) + "\n"
 }
@@ -410,7 +410,7 @@ pub(super) fn diff(diff: &Diff, look: &Look) -> String {
     out
 }
 
-/// A table, or what is said when there is nothing in it.
+/// A table, or a replacement for an empty one.
 fn table<T, const N: usize>(
     rows: &[T],
     look: &Look,
@@ -539,7 +539,7 @@ pub(super) fn registration_tokens(tokens: &[TokenRow], look: &Look) -> String {
     })
 }
 
-/// One account with all there is to say of it.
+/// All details of an account.
 pub(super) fn user(user: &UserView, look: &Look) -> String {
     let mut out = heading(look, &user.user_id, None);
     json(&serde_json::to_value(user).unwrap_or_default(), look, 1, &mut out);
@@ -639,7 +639,7 @@ pub(super) fn stats(stats: &Stats, look: &Look) -> String {
     out
 }
 
-/// What takes how much.
+/// Storage use.
 pub(super) fn usage(usage: &Usage, look: &Look) -> String {
     let total = format!("{} in {}", bytes(usage.log.bytes), count(usage.log.records, "record"),);
     let mut out = heading(look, &total, None);
@@ -713,7 +713,7 @@ pub fn report(report: &Report, look: &Look) -> String {
         let detail = clean(&check.detail);
         let detail_style = if check.outcome == Outcome::Failed { RED } else { PLAIN };
         let _ = write!(out, "  {} {}  ", look.paint(style, mark), pad(check.name, 10));
-        // Wrapped and not cut: what is wrong must be readable to its end.
+        // Wrapped, not cut, so that faults can be read to the end.
         for (index, line) in wrapped(&detail, look.left(16)).iter().enumerate() {
             let indent = if index == 0 { 0 } else { 16 };
             let _ = writeln!(out, "{:indent$}{}", "", look.paint(detail_style, line));
@@ -761,7 +761,7 @@ pub(super) fn audit(audit: &Audit, look: &Look) -> String {
     out
 }
 
-/// `text` in lines of at most `columns`, broken at blanks where there are any.
+/// `text` in lines of at most `columns`, broken at blanks.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

@@ -1,5 +1,5 @@
-//! What there was at a moment of users, devices, memberships, aliases, pushers, files and tokens.
-//! Only the projections are asked, and the records that they name.
+//! Users, devices, memberships, aliases, pushers, files and tokens as of a moment, from the
+//! projections and the records that they refer to.
 
 use std::collections::BTreeMap;
 
@@ -13,39 +13,39 @@ use crate::{
     state::{Account, Room},
 };
 
-/// Somebody's part in a room.
+/// A user's membership of a room.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberRow {
-    /// Who.
+    /// The user.
     pub user_id: String,
     /// `join`, `invite`, `knock`, `leave` or `ban`.
     pub membership: String,
-    /// What they are called in the room.
+    /// The display name in the room.
     pub display_name: Option<String>,
-    /// Who made it so.
+    /// Who set it.
     pub sender: String,
-    /// The record that did.
+    /// The record that set it.
     pub offset: Offset,
-    /// When that was.
+    /// When it was set.
     pub since: String,
 }
 
 /// A device.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceRow {
-    /// Whose.
+    /// The user.
     pub user_id: String,
-    /// Which.
+    /// The device.
     pub device_id: String,
     /// Its name.
     pub display_name: Option<String>,
-    /// The record with which it logged in.
+    /// The record of its login.
     pub session: Offset,
-    /// When that was.
+    /// When it logged in.
     pub since: String,
-    /// When it was last in use, as far as that is known.
+    /// When it was last used, as far as is known.
     pub seen: Option<String>,
-    /// Whether nobody is logged in on it: its keys wait for their owner.
+    /// Whether nobody is logged in on it: it holds keys until its owner returns.
     pub dehydrated: bool,
 }
 
@@ -54,28 +54,28 @@ pub struct DeviceRow {
 pub struct AliasRow {
     /// The alias.
     pub alias: String,
-    /// Where it leads.
+    /// Its target.
     pub room_id: String,
-    /// Who made it.
+    /// Its creator.
     pub creator: String,
 }
 
 /// A pusher.
 #[derive(Clone, Debug, Serialize)]
 pub struct PusherRow {
-    /// Whose.
+    /// The user.
     pub user_id: String,
     /// The app's id.
     pub app_id: String,
     /// `http` or `email`.
     pub kind: &'static str,
-    /// What the app is called.
+    /// The name of the app, for people.
     pub app: String,
-    /// What the device is called.
+    /// The name of the device, for people.
     pub device: String,
     /// The device that set it.
     pub device_id: Option<String>,
-    /// The record with which it was first set.
+    /// The record that first set it.
     pub offset: Offset,
     /// When it was last set.
     pub set: String,
@@ -86,37 +86,37 @@ pub struct PusherRow {
 pub struct MediaRow {
     /// Its address.
     pub uri: String,
-    /// Who uploaded it; none for what the server fetched by itself.
+    /// The uploader; none for what the server fetched by itself.
     pub user_id: Option<String>,
     /// Its length in bytes.
     pub size: u64,
     /// blake3 of it, in hex.
     pub hash: String,
-    /// The record that says so.
+    /// The record of the upload.
     pub offset: Offset,
-    /// When that was.
+    /// When it was uploaded.
     pub uploaded: String,
 }
 
-/// A registration token, of which only a hash is known.
+/// A registration token, of which only a hash is stored.
 #[derive(Clone, Debug, Serialize)]
 pub struct TokenRow {
     /// The first digits of its hash.
     pub id: String,
-    /// What it is called.
+    /// Its label.
     pub label: Option<String>,
-    /// How many accounts can be made with it in all; none: any number.
+    /// How many accounts can be created with it in all; none for any number.
     pub uses_allowed: Option<u64>,
-    /// How many were made.
+    /// How many were created.
     pub uses: u64,
     /// When it expires.
     pub expires: Option<String>,
 }
 
-/// All that there is to say of one account.
+/// All details of an account.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserView {
-    /// Who.
+    /// The user.
     pub user_id: String,
     /// `user` or `guest`.
     pub kind: Value,
@@ -126,17 +126,17 @@ pub struct UserView {
     pub locked: bool,
     /// The account is suspended.
     pub suspended: bool,
-    /// The record that closed the account.
+    /// The record that deactivated the account.
     pub deactivated: Option<Offset>,
     /// The record of the registration.
     pub registered: Offset,
-    /// The record that set the password; none without one.
+    /// The record that set the password, if there is one.
     pub password: Option<Offset>,
     /// The profile.
     pub profile: BTreeMap<String, Value>,
     /// The devices.
     pub devices: Vec<DeviceRow>,
-    /// What the user is in which room.
+    /// The user's memberships.
     pub rooms: BTreeMap<String, &'static str>,
     /// E-mail addresses and phone numbers.
     pub addresses: Vec<String>,
@@ -147,7 +147,7 @@ pub struct UserView {
 }
 
 impl History<'_> {
-    /// Whom `room` had a word about, by user id.
+    /// The present and former members of `room`, by user id.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -176,7 +176,7 @@ impl History<'_> {
         Ok(rows)
     }
 
-    /// The devices of `user_id`; of all users, if none is named.
+    /// The devices of `user_id`, or of all users.
     #[must_use]
     pub fn devices(&self, user_id: Option<&UserId>) -> Vec<DeviceRow> {
         let all = match user_id {
@@ -205,7 +205,7 @@ impl History<'_> {
         account.active_devices().chain(account.dehydrated_device()).map(row).collect()
     }
 
-    /// The aliases of `room`; of all rooms, if none is named.
+    /// The aliases of `room`, or of all rooms.
     #[must_use]
     pub fn aliases(&self, room: Option<&Room>) -> Vec<AliasRow> {
         let all = self.state().aliases.all(self.end()).into_iter();
@@ -218,7 +218,7 @@ impl History<'_> {
             .collect()
     }
 
-    /// The pushers of `user_id`; of all users, if none is named.
+    /// The pushers of `user_id`, or of all users.
     #[must_use]
     pub fn pushers(&self, user_id: Option<&UserId>) -> Vec<PusherRow> {
         let pushers = &self.state().pushers;
@@ -239,7 +239,7 @@ impl History<'_> {
         all.into_iter().map(row).collect()
     }
 
-    /// The files that `user_id` uploaded; all, if none is named.
+    /// The uploads of `user_id`, or of all users.
     #[must_use]
     pub fn media(&self, user_id: Option<&UserId>) -> Vec<MediaRow> {
         let server = self.state().server().map(|server| server.server_name.clone());
@@ -271,10 +271,10 @@ impl History<'_> {
         .collect()
     }
 
-    /// All there is to say of the account of `user_id`.
+    /// All details of the account of `user_id`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such account.
     pub fn user(&self, user_id: &UserId) -> Result<UserView, HistoryError> {
         let account = self.state().accounts.get(user_id);
         let account = account.ok_or_else(|| HistoryError::NoUser(user_id.to_string()))?;

@@ -1,4 +1,4 @@
-//! One question about a log, answered on an output.
+//! Answers one question about a log.
 
 use std::{fmt, io::Write};
 
@@ -17,28 +17,28 @@ use super::{
 };
 use crate::{ops::source::Source, record::Offset};
 
-/// What can be asked of a log.
+/// A question about a log.
 #[derive(Clone, Debug)]
 pub enum Question {
-    /// The records as they come.
+    /// The records as they arrive.
     Tail {
-        /// Begin with this many of those that are there; all, if not given.
+        /// How many existing records to start with; none for all.
         last: Option<usize>,
-        /// Go on with each new one.
+        /// Whether to go on with new ones.
         follow: bool,
     },
     /// One record.
     Show(Offset),
-    /// What there was.
+    /// The log as of a moment.
     AsOf {
-        /// Of what.
+        /// The subject.
         what: What,
-        /// As of this moment; as of now, if not given.
+        /// The moment; none for now.
         at: Option<Moment>,
     },
-    /// What happened between two moments, summed up.
+    /// A summary of what happened between two moments.
     Diff {
-        /// To what.
+        /// The scope.
         of: Scope,
         /// The one moment.
         from: Moment,
@@ -47,83 +47,83 @@ pub enum Question {
     },
     /// Why a value is what it is.
     Why {
-        /// Which value.
+        /// The value.
         subject: Subject,
-        /// As of this moment; as of now, if not given.
+        /// The moment; none for now.
         at: Option<Moment>,
     },
-    /// What takes how much.
+    /// Storage use.
     Usage,
     /// Whether the log is intact.
     Verify,
-    /// Whether a user was told by sync what the log says they were to be told.
+    /// Whether syncs told a user what the log says they should have.
     AuditSync(Box<AuditOptions>),
 }
 
-/// What can be asked as of any moment.
+/// The subjects of questions about a moment.
 #[derive(Clone, Debug)]
 pub enum What {
     /// All rooms.
     Rooms,
     /// A room's events.
     Room {
-        /// Id, alias, name, or a beginning of an id or alias.
+        /// Id, alias, name, or a prefix of an id or alias.
         room: String,
-        /// Only this many at the end.
+        /// Only so many at the end.
         last: Option<usize>,
     },
     /// A room's state.
     State {
-        /// As above.
+        /// The room.
         room: String,
     },
-    /// Who is and was in a room.
+    /// The present and former members of a room.
     Members {
-        /// As above.
+        /// The room.
         room: String,
     },
     /// All users.
     Users,
-    /// An account and what is the user's.
+    /// An account with the user's data.
     User {
-        /// User id, or the part of it before the colon.
+        /// The user id, or its part before the colon.
         user: String,
     },
-    /// The devices of a user, or of all.
+    /// The devices of a user, or all.
     Devices {
-        /// As above.
+        /// The user.
         user: Option<String>,
     },
-    /// The aliases of a room, or of all.
+    /// The aliases of a room, or all.
     Aliases {
-        /// As above.
+        /// The room.
         room: Option<String>,
     },
-    /// The pushers of a user, or of all.
+    /// The pushers of a user, or all.
     Pushers {
-        /// As above.
+        /// The user.
         user: Option<String>,
     },
-    /// The files that a user uploaded, or anybody did.
+    /// The uploads of a user, or all.
     Media {
-        /// As above.
+        /// The user.
         user: Option<String>,
     },
     /// The registration tokens.
     RegistrationTokens,
-    /// What users have reported.
+    /// The users' reports.
     Reports,
-    /// What the log holds.
+    /// The size of the log.
     Stats,
 }
 
-/// Where an answer goes, and how it is to look.
+/// Where an answer is written, and in which form.
 ///
-/// For programs, an answer is JSON: one object on a line for each item of a list (`tail`, `why`,
-/// and of [`What`] all but `User` and `Stats`), and one object on one line as the whole answer of
-/// all else. Their members are those of [`RecordView`], [`Step`](super::step::Step),
-/// [`Diff`](super::diff::Diff), [`Usage`](super::du::Usage), [`Report`](check::Report),
-/// [`Audit`](super::audit::Audit), of the rows in [`query`] and those in [`rows`](super::rows).
+/// For programs, an answer is JSON: a list (`tail`, `why`, and [`What`] except `User` and `Stats`)
+/// is one object on each line, everything else one object on one line. The members are those of
+/// [`RecordView`], [`Step`](super::step::Step), [`Diff`](super::diff::Diff),
+/// [`Usage`](super::du::Usage), [`Report`](check::Report), [`Audit`](super::audit::Audit), of the
+/// rows in [`query`] and those in [`rows`](super::rows).
 pub struct Output<'a> {
     writer: &'a mut dyn Write,
     look: Option<Look>,
@@ -146,7 +146,7 @@ impl<'a> Output<'a> {
         Self { writer, look: None }
     }
 
-    /// Writes one object, or what people get instead.
+    /// Writes one object, or the text for people.
     fn put<T: Serialize>(
         &mut self,
         item: &T,
@@ -162,7 +162,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes a list: an object on each line, or what people get instead.
+    /// Writes a list: an object on each line, or the text for people.
     fn put_all<T: Serialize>(
         &mut self,
         items: &[T],
@@ -183,7 +183,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Answers `question` from `source`. Gives whether what was looked at is intact, which only
+/// Answers `question` from `source`. Returns whether what was examined is intact, which only
 /// [`Question::Verify`] and [`Question::AuditSync`] can deny.
 ///
 /// # Errors

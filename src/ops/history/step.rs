@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::record::Offset;
 
-/// A record that concerned the value.
+/// A record about the value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
     /// Its offset.
@@ -14,9 +14,9 @@ pub struct Step {
     pub time: String,
     /// Its kind.
     pub kind: String,
-    /// Who did what it says.
+    /// Who did it.
     pub who: String,
-    /// What it says, in words.
+    /// What happened, as text.
     pub text: String,
     /// The user who made the request, if any.
     pub user: String,
@@ -24,8 +24,8 @@ pub struct Step {
     pub device: String,
     /// The request's id, if any.
     pub request: String,
-    /// The value before; none if there was none, or if it was erased since.
+    /// The value before; none if there was none, or if it was erased.
     pub before: Option<Value>,
-    /// The value from then on. Secrets are masked.
+    /// The value afterwards. Secrets are masked.
     pub after: Option<Value>,
 }

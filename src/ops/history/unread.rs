@@ -1,5 +1,5 @@
-//! Why a user's count of unread notifications in a room is what it is: how far they have read, and
-//! each event that counts, with the push rule that says so.
+//! Why a user's count of unread notifications in a room is what it is: the read position, and each
+//! event that counts, with the push rule that notifies.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,7 +18,7 @@ use crate::{
     state::Room,
 };
 
-/// About how many bytes of events are kept parsed.
+/// About how many bytes of parsed events are kept.
 const EVENT_CACHE_BYTES: u64 = 16 << 20;
 
 /// Each event that counts, the oldest first, with the count before and after it.

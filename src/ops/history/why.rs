@@ -1,4 +1,4 @@
-//! Why a value is what it is: the records that made it so, one after the other.
+//! Why a value is what it is: the records that changed it, in order.
 
 use std::{fmt, str::FromStr};
 
@@ -16,12 +16,12 @@ use crate::{
     record::{Offset, Record, mask},
 };
 
-/// What is asked about.
+/// The value in question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A room's state of one type and state key.
     State {
-        /// Id, alias, name, or the beginning of an id or alias.
+        /// Id, alias, name, or a prefix of an id or alias.
         room: String,
         /// The type of its events.
         event_type: String,
@@ -30,63 +30,63 @@ pub enum Subject {
     },
     /// A user's power level in a room.
     Power {
-        /// As above.
+        /// The room.
         room: String,
-        /// The user id, or what is before its colon.
+        /// The user id, or its part before the colon.
         user: String,
     },
     /// Whether a room is in the directory.
     Directory {
-        /// As above.
+        /// The room.
         room: String,
     },
-    /// How far a user has read a room.
+    /// A user's read position in a room.
     Read {
-        /// As above.
+        /// The room.
         room: String,
-        /// As above.
+        /// The user.
         user: String,
     },
-    /// How many notifications of a room a user has not read.
+    /// The number of unread notifications of a user in a room.
     Unread {
-        /// As above.
+        /// The room.
         room: String,
-        /// As above.
+        /// The user.
         user: String,
     },
-    /// Where an alias leads.
+    /// The target of an alias.
     Alias(String),
-    /// Something of an account.
+    /// A property of an account.
     User {
-        /// The user id, or what is before its colon.
+        /// The user id, or its part before the colon.
         user: String,
-        /// What.
+        /// The property.
         fact: Fact,
     },
 }
 
-/// Something of an account.
+/// A property of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// That there is one, and what it may do.
+    /// Its existence and status.
     Account,
     /// The password.
     Password,
-    /// The device of this id.
+    /// The device with this id.
     Device(String),
-    /// The profile field of this name.
+    /// The profile field with this name.
     Profile(String),
-    /// The global account data of this type.
+    /// The global account data with this type.
     Data(String),
     /// The pushers of this app.
     Pusher(String),
     /// This e-mail address or phone number.
     Address(String),
-    /// The keys of this device; none: those for cross-signing.
+    /// The keys of this device; none for the cross-signing keys.
     Keys(Option<String>),
 }
 
-/// What can be asked about, in the words of the command line.
+/// The possible subjects, as typed on the command line.
 pub const FORMS: &str = "\
 room ROOM TYPE [STATE_KEY]     a room's state (`name` is short for `m.room.name`)
 room ROOM member USER          a membership
@@ -103,7 +103,7 @@ user USER pusher APP           where notifications go
 user USER address ADDRESS      an e-mail address or a phone number
 user USER keys [DEVICE]        the keys of a device, or those for cross-signing";
 
-/// Words that are no question.
+/// Words that name no subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotASubject;
 
@@ -116,10 +116,10 @@ impl fmt::Display for NotASubject {
 impl std::error::Error for NotASubject {}
 
 impl Subject {
-    /// What these words name: see [`FORMS`].
+    /// The subject that these words name: see [`FORMS`].
     ///
     /// # Errors
-    /// When they name nothing.
+    /// When they name none.
     pub fn of_words(words: &[impl AsRef<str>]) -> Result<Self, NotASubject> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let own = |word: &str| word.to_owned();
@@ -173,8 +173,7 @@ impl FromStr for Subject {
     }
 }
 
-/// The records that made the value that `subject` names what it is as of `at` (now, if not given),
-/// the oldest first.
+/// The records that made the value of `subject` what it is as of `at` (or now), the oldest first.
 ///
 /// # Errors
 /// When the source cannot be read, or there is no such room or user.
@@ -186,7 +185,7 @@ pub fn why(
     let history = History::open(source, at)?;
     let end = history.end();
     if let Subject::Unread { room, user } = subject {
-        // First how far they have read: what came after that may count.
+        // First the read position: events after it may count.
         let read = Subject::Read { room: room.clone(), user: user.clone() };
         let mut steps = why(source, &read, Some(Moment::At(end)))?;
         steps.drain(..steps.len().saturating_sub(1));
@@ -204,22 +203,22 @@ pub fn why(
     Ok(chain.steps)
 }
 
-/// What a record does to a value.
+/// The effect of a record on a value.
 enum Change {
     Becomes(Value),
     Ends,
-    /// It is about the value, which stays.
+    /// It is about the value, but does not change it.
     Stays,
 }
 
-/// Whose records are looked at, with every name resolved.
+/// The subject with all names resolved.
 struct Chain<'a> {
     subject: &'a Subject,
-    /// The room, or the alias, that the subject names.
+    /// The room or alias of the subject.
     place: String,
     user: String,
     value: Option<Value>,
-    /// The event that holds the value.
+    /// The event that currently sets the value.
     event_id: Option<String>,
     steps: Vec<Step>,
 }
@@ -248,7 +247,7 @@ impl<'a> Chain<'a> {
         if !self.may_concern(kind) {
             return;
         }
-        // Of what was erased altogether nobody can say any more what it was about.
+        // Nothing is known about the subject of a completely erased payload.
         let Some(payload) = mask::payload(record) else { return };
         let Some(change) = self.change(kind, &payload) else { return };
         let after = match change {
@@ -276,7 +275,7 @@ impl<'a> Chain<'a> {
         });
     }
 
-    /// Whether records of this kind have to be looked into.
+    /// Whether records of this kind are relevant.
     fn may_concern(&self, kind: &str) -> bool {
         let family = kind.split('.').next().unwrap_or_default();
         match self.subject {
@@ -297,7 +296,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// What a record with this payload does to the value; `None` if it is about something else.
+    /// The effect of a record with this payload on the value; `None` if it is about something else.
     fn change(&mut self, kind: &str, payload: &Value) -> Option<Change> {
         match self.subject {
             Subject::State { event_type, .. } => {
@@ -323,7 +322,7 @@ impl<'a> Chain<'a> {
                 let content = &pdu["content"];
                 match pdu["type"].as_str()? {
                     "m.room.create" => {
-                        // Before any event sets levels, the one who made the room has all power.
+                        // Before any event sets levels, the creator has all power.
                         let creator =
                             content["creator"].as_str().or_else(|| pdu["sender"].as_str());
                         let level = if creator == Some(&*self.user) { 100 } else { 0 };
@@ -366,12 +365,12 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// The event of a record, if it is one of the room.
+    /// The event in a record, if it is an event of the room.
     fn event_in_room<'p>(&self, payload: &'p Value) -> Option<&'p Value> {
         (payload["room_id"] == *self.place).then(|| &payload["pdu"])
     }
 
-    /// What a record about the user does to a fact.
+    /// The effect of a record about the user on a property.
     fn change_of(&self, fact: &Fact, kind: &str, payload: &Value) -> Option<Change> {
         let erased = kind == "user.deactivate" && payload["erase"] == true;
         match fact {
@@ -474,7 +473,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// The user that `name` is, or is before the colon of.
+/// The user whose id or localpart is `name`.
 fn user_id(history: &History<'_>, name: &str) -> Result<String, HistoryError> {
     history.user_id(name).map(|user_id| user_id.to_string())
 }

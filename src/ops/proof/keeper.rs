@@ -1,4 +1,4 @@
-//! Makes checkpoints when it is time.
+//! Makes checkpoints on schedule.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,20 +13,20 @@ use crate::{
     state::State,
 };
 
-/// How often it is looked whether one is due.
+/// How often the schedule is checked.
 const TICK: Duration = Duration::from_secs(5);
 
-/// When the server vouches for its log by itself. When it stops, it does so besides.
+/// When the server signs a checkpoint, in addition to the one when it stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// After so many records.
+    /// After this many records.
     pub every_records: Option<u64>,
-    /// After so long, if anything was written.
+    /// After this long, if anything was written.
     pub every: Option<Duration>,
 }
 
 impl Policy {
-    /// The policy of the configuration; `None`: only when asked.
+    /// The policy of the configuration; `None` for checkpoints on request only.
     #[must_use]
     pub fn of(config: &config::Proofs) -> Option<Self> {
         let config::Proofs { every_records, every_minutes } = *config;
@@ -52,7 +52,7 @@ pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: 
         }
         match checkpoint(&engine, Origin::server()).await {
             Ok(_) => failed = false,
-            // A disk that is full, for example, of which there is more to read elsewhere.
+            // The disk may be full; other messages say more.
             Err(error) if !failed => {
                 warn!(%error, "no checkpoint could be signed; retrying later");
                 failed = true;
@@ -73,8 +73,8 @@ pub(crate) async fn keep_last(engine: &Engine, policy: Option<Policy>) {
     }
 }
 
-/// Whether a checkpoint by `policy` is due at `now_ms`. One alone, with nothing after it, is never
-/// followed by another.
+/// Whether a checkpoint by `policy` is due at `now_ms`. A checkpoint that is followed by nothing is
+/// not followed by another.
 fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
     let last = state.tree.checkpoint(Offset::MAX).map_or(Offset::ZERO, |covered| covered.record);
     let new = state.applied().get().saturating_sub(last.get());
@@ -84,7 +84,7 @@ fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
             || policy.every.is_some_and(|every| waited >= every))
 }
 
-/// Has the server vouch for all that it has applied; gives the record.
+/// Signs a checkpoint of everything that is applied; returns its record.
 ///
 /// # Errors
 /// When the log takes no writes.

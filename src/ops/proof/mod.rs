@@ -1,11 +1,11 @@
-//! What can be shown of a log to somebody who has none of it.
+//! Proofs about a log for people who do not have it.
 //!
-//! A *checkpoint* is a record in which the server says, and signs, what its log was: how many
+//! A *checkpoint* is a record with a signed statement of the server about its log: the number of
 //! records, the chain value of the last, the root of the [Merkle tree](crate::record::merkle) over
-//! their headers. [`keep`] has them made. Given one, a few dozen hashes show that a record is in
-//! the log ([`Prover::inclusion`]), or that the log of an earlier checkpoint, of a backup for
-//! example, is the beginning of that of a later one ([`Prover::consistency`]). `log_format.md` has
-//! the bytes, and `examples/verify_proof.rs` checks proofs with none of this code.
+//! their headers. [`keep`] makes them. Given one, a few dozen hashes prove that a record is in the
+//! log ([`Prover::inclusion`]), or that the log of an earlier checkpoint, of a backup for example,
+//! is a prefix of that of a later one ([`Prover::consistency`]). `log_format.md` defines the bytes,
+//! and `examples/verify_proof.rs` verifies proofs with none of this code.
 
 mod keeper;
 mod witness;
@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// A proof, for a program to check. Hashes and headers are in lower-case hexadecimal.
+/// A proof, for a program to verify. Hashes and headers are in lower-case hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "proof", rename_all = "lowercase")]
 pub enum Proof {
@@ -45,31 +45,31 @@ pub enum Proof {
         offset: Offset,
         /// Its header.
         header: String,
-        /// Its payload, if that was asked for and is there: the bytes whose hash the header has.
+        /// Its payload, if it was requested and exists: the bytes whose hash is in the header.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         payload: Option<String>,
-        /// The hashes beside those on the way from the leaf to the root.
+        /// The sibling hashes on the way from the leaf to the root.
         path: Vec<String>,
         /// A checkpoint that covers the record.
         checkpoint: LogCheckpoint,
-        /// The key to check its signature with, in unpadded base64: to be compared with one that is
-        /// known from elsewhere.
+        /// The key of its signature, in unpadded base64: to be compared with a key from an
+        /// independent source.
         public_key: String,
     },
-    /// The log of one checkpoint is the beginning of that of another.
+    /// The log of one checkpoint is a prefix of that of another.
     Consistency {
         /// The earlier one.
         first: LogCheckpoint,
         /// The later one.
         second: LogCheckpoint,
-        /// The hashes that both roots are made of.
+        /// The hashes from which both roots are computed.
         path: Vec<String>,
-        /// As above.
+        /// The public key.
         public_key: String,
     },
 }
 
-/// What is to be shown.
+/// What to prove.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
@@ -77,29 +77,29 @@ pub enum Asked {
     Inclusion {
         /// The record.
         offset: Offset,
-        /// Whether its payload goes with it.
+        /// Whether to include its payload.
         payload: bool,
     },
-    /// That the log of one checkpoint is the beginning of that of another.
+    /// That the log of one checkpoint is a prefix of that of another.
     Consistency {
         /// The earlier one.
         first: First,
-        /// The later one: the newest at or before this record; that of now, if not given.
+        /// The later one: the newest at or before this record, or the newest of all.
         second: Option<Offset>,
     },
 }
 
-/// Which checkpoint a later log is compared with.
+/// The earlier checkpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum First {
     /// The newest at or before this record.
     At(Offset),
-    /// One that is known from elsewhere, such as a backup.
+    /// One from elsewhere, for example from a backup.
     Said(LogCheckpoint),
 }
 
-/// Why something cannot be shown.
+/// Why something cannot be proven.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
     /// The log could not be read.
@@ -110,7 +110,7 @@ pub enum ProofError {
     Record {
         /// The record.
         offset: Offset,
-        /// Why not.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No checkpoint could be made.
@@ -119,15 +119,15 @@ pub enum ProofError {
     /// There is no such record.
     #[error("there is no record {offset}; the log ends at {end}")]
     NoRecord {
-        /// Which.
+        /// The offset.
         offset: Offset,
-        /// The last one.
+        /// The last offset.
         end: Offset,
     },
     /// There is no such checkpoint.
     #[error("there is no checkpoint at or before record {0}")]
     NoCheckpoint(Offset),
-    /// The record holds a secret.
+    /// The record contains a secret.
     #[error("the payload of record {0} holds a secret, which is not shown; prove it without")]
     Secret(Offset),
     /// The checkpoints are in the wrong order.
@@ -135,24 +135,24 @@ pub enum ProofError {
         "the first checkpoint covers {first} records, and the second only {second}: name the earlier one first"
     )]
     Order {
-        /// What the first covers.
+        /// The last record of the first.
         first: Offset,
-        /// What the second covers.
+        /// The last record of the second.
         second: Offset,
     },
-    /// A checkpoint is none of this log.
+    /// A checkpoint is not of this log.
     #[error(
         "the log is not the one of this checkpoint: up to record {upto} it has the root {ours}, the checkpoint says {theirs}"
     )]
     Diverged {
-        /// What the checkpoint covers.
+        /// The last record of the checkpoint.
         upto: Offset,
-        /// The root here.
+        /// The root of this log.
         ours: String,
-        /// The root there.
+        /// The root in the checkpoint.
         theirs: String,
     },
-    /// A checkpoint that was given is not what this server said.
+    /// A given checkpoint was not signed by this server.
     #[error("{0}")]
     Checkpoint(Fault),
     /// The log has no identity yet.
@@ -160,27 +160,27 @@ pub enum ProofError {
     NoServer,
 }
 
-/// Makes proofs from a log and the tree over it.
+/// Computes proofs from a log and its tree.
 #[derive(Debug)]
 pub struct Prover<'a> {
     tree: &'a Tree,
     log: &'a dyn Log,
     server: &'a ServerIdentity,
-    /// The leaves that were read last, from the one with this index.
+    /// The leaves that were read last, starting at this index.
     leaves: (u64, Vec<Hash>),
 }
 
 impl<'a> Prover<'a> {
-    /// A prover for what `log` holds and `tree` is made of.
+    /// A prover for `log` and its tree.
     pub fn new(tree: &'a Tree, log: &'a dyn Log, server: &'a ServerIdentity) -> Self {
         Self { tree, log, server, leaves: (0, Vec::new()) }
     }
 
-    /// Shows that the record at `offset` is in the log, by the newest checkpoint; `None` if that
+    /// Proves that the record at `offset` is in the log, by the newest checkpoint; `None` if that
     /// does not cover it. Blocks.
     ///
     /// # Errors
-    /// When there is no such record, or its payload is asked for and holds a secret.
+    /// When there is no such record, or its payload is requested and contains a secret.
     pub fn inclusion(
         &mut self,
         offset: Offset,
@@ -217,10 +217,10 @@ impl<'a> Prover<'a> {
         }))
     }
 
-    /// Shows that the log of `first` is the beginning of that of the checkpoint `second`. Blocks.
+    /// Proves that the log of `first` is a prefix of that of the checkpoint `second`. Blocks.
     ///
     /// # Errors
-    /// When that is not so, or `first` was not said by this server.
+    /// When that is not true, or this server did not sign `first`.
     pub fn consistency(
         &mut self,
         first: LogCheckpoint,
@@ -245,7 +245,7 @@ impl<'a> Prover<'a> {
         })
     }
 
-    /// Makes the proof that `asked` for. Blocks.
+    /// Computes the requested proof. Blocks.
     ///
     /// # Errors
     /// As for [`Prover::inclusion`] and [`Prover::consistency`].
@@ -267,7 +267,7 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// What the server said in a checkpoint.
+    /// The content of a checkpoint.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -281,10 +281,10 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// The root over the leaves from `from` to before `to`, a subtree of some tree over the log.
+    /// The root over the leaves from `from` to before `to`, a subtree of a tree over the log.
     fn subtree(&mut self, from: u64, to: u64) -> Result<Hash, ProofError> {
         let size = to - from;
-        // A subtree of this size begins with a block.
+        // A subtree of this size starts with a block.
         let kept = (size == BLOCK).then(|| self.tree.block(from / BLOCK)).flatten();
         match (size, kept) {
             (_, Some(root)) => Ok(root),
@@ -316,11 +316,11 @@ impl<'a> Prover<'a> {
     }
 }
 
-/// Makes the proof that `asked` for, and first a checkpoint in the name of `origin`, if the newest
-/// one does not reach far enough.
+/// Computes the requested proof, after making a checkpoint in the name of `origin` if the newest
+/// one does not cover enough.
 ///
 /// # Errors
-/// When there is nothing to show.
+/// When it cannot be proven.
 pub(crate) async fn make(
     engine: &Arc<Engine>,
     origin: Origin,
@@ -336,7 +336,7 @@ pub(crate) async fn make(
     if needed > end {
         return Err(ProofError::NoRecord { offset: needed, end });
     }
-    // Without a second one, the log of now is meant.
+    // Without a second one, the present log is meant.
     let of_now = matches!(asked, Asked::Consistency { second: None, .. });
     let falls_short = |newest: Covered| newest.upto < needed || (of_now && newest.record < end);
     if tree.checkpoint(Offset::MAX).is_none_or(falls_short) {
@@ -352,10 +352,10 @@ pub(crate) async fn make(
     made.await.unwrap_or(Err(ProofError::NoServer))
 }
 
-/// Checks that `server` said this.
+/// Verifies that `server` signed this.
 ///
 /// # Errors
-/// Why it did not.
+/// Why it is not valid.
 pub fn check(said: &LogCheckpoint, server: &ServerIdentity) -> Result<(), Fault> {
     if said.server_name != server.server_name || said.key_id != server.key_id {
         return Err(Fault::Server(format!("{} with {}", said.server_name, said.key_id)));

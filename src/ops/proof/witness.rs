@@ -1,4 +1,4 @@
-//! The check of the checkpoints of a log while it is read from its first record on.
+//! Verifies the checkpoints of a log while it is read from its first record on.
 
 use std::collections::VecDeque;
 
@@ -9,47 +9,47 @@ use crate::record::{
     merkle::{self, Frontier, Hash},
 };
 
-/// A checkpoint that ends further back than this is not checked: it is made of what has just been
-/// applied, and only what was written at the same moment comes between.
+/// A checkpoint that covers less than this is not checked: checkpoints cover what was just applied,
+/// except for what was written at the same moment.
 const FURTHEST: usize = 1 << 18;
 
-/// What is wrong with a checkpoint.
+/// Why a checkpoint is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It is of another server, or of another key of it.
+    /// It names another server, or another key.
     #[error("the checkpoint is of {0}, not of this server")]
     Server(String),
-    /// The signature does not fit.
+    /// The signature is invalid.
     #[error("the checkpoint's signature is not the server's")]
     Signature,
-    /// It covers what comes after it, or what an earlier one covers.
+    /// It covers records after itself, or fewer than an earlier one.
     #[error("the checkpoint covers the log up to record {0}, which cannot be")]
     Upto(Offset),
-    /// The root is another.
+    /// The root differs.
     #[error("up to record {0} the tree has another root than the checkpoint says")]
     Root(Offset),
-    /// The chain value is another.
+    /// The chain value differs.
     #[error("at record {0} the chain has another value than the checkpoint says")]
     Chain(Offset),
 }
 
-/// Holds each checkpoint against the records that it covers.
+/// Compares each checkpoint with the records that it covers.
 #[derive(Debug, Default)]
 pub struct Witness {
     /// The tree as of the last checkpoint, and the chain value there.
     frontier: Frontier,
     chain: Chain,
-    /// The leaves and chain values since.
+    /// The leaves and chain values since then.
     since: VecDeque<(Hash, Chain)>,
     checked: u64,
 }
 
 impl Witness {
-    /// Takes the next record, and if it is a checkpoint, checks it. `server` is what the log says
-    /// of its server.
+    /// Takes the next record, and verifies it if it is a checkpoint. `server` is the identity in
+    /// the log.
     ///
     /// # Errors
-    /// What is wrong with a checkpoint. The next record can be taken all the same.
+    /// What is wrong with a checkpoint. The next record can be taken nevertheless.
     pub fn take(&mut self, record: &Record, server: Option<&ServerIdentity>) -> Result<(), Fault> {
         let header = codec::encode_header(&record.header).unwrap_or_default();
         self.since.push_back((merkle::leaf(&header), record.chain));
@@ -65,13 +65,13 @@ impl Witness {
         }
     }
 
-    /// How many checkpoints were good.
+    /// The number of valid checkpoints.
     #[must_use]
     pub const fn checked(&self) -> u64 {
         self.checked
     }
 
-    /// The last record that a good checkpoint vouches for, if there was any.
+    /// The last record that a valid checkpoint covers, if there is one.
     #[must_use]
     pub fn vouched(&self) -> Option<Offset> {
         (self.checked > 0).then(|| Offset::new(self.frontier.size()))

@@ -1,21 +1,20 @@
-//! What a restore to an earlier moment carries over of the records after that moment.
+//! What a restore to an earlier moment carries over from the records after that moment.
 //!
-//! The rule is in one place, [`Carrier::judge`], a match over every kind of command: whoever adds a
-//! kind decides it there. Three thoughts lie behind it.
+//! [`Carrier::judge`] has the rule, as a match over every kind of command: whoever adds a kind
+//! decides it there. There are three principles.
 //!
-//! - **What others hold cannot be taken back.** A one-time key that was handed out, a token, a
-//!   password, a device that was logged out, an account that was closed: all of that is carried
-//!   over, as the records that say so, in their order. So are the messages to devices, and how far
-//!   each device has them: they are the keys to what is written in rooms. An account or device that
-//!   was made after the moment comes along, or its name could be taken by somebody else.
-//! - **What was erased stays away,** and what was redacted is redacted again.
-//! - **Everything else is forgotten,** which is what the restore is for: rooms and what was said in
-//!   them, names, aliases, settings. Of what came to pass outside (pushes, transactions of
-//!   application services) it is known how far it went, so that nobody is told twice; receipts come
-//!   along where their event is there.
+//! - **What others hold cannot be undone.** A one-time key that was handed out, a token, a
+//!   password, a device that was logged out, a closed account: the records of these are carried
+//!   over, in their order. So are messages to devices, and their acknowledgements, because they
+//!   contain the keys of encrypted rooms. Accounts and devices that were created after the moment
+//!   are carried over, because otherwise somebody else could take their names.
+//! - **What was erased stays erased,** and what was redacted is redacted again.
+//! - **Everything else is dropped,** which is the purpose of a restore: rooms and their messages,
+//!   names, aliases, settings. The positions of pushes and transactions are kept, so that nobody is
+//!   notified twice; receipts are kept if their event exists.
 //!
-//! A transaction id of an event that is forgotten is forgotten with it: a client that tries again
-//! wants the event to be sent. Those of messages to devices come along.
+//! The transaction id of a dropped event is dropped, too: a client that retries wants the event to
+//! be sent. Those of messages to devices are kept.
 
 use std::collections::BTreeMap;
 
@@ -34,59 +33,59 @@ use crate::{
     state::State,
 };
 
-/// What becomes of a record after the moment.
+/// What happens to a record after the moment.
 #[derive(Debug)]
 pub(super) enum Carry {
-    /// Nothing.
+    /// It is dropped.
     Forget,
-    /// It is said again.
+    /// It is carried over.
     Over(Box<Command>),
-    /// It is said again unless a later one says the same anew: only the last by this key counts.
+    /// It is carried over unless a later one replaces it: only the last with this key counts.
     Last(Key, Box<Command>),
-    /// The last ones are said again: of each receipt.
+    /// Only the last of each receipt is carried over.
     Receipts(RoomReceipt),
-    /// An event from before is redacted again.
+    /// An event from before the moment is redacted again.
     Redact(Redaction),
-    /// Payloads from before are gone.
+    /// Payloads from before the moment are erased.
     Erase(LogErase),
 }
 
-/// What supersedes what.
+/// The key by which records replace each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// When a device was in use.
+    /// The last use of a device.
     Seen(OwnedUserId, OwnedDeviceId),
     /// A user's receipt of a type in a thread of a room.
     Receipt(OwnedRoomId, OwnedUserId, String, Option<String>),
-    /// How far someone outside was told.
+    /// The position of a delivery.
     Delivery(String),
-    /// How far pushers told.
+    /// The position of pushers.
     Pushed,
     /// The last mail of a pusher.
     Mail(Offset),
 }
 
-/// A redaction that is to be made again.
+/// A redaction to repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redaction {
-    /// The record of it.
+    /// Its record.
     pub(super) record: Offset,
     /// The room.
     pub(super) room_id: OwnedRoomId,
-    /// Who redacted.
+    /// The sender.
     pub(super) sender: OwnedUserId,
-    /// Why.
+    /// The reason.
     pub(super) reason: Option<String>,
-    /// The record of the event.
+    /// The record of the redacted event.
     pub(super) target: Offset,
 }
 
-/// Judges the records after a moment, one after another.
+/// Judges the records after a moment, in order.
 pub(super) struct Carrier<'a> {
-    /// What the log adds up to: until the moment, and with what was carried over since.
+    /// The state: up to the moment, and with what was carried over since.
     state: &'a State,
     cut: Offset,
-    /// Where each record that was carried over is now.
+    /// The new offsets of records that were carried over.
     moved: BTreeMap<Offset, Offset>,
 }
 
@@ -95,12 +94,12 @@ impl<'a> Carrier<'a> {
         Self { state, cut, moved: BTreeMap::new() }
     }
 
-    /// Notes where a record is now.
+    /// Notes the new offset of a record.
     pub(super) fn moved(&mut self, from: Offset, to: Offset) {
         self.moved.insert(from, to);
     }
 
-    /// What becomes of `record`, which carries `command`.
+    /// What happens to `record`, which contains `command`.
     pub(super) fn judge(&self, record: &Record, command: Command) -> Carry {
         use Command as C;
         let over = |command: C| Carry::Over(Box::new(command));
@@ -109,9 +108,9 @@ impl<'a> Carrier<'a> {
         };
         let forget = Carry::Forget;
         match command {
-            // The first record is there; the epoch that begins is higher than any before it.
+            // The first record is kept; the new epoch is higher than any before it.
             C::ServerIdentity(_) | C::ServerRestore(_) => forget,
-            // It vouches for records that are gone.
+            // It covers records that no longer exist.
             C::LogCheckpoint(_) => forget,
             C::BackupMade(_) => over(command),
             C::LogErase(body) => Carry::Erase(self.before(body)),
@@ -134,7 +133,7 @@ impl<'a> Carrier<'a> {
             C::DeviceRemove(ref body) => of(&body.user_id.clone(), command),
             C::DeviceDehydrate(ref body) => of(&body.user_id.clone(), command),
             C::DeviceRename(ref body) => {
-                // The name of one that was there goes back; a new one has no other.
+                // An existing account gets its old name back; a new one has no other.
                 let session = self.session(&body.user_id, &body.device_id);
                 let is_newer = session.is_some_and(|session| session > self.cut);
                 if is_newer { over(command) } else { forget }
@@ -156,7 +155,7 @@ impl<'a> Carrier<'a> {
                 of(&body.user_id.clone(), command)
             }
             C::AccountDataSet(_) => forget,
-            // Clients remember the ids that they were given.
+            // Clients remember their ids.
             C::FilterCreate(ref body) => of(&body.user_id.clone(), command),
 
             C::KeysUpload(ref body) => of(&body.user_id.clone(), command),
@@ -177,8 +176,8 @@ impl<'a> Carrier<'a> {
             }
 
             C::RoomEvent(body) => self.redaction(record, &body).map_or(forget, Carry::Redact),
-            // What was taken out of a room, or the room, or what was kept of a user, stays away. Of
-            // a user it is found again: the closing of the account, which comes along, asks for it.
+            // Deleted events, rooms and data of users stay deleted. The data of a user is found
+            // again, because the deactivation is carried over.
             C::RoomErase(mut body) => {
                 body.events.retain(|event| *event <= self.cut);
                 if body.events.is_empty() { forget } else { over(C::RoomErase(body)) }
@@ -191,11 +190,10 @@ impl<'a> Carrier<'a> {
                 over(C::RoomPurge(body))
             }
             C::RoomPurge(_) | C::UserErase(_) => forget,
-            // What an earlier restore undid was told to those who come back with it all the same.
+            // Clients from before an earlier restore are still told what it undid.
             C::RoomUndo(_) => over(command),
             C::MediaRemove(_) | C::MediaQuarantine(_) | C::MediaProtect(_) => over(command),
-            // A room that was blocked stays so, and all who are in one that was shut down leave
-            // again.
+            // A blocked room stays blocked, and everyone in a room that was shut down leaves again.
             C::RoomBlock(_) | C::AdminReason(_) => over(command),
             C::RoomShutdown(mut body) if self.state.rooms.get(&body.room_id).is_some() => {
                 body.replacement = None;
@@ -211,10 +209,10 @@ impl<'a> Carrier<'a> {
             | C::AliasSet(_)
             | C::AliasRemove(_)
             | C::ReportCreate(_)
-            // What passes, passes.
+            // Ephemeral events are dropped.
             | C::RoomTyping(_)
             | C::PresenceSet(_)
-            // Nothing that is there names the files; those that are not named go in time.
+            // Nothing refers to the files any more; unreferenced files are deleted in time.
             | C::MediaCreate(_)
             | C::MediaUpload(_) => forget,
             C::RoomReceipt(mut body) => {
@@ -226,8 +224,8 @@ impl<'a> Carrier<'a> {
                 Carry::Receipts(body)
             }
 
-            // What was scheduled since is forgotten, and an event that was sent is sent again when
-            // the server starts; one that was called off is not.
+            // Events scheduled since then are dropped, and an event that was sent is sent again
+            // when the server starts, but not a cancelled one.
             C::DelayedSchedule(_) => forget,
             C::DelayedRestart(ref body) if self.is_scheduled(&body.delay_id) => over(command),
             C::DelayedRestart(_) => forget,
@@ -275,7 +273,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// The last record there is now of those up to `offset`.
+    /// The new offset of the last kept record up to `offset`.
     fn reached(&self, offset: Offset) -> Offset {
         if offset <= self.cut {
             return offset;
@@ -283,7 +281,7 @@ impl<'a> Carrier<'a> {
         self.moved.range(..=offset).next_back().map_or(self.cut, |(_, now)| *now)
     }
 
-    /// The transaction, if its session is there.
+    /// The transaction, if its session exists.
     fn transaction(&self, transaction: Transaction) -> Option<Transaction> {
         if transaction.session <= self.cut {
             return Some(transaction);
@@ -301,7 +299,7 @@ impl<'a> Carrier<'a> {
         self.state.delayed.get(delay_id).is_some_and(|event| event.finished.is_none())
     }
 
-    /// What is said of records up to the moment.
+    /// The runs of records that are from before the moment.
     fn before(&self, body: LogErase) -> LogErase {
         let LogErase { mut reduced, superseded, mut taken } = body;
         reduced.retain(|reduced| reduced.offset <= self.cut);
@@ -317,7 +315,7 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// The redaction that an event is, of an event that is there.
+    /// The redaction in an event, if the redacted event exists.
     fn redaction(&self, record: &Record, body: &RoomEvent) -> Option<Redaction> {
         #[derive(Deserialize)]
         struct Pdu<'a> {
@@ -344,8 +342,8 @@ impl<'a> Carrier<'a> {
     }
 }
 
-/// Whether account data is of what devices store for each other, encrypted (client-server API,
-/// "Secrets"): it belongs to the keys, which do not go back.
+/// Whether account data is secret storage of devices (client-server API, "Secrets"): it belongs to
+/// the keys, which are not undone.
 fn is_secret_storage(body: &AccountDataSet) -> bool {
     #[derive(Deserialize)]
     struct Secret<'a> {
@@ -384,7 +382,7 @@ mod tests {
                 let said = carrier.judge(&record, command);
                 match said {
                     Carry::Forget if must_not => {
-                        // What is kept of a user is looked for anew.
+                        // The data of erased users is searched again.
                         let made_anew = ["server.identity", "server.restore", "user.erase"];
                         assert!(made_anew.contains(&kind.as_str()), "{kind} is forgotten");
                     }
@@ -397,7 +395,7 @@ mod tests {
             }
             let _ = state.apply(&record).unwrap();
         }
-        // Of the others these, as the module says, and none else.
+        // Of the others exactly these, as the module says.
         let some: BTreeSet<_> = [
             "account_data.set",
             "admin.reason",

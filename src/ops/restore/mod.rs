@@ -79,7 +79,7 @@ pub struct Request {
     pub from: From,
     /// Up to which moment; none: all there is.
     pub to: Option<Moment>,
-    /// Where to.
+    /// The target directory.
     pub data_dir: PathBuf,
     /// Where the archive of the server in `data_dir` is, if it has one.
     pub archive_dir: Option<PathBuf>,
@@ -216,7 +216,7 @@ pub enum RestoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }

@@ -1,11 +1,10 @@
-//! Putting a new log in its place.
+//! Puts a new log in its place.
 //!
-//! It is made in `DATA_DIR/restoring`. Where there was no log, it is renamed to its name. In place
-//! of another one it takes that one's name in one step, a swap: by way of `log.ready`, which is the
-//! new log before it and the old one after it; the old one is then named for its epoch. [`tidy`]
-//! knows from the epochs which of the two it was. On a file system that cannot swap, three renames
-//! do it, which whoever takes the lock of the directory brings to their end
-//! ([`disk::finish_exchange`]).
+//! It is built in `DATA_DIR/restoring`. Where there was no log, it is then renamed. Otherwise it
+//! replaces the old log in one step, a swap with `log.ready`, which contains the new log before it
+//! and the old one afterwards; the old one is then renamed for its epoch. [`tidy`] distinguishes
+//! the two by their epochs. On a file system that cannot swap, three renames do it, and whoever
+//! takes the lock of the directory completes them ([`disk::finish_exchange`]).
 
 use std::{
     fs, io,
@@ -23,15 +22,15 @@ use crate::{
     snapshot::shutdown_digest::ShutdownDigest,
 };
 
-/// Where the new log is made: a data directory of its own.
+/// Where the new log is built: a data directory of its own.
 pub(super) fn aside(data_dir: &Path) -> PathBuf {
     data_dir.join("restoring")
 }
 
-/// Brings a restore that was interrupted to its end, or takes it back. To be called with the lock.
+/// Completes an interrupted restore, or undoes it. To be called with the lock.
 pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
     remove(&aside(data_dir))?;
-    // What earlier versions left behind.
+    // Leftovers of earlier versions.
     remove(&data_dir.join("log.restoring"))?;
     let (log, ready) = (store::log_dir(data_dir), store::ready_dir(data_dir));
     if !ready.exists() {
@@ -39,7 +38,7 @@ pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
     }
     let epoch = epoch(&ready)?;
     if log.exists() && epoch > self::epoch(&log)? {
-        // It never took its place.
+        // It was never put in place.
         return remove(&ready);
     }
     keep(&ready, &log, epoch.unwrap_or_default())?;
@@ -59,16 +58,15 @@ pub(super) fn must_be_empty(data_dir: &Path) -> Result<(), RestoreError> {
         return Ok(());
     }
     let is_empty = fs::read_dir(&log).map_err(RestoreError::io(&log))?.next().is_none();
-    // What cannot be opened may still be worth something to somebody. A server that was refused
-    // beside an archive has left a log without a record.
+    // A log that cannot be opened may still be of value. A server that was refused beside an
+    // archive leaves a log without records.
     if is_empty || matches!(epoch(&log), Ok(None)) {
         return remove(&log);
     }
     Err(RestoreError::NotEmpty(log))
 }
 
-/// Copies the uploaded files that the new log names from `from`, as far as they are not there
-/// already.
+/// Copies the uploaded files that the new log refers to from `from`, unless they exist.
 pub(super) fn copy_files(
     from: Option<&Path>,
     named: &[FileHash],
@@ -103,8 +101,8 @@ pub(super) fn copy_files(
     Ok(())
 }
 
-/// Puts the new log in its place. `end` is the last record of the log that it takes the place of,
-/// if there is one. To be called with the lock.
+/// Puts the new log in place. `end` is the last record of the log that it replaces, if there is
+/// one. To be called with the lock.
 pub(super) fn take(
     request: &Request,
     end: Option<Offset>,
@@ -122,9 +120,9 @@ pub(super) fn take(
         }
         before = last.map(|last| last.header.epoch);
     }
-    // An import that was cut short is not gone on with: here is a log.
+    // An interrupted import is dropped: here is a log.
     remove(&store::importing_dir(data_dir))?;
-    // What is computed from the log is computed anew.
+    // Everything that is derived from the log is rebuilt.
     remove(&snapshot::directory(data_dir))?;
     remove(&data_dir.join("search"))?;
     ShutdownDigest::remove(data_dir)
@@ -148,8 +146,8 @@ pub(super) fn take(
     remove(&aside)
 }
 
-/// Whether the archive is one of the new log: it ends before what is new, but for a batch that is
-/// not whole there, with a record that is there.
+/// Whether the archive belongs to the new log: it ends before the new records, except for an
+/// incomplete batch, with a record of this log.
 fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
     let source = Source::archive(archive);
     let Ok(end) = source.end() else { return false };
@@ -172,7 +170,7 @@ fn is_prefix(archive: &Path, log: &Path, restored: &Restored) -> bool {
     read.is_ok() && ours.is_some() && chain == ours
 }
 
-/// Gives `path` a name beside `named` that says of which epoch it is.
+/// Renames `path` to a name beside `named` with its epoch.
 fn keep(path: &Path, named: &Path, epoch: Epoch) -> Result<PathBuf, RestoreError> {
     let name = named.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let names = (1..).map(|number: u32| match number {

@@ -1,5 +1,5 @@
-//! Which rooms users were in by the records that a restore undoes: their clients may have been
-//! told, and are to be told that it is not so.
+//! The rooms that users were in by records that a restore undoes: their clients may have been told
+//! of these, and must be told that the users are not in them.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -14,11 +14,12 @@ use crate::{
     state::{Membership, State},
 };
 
-/// How many rooms one record names: with ids as long as they may be, far below what a record may
+/// How many rooms one record names: even with the longest ids, far below the size limit of a
+/// record.
 /// hold.
 const ROOMS: usize = 200;
 
-/// The first record of each user's part in each room.
+/// The first record of each user's membership of each room.
 #[derive(Debug, Default)]
 pub(super) struct UndoneRooms(BTreeMap<(OwnedUserId, OwnedRoomId), (Epoch, Offset)>);
 
@@ -36,7 +37,7 @@ impl UndoneRooms {
         struct Content {
             membership: String,
         }
-        // What has no such form is no event of a member.
+        // Invalid events are not member events.
         let Ok(pdu) = serde_json::from_str::<Pdu>(body.pdu.get()) else { return };
         let comes = matches!(pdu.content.membership.as_str(), "join" | "invite" | "knock");
         if pdu.event_type != "m.room.member" || !comes {
@@ -48,8 +49,8 @@ impl UndoneRooms {
         }
     }
 
-    /// What is to be said of them in the epoch that begins: of those who have an account and are
-    /// not in the room by what `state` is now.
+    /// The records for the new epoch: for users with an account who are not in the room according
+    /// to `state`.
     pub(super) fn records(self, state: &State, begun: Epoch) -> Vec<RoomUndo> {
         let mut rooms: BTreeMap<OwnedUserId, Vec<UndoneRoom>> = BTreeMap::new();
         for ((user_id, room_id), (epoch, offset)) in self.0 {

@@ -1,9 +1,9 @@
-//! A log in the making: records as they were elsewhere, then new ones.
+//! Writes a log: existing records, then new ones.
 //!
 //! [`OfflineWriter`] is the one exception to the rule that only the engine adds records. It writes
-//! into the store of a log that no server has opened: the engine decides on the state of a whole
-//! log, and this log is not whole yet. Its records were decided when they were written first. Once
-//! it is whole, a restore goes on with it through an engine as well.
+//! into the store of a log that no server has opened: the engine decides on the state of a complete
+//! log, and this log is not complete yet. Its records were decided when they were first written.
+//! Once it is complete, a restore continues through an engine as well.
 
 use crate::{
     log::{
@@ -44,7 +44,7 @@ impl From<StoreError> for WriteError {
     }
 }
 
-/// Writes records, if there is something to write to, and applies them.
+/// Writes records, if there is a store, and applies them.
 pub(crate) struct OfflineWriter<'a> {
     store: Option<&'a Store>,
     targets: &'a Targets,
@@ -52,15 +52,15 @@ pub(crate) struct OfflineWriter<'a> {
     tip: Tip,
     frames: Vec<(Offset, Vec<u8>)>,
     bytes: usize,
-    /// How many records were written as they were.
+    /// How many records were copied.
     pub(crate) records: u64,
-    /// How many payloads were left behind of those.
+    /// How many payloads were left out of those.
     pub(crate) erased: u64,
 }
 
 impl<'a> OfflineWriter<'a> {
-    /// Into `store`, or none for a trial. Nothing of what `targets` name is written. `state` is
-    /// empty, and has what the records add up to afterwards.
+    /// Into `store`, or none for a dry run. Payloads in `targets` are left out. `state` must be
+    /// empty, and has all records applied afterwards.
     pub(crate) fn begin(store: Option<&'a Store>, targets: &'a Targets, state: &'a State) -> Self {
         Self {
             store,
@@ -74,7 +74,7 @@ impl<'a> OfflineWriter<'a> {
         }
     }
 
-    /// Adds the next record, which was verified, as it is but for what was erased.
+    /// Adds the next record, which was verified, without what was erased.
     pub(crate) fn put(&mut self, mut record: Record) -> Result<(), WriteError> {
         if let Some(target) = self.targets.get(record.offset()) {
             let left = remainder(&record, &target).map_err(|error| WriteError::new(&error))?;
@@ -90,8 +90,9 @@ impl<'a> OfflineWriter<'a> {
         Ok(())
     }
 
-    /// Adds the record that follows a restore. Positions after the last one may have been given out
-    /// before, for records that are lost now: the new epoch tells those from the positions to come.
+    /// Adds the record that follows a restore. Positions after the last record may have been handed
+    /// out before, for records that no longer exist: the new epoch tells them from future
+    /// positions.
     pub(crate) fn begin_epoch(
         &mut self,
         epoch: Epoch,
@@ -103,7 +104,7 @@ impl<'a> OfflineWriter<'a> {
         self.add(NewRecord::new(Stream::server(), Origin::server(), &command), now_ms)
     }
 
-    /// Adds a new record; gives its place.
+    /// Adds a new record; returns its offset.
     pub(crate) fn add(&mut self, new: NewRecord, now_ms: u64) -> Result<Offset, WriteError> {
         let extended = self.tip.extend(new, 0, now_ms);
         let (record, frame) = extended.map_err(|error| WriteError::new(&error))?;
@@ -121,7 +122,7 @@ impl<'a> OfflineWriter<'a> {
         let Some(store) = self.store else { return Ok(()) };
         self.bytes += frame.len();
         self.frames.push((record.offset(), frame));
-        // Whole batches alone: what is there is a log at any moment.
+        // Only whole batches, so that the store contains a valid log at any moment.
         if self.bytes >= PIECE_BYTES && record.header.batch_remaining == 0 {
             self.bytes = 0;
             store.put(std::mem::take(&mut self.frames))?;
@@ -133,7 +134,7 @@ impl<'a> OfflineWriter<'a> {
     pub(crate) fn finish(self) -> Result<(), WriteError> {
         if let Some(store) = self.store {
             store.put(self.frames)?;
-            // Nothing that was erased until here ever got to this disk.
+            // Nothing that was erased so far was ever written to this store.
             store.note_compacted(self.tip.offset)?;
         }
         Ok(())

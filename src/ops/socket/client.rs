@@ -18,7 +18,7 @@ use crate::{
     record::{CHAIN_START, Offset, Record, codec::Frame},
 };
 
-/// A connection to a running server. Blocks.
+/// A blocking connection to a running server.
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -58,13 +58,13 @@ impl Client {
         }
     }
 
-    /// Has the server do what the JSON of an act says, and gives the JSON of what was done.
+    /// Sends an act as JSON, and returns the JSON of its outcome.
     ///
     /// # Errors
     /// When the server refuses: then it was not done. When the connection fails: then it may have
     /// been.
     pub(crate) fn act(&mut self, act: String) -> Result<Vec<u8>, SocketError> {
-        // Leaving the rooms of a long life takes a while.
+        // Leaving many rooms takes a while.
         let patient = self.stream.get_ref().set_read_timeout(None);
         patient.map_err(|source| SocketError::Io { path: self.path.clone(), source })?;
         self.request(&Request::Act(act))?;
@@ -117,8 +117,7 @@ impl Client {
     fn request(&mut self, request: &Request) -> Result<(), SocketError> {
         let line = format!("{request}\n");
         match self.stream.get_mut().write_all(line.as_bytes()) {
-            // A server that refuses the connection hangs up at once; why is in what it wrote
-            // before.
+            // A server that refuses the connection closes it at once; the reason precedes that.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|source| SocketError::Io { path: self.path.clone(), source }),
         }

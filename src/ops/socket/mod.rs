@@ -1,9 +1,9 @@
-//! The admin socket of a running server: its protocol, and the side of the client. The side of the
-//! server is in `admin`, with what an act may be.
+//! The admin socket of a running server: its protocol, and the client. The server's side and the
+//! acts are in `admin`.
 //!
 //! # Protocol
 //!
-//! A client sends a request, one line of text; the server answers it; then the next may follow.
+//! A client sends a request, one line of text; the server answers it; then the next one may follow.
 //!
 //! | request | answer |
 //! |---|---|
@@ -14,14 +14,14 @@
 //! | `act JSON` | does what the JSON of an act says: `A`, a `u32` length, and the JSON of what was done |
 //!
 //! Records are sent **as an archive segment** (`log_format.md`, "Archive segments"): magic, first
-//! offset, chain value before it, an entry for each record, and a seal, which tells a complete
-//! answer from one that was cut off. So a client verifies chain and hashes itself, and what
-//! `records 1` answers can be stored as it is for an archive. One that follows gets its seal when
-//! the server stops; it ends the answer itself by closing the connection.
+//! offset, the chain value before it, an entry for each record, and a seal, which distinguishes a
+//! complete answer from a truncated one. So a client verifies chain and hashes itself, and the
+//! answer to `records 1` can be stored as an archive. A client that follows gets its seal when the
+//! server stops; it ends the answer by closing the connection.
 //!
-//! Wherever a magic, an entry, a `D` or an `A` may stand, an `E` may stand instead: a `u16` length
-//! and that much text follow, saying why there is no (more) answer, and the connection ends.
-//! Integers are big-endian.
+//! In place of a magic, an entry, a `D` or an `A`, an `E` may appear: a `u16` length and a text of
+//! that length follow, which says why there is no (more) answer, and the connection ends. Integers
+//! are big-endian.
 
 mod client;
 
@@ -43,13 +43,13 @@ pub(crate) const TAG_END: u8 = b'D';
 pub(crate) const TAG_DONE: u8 = b'A';
 pub(crate) const TAG_ERROR: u8 = b'E';
 
-/// No request is longer. An act names a user, a password, a reason; a notice is the longest.
+/// The longest request. An act names a user, a password, a reason; a notice is the longest.
 pub(crate) const REQUEST_BYTES: u64 = 128 * 1024;
 
-/// No answer to an act is longer: a page of users is the largest.
+/// The longest answer to an act: a page of users.
 pub(crate) const DONE_BYTES: usize = 4 * 1024 * 1024;
 
-/// How long a client may take over a request, and over reading what it was sent.
+/// How long a client may take to send a request, and to read its answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The socket of a data directory.
@@ -63,7 +63,7 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
 #[error("{0}")]
 pub(crate) struct BadRequest(String);
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     End,
@@ -121,13 +121,13 @@ pub enum SocketError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The server does not answer the request.
+    /// The server refuses the request.
     #[error("the server answers: {0}")]
     Refused(String),
-    /// What came is not an answer.
+    /// The answer is invalid.
     #[error("the server's answer is not understood: {0}")]
     Protocol(&'static str),
     /// A record is not intact.
@@ -136,9 +136,9 @@ pub enum SocketError {
     /// The bytes of a record cannot be read.
     #[error("record {offset} as the server sent it: {source}")]
     Frame {
-        /// Which record should have come.
+        /// The offset that was expected.
         offset: Offset,
-        /// What is wrong.
+        /// The error of the frame.
         source: CodecError,
     },
 }

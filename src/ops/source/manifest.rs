@@ -1,4 +1,4 @@
-//! What a backup consists of.
+//! The contents of a backup.
 
 use std::{
     collections::BTreeMap,
@@ -25,15 +25,15 @@ pub enum ManifestError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// It is invalid.
     #[error("{}: {reason}", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is invalid.
         reason: String,
     },
     /// There is no key to sign it with.
@@ -51,21 +51,21 @@ impl ManifestError {
     }
 }
 
-/// The form of a manifest and of what is beside it.
+/// The format of a manifest and its lists.
 const FORMAT: u32 = 1;
 
-/// What a backup consists of. In the file it is one JSON object, signed as Matrix signs JSON
+/// The contents of a backup. The file is one JSON object, signed as Matrix signs JSON
 /// (specification, appendix "Signing JSON") with the key of the server, whose public half is in it,
 /// too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// The form: 1.
+    /// The format: 1.
     pub format: u32,
-    /// The version of logcabin that made it.
+    /// The version of logcabin that wrote it.
     pub version: String,
-    /// Whose it is.
+    /// The server's name.
     pub server_name: String,
-    /// The public key by which it is signed, in unpadded base64: that of the log's first record.
+    /// The public key of the signature, in unpadded base64: that of the log's first record.
     pub public_key: String,
     /// The epoch of the last record.
     pub epoch: Epoch,
@@ -75,9 +75,9 @@ pub struct Manifest {
     pub chain: FileHash,
     /// When the last record was written, in milliseconds since the Unix epoch.
     pub record_ms: u64,
-    /// When the backup was begun, in milliseconds since the Unix epoch.
+    /// When the backup was started, in milliseconds since the Unix epoch.
     pub made_ms: u64,
-    /// The records, from the first on, in order.
+    /// The segments of records, in order.
     pub segments: Vec<SegmentEntry>,
     /// The uploaded files.
     pub media: MediaEntry,
@@ -102,13 +102,13 @@ pub struct SegmentEntry {
 }
 
 impl SegmentEntry {
-    /// How many records it holds.
+    /// The number of its records.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.last.get() - self.first.prev().get()
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self, dir: &Path) -> PathBuf {
         dir.join("segments").join(&self.file)
@@ -118,16 +118,16 @@ impl SegmentEntry {
 /// The uploaded files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaEntry {
-    /// The list of them: its file in `lists/`, which is its blake3 in hex.
+    /// Their list: a file in `lists/`, named by its blake3 in hex.
     pub list: FileHash,
-    /// How many there are.
+    /// Their number.
     pub files: u64,
-    /// How long they are together.
+    /// Their total length.
     pub bytes: u64,
 }
 
 impl MediaEntry {
-    /// Writes the list of these files, each with its length, if it is not there.
+    /// Writes the list of these files, each with its length, unless it exists.
     pub(crate) fn write(
         dir: &Path,
         files: &BTreeMap<FileHash, u64>,
@@ -151,7 +151,7 @@ impl MediaEntry {
     /// The files, each with its length.
     ///
     /// # Errors
-    /// When the list cannot be read or is not the one that is named.
+    /// When the list cannot be read or does not have the hash in the manifest.
     pub fn read(&self, dir: &Path) -> Result<BTreeMap<FileHash, u64>, ManifestError> {
         let path = Self::path(dir, &self.list);
         let text = fs::read_to_string(&path).map_err(ManifestError::io(&path))?;
@@ -172,7 +172,7 @@ impl MediaEntry {
 }
 
 impl Manifest {
-    /// The manifest of these parts, signed.
+    /// The signed manifest of these parts.
     pub(crate) fn sign(mut self, identity: &ServerIdentity) -> Result<Self, ManifestError> {
         self.format = FORMAT;
         let object = signed_json::sign(&self, identity).map_err(|_| ManifestError::NoIdentity)?;
@@ -180,13 +180,13 @@ impl Manifest {
         serde_json::from_value(value).map_err(|_| ManifestError::NoIdentity)
     }
 
-    /// Whether the signature is that of the key that the manifest names.
+    /// Whether the signature is valid for the key in the manifest.
     #[must_use]
     pub fn is_signed(&self) -> bool {
         signed_json::is_signed(self, &self.server_name, &self.public_key)
     }
 
-    /// Which backup it is.
+    /// The identity of the backup.
     #[must_use]
     pub const fn moment(&self) -> BackupMoment {
         BackupMoment { epoch: self.epoch, offset: self.offset }
@@ -213,7 +213,7 @@ impl Manifest {
     /// The manifest in this file.
     ///
     /// # Errors
-    /// When it cannot be read, or is not one of a known form.
+    /// When it cannot be read, or has an unknown format.
     pub fn read(path: &Path) -> Result<Self, ManifestError> {
         let text = fs::read(path).map_err(ManifestError::io(path))?;
         let manifest: Self =
@@ -221,7 +221,7 @@ impl Manifest {
         if manifest.format != FORMAT {
             return Err(ManifestError::damaged(path, "it is of a form that a newer version wrote"));
         }
-        // So that every byte of the file counts, also those that say nothing.
+        // So that every byte of the file counts, even insignificant ones.
         if manifest.text().ok() != Some(text) {
             return Err(ManifestError::damaged(
                 path,
@@ -239,12 +239,12 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The file of the manifest of a moment, in `manifests/`.
+    /// The file name of the manifest of a moment, in `manifests/`.
     pub(crate) fn file(moment: &BackupMoment) -> String {
         format!("{:010}-{:020}.json", moment.epoch.0, moment.offset.get())
     }
 
-    /// Where the manifest of a moment is.
+    /// The path of the manifest of a moment.
     pub(crate) fn path(dir: &Path, moment: &BackupMoment) -> PathBuf {
         dir.join("manifests").join(Self::file(moment))
     }
@@ -255,7 +255,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Puts it in its place, durable. Gives blake3 of the file.
+    /// Writes it durably. Returns blake3 of the file.
     pub(crate) fn write(&self, dir: &Path) -> Result<FileHash, ManifestError> {
         let path = Self::path(dir, &self.moment());
         let text = self.text().map_err(|error| ManifestError::io(&path)(error.into()))?;
@@ -264,7 +264,7 @@ impl Manifest {
     }
 }
 
-/// Writes a file aside, and renames it to its place once it is durable.
+/// Writes a file under a temporary name, and renames it once it is durable.
 fn store(incoming: &Path, path: &Path, bytes: &[u8]) -> Result<(), ManifestError> {
     let partial = incoming.join(path.file_name().unwrap_or_default());
     disk::write_aside(&partial, path, bytes).map_err(ManifestError::io(path))
@@ -329,7 +329,7 @@ mod tests {
         ] {
             assert!(!changed.is_signed(), "{changed:?}");
         }
-        // Under the name of another moment it is not taken for that.
+        // Under the name of another moment, it is refused.
         let other = listed[0].with_file_name(Manifest::file(&BackupMoment {
             epoch: Epoch(2),
             offset: Offset::new(10),

@@ -1,4 +1,4 @@
-//! Where records come from: a data directory, an archive, a backup, or a running server.
+//! Sources of records: a data directory, an archive, a backup, or a running server.
 
 use std::{
     fmt,
@@ -25,17 +25,17 @@ pub use manifest::{Manifest, ManifestError, MediaEntry, SegmentEntry};
 /// How many records are read from a store at a time.
 const CHUNK: usize = 256;
 
-/// Records that are wanted and lie closer together than this are read in one go, with what is
-/// between them: a request to a server costs more than a few records.
+/// Records closer together than this are read in one go, with what is between them: a request to a
+/// server costs more than a few records.
 const GAP: u64 = 64;
 
-/// How often an archive is looked at for new records.
+/// How often an archive is checked for new records.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Why records could not be had.
+/// Why a source failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// There is nothing to read from.
+    /// There is nothing to read.
     #[error(
         "{} is neither a data directory nor an archive; name a directory with a log in it, a directory of .lcseg files, or unix:PATH for a server's admin socket",
         .0.display()
@@ -47,7 +47,7 @@ pub enum SourceError {
         .0.display()
     )]
     NoLog(PathBuf),
-    /// A running server has the log and cannot be asked for it.
+    /// A running server has locked the log and does not answer.
     #[error(
         "a running server (or another tool) has the log in {} open, and its admin socket does not answer ({socket}); there is no archive beside it to read instead",
         .data_dir.display()
@@ -55,7 +55,7 @@ pub enum SourceError {
     InUse {
         /// The data directory.
         data_dir: PathBuf,
-        /// What the socket said.
+        /// The error of the socket.
         socket: SocketError,
     },
     /// The log cannot be opened.
@@ -70,12 +70,12 @@ pub enum SourceError {
     /// The backup cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The server cannot be read from.
+    /// The server does not provide the records.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
 
-/// Records in order, until their end or the first error.
+/// Records in order, until the end or the first error.
 pub type Records<'a> = Box<dyn Iterator<Item = Result<Record, SourceError>> + 'a>;
 
 /// A log to read, wherever it is.
@@ -84,16 +84,16 @@ pub struct Source {
     place: String,
     note: Option<String>,
     data_dir: Option<PathBuf>,
-    /// What the log is a copy in, which goes after it.
+    /// A temporary directory with the copy that is read; removed afterwards.
     _shadow: Option<Shadow>,
 }
 
 enum Kind {
     Log(Box<SledLog>),
     Archive(PathBuf),
-    /// The segments of one moment, and the last record in them.
+    /// The segments of a backup, and the last record in them.
     Backup(Vec<(Offset, PathBuf)>, Offset),
-    /// The connection for short questions; each walk through the log gets its own.
+    /// The connection for short requests; each walk through the log gets its own.
     Server(PathBuf, Mutex<Client>),
 }
 
@@ -104,8 +104,8 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// Opens what `place` names: a data directory, an archive's directory, that of backups (of
-    /// which the newest is read), a socket, or `unix:` with the path of a socket.
+    /// Opens what `place` names: a data directory, the directory of an archive, that of backups (of
+    /// which the newest is read), a socket, or `unix:` and the path of a socket.
     ///
     /// A data directory that a running server has locked is read through that server's admin
     /// socket; if that does not answer, from the archive in it, with a [`Source::note`].
@@ -161,19 +161,19 @@ impl Source {
     /// # Errors
     /// When there is none, it is in use, or it cannot be opened.
     pub fn stopped(data_dir: &Path) -> Result<Self, SourceError> {
-        // Opening makes what is missing, which is not for one who only looks.
+        // Opening creates what is missing, which a reader must not.
         if !has_log(data_dir) {
             return Err(SourceError::NoLog(data_dir.to_owned()));
         }
-        // Every record is looked at afterwards; a fault at the end is to be found like any other.
+        // Every record is read afterwards; a fault at the end is found like any other.
         let options = SledOptions { verify_tail: 0, ..SledOptions::new(data_dir) };
         let log = Kind::Log(Box::new(SledLog::open(options)?));
         let source = Self::new(log, format!("data directory {}", data_dir.display()));
         Ok(Self { data_dir: Some(data_dir.to_owned()), ..source })
     }
 
-    /// As [`Source::stopped`], for one who changes nothing, not even what opening a log tidies up:
-    /// a copy is read of what that writes to.
+    /// As [`Source::stopped`], without changing anything, not even what opening a log tidies: the
+    /// parts that this would write to are copied first.
     ///
     /// # Errors
     /// When there is none, it is in use, or it cannot be copied or opened.
@@ -187,11 +187,11 @@ impl Source {
         Ok(Self { data_dir: Some(data_dir.to_owned()), _shadow: Some(shadow), ..source })
     }
 
-    /// The log of `data_dir` itself: of the running server, or of a stopped one. Not its archive,
-    /// which may be behind.
+    /// The log of `data_dir` itself, whether the server is running or stopped; not its archive,
+    /// which may lag.
     ///
     /// # Errors
-    /// When there is none, or it cannot be opened or asked for.
+    /// When there is none, or it cannot be opened or requested.
     pub fn of_log(data_dir: &Path) -> Result<Self, SourceError> {
         match Self::stopped(data_dir) {
             Err(SourceError::Open(OpenError::InUse { .. })) => Self::server(&socket_path(data_dir))
@@ -205,7 +205,7 @@ impl Source {
         }
     }
 
-    /// The log in `data_dir`, whether a server is using it or not, as [`Source::open`] has it.
+    /// The log in `data_dir`, whether a server is using it or not, as in [`Source::open`].
     ///
     /// # Errors
     /// When there is none, or it cannot be opened.
@@ -234,13 +234,13 @@ impl Source {
         Ok(Self { note: Some(note), ..Self::archive(&dir) })
     }
 
-    /// What is being read, in words.
+    /// A description of the source.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// What a reader should know about the source, if anything.
+    /// A warning about the source, if there is one.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
@@ -252,8 +252,7 @@ impl Source {
         self.data_dir.as_deref()
     }
 
-    /// What could not be read at the end of an archive: an entry that was being written when its
-    /// archiver was stopped.
+    /// The unfinished entry at the end of an archive whose archiver was killed while it wrote.
     ///
     /// # Errors
     /// When the archive cannot be read.
@@ -267,7 +266,7 @@ impl Source {
         Ok(records.torn().cloned())
     }
 
-    /// The log itself, when it is a stopped server's.
+    /// The log, if it is a stopped server's.
     #[must_use]
     pub fn log(&self) -> Option<&dyn Log> {
         match &self.kind {
@@ -276,7 +275,7 @@ impl Source {
         }
     }
 
-    /// The offset of the last record there is now.
+    /// The offset of the present last record.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -287,18 +286,18 @@ impl Source {
             Kind::Backup(_, end) => Ok(*end),
             Kind::Archive(dir) => {
                 let mut end = Offset::ZERO;
-                // Walks through no more than it must: the last segment, as one before it is whole.
+                // Reads only the last segment, because the ones before it are complete.
                 let from = segments(dir).last().copied().unwrap_or(Offset::ZERO);
                 for record in archive_records(dir, from)? {
                     end = record?.offset();
                 }
-                // A segment that was begun and holds nothing yet follows a whole one.
+                // A segment without records follows a complete one.
                 Ok(if end == Offset::ZERO { from.prev() } else { end })
             }
         }
     }
 
-    /// The records from `from` to the last there is now, in order.
+    /// The records from `from` to the present last one, in order.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -324,7 +323,7 @@ impl Source {
     }
 
     /// The records from `from` on, in order, each new one as it becomes durable; `None` for a
-    /// source that nobody writes to.
+    /// source to which nobody writes.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -342,11 +341,11 @@ impl Source {
         })
     }
 
-    /// Reads the records at `offsets`, which ascend, and hands each to `found`. One that the source
-    /// does not have is left out.
+    /// Reads the records at `offsets`, in ascending order, and calls `found` with each. Missing
+    /// ones are skipped.
     ///
     /// # Errors
-    /// When the source cannot be read, or whatever `found` fails with.
+    /// When the source cannot be read, and the errors of `found`.
     pub fn fetch<E: From<SourceError>>(
         &self,
         offsets: &[Offset],
@@ -446,7 +445,7 @@ impl Iterator for LogRecords<'_> {
         if self.next > self.end {
             return None;
         }
-        // Damage anywhere in a chunk fails the whole read; one by one, what precedes it is had.
+        // Damage in a chunk fails the whole read; one by one, the records before it can be read.
         let read = self.log.read(self.next, CHUNK).or_else(|_| self.log.read(self.next, 1));
         match read {
             Ok(records) if records.is_empty() => {

@@ -26,39 +26,40 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) method: Method,
-    /// The segments of the path after `/_matrix/app/v1`, not encoded.
+    /// The segments of the path after `/_matrix/app/v1`, unencoded.
     pub(crate) path: &'a [&'a str],
-    /// The query, not encoded.
+    /// The query, unencoded.
     pub(crate) query: &'a [(String, String)],
-    /// JSON, or nothing.
+    /// A JSON body, or none.
     pub(crate) body: Bytes,
-    /// How long all of it may take.
+    /// The limit on the whole exchange.
     pub(crate) timeout: Duration,
 }
 
 impl<'a> Request<'a> {
-    /// A question for which a person waits.
+    /// A query on which a client waits.
     pub(crate) fn get(path: &'a [&'a str]) -> Self {
         let timeout = limits::OUTBOUND_TIMEOUT;
         Self { method: Method::GET, path, query: &[], body: Bytes::new(), timeout }
     }
 }
 
-/// What became of asking a service for something, which it makes if it wants it to exist.
+/// The result of querying a service for a user or alias, which the service creates if it should
+/// exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It has answered: what it wanted to make is there.
+    /// It answered: if it wanted to create something, it has.
     Answered,
     /// There was no answer.
     NoAnswer,
 }
 
-/// What asks the services.
+/// Sends requests to the services.
 #[derive(Debug)]
 pub(crate) struct Questions {
     outbound: Outbound,
     token_in_query: bool,
-    /// For each service, how many may wait for it at a time, and what wakes its delivery.
+    /// The state for each service: a limit on concurrent queries, and what wakes its delivery.
     places: HashMap<String, (Semaphore, Arc<Notify>)>,
 }
 
@@ -69,17 +70,17 @@ impl Questions {
         Self { outbound, token_in_query, places }
     }
 
-    /// Is notified when the service has shown that it is there.
+    /// Notified when the service has shown that it is up.
     pub(crate) fn is_back(&self, service: &Service) -> Arc<Notify> {
         self.places.get(&service.id).map(|(_, back)| Arc::clone(back)).unwrap_or_default()
     }
 
-    /// Asks the service for this user.
+    /// Queries the service for this user.
     pub(crate) async fn user(&self, service: &Service, user_id: &UserId) -> Asked {
         self.ask_for(service, &["users", user_id.as_str()]).await
     }
 
-    /// Asks the service for this alias.
+    /// Queries the service for this alias.
     pub(crate) async fn alias(&self, service: &Service, alias: &RoomAliasId) -> Asked {
         self.ask_for(service, &["rooms", alias.as_str()]).await
     }
@@ -97,9 +98,11 @@ impl Questions {
                 match self.question(service, Request::get(path)).await {
                     Ok(answer) if !answer.status.is_server_error() => return Asked::Answered,
                     Ok(answer) => {
-                        tracing::debug!(service = service.id, status = %answer.status, "asked in vain");
+                        tracing::debug!(service = service.id, status = %answer.status, "the service did not confirm");
                     }
-                    Err(error) => tracing::debug!(service = service.id, %error, "asked in vain"),
+                    Err(error) => {
+                        tracing::debug!(service = service.id, %error, "the service could not be queried")
+                    }
                 }
             }
             Asked::NoAnswer
@@ -107,23 +110,23 @@ impl Questions {
         tokio::time::timeout(limits::OUTBOUND_TIMEOUT, asking).await.unwrap_or(Asked::NoAnswer)
     }
 
-    /// Asks a question for which a person waits. Of those who wait for one service, there are only
-    /// so many: one that does not answer is not waited for by everyone.
+    /// Sends a query on which a client waits. The number of concurrent queries to a service is
+    /// limited, so that one that does not answer does not keep everybody waiting.
     pub(crate) async fn question(
         &self,
         service: &Service,
         request: Request<'_>,
     ) -> Result<Answer, OutboundError> {
         let _place = match self.places.get(&service.id) {
-            // They are never closed.
+            // The semaphores are never closed.
             Some((places, _)) => places.acquire().await.ok(),
             None => None,
         };
         self.ask(service, request).await
     }
 
-    /// Makes a request, by the path of older versions where the service does not know the newer
-    /// one.
+    /// Sends a request, and repeats it with the path of older versions if the service does not know
+    /// the current one.
     ///
     /// # Errors
     /// When there is no answer; in particular when the service has no address.
@@ -175,8 +178,7 @@ impl Questions {
     }
 }
 
-/// Whether an answer says that there is no such path, rather than that what the path names is not
-/// there.
+/// Whether an answer means that the path is unknown, rather than that what it names does not exist.
 fn is_no_path(answer: &Answer) -> bool {
     #[derive(Deserialize)]
     struct Standard {

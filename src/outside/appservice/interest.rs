@@ -1,5 +1,5 @@
-//! What in the log concerns a service (application service API, "Registration"), judged as of each
-//! record: who was in a room when something happened there decides, not who is now.
+//! Which records concern a service (application service API, "Registration"), judged as of each
+//! record: the members at that time decide, not the present ones.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) struct Interest {
     service: Arc<Service>,
     /// How many of the service's users are joined to a room, as of the last record that was read.
-    /// Rooms of which that was not asked yet are missing.
+    /// Rooms that were not looked up yet are missing.
     joined: HashMap<OwnedRoomId, usize>,
 }
 
@@ -34,25 +34,25 @@ pub(crate) struct Interest {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(super) events: Vec<EventRef>,
-    /// What passes, in order.
+    /// Ephemeral events, in order.
     pub(super) passing: Vec<Passing>,
     pub(super) to_device: Vec<ToDevice>,
-    /// Whose devices changed.
+    /// Users whose devices changed.
     pub(super) devices_changed: Vec<OwnedUserId>,
-    /// Who is in no room with the service any more.
+    /// Users who no longer share a room with the service.
     pub(super) devices_left: Vec<OwnedUserId>,
-    /// Devices of which the number of keys changed.
+    /// Devices whose number of keys changed.
     pub(super) key_counts: Vec<(OwnedUserId, OwnedDeviceId)>,
-    /// How many bytes of records it was found in.
+    /// The size of the records in which it was found, in bytes.
     pub(super) bytes: usize,
 }
 
-/// Something that passes.
+/// An ephemeral event.
 #[derive(Debug)]
 pub(crate) enum Passing {
-    /// As it is told.
+    /// An event as it is sent.
     Event(Box<RawValue>),
-    /// Who types in this room changed.
+    /// The typing users of this room changed.
     Typing(OwnedRoomId),
 }
 
@@ -89,7 +89,7 @@ impl Interest {
         Self { service, joined: HashMap::new() }
     }
 
-    /// Forgets what follows from the records read so far.
+    /// Forgets what was learned from earlier records.
     pub(super) fn restart(&mut self) {
         self.joined.clear();
     }
@@ -103,7 +103,7 @@ impl Interest {
     ) -> Result<(), ReadError> {
         let (before, offset) = (found.len(), record.offset());
         let (passes, encrypts) = (self.service.ephemeral, self.service.encryption);
-        // Before the payload is looked at: most records are of no such kind.
+        // Before the payload is parsed: most records are of other kinds.
         let wanted = match &*record.header.kind {
             "room.event" => true,
             "room.receipt" | "room.typing" | "presence.set" => passes,
@@ -115,13 +115,13 @@ impl Interest {
         if !wanted {
             return Ok(());
         }
-        // What was applied could be decoded; it can be decoded again.
+        // What was applied could be decoded, and can be again.
         match record.command().ok().flatten() {
             Some(Command::RoomEvent(body)) => self.event(state, offset, body, found),
             Some(Command::RoomReceipt(body)) if self.wants_room(state, &body.room_id, offset) => {
                 found.passing.extend(self.receipts(&body.room_id, &body.receipts));
             }
-            // One who goes on typing is no news.
+            // A typing user who goes on typing is no news.
             Some(Command::RoomTyping(body))
                 if body.since.is_none() && self.wants_room(state, &body.room_id, offset) =>
             {
@@ -204,7 +204,7 @@ impl Interest {
         found.events.push(Arc::new(event));
     }
 
-    /// Keeps count of the service's users in a room of which that is known.
+    /// Updates the count of the service's users in a room, if it is known.
     fn moved(&mut self, state: &State, room_id: &RoomId, user_id: &UserId, offset: Offset) {
         if !self.joined.contains_key(room_id) || !self.service.owns_user(user_id) {
             return;
@@ -220,7 +220,7 @@ impl Interest {
         }
     }
 
-    /// Whether the service is told what happens in this room.
+    /// Whether the service receives the events of this room.
     fn wants_room(&mut self, state: &State, room_id: &RoomId, at: Offset) -> bool {
         self.service.owns_room(room_id)
             || self.is_there(state, room_id, at)
@@ -245,8 +245,7 @@ impl Interest {
         own > 0
     }
 
-    /// Whether it is one of the service's users, or one who is in a room of which the service is
-    /// told.
+    /// Whether it is one of the service's users, or shares a room with the service.
     fn meets(&mut self, state: &State, user_id: &UserId, at: Offset) -> bool {
         self.service.owns_user(user_id) || {
             let parts = state.memberships.of(user_id, at).into_iter();
@@ -278,9 +277,9 @@ impl Interest {
         }
     }
 
-    /// The `m.receipt` events of receipts that moved together: more than one where a user has both
-    /// an unthreaded receipt and one of a thread for the same event, which one such event cannot
-    /// say.
+    /// The `m.receipt` events for receipts that moved together: more than one if a user has both an
+    /// unthreaded and a threaded receipt for the same event, because one such event cannot express
+    /// that.
     fn receipts(&self, room_id: &RoomId, receipts: &[Receipt]) -> Vec<Passing> {
         type Content = BTreeMap<String, Map<String, Value>>;
         let mut contents: Vec<Content> = Vec::new();

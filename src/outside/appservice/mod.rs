@@ -1,5 +1,5 @@
-//! Application services: bridges and bots that act for many users and are told of what concerns
-//! them (application service API).
+//! Application services: bridges and bots that act for many users and receive the events that
+//! concern them (application service API).
 //!
 //! ```text
 //! registration files ─ registration → Services ─ who may be whom, whose a name is → api
@@ -32,27 +32,27 @@ use crate::{
 /// One application service, as it is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// What it is called.
+    /// Its id.
     pub(crate) id: String,
-    /// Where it is reached; `None` for one that only calls.
+    /// Its address; `None` if it only calls this server.
     pub(crate) url: Option<Url>,
-    /// By what it is known here.
+    /// The token with which it authenticates here.
     as_token: TokenHash,
-    /// By what this server is known there.
+    /// The token with which this server authenticates there.
     hs_token: Secret,
-    /// The user that it is when it does not say.
+    /// The user as whom it acts by default.
     pub(crate) sender: OwnedUserId,
     users: Vec<Namespace>,
     aliases: Vec<Namespace>,
     rooms: Vec<Namespace>,
     rate_limited: bool,
-    /// The networks that it is a bridge to.
+    /// The networks that it bridges.
     pub(crate) protocols: Vec<String>,
-    /// Whether it is told of what passes: receipts, typing, presence.
+    /// Whether it receives ephemeral events: receipts, typing, presence.
     ephemeral: bool,
-    /// Whether it knows what passes by the name of its proposal (MSC2409).
+    /// Whether it expects ephemeral events under the name of their proposal (MSC2409).
     old_names: bool,
-    /// Whether its users encrypt, and get what that takes with what it is told (MSC3202).
+    /// Whether its users use encryption and receive the necessary data in transactions (MSC3202).
     encryption: bool,
 }
 
@@ -64,11 +64,11 @@ impl PartialEq for Service {
 
 impl Eq for Service {}
 
-/// Names that a service has to do with.
+/// A namespace.
 #[derive(Clone, Debug)]
 struct Namespace {
     regex: Regex,
-    /// Whether nobody else may take them.
+    /// Whether it is exclusive.
     exclusive: bool,
 }
 
@@ -81,19 +81,19 @@ fn any_exclusive(namespaces: &[Namespace], name: &str) -> bool {
 }
 
 impl Service {
-    /// Whether it may be this user: a local one in its namespace, or the one it is by itself.
+    /// Whether it may act as this user: a local user in its namespace, or its own.
     pub(crate) fn owns_user(&self, user_id: &UserId) -> bool {
         self.sender == user_id
             || (user_id.server_name() == self.sender.server_name()
                 && any(&self.users, user_id.as_str()))
     }
 
-    /// Whether this alias is in its namespace.
+    /// Whether this alias is in its namespaces.
     pub(crate) fn owns_alias(&self, alias: &RoomAliasId) -> bool {
         any(&self.aliases, alias.as_str())
     }
 
-    /// Whether this room is in its namespace.
+    /// Whether this room is in its namespaces.
     pub(crate) fn owns_room(&self, room_id: &RoomId) -> bool {
         any(&self.rooms, room_id.as_str())
     }
@@ -105,7 +105,7 @@ impl Service {
                 && any_exclusive(&self.users, user_id.as_str()))
     }
 
-    /// Whether its requests as `user_id` are not counted against any rate limit.
+    /// Whether its requests as `user_id` are exempt from rate limits.
     pub(crate) fn is_exempt(&self, user_id: &UserId) -> bool {
         !self.rate_limited || self.sender == user_id
     }
@@ -119,7 +119,7 @@ impl Services {
     /// Reads their registration files.
     ///
     /// # Errors
-    /// When one cannot be read, or two would be mistaken for each other.
+    /// When one cannot be read, or two could be confused.
     pub(crate) fn load(files: &[FilePath], server: &ServerName) -> Result<Self, RegistrationError> {
         let mut services: Vec<Arc<Service>> = Vec::with_capacity(files.len());
         for FilePath(file) in files {
@@ -149,7 +149,7 @@ impl Services {
         self.0.iter()
     }
 
-    /// The service that this is the token of. Takes the same time whichever it is.
+    /// The service with this token. Takes the same time for all.
     pub(crate) fn by_token(&self, token: &TokenHash) -> Option<Arc<Service>> {
         let mut found = u64::MAX;
         for (index, service) in (0_u64..).zip(&self.0) {
@@ -166,14 +166,14 @@ impl Services {
         self.0.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
     }
 
-    /// Whether someone else than `caller` alone may be or make this user.
+    /// Whether this user is reserved for somebody other than `caller`.
     pub(crate) fn user_is_reserved(&self, user_id: &UserId, caller: Option<&Service>) -> bool {
         self.others(caller).any(|service| {
             service.sender == user_id || any_exclusive(&service.users, user_id.as_str())
         })
     }
 
-    /// Whether someone else than `caller` alone may make or remove this alias.
+    /// Whether this alias is reserved for somebody other than `caller`.
     pub(crate) fn alias_is_reserved(&self, alias: &RoomAliasId, caller: Option<&Service>) -> bool {
         self.others(caller).any(|service| any_exclusive(&service.aliases, alias.as_str()))
     }

@@ -1,5 +1,4 @@
-//! Transactions: what concerns a service, handed over to it (application service API, "Pushing
-//! events").
+//! Transactions: deliveries to a service (application service API, "Pushing events").
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +19,7 @@ use crate::{
     record::{Offset, Origin, Record},
 };
 
-/// Hands over to one service what concerns it.
+/// Delivers to one service.
 pub(crate) struct Push {
     name: String,
     service: Arc<Service>,
@@ -32,7 +31,7 @@ pub(crate) struct Push {
 }
 
 impl Push {
-    /// For this service, which may take so long to answer.
+    /// For this service, with this timeout.
     pub(crate) fn new(
         service: &Arc<Service>,
         engine: &Arc<Engine>,
@@ -105,8 +104,8 @@ impl Receiver for Push {
 }
 
 impl Push {
-    /// The service's devices have these messages. Only for a service that says that it takes them
-    /// this way: others sync for them.
+    /// Marks messages as received by the service's devices. Only for a service that receives them
+    /// this way: other services' devices sync.
     async fn acknowledge(&self, parcel: &Parcel) {
         for (user_id, device_id, up_to) in parcel.received.clone() {
             let acknowledge = Acknowledge { user_id, device_id, up_to };

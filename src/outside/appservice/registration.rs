@@ -1,4 +1,4 @@
-//! Registration files (application service API, "Registration"), as bridges write them.
+//! Registration files of bridges (application service API, "Registration").
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use crate::{
     record::command::{Secret, TokenHash},
 };
 
-/// Why a registration file cannot be used.
+/// Why a registration file is not usable.
 #[derive(Debug, Error)]
 #[error("{}{}: {reason}", .file.display(), Line(*.line))]
 pub(crate) struct RegistrationError {
@@ -42,7 +42,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// What is looked at in a file; bridges write more, which is left alone.
+/// The members of a file that are read; bridges write more, which are ignored.
 #[derive(Deserialize)]
 struct File {
     id: Spanned<String>,
@@ -97,7 +97,7 @@ pub(super) fn read(path: &Path, server: &ServerName) -> Result<Service, Registra
 fn parse(path: &Path, text: &str, server: &ServerName) -> Result<Service, RegistrationError> {
     let file: File = serde_saphyr::from_str(text).map_err(|error| {
         let line = error.location().map(|location| location.line());
-        // The first line says what is wrong; what follows quotes the file, which holds secrets.
+        // The first line describes the error; the others quote the file, which contains secrets.
         let reason = error.without_snippet().to_string();
         let reason = reason.lines().next().unwrap_or_default().to_owned();
         RegistrationError::new(path, line, reason)
@@ -158,7 +158,7 @@ fn parse(path: &Path, text: &str, server: &ServerName) -> Result<Service, Regist
         rate_limited: file.rate_limited.unwrap_or(false),
         protocols: file.protocols.unwrap_or_default(),
         ephemeral,
-        // Those who know only the name that it had at first.
+        // For services that know only its first name.
         old_names: file.receive_ephemeral.is_none() && file.push_ephemeral.is_some(),
         encryption,
     })
@@ -170,8 +170,8 @@ fn base_url(text: &str) -> Option<Url> {
     (is_web && url.has_host() && url.query().is_none() && url.fragment().is_none()).then_some(url)
 }
 
-/// A namespace's expression. It has to match from the first character on, and not up to the last
-/// one, which is how the services' authors have come to write them.
+/// The regular expression of a namespace. It is anchored at the start but not at the end, as the
+/// authors of services have come to expect.
 fn anchored(expression: &str) -> Result<Regex, String> {
     if expression.len() > limits::NAMESPACE_BYTES {
         return Err(format!("an expression has {} bytes at most", limits::NAMESPACE_BYTES));

@@ -1,5 +1,4 @@
-//! The body of a transaction (application service API, "Pushing events"): what was found, as a
-//! service reads it.
+//! The body of a transaction (application service API, "Pushing events").
 
 use std::collections::BTreeMap;
 
@@ -19,16 +18,16 @@ use crate::{
     state::{Membership, Room},
 };
 
-/// A transaction, as it is sent each time.
+/// A transaction, the same at each attempt.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(super) body: Bytes,
-    /// The devices that have messages in it, each with the last of them.
+    /// The devices with messages in it, each with its last message.
     pub(super) received: Vec<(OwnedUserId, OwnedDeviceId, Offset)>,
 }
 
-/// Puts a transaction together as of `up_to`. But for who types and how many keys are left, which
-/// are told as they are at `now_ms`, it is the same whenever that is done.
+/// Builds a transaction as of `up_to`. It is the same at each attempt, except for typing users and
+/// key counts, which are as of `now_ms`.
 pub(super) fn pack(
     env: &Env,
     service: &Service,
@@ -37,7 +36,7 @@ pub(super) fn pack(
     now_ms: u64,
 ) -> Result<Parcel, ReadError> {
     let time_ms = env.events.time_of(up_to)?.unwrap_or(now_ms);
-    // Raw, as the events are: they are not taken apart for it.
+    // Raw, like events: they are not parsed for it.
     let mut body: BTreeMap<String, Box<RawValue>> = BTreeMap::new();
     let mut events = Vec::with_capacity(found.events.len());
     for event in found.events {
@@ -70,7 +69,7 @@ pub(super) fn pack(
             received.insert((to.user_id, to.device_id), to.offset);
             to.message
         });
-        // Those who take them know them by this name only; the other one is what it is to become.
+        // Services that receive them know only this name; the other is the future one.
         put("to_device", MSC2409, to_raw(&messages.collect::<Vec<_>>()), true);
     }
     let mut devices: Vec<_> = received.keys().cloned().collect();
@@ -102,12 +101,12 @@ pub(super) fn pack(
 
 type ByDevice = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Value>>;
 
-/// What comes before the names of what these proposals add.
+/// The prefix of members that these proposals add.
 const MSC2409: &str = "de.sorunome.msc2409";
 const MSC3202: &str = "org.matrix.msc3202";
 
-/// An event as a service gets it: with what it replaced, and where it concerns one of the service's
-/// users, with what they are shown of the room.
+/// An event in the form for services: with the replaced content, and for the service's own
+/// invitations with the stripped state.
 fn client_event(
     env: &Env,
     service: &Service,

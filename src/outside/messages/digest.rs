@@ -1,4 +1,4 @@
-//! The words of mail about what someone has missed.
+//! The text of mail about missed messages.
 
 use std::fmt::Write as _;
 
@@ -10,87 +10,87 @@ use super::{
 };
 use crate::base::text::html as text;
 
-/// What someone has missed. All texts are plain, in one line, and as long as they may be: see
+/// What a user missed. All texts are plain, in one line, and cut to their maximum length: see
 /// [`cut`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Digest {
-    /// The rooms in which something was said, the newest first.
+    /// The rooms with new messages, the newest first.
     pub(crate) rooms: Vec<RoomDigest>,
-    /// In how many rooms besides these.
+    /// The number of further rooms.
     pub(crate) more_rooms: usize,
-    /// How many messages there are in all.
+    /// The number of messages in all.
     pub(crate) messages: usize,
-    /// Where they were invited, the newest first.
+    /// Invitations, the newest first.
     pub(crate) invites: Vec<InviteDigest>,
-    /// Where else they were invited.
+    /// The number of further invitations.
     pub(crate) more_invites: usize,
-    /// The app in which such mail was asked for.
+    /// The app in which the user asked for such mail.
     pub(crate) app: String,
     /// The address that ends such mail.
     pub(crate) unsubscribe: String,
 }
 
-/// A room in which something was said.
+/// A room with new messages.
 #[derive(Clone, Debug)]
 pub(crate) struct RoomDigest {
-    /// Where it was said.
+    /// Its name.
     pub(crate) place: Place,
-    /// How many messages there are.
+    /// The number of messages.
     pub(crate) messages: usize,
     /// The last of them, oldest first.
     pub(crate) lines: Vec<Line>,
 }
 
-/// Where something was said.
+/// How a room is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In a room with a name.
+    /// By its name.
     Room(String),
-    /// In a conversation with one person.
+    /// By the one other member.
     Person(String),
-    /// In a conversation with several.
+    /// By several members.
     People(String),
-    /// Where there is neither a name nor anybody else.
+    /// Without a name or another member.
     Nowhere,
 }
 
-/// Who said something, and when.
+/// A message.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// The name that they have there, if they have one.
+    /// The sender's display name in the room, if there is one.
     pub(crate) name: Option<String>,
-    /// Who it is.
+    /// The sender.
     pub(crate) sender: OwnedUserId,
-    /// When, for people.
+    /// The time, for people.
     pub(crate) when: String,
-    /// What.
+    /// The content.
     pub(crate) said: Said,
-    /// Whether it is about the reader.
+    /// Whether it mentions the reader.
     pub(crate) highlight: bool,
 }
 
-/// What someone said.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// This.
+    /// A text.
     Text(String),
-    /// They did something: `waves`, `sent a picture`.
+    /// An action: `waves`, `sent a picture`.
     Did(String),
-    /// So many messages one after another that the server cannot read.
+    /// A number of consecutive messages that the server cannot decrypt.
     Encrypted(usize),
 }
 
-/// Where someone was invited.
+/// An invitation.
 #[derive(Clone, Debug)]
 pub(crate) struct InviteDigest {
-    /// By whom.
+    /// The name.
     pub(crate) name: String,
     /// The name of the room, if it has one.
     pub(crate) room: Option<String>,
 }
 
-/// `words` as one line of at most so many characters, without what is not for reading: characters
-/// that control, and those that turn the direction of what comes after them.
+/// `words` as one line of at most so many characters, without control characters and characters
+/// that change the direction of the text.
 pub(crate) fn cut(words: &str, most: usize) -> String {
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut line = String::new();
@@ -145,14 +145,14 @@ impl Line {
         self.name.as_deref().unwrap_or(self.sender.as_str())
     }
 
-    /// The sender's id beside their name, which anyone may choose.
+    /// The sender's id beside the name, which anyone may choose.
     fn id(&self) -> &str {
         if self.name.is_some() { self.sender.as_str() } else { "" }
     }
 }
 
 impl Said {
-    /// What comes after the sender's name when it is read as a sentence; `None` for what they said.
+    /// A verb phrase that continues the sender's name; `None` for texts.
     fn deed(&self) -> Option<String> {
         match self {
             Self::Text(_) => None,
@@ -171,7 +171,7 @@ impl InviteDigest {
 }
 
 impl Digest {
-    /// It as a mail from the server of this name.
+    /// The mail, from the server of this name.
     pub(super) fn mail(&self, server: &str) -> Mail {
         let subject = format!("{} on {server}", self.subject());
         let unsubscribe = Some(self.unsubscribe.clone());
@@ -190,7 +190,7 @@ impl Digest {
         }
     }
 
-    /// What is not shown.
+    /// The number that is not shown.
     fn more(&self) -> Option<String> {
         let rooms = (self.more_rooms > 0).then(|| {
             let shown: usize = self.rooms.iter().map(|room| room.messages).sum();
@@ -285,7 +285,7 @@ impl Digest {
 }
 
 impl RoomDigest {
-    /// What is not shown.
+    /// The number that is not shown.
     fn earlier(&self) -> Option<String> {
         let of = |line: &Line| match line.said {
             Said::Encrypted(number) => number,
@@ -422,7 +422,7 @@ mod tests {
             prop_assert!(line.chars().count() <= most + 1);
             prop_assert!(!line.chars().any(char::is_control));
             prop_assert_eq!(line.trim(), &line[..]);
-            // What is short enough stays as it is.
+            // Short texts stay as they are.
             prop_assert_eq!(cut(&line, most + 1), line);
         }
     }

@@ -1,7 +1,7 @@
-//! What all mail looks like.
+//! The common layout of all mail.
 //!
-//! Styled piece by piece, since many programs that show mail leave out all else; the one style
-//! sheet is for those that do not, and are dark.
+//! Elements have inline styles, because many mail programs ignore everything else. The style sheet
+//! is for those that do not, in dark mode.
 
 use crate::base::text::html as text;
 
@@ -10,7 +10,7 @@ pub(super) const BUTTON: &str = "display:inline-block;padding:12px 32px;backgrou
                                  color:#ffffff;text-decoration:none;font-weight:600;border-radius:6px";
 /// The style of a link.
 pub(super) const LINK: &str = "color:#7a4a21";
-/// The style of what matters less.
+/// The style of secondary text.
 pub(super) const SOFT: &str = "color:#59636e";
 
 const DARK: &str = ":root{color-scheme:light dark}@media (prefers-color-scheme:dark){\
@@ -19,8 +19,8 @@ border-color:#4a443c!important;border-top-color:#d79a5f!important}.soft{color:#a
 .link{color:#d79a5f!important}.line{border-color:#4a443c!important}\
 .button,.tag{background:#d79a5f!important;color:#1b1917!important}}";
 
-/// A mail of this subject, in plain text, with this HTML below it. Elements of the classes `soft`,
-/// `link`, `line`, `button` and `tag` change their colours where it is dark.
+/// A mail with this subject, plain text and HTML. Elements of the classes `soft`, `link`, `line`,
+/// `button` and `tag` change their colours in dark mode.
 pub(super) fn frame(subject: &str, body: &str, server: &str) -> String {
     let (subject, server) = (text(subject), text(server));
     format!(

@@ -1,5 +1,5 @@
-//! The words of the messages. Each is written once, and comes out as plain text, as HTML, and in
-//! short.
+//! The text of the messages. Each is written once, and rendered as plain text, as HTML, and as a
+//! short text message.
 
 use std::fmt::Write as _;
 
@@ -11,56 +11,56 @@ use super::{
 };
 use crate::base::text::html as text;
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Topic {
-    /// Someone registers with the address.
+    /// A registration with the address.
     Register {
-        /// What confirms that it is theirs.
+        /// The confirmation.
         proof: Proof,
     },
-    /// Someone wants to prove by the address that an account is theirs, for a new password.
+    /// A proof that the reader owns an account, for a new password.
     Account {
-        /// What confirms that it is theirs.
+        /// The confirmation.
         proof: Proof,
         /// The account.
         user_id: OwnedUserId,
     },
-    /// Someone adds the address to their account.
+    /// An account is to get the address.
     Add {
-        /// What confirms that it is theirs.
+        /// The confirmation.
         proof: Proof,
     },
-    /// Someone wanted to register with the address, which an account has.
+    /// A registration with the address of an existing account.
     HasAccount {
         /// The account.
         user_id: OwnedUserId,
     },
-    /// Someone wanted a new password for the account with the address, and there is none.
+    /// A new password was requested for an address without an account.
     HasNoAccount,
 }
 
-/// What confirms that an address is someone's.
+/// How a reader confirms an address.
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
-    /// To be opened in a browser.
+    /// By a link.
     Link(String),
-    /// To be typed into the app.
+    /// By a code to type into the app.
     Code(String),
 }
 
-/// A message, written.
+/// A rendered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Letter {
-    /// The subject of a mail.
+    /// The subject line.
     subject: String,
-    /// What it says first.
+    /// The text before the button.
     opening: String,
-    /// What is to be opened, with what is written on the button.
+    /// The link, with the label of the button.
     action: Option<(&'static str, String)>,
-    /// What it says then.
+    /// The text after the button.
     closing: String,
-    /// All of it as a text message.
+    /// The text message.
     pub(crate) short: String,
 }
 
@@ -155,7 +155,7 @@ impl Letter {
         plain
     }
 
-    /// It as a mail.
+    /// The message as a mail.
     pub(super) fn mail(&self, server: &str) -> Mail {
         Mail {
             subject: self.subject.clone(),

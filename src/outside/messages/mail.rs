@@ -24,14 +24,14 @@ use crate::{
     config::{Email, FilePath, Hidden, MailSecurity},
 };
 
-/// A mail server, and as whom it is spoken to.
+/// A mail server, with the credentials for it.
 pub(super) struct Mailer {
     transport: AsyncSmtpTransport<Tokio1Executor>,
     from: Mailbox,
     way: Way,
 }
 
-/// How a connection to the mail server is made.
+/// How to connect to the mail server.
 struct Way {
     address: (String, u16),
     tls: Tls,
@@ -40,16 +40,16 @@ struct Way {
     timeout: Duration,
 }
 
-/// A mail, written.
+/// A rendered mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mail {
-    /// The subject, in one line.
+    /// The subject line.
     pub(crate) subject: String,
-    /// It as plain text.
+    /// The plain text.
     pub(crate) plain: String,
-    /// It as HTML.
+    /// The HTML.
     pub(crate) html: String,
-    /// The address that ends such mail when it is posted to (RFC 8058).
+    /// The address for one-click unsubscribing (RFC 8058).
     pub(crate) unsubscribe: Option<String>,
 }
 
@@ -73,10 +73,10 @@ fn is_here(host: &str) -> bool {
 }
 
 impl Mailer {
-    /// The mail server of the configuration. Nothing is said to it yet.
+    /// The configured mail server. Does not connect yet.
     ///
     /// # Errors
-    /// When a setting cannot be used, or a file it names cannot be read.
+    /// When a setting is not usable, or a file cannot be read.
     pub(super) fn new(config: &Email, host: &str, server: &ServerName) -> Result<Self, SetupError> {
         let from = match &config.from {
             None => format!("{} <noreply@{}>", "Logcabin", server.host()),
@@ -138,7 +138,7 @@ impl Mailer {
     pub(super) async fn send(&self, to: &str, mail: &Mail) -> Result<(), SendError> {
         let wrong = |error: &dyn std::fmt::Display| SendError::Letter(error.to_string());
         let to: Address = to.parse().map_err(|error| wrong(&error))?;
-        // Nobody's machine is to answer that its owner is on holiday.
+        // Keeps mail programs from answering with vacation notices.
         let automatic = HeaderName::new_from_ascii_str("Auto-Submitted");
         let domain = self.from.email.domain();
         let mut message = Message::builder()
@@ -170,8 +170,8 @@ impl Mailer {
 }
 
 impl Way {
-    /// Whether the mail server takes no mail for `recipient`, though it takes mail from `sender`.
-    /// What a transport reports does not say which of the two was refused, or whether it was the
+    /// Whether the mail server rejects `recipient`, although it accepts mail from `sender`. The
+    /// error of a transport does not say whether it rejected the sender, the recipient or the
     /// login.
     async fn refuses(&self, sender: &Address, recipient: Address) -> bool {
         let asked = async {

@@ -1,8 +1,8 @@
-//! What the server writes to people outside: e-mail and text messages.
+//! The server's messages to people: e-mail and text messages.
 //!
-//! [`letter`] and [`digest`] have the words, [`mail`] and [`sms`] take them out of the house. Each
-//! is bounded in time and in number, so that a mail server which never answers delays nobody but
-//! those who wait for their mail.
+//! [`letter`] and [`digest`] have the texts, [`mail`] and [`sms`] send them. Each way is limited in
+//! time and number, so that a mail server that never answers delays only those who wait for their
+//! mail.
 
 mod digest;
 mod frame;
@@ -24,7 +24,7 @@ use crate::{
     record::threepid::{Medium, Threepid},
 };
 
-/// Why the configuration does not allow messages to be sent.
+/// Why the configured ways are not usable.
 #[derive(Debug, Error)]
 pub(crate) enum SetupError {
     /// A setting is not usable.
@@ -32,7 +32,7 @@ pub(crate) enum SetupError {
     Setting {
         /// Its key.
         setting: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }
@@ -40,37 +40,37 @@ pub(crate) enum SetupError {
 /// Why a message was not sent.
 #[derive(Debug, Error)]
 pub(crate) enum SendError {
-    /// There is no way to send this kind.
+    /// No way is configured for this medium.
     #[error("it is not configured")]
     NotConfigured,
     /// It took too long, or too many others were waiting.
     #[error("it took too long")]
     Late,
-    /// The message cannot be written.
+    /// The message cannot be built.
     #[error("it cannot be written: {0}")]
     Letter(String),
-    /// The mail server did not take it.
+    /// The mail server did not accept it.
     #[error("the mail server: {0}")]
     Mail(#[from] lettre::transport::smtp::Error),
-    /// The mail server takes no mail for the recipient.
+    /// The mail server rejects the recipient.
     #[error("the mail server refuses the recipient: {0}")]
     Recipient(lettre::transport::smtp::Error),
-    /// The gateway could not be asked.
+    /// The gateway could not be reached.
     #[error("the gateway: {0}")]
     Gateway(#[from] OutboundError),
-    /// The gateway did not take it.
+    /// The gateway did not accept it.
     #[error("the gateway answered with {0}")]
     Refused(http::StatusCode),
 }
 
 impl SendError {
-    /// Whether the mail server says that there is no use in trying again.
+    /// Whether the mail server says that a retry is pointless.
     pub(crate) fn is_permanent(&self) -> bool {
         matches!(self, Self::Mail(error) | Self::Recipient(error) if error.is_permanent())
     }
 }
 
-/// The ways out.
+/// The configured ways to send messages.
 #[derive(Debug)]
 pub(crate) struct Messages {
     server: String,
@@ -78,7 +78,7 @@ pub(crate) struct Messages {
     sms: Option<Lane<sms::Gateway>>,
 }
 
-/// One way out, with its bounds.
+/// One way, with its limits.
 #[derive(Debug)]
 struct Lane<T> {
     way: T,
@@ -103,7 +103,7 @@ impl Messages {
     /// The ways that are configured.
     ///
     /// # Errors
-    /// When one is, and cannot be used.
+    /// When the settings of one are not usable.
     pub(crate) fn new(config: &Config, outbound: &Outbound) -> Result<Self, SetupError> {
         let (email, sms) = (&config.email, &config.sms);
         let host = email.host.as_ref();
@@ -123,7 +123,7 @@ impl Messages {
         Ok(Self { server: config.server.name.to_string(), mail, sms })
     }
 
-    /// Whether something can be sent to identifiers of this kind.
+    /// Whether something can be sent to identifiers of this medium.
     pub(crate) const fn reach(&self, medium: Medium) -> bool {
         match medium {
             Medium::Email => self.mail.is_some(),
@@ -134,7 +134,7 @@ impl Messages {
     /// Sends a letter. Returns when it was handed over.
     ///
     /// # Errors
-    /// When it was not, as far as can be told.
+    /// When it was not handed over, as far as is known.
     pub(crate) async fn send(&self, to: &Threepid, topic: &Topic) -> Result<(), SendError> {
         let letter = topic.letter(&self.server);
         match to.medium {
@@ -150,10 +150,10 @@ impl Messages {
         }
     }
 
-    /// Sends a mail about what was missed. Returns when it was handed over.
+    /// Sends a mail about missed messages. Returns when it was handed over.
     ///
     /// # Errors
-    /// When it was not, as far as can be told.
+    /// When it was not handed over, as far as is known.
     pub(crate) async fn send_digest(&self, to: &str, digest: &Digest) -> Result<(), SendError> {
         let mail = self.mail.as_ref().ok_or(SendError::NotConfigured)?;
         let digest = digest.mail(&self.server);

@@ -1,4 +1,4 @@
-//! Text messages, by way of a gateway that takes them over HTTP.
+//! Text messages, through an HTTP gateway.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// The gateway of the configuration, if there is one.
+    /// The configured gateway, if there is one.
     ///
     /// # Errors
-    /// When its headers cannot be sent.
+    /// When its headers are not valid.
     pub(super) fn new(config: &Sms, outbound: &Outbound) -> Result<Option<Self>, SetupError> {
         let Some(url) = &config.url else { return Ok(None) };
         let mut headers = HeaderMap::new();
@@ -39,7 +39,7 @@ impl Gateway {
             });
             let (name, value) = parsed.ok_or_else(|| SetupError::Setting {
                 setting: "sms.headers",
-                // Without the header, which may hold a secret.
+                // Without the header, which may contain a secret.
                 reason: "a header is written as `Name: value`".to_owned(),
             })?;
             headers.insert(name, value);
@@ -70,8 +70,8 @@ impl Gateway {
     }
 }
 
-/// `template` with the places in its texts filled in: within the JSON, so that no value can end the
-/// text that it stands in. What a value holds is not looked at again.
+/// `template` with the placeholders in its strings replaced: inside the JSON, so that no value can
+/// end its string. Placeholders in values are not replaced.
 fn filled(template: &Value, values: &[(&str, &str)]) -> Value {
     match template {
         Value::String(text) => Value::String(fill(text, values)),

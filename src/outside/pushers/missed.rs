@@ -1,4 +1,4 @@
-//! What a user has missed: what is unread and notifies them, and what a mail says of it.
+//! What a user missed: unread events that notify, and what a mail says about them.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -22,30 +22,30 @@ use crate::{
     state::{Membership, Room, State},
 };
 
-/// Whose, and of which stretch of the log.
+/// A user, and a range of the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look<'a> {
     pub(super) state: &'a State,
     pub(super) events: &'a EventStore,
     pub(super) unread: &'a Unread,
     pub(super) user_id: &'a UserId,
-    /// Only what came after this.
+    /// Only events after this.
     pub(super) after: Offset,
     /// As of this.
     pub(super) at: Offset,
 }
 
-/// What someone has missed, the rooms and invites with the newest first.
+/// What a user missed, the newest rooms and invitations first.
 #[derive(Debug, Default)]
 pub(super) struct Missed {
-    /// The unread events of each room, oldest first. None is without any.
+    /// The unread events of each room, oldest first. No room is without any.
     rooms: Vec<(Arc<Room>, Vec<UnreadEvent>)>,
-    /// Invites that were neither taken nor declined.
+    /// Pending invitations.
     invites: Vec<(Arc<Room>, EventRef)>,
 }
 
 impl Missed {
-    /// The oldest of it.
+    /// The oldest of them.
     pub(super) fn first(&self) -> Option<Offset> {
         let rooms = self.rooms.iter().filter_map(|(_, events)| Some(events.first()?.offset));
         rooms.chain(self.invites.iter().map(|(_, invite)| invite.offset)).min()
@@ -65,8 +65,8 @@ impl Missed {
 }
 
 impl Look<'_> {
-    /// Where something may be missed: the first event after `after` in any room of the user. No
-    /// event is read for this.
+    /// A place to look at: the first event after `after` in any room of the user. No event is read
+    /// for this.
     pub(super) fn candidate(&self) -> Option<Offset> {
         let parts = self.state.memberships.of(self.user_id, self.at).into_iter();
         let first = parts.filter_map(|part| match part.membership {
@@ -80,7 +80,7 @@ impl Look<'_> {
         first.min()
     }
 
-    /// All that was missed.
+    /// Everything that was missed.
     pub(super) fn missed(&self) -> Result<Missed, ReadError> {
         let Self { state, events, user_id, .. } = *self;
         let mut missed = Missed::default();
@@ -89,7 +89,7 @@ impl Look<'_> {
             let judge = Judge { state, events, user_id, room: &room };
             match part.membership {
                 Membership::Join => {
-                    // Most rooms have nothing new, and need no more than this to say so.
+                    // Most rooms have nothing new, and this is enough to know.
                     if room.events_forward(self.after, self.at, 1).is_empty() {
                         continue;
                     }
@@ -124,8 +124,7 @@ impl Look<'_> {
                 for event in shown {
                     let Some(line) = self.line(room, event)? else { continue };
                     match (lines.last_mut(), &line.said) {
-                        // Of several that cannot be read, that there are several is all there is to
-                        // say.
+                        // Of several encrypted events in a row, only the number is known.
                         (
                             Some(Line { sender, said: Said::Encrypted(before), highlight, .. }),
                             Said::Encrypted(number),
@@ -140,7 +139,7 @@ impl Look<'_> {
             .collect()
     }
 
-    /// The invites of a mail.
+    /// The invitations of a mail.
     pub(super) fn invites(&self, missed: &Missed) -> Result<Vec<InviteDigest>, ReadError> {
         let invites = missed.invites.iter().take(limits::MAIL_ROOMS);
         invites
@@ -167,7 +166,7 @@ impl Look<'_> {
         }))
     }
 
-    /// The name of someone in the room when they said something.
+    /// The display name of the sender at the time of the event.
     fn name(&self, room: &Room, user: &UserId, at: Offset) -> Result<Option<String>, ReadError> {
         let member = StateEventType::RoomMember;
         let name = state_text(self.events, room, at, &member, user.as_str(), "displayname")?;
@@ -190,7 +189,8 @@ impl Look<'_> {
         Ok(None)
     }
 
-    /// What the room is called (client-server API, "Calculating the display name for a room").
+    /// The name of the room as clients calculate it (client-server API, "Calculating the display
+    /// name for a room").
     fn place(&self, room: &Room) -> Result<Place, ReadError> {
         if let Some(name) = self.given_name(room)? {
             return Ok(Place::Room(name));
@@ -257,7 +257,7 @@ fn said(event_type: &TimelineEventType, content: &Value) -> Said {
     }
 }
 
-/// What older clients put before a reply is what it replies to.
+/// The fallback text of a reply, with which older clients quote its target.
 fn without_quote(body: &str) -> &str {
     if !body.starts_with("> ") {
         return body;

@@ -1,4 +1,4 @@
-//! What a push gateway is told (push gateway API, "POST /notify").
+//! Requests to push gateways (push gateway API, "POST /notify").
 
 use ruma::{push::Action, serde::Raw};
 use serde_json::{Map, Value, json};
@@ -8,10 +8,10 @@ use crate::{
     state::Pusher,
 };
 
-/// The `format` in which a gateway learns nothing of an event but where it is.
+/// The `format` in which a gateway learns only the id and room of an event.
 pub(crate) const EVENT_ID_ONLY: &str = "event_id_only";
 
-/// An event that a user is notified of, with what was true when it came.
+/// An event that notifies a user, with the circumstances when it came.
 #[derive(Debug)]
 pub(super) struct About<'a> {
     pub(super) event: &'a StoredEvent,
@@ -20,11 +20,11 @@ pub(super) struct About<'a> {
     pub(super) sender_name: Option<String>,
     pub(super) room_name: Option<String>,
     pub(super) room_alias: Option<String>,
-    /// Whether it is the user's own membership that changes.
+    /// Whether it changes the user's own membership.
     pub(super) is_target: bool,
 }
 
-/// The body of the request: about an event, or of the count alone.
+/// The body of the request: about an event, or only the count.
 pub(super) fn body(pusher: &Pusher, about: Option<&About<'_>>, unread: u64) -> Value {
     let mut data = pusher.body.data.clone();
     data.remove("url");
@@ -37,7 +37,7 @@ pub(super) fn body(pusher: &Pusher, about: Option<&About<'_>>, unread: u64) -> V
         "data": data,
     });
     let mut counts = Map::new();
-    // A count of nothing is left out when there is more to say; alone, it is what there is to say.
+    // A count of zero is left out of a notification of an event.
     if unread > 0 || about.is_none() {
         counts.insert("unread".to_owned(), unread.into());
     }
@@ -70,8 +70,8 @@ pub(super) fn body(pusher: &Pusher, about: Option<&About<'_>>, unread: u64) -> V
     json!({ "notification": notification })
 }
 
-/// High for what makes itself heard or seen, and for what may do so once the device has decrypted
-/// it.
+/// High for notifications that are heard or seen, or may be once the device has decrypted the
+/// event.
 fn priority(about: Option<&About<'_>>, tweaks: &Map<String, Value>) -> &'static str {
     let is_encrypted =
         about.is_some_and(|about| about.event.event_type.to_string() == "m.room.encrypted");
@@ -81,12 +81,12 @@ fn priority(about: Option<&About<'_>>, tweaks: &Map<String, Value>) -> &'static 
     if is_high { "high" } else { "low" }
 }
 
-/// The tweaks that a rule sets: of several of one name, the last.
+/// The tweaks of a rule: of several with one name, the last.
 fn tweaks(actions: &[Action]) -> Map<String, Value> {
     let tweak = |action: &Action| {
         let action: Value = Raw::new(action).ok()?.deserialize_as_unchecked().ok()?;
         let name = action.get("set_tweak")?.as_str()?.to_owned();
-        // Without a value, `highlight` is set; of others that says nothing.
+        // Without a value, `highlight` is true; other tweaks are ignored.
         let value = match action.get("value") {
             Some(value) => value.clone(),
             None => Value::Bool(true),

@@ -1,4 +1,4 @@
-//! What is still to be told to whom, in memory: positions in the log, from which all else follows.
+//! The notifications to send, in memory: positions in the log, from which everything else follows.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,19 +7,19 @@ use crate::{
     record::{Offset, pusher::PusherAdvance},
 };
 
-/// What there is to tell of.
+/// The subject of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// An event.
     Event,
-    /// That the count of what is unread went down.
+    /// A lower unread count.
     Count,
 }
 
-/// Something to be told.
+/// A notification to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item {
-    /// The record that it is about.
+    /// The record.
     pub(super) offset: Offset,
     /// The record's time, in milliseconds since the Unix epoch.
     pub(super) time_ms: u64,
@@ -29,23 +29,23 @@ pub(super) struct Item {
 #[derive(Debug, Default)]
 struct Queue {
     items: VecDeque<Item>,
-    /// Whether someone is at work on it.
+    /// Whether it is being worked on.
     at_work: bool,
-    /// The count that was told last, if that is known.
+    /// The count that was sent last, if it is known.
     unread: Option<u64>,
 }
 
-/// The queue of each pusher that was told something since the start, by the record that it was
-/// first set with.
+/// The queue of each pusher that was notified since the start, by the record that it was first set
+/// with.
 #[derive(Debug, Default)]
 pub(super) struct Queues(HashMap<Offset, Queue>);
 
-/// What became of something that was to be told.
+/// The result of adding a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Added {
-    /// Whether someone has to begin to work on the queue.
+    /// Whether work on the queue has to be started.
     pub(super) begin: bool,
-    /// Whether something older was given up for it.
+    /// Whether an older notification was dropped for it.
     pub(super) full: bool,
 }
 
@@ -53,12 +53,12 @@ impl Queues {
     /// Adds to the queue of a pusher.
     pub(super) fn add(&mut self, pusher: Offset, item: Item) -> Added {
         let queue = self.0.entry(pusher).or_default();
-        // One look at the count is as good as two.
+        // The count is sent once, however often it changed.
         let is_repeated =
             item.what == What::Count && queue.items.iter().skip(1).any(|i| i.what == What::Count);
         let full = !is_repeated && queue.items.len() >= limits::PUSH_QUEUE;
         if full {
-            // The first may be under way.
+            // The first may be in progress.
             queue.items.remove(1);
         }
         if !is_repeated {
@@ -69,7 +69,7 @@ impl Queues {
         Added { begin, full }
     }
 
-    /// What is to be told next. If there is nothing, nobody is at work on the queue any more.
+    /// The next notification. If there is none, nobody works on the queue any more.
     pub(super) fn next(&mut self, pusher: Offset) -> Option<Item> {
         let queue = self.0.get_mut(&pusher)?;
         let next = queue.items.front().copied();
@@ -77,7 +77,7 @@ impl Queues {
         next
     }
 
-    /// It was told, or there is no need to.
+    /// It was sent, or is no longer necessary.
     pub(super) fn done(&mut self, pusher: Offset, item: Item) {
         if let Some(queue) = self.0.get_mut(&pusher)
             && queue.items.front() == Some(&item)
@@ -94,36 +94,36 @@ impl Queues {
         self.0.remove(&pusher);
     }
 
-    /// Forgets all pushers but those that are `there`.
+    /// Forgets all pushers except those in `there`.
     pub(super) fn keep(&mut self, there: impl Fn(Offset) -> bool) {
         self.0.retain(|pusher, _| there(*pusher));
     }
 
-    /// The count that a pusher was told last.
+    /// The count that was sent last.
     pub(super) fn unread(&self, pusher: Offset) -> Option<u64> {
         self.0.get(&pusher)?.unread
     }
 
-    /// Remembers the count that a pusher was told.
+    /// Remembers the count that was sent.
     pub(super) fn set_unread(&mut self, pusher: Offset, unread: u64) {
         if let Some(queue) = self.0.get_mut(&pusher) {
             queue.unread = Some(unread);
         }
     }
 
-    /// How far all have been told, of whom everything up to `read` was queued.
+    /// The positions of all pushers, if everything up to `read` was queued.
     pub(super) fn told(&self, read: Offset) -> PusherAdvance {
         let mut behind: Vec<(Offset, Offset)> = self
             .0
             .iter()
             .filter_map(|(pusher, queue)| {
-                // A count is not told again after a restart.
+                // A count is not sent again after a restart.
                 let first = queue.items.iter().find(|item| item.what == What::Event)?;
                 Some((*pusher, first.offset.prev()))
             })
             .collect();
         behind.sort_unstable_by_key(|(pusher, told)| (*told, *pusher));
-        // Of more than can be said, the least behind say it for all who are not.
+        // If too many lag, the one that lags least stands for the others.
         let done = behind.get(limits::PUSH_BEHIND).map_or(read, |(_, told)| *told);
         behind.truncate(limits::PUSH_BEHIND);
         behind.sort_unstable();
@@ -147,7 +147,7 @@ mod tests {
         assert!(!queues.add(pusher, two).begin);
         assert_eq!(queues.next(pusher), Some(one));
         queues.done(pusher, one);
-        // Done twice is done once.
+        // Confirming twice is the same as once.
         queues.done(pusher, one);
         assert_eq!(queues.next(pusher), Some(two));
         queues.done(pusher, two);

@@ -1,7 +1,7 @@
-//! The link at the end of a mail about what was missed, which ends such mail without a login.
+//! The link in mail about missed messages that ends such mail without a login.
 //!
-//! It is a statement of the server's own that says whose mail to which address it ends: there is no
-//! table of links. It is good for ever, as the mail is that holds it, and also for a pusher that is
+//! The token in it is a signed statement that names the user and the address: there is no table of
+//! links. It never expires, like the mail that contains it, and also applies to a pusher that is
 //! set again later.
 
 use ruma::OwnedUserId;
@@ -19,7 +19,7 @@ const PURPOSE: &str = "end of mail about what was missed";
 struct Statement {
     #[serde(rename = "u")]
     user_id: OwnedUserId,
-    /// A hash, so that the address is not in the logs of those who pass the link on.
+    /// A hash, so that the address is not in the logs of servers that forward the link.
     #[serde(rename = "p")]
     pusher: String,
 }
@@ -27,9 +27,9 @@ struct Statement {
 /// What a link ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unsubscription {
-    /// Whose mail.
+    /// The user.
     pub(crate) user_id: OwnedUserId,
-    /// The pusher; `None` if there is no such mail any more.
+    /// The pusher; `None` if it no longer exists.
     pub(crate) ids: Option<PusherIds>,
 }
 
@@ -39,7 +39,7 @@ fn of(ids: &PusherIds) -> String {
         hasher.update(&(part.len() as u64).to_be_bytes());
         hasher.update(part.as_bytes());
     }
-    // As it stands in the links that were sent before.
+    // As in the links that were sent before.
     format!("pusher/{}", &hasher.finalize().to_hex()[..32])
 }
 
@@ -50,7 +50,7 @@ pub(super) fn token(signer: &Signer, pusher: &Pusher) -> Result<String, serde_js
     signer.sign(PURPOSE, &statement, u64::MAX)
 }
 
-/// What a token ends; `None` for one that this server has not made.
+/// What a token ends; `None` if this server has not made it.
 pub(crate) fn unsubscription(
     signer: &Signer,
     state: &State,

@@ -32,7 +32,7 @@ pub struct UserRegister {
     /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`); none for accounts without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
-    /// What the user met to be let in.
+    /// The stages that the registration completed.
     #[serde(flatten)]
     pub met: Requirements,
 }
@@ -54,7 +54,7 @@ pub struct UserUpgrade {
     /// Password hash in PHC form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<Secret>,
-    /// What the user met to be let in.
+    /// The stages that the registration completed.
     #[serde(flatten)]
     pub met: Requirements,
 }
@@ -68,7 +68,7 @@ impl Content for UserUpgrade {
     }
 }
 
-/// Of what a new user met, that which is to be remembered.
+/// What is recorded of the stages that a registration completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requirements {
     /// The registration token that was used, which counts as one use of it.
@@ -79,18 +79,18 @@ pub struct Requirements {
     pub terms: BTreeMap<String, String>,
 }
 
-/// Payload of `registration_token.set`. How often it was used stays as it is.
+/// Payload of `registration_token.set`. The count of its uses stays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegistrationTokenSet {
     /// The token.
     pub registration_token: TokenHash,
-    /// What it is called among those who run the server.
+    /// Its label, for administrators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// How many accounts can be made with it; none: any number.
+    /// How many accounts can be created with it; none for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses_allowed: Option<u64>,
-    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    /// When it expires, in milliseconds since the Unix epoch; none for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }
@@ -113,7 +113,7 @@ pub struct UserPassword {
     pub user_id: OwnedUserId,
     /// Password hash in PHC form.
     pub password: Secret,
-    /// Whether it is the same password as before under a stronger hash. (Not in version 1.)
+    /// Whether it is the same password under a stronger hash. (Not in version 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub renewed: bool,
 }
@@ -131,10 +131,10 @@ impl Content for UserPassword {
 pub struct LoginTokenUse {
     /// The user whom the token logs in.
     pub user_id: OwnedUserId,
-    /// What tells the token from others: in itself it opens nothing.
+    /// Tells the token from others. It grants no access by itself.
     pub nonce: String,
-    /// When the token expires, in milliseconds since the Unix epoch. From then on, that it was used
-    /// need not be known.
+    /// When the token expires, in milliseconds since the Unix epoch. After that, its use need not
+    /// be remembered.
     pub expires_ms: u64,
 }
 
@@ -147,7 +147,7 @@ pub struct SsoLink {
     pub user_id: OwnedUserId,
     /// The provider's id in the configuration.
     pub provider: String,
-    /// How the provider names the person. Never another person's at this provider.
+    /// The person's identifier at the provider, which never changes hands.
     pub subject: String,
 }
 
@@ -159,7 +159,7 @@ impl Content for SsoLink {
     }
 }
 
-/// Payload of `user.status`. What is absent stays as it was.
+/// Payload of `user.status`. Absent members leave their setting as it was.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserStatus {
     /// The user.
@@ -173,7 +173,7 @@ pub struct UserStatus {
     /// Whether their account is suspended (client-server API, "Account suspension").
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
-    /// Why, in the words of whoever did it.
+    /// The administrator's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -186,23 +186,23 @@ impl Content for UserStatus {
     }
 }
 
-/// Payload of `user.deactivate`. The password ends with it; the devices were removed before, in the
+/// Payload of `user.deactivate`. It removes the password; the devices were removed before, in the
 /// same batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserDeactivate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Whether what they sent is kept from those who have not seen it, and what is kept of them is
-    /// gone.
+    /// Whether the user's messages are hidden from users who join later, and profile and account
+    /// data are erased.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub erase: bool,
-    /// With `erase`: whether what they sent is gone for everybody. (Not in version 1.)
+    /// With `erase`: whether the user's messages are erased for everybody. (Not in version 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub messages: bool,
-    /// With `erase`: whether the files that they uploaded are removed. (Not in version 1.)
+    /// With `erase`: whether the user's uploads are removed. (Not in version 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub media: bool,
-    /// Why, in the words of whoever did it.
+    /// The reason that the user or administrator gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -222,7 +222,7 @@ pub struct UserErase {
     pub user_id: OwnedUserId,
     /// The `user.deactivate`.
     pub because: Offset,
-    /// The records that held something of the user: runs, each with its first and last offset, in
+    /// The records that contained the user's data: runs, each with its first and last offset, in
     /// ascending order.
     pub records: Vec<(Offset, Offset)>,
     /// Whether another one follows.
@@ -263,7 +263,7 @@ pub struct AccountDataSet {
     /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The content: a JSON object, or `null` for what was deleted.
+    /// The content: a JSON object, or `null` after a deletion.
     pub content: Box<RawValue>,
 }
 
@@ -294,11 +294,11 @@ impl Content for FilterCreate {
     }
 }
 
-/// What others see of a user: there, there but idle, or gone.
+/// A user's presence as others see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PresenceState {
-    /// Not connected, or not to be seen.
+    /// Not connected, or hidden.
     #[default]
     Offline,
     /// Connected, but idle.
@@ -308,7 +308,7 @@ pub enum PresenceState {
 }
 
 impl PresenceState {
-    /// The word in the presence event's content.
+    /// Its name in the content of presence events.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -319,19 +319,19 @@ impl PresenceState {
     }
 }
 
-/// Payload of `presence.set`. Each says everything: an earlier one of the same user is superseded.
+/// Payload of `presence.set`. It supersedes earlier ones of the same user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PresenceSet {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Of the user's devices the one that is there most.
+    /// The highest presence of the user's devices.
     pub presence: PresenceState,
-    /// The user's own words.
+    /// The status message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_msg: Option<String>,
-    /// Whether the user did something within the last minute.
+    /// Whether the user was active within the last minute.
     pub currently_active: bool,
-    /// When the user last did something, in milliseconds since the Unix epoch; 0: not known.
+    /// When the user was last active, in milliseconds since the Unix epoch; 0 if unknown.
     pub last_active_ms: u64,
 }
 

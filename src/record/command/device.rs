@@ -13,7 +13,7 @@ use super::{
 };
 use crate::record::{Holds, Offset};
 
-/// Payload of `device.login`. The session it opens is named by this record's offset.
+/// Payload of `device.login`. The offset of this record identifies the session that it opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceLogin {
     /// The user.
@@ -41,7 +41,7 @@ impl Content for DeviceLogin {
 pub struct Tokens {
     /// The access token.
     pub access: TokenHash,
-    /// When the access token expires, in milliseconds since the Unix epoch; none: never.
+    /// When the access token expires, in milliseconds since the Unix epoch; none for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
     /// The refresh token, for clients that support it.
@@ -50,7 +50,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Whether these are the same tokens, whenever they end.
+    /// Whether the tokens are the same, regardless of their expiry.
     #[must_use]
     pub fn same_as(&self, other: &Self) -> bool {
         self.access == other.access && self.refresh == other.refresh
@@ -118,8 +118,8 @@ impl Content for DeviceRename {
 pub struct DeviceDehydrate {
     /// The user.
     pub user_id: OwnedUserId,
-    /// The device, which nobody is logged in on: it takes messages until one of the user's devices
-    /// comes for them.
+    /// The device, on which nobody is logged in: it receives messages until one of the user's
+    /// devices fetches them.
     pub device_id: OwnedDeviceId,
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]

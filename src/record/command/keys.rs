@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::kind::{Content, Erased};
 use crate::record::Holds;
 
-/// Payload of `keys.upload`. What is absent stays as it was.
+/// Payload of `keys.upload`. Absent members leave their keys as they were.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeysUpload {
     /// The user.
@@ -22,7 +22,7 @@ pub struct KeysUpload {
     /// One-time keys that are new, by key id (`<algorithm>:<name>`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub one_time_keys: BTreeMap<String, Box<RawValue>>,
-    /// Fallback keys, by key id; each takes the place of the one of its algorithm.
+    /// Fallback keys, by key id; each replaces the one of its algorithm.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fallback_keys: BTreeMap<String, Box<RawValue>>,
 }
@@ -39,7 +39,7 @@ impl Content for KeysUpload {
     }
 }
 
-/// Payload of `keys.claim`. Who claimed it is the record's origin.
+/// Payload of `keys.claim`. The record's origin made the claim.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeysClaim {
     /// Whose key it is.
@@ -48,22 +48,21 @@ pub struct KeysClaim {
     pub device_id: OwnedDeviceId,
     /// The key's id.
     pub key_id: String,
-    /// Whether it is a fallback key, which is handed out again and again.
+    /// Whether it is a fallback key, which is handed out repeatedly.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fallback: bool,
 }
 
 impl Content for KeysClaim {}
 
-/// Payload of `keys.drop`. It says nothing more: no one-time key of any device that was uploaded
-/// before is handed out again, every fallback key counts as handed out, and everyone's devices are
-/// to be looked at anew.
+/// Payload of `keys.drop`, which is empty. No one-time key that was uploaded before is handed out
+/// any more, every fallback key counts as used, and all device lists count as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysDrop {}
 
 impl Content for KeysDrop {}
 
-/// Payload of `keys.cross_sign`. What is absent stays as it was.
+/// Payload of `keys.cross_sign`. Absent members leave their keys as they were.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeysCrossSign {
     /// The user.
@@ -134,7 +133,7 @@ pub struct KeyBackupSet {
     pub version: u64,
     /// The algorithm that its keys are encrypted with.
     pub algorithm: String,
-    /// What belongs to the algorithm: for example a public key with signatures.
+    /// Data that the algorithm defines, for example a public key with signatures.
     pub auth_data: Box<RawValue>,
 }
 
@@ -170,7 +169,7 @@ pub struct KeyBackupPut {
     pub user_id: OwnedUserId,
     /// The backup's version.
     pub version: u64,
-    /// By room and session, the keys: each takes the place of the one that was there.
+    /// The keys by room and session; each replaces an earlier one.
     pub rooms: BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>,
 }
 

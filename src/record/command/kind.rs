@@ -1,4 +1,4 @@
-//! What is fixed about a kind of command, and what is said of its payloads beside their form.
+//! The properties of a kind of command, and what each payload declares besides its form.
 
 use crate::record::Holds;
 
@@ -7,23 +7,23 @@ use crate::record::Holds;
 pub enum Class {
     /// A restore to an earlier moment forgets it.
     Rewindable,
-    /// A restore carries it over: a token that was revoked stays revoked, a key that was handed
-    /// out stays handed out.
+    /// A restore carries it over: a revoked token stays revoked, a key that was handed out stays
+    /// handed out.
     MustNotRewind,
 }
 
-/// What is fixed about a kind of command.
+/// The properties of a kind of command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The name in the record's header. Permanent.
     pub name: &'static str,
     /// The payload version that this server writes. It reads all versions up to this one.
     pub version: u16,
-    /// Whether a restore may forget it.
+    /// Whether a restore may undo it.
     pub class: Class,
     /// Whether compaction may drop superseded payloads.
     pub ephemeral: bool,
-    /// What is left of a payload that is erased.
+    /// What is left of an erased payload.
     pub erased: Erased,
 }
 
@@ -32,27 +32,27 @@ pub struct Kind {
 pub enum Erased {
     /// Payloads of this kind are not erased.
     Never,
-    /// Nothing: a later record says what it said, or took back all that followed from it.
+    /// Nothing: a later record repeats its content, or undid all its consequences.
     All,
-    /// An event: the redaction algorithm says what is left of its PDU.
+    /// The PDU as the redaction algorithm leaves it.
     Event,
-    /// A part: members that are there become `{}`, and members are gone.
+    /// A part: some members become `{}`, others are removed.
     Members {
         /// Those that become `{}`.
         emptied: &'static [&'static str],
-        /// Those that are gone.
+        /// Those that are removed.
         gone: &'static [&'static str],
-        /// The one that a payload never lacks.
+        /// The member that every payload has.
         required: Option<&'static str>,
     },
 }
 
-/// What is said of each payload beside its form.
+/// What each payload declares besides its form.
 pub trait Content {
     /// What is left of it when it is erased.
     const ERASED: Erased = Erased::Never;
 
-    /// What it holds of people.
+    /// The personal data in it.
     fn holds(&self) -> Holds<'_> {
         Holds::Nothing
     }

@@ -16,7 +16,7 @@ pub struct MediaCreate {
     pub media_id: String,
     /// Who may upload to it.
     pub user_id: OwnedUserId,
-    /// When the id lapses if nothing was uploaded, in milliseconds since the Unix epoch.
+    /// When the id expires if nothing is uploaded, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
 }
 
@@ -43,20 +43,20 @@ pub struct MediaUpload {
 }
 
 impl Content for MediaUpload {
-    // It goes with the file: see `media.remove`.
+    // It is erased with the file: see `media.remove`.
     const ERASED: Erased =
         Erased::Members { emptied: &[], gone: &["name", "content_type"], required: None };
 }
 
-/// Payload of `media.quarantine`. It is the files that are in quarantine: under whatever id they
-/// are, and are put later.
+/// Payload of `media.quarantine`. The quarantine applies to the files, under all their present and
+/// later ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaQuarantine {
     /// The ids under which the files are.
     pub media_ids: Vec<String>,
     /// Whether they are in quarantine from now on.
     pub quarantined: bool,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -74,18 +74,18 @@ impl Content for MediaQuarantine {
 pub struct MediaProtect {
     /// The id.
     pub media_id: String,
-    /// Whether what is under it can be downloaded even when the file is in quarantine.
+    /// Whether the file can be downloaded under this id even while it is quarantined.
     pub protected: bool,
 }
 
 impl Content for MediaProtect {}
 
-/// Payload of `media.remove`. A file that no id names any more leaves the store after it.
+/// Payload of `media.remove`. Files without any id left are then deleted from the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaRemove {
     /// The ids.
     pub media_ids: Vec<String>,
-    /// Why.
+    /// The reason.
     #[serde(flatten)]
     pub why: MediaEnd,
 }
@@ -96,14 +96,14 @@ impl Content for MediaRemove {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum MediaEnd {
-    /// Files are kept so long.
+    /// The lifetime of files is limited.
     Lifetime {
-        /// Milliseconds from the upload on.
+        /// The lifetime, in milliseconds from the upload.
         lifetime_ms: u64,
     },
-    /// Whoever uploaded them was erased.
+    /// The uploader was erased.
     Owner {
-        /// Who.
+        /// The user.
         user_id: OwnedUserId,
         /// The `user.deactivate`.
         because: Offset,
@@ -112,7 +112,7 @@ pub enum MediaEnd {
     Asked,
     /// Nothing but a room that was purged named them.
     Room {
-        /// Which.
+        /// The room.
         room_id: OwnedRoomId,
     },
 }

@@ -1,12 +1,12 @@
-//! The kinds of command, their payloads, and the reading of payloads written by older versions.
+//! The kinds of command, their payloads, and the upcasting of older payloads.
 //!
 //! A command is a *fact*: every id, hash, signature and time in it was settled before it was
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 //!
-//! A kind is one row of the list below, and its payload in the file of its family, with what it
-//! holds of people and what is left of it when it is erased ([`Content`]). Each layer above says
-//! for each payload what it has to say, as a trait that [`each_command`] calls: a kind that lacks
-//! one does not compile.
+//! A kind is one row of the list below. The file of its family has its payload, with the personal
+//! data in it and what is left of it after an erasure ([`Content`]). Each layer above implements a
+//! trait for each payload, which [`each_command`] calls: a kind without an implementation does not
+//! compile.
 
 mod account;
 mod device;
@@ -58,19 +58,19 @@ pub enum CommandError {
         /// Newest version this server reads.
         known: u16,
     },
-    /// The payload is not what its kind and version say.
+    /// The payload does not fit its kind and version.
     #[error("payload of `{kind}` does not fit: {source}")]
     Payload {
         /// The kind.
         kind: &'static str,
-        /// What does not fit.
+        /// The JSON error.
         source: serde_json::Error,
     },
 }
 
 macro_rules! commands {
     ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
-        /// A write, as a fact.
+        /// A write, recorded as a fact.
         #[derive(Clone, Debug)]
         pub enum Command {
             $($(#[$doc])* $variant($payload),)*
@@ -100,7 +100,7 @@ macro_rules! commands {
         })*
 
         impl Command {
-            /// What is fixed about this command's kind.
+            /// The properties of this command's kind.
             #[must_use]
             pub const fn kind(&self) -> &'static Kind {
                 match self { $(Self::$variant(_) => &<$payload as Body>::KIND,)* }
@@ -112,10 +112,10 @@ macro_rules! commands {
                 match self { $(Self::$variant(body) => encode(body),)* }
             }
 
-            /// Reads the payload of a record, upcasting it when an older version wrote it.
+            /// Reads the payload of a record, and upcasts it if an older version wrote it.
             ///
             /// # Errors
-            /// When the kind or version is not known or the payload does not fit.
+            /// When the kind or version is unknown, or the payload does not fit.
             pub fn decode(kind: &str, version: u16, payload: &[u8]) -> Result<Self, CommandError> {
                 match kind {
                     $($name => decode::<$payload>(version, payload).map(Self::$variant),)*
@@ -123,14 +123,14 @@ macro_rules! commands {
                 }
             }
 
-            /// What it holds of people.
+            /// The personal data in it.
             #[must_use]
             pub fn holds(&self) -> Holds<'_> {
                 match self { $(Self::$variant(body) => Content::holds(body),)* }
             }
         }
 
-        /// Does the same with the payload of a command, whichever kind it is.
+        /// Evaluates the same expression with the payload of a command, whatever its kind.
         macro_rules! each_command {
             ($d command:expr, $d body:ident => $d do:expr) => {
                 match $d command {
@@ -148,40 +148,39 @@ macro_rules! commands {
 
 commands! {
     $
-    /// The server's name and signing key, made at its first start.
+    /// The server's name and signing key, created at its first start.
     ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
-    /// The log was rebuilt, up to an earlier moment or all of it; a new epoch begins with this
-    /// record.
+    /// The log was restored, completely or up to an earlier moment; this record starts a new epoch.
     ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind;
     /// A backup of the log and the uploaded files was made.
     BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind;
     /// Payloads of earlier records were erased or reduced.
     LogErase(LogErase) = "log.erase" version 2 MustNotRewind;
-    /// The server vouches for its log up to some record.
+    /// The server signed the Merkle root of its log up to some record.
     LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable;
-    /// An account was made.
+    /// An account was created.
     UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
     /// A guest's account became a full one.
     UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind;
-    /// A registration token was made, or its limits were changed.
+    /// A registration token was created, or its limits were changed.
     RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind;
     /// A registration token was removed.
     RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind;
     /// A password was set or its hash renewed.
     UserPassword(UserPassword) = "user.password" version 2 MustNotRewind;
-    /// A login token was used: it is good for one login.
+    /// A login token was used; it is valid for one login.
     LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind;
-    /// An account was linked with a person whom a provider of single sign-on knows.
+    /// An account was linked with an identity at a provider of single sign-on.
     SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind;
-    /// An account became, or ceased to be, an administrator's, locked or suspended.
+    /// An account became an administrator's, locked or suspended, or ceased to be.
     UserStatus(UserStatus) = "user.status" version 1 MustNotRewind;
-    /// An account was closed for ever.
+    /// An account was deactivated.
     UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind;
-    /// What was kept of a user whose account was closed is to leave the log.
+    /// A deactivated user's data is to be erased from the log.
     UserErase(UserErase) = "user.erase" version 1 MustNotRewind;
     /// A device logged in, with new tokens.
     DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
-    /// A session was given new tokens in exchange for its refresh token.
+    /// A session exchanged its refresh token for new tokens.
     DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind;
     /// The tokens of a refresh were used for the first time, which revokes the ones before them.
     DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind;
@@ -189,9 +188,9 @@ commands! {
     DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind;
     /// A device was renamed.
     DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable;
-    /// A user's dehydrated device was made.
+    /// A user's dehydrated device was created.
     DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind;
-    /// A device was in use.
+    /// A device was used.
     DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable, ephemeral;
     /// A profile field was set or removed.
     ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable;
@@ -209,63 +208,63 @@ commands! {
     KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
     /// Keys of a user were signed.
     KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind;
-    /// A backup of room keys was begun, or what vouches for it changed.
+    /// A backup of room keys was created, or its signatures changed.
     KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind;
     /// A backup of room keys was deleted.
     KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind;
     /// Room keys were put into a backup.
     KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind;
-    /// Room keys were taken out of a backup.
+    /// Room keys were removed from a backup.
     KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind;
     /// Messages were sent to devices.
     ToDeviceSend(ToDeviceSend) = "to_device.send" version 1 MustNotRewind;
-    /// A device has got the messages that were sent to it.
+    /// A device received the messages that were sent to it.
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
     RoomEvent(RoomEvent) = "room.event" version 1 Rewindable;
-    /// Events of a room are gone, and their content is to leave the log.
+    /// Events of a room were deleted, and their content is to be erased from the log.
     RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
-    /// A room is gone, and the content of its events is to leave the log.
+    /// A room was deleted, and the content of its events is to be erased from the log.
     RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind;
     /// A user forgot a room.
     RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
-    /// A restore undid how a user came to be in rooms.
+    /// A restore undid how users came to be in rooms.
     RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind;
     /// A room was listed in or taken off the public directory.
     RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
-    /// An application service listed a room of its network in the directory, or took it off.
+    /// An application service listed a room of its network in the directory, or removed it.
     RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable;
-    /// A room was closed to whoever is not in it, or opened again, by those who run the server.
+    /// An administrator blocked or unblocked a room: nobody can join a blocked one.
     RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind;
     /// A room began to be shut down: everyone leaves it.
     RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable;
     /// A room was shut down.
     RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable;
-    /// A room became the one in which a user is told what those who run the server have to say.
+    /// A room became the one for a user's server notices.
     NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable;
-    /// Receipts in a room moved.
+    /// Read receipts in a room moved.
     RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable, ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
     RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
-    /// A user reported an event, a room or a user to those who run the server.
+    /// A user reported an event, a room or a user to the administrators.
     ReportCreate(ReportCreate) = "report.create" version 1 Rewindable;
-    /// A report was dealt with, and is not listed any more.
+    /// A report was closed.
     ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable;
-    /// What others see of a user's presence changed.
+    /// A user's visible presence changed.
     PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable, ephemeral;
     /// An event was scheduled to be sent later.
     DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable;
-    /// The time of a scheduled event began anew.
+    /// The time of a scheduled event was reset.
     DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable;
     /// A scheduled event was sent, cancelled, or could not be sent.
     DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable;
-    /// A media id was given out, for a file to be uploaded to.
+    /// A media id was reserved for an upload.
     MediaCreate(MediaCreate) = "media.create" version 1 Rewindable;
     /// A file was uploaded.
     MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable;
-    /// Files were put into quarantine, where nobody can download them, or taken out of it.
+    /// Files were quarantined, so that nobody can download them, or released.
     MediaQuarantine(MediaQuarantine) = "media.quarantine" version 1 MustNotRewind;
-    /// A media id was exempted from quarantine, or not any more.
+    /// A media id was exempted from quarantine, or the exemption ended.
     MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
     /// Files were removed.
     MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind;
@@ -273,7 +272,7 @@ commands! {
     AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
     /// An alias was removed.
     AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable;
-    /// Someone asked for a third-party identifier to be validated.
+    /// A validation of a third-party identifier was requested.
     ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind;
     /// The message of a validation was handed over for delivery.
     ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind;
@@ -281,7 +280,7 @@ commands! {
     ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind;
     /// A third-party identifier was validated.
     ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind;
-    /// What was validated was made use of; a validation serves once.
+    /// A validation was used; each is valid once.
     ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind;
     /// A third-party identifier was added to an account.
     ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind;
@@ -291,23 +290,23 @@ commands! {
     ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind;
     /// A third-party identifier was unbound from a user on an identity server.
     ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind;
-    /// How far someone outside has been told what is in the log.
+    /// A delivery advanced.
     DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable, ephemeral;
     /// A pusher was made or changed.
     PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind;
     /// A pusher was removed.
     PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind;
-    /// How far pushers have told what is in the log.
+    /// Pushers advanced.
     PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
-    /// A mail was handed over for a pusher.
+    /// A mail for a pusher was handed over.
     PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable, ephemeral;
-    /// Why those who run the server did what stands before it in the same batch.
+    /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
 }
 
 /// The payload of one kind of command.
 pub trait Body: Serialize + DeserializeOwned {
-    /// What is fixed about the kind.
+    /// The properties of the kind.
     const KIND: Kind;
 
     /// Reads a payload that an older version wrote. Of most kinds there is none yet.

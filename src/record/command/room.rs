@@ -1,4 +1,4 @@
-//! Commands of rooms: events, and what is kept of rooms beside them.
+//! Commands of rooms: events, and other data of rooms.
 
 use ruma::{OwnedEventId, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomVersionId};
 use serde::{Deserialize, Serialize};
@@ -38,35 +38,34 @@ impl Content for RoomEvent {
     }
 }
 
-/// Payload of `room.erase`. From it on the events are not in the room any more; redactions of them
-/// go with them.
+/// Payload of `room.erase`. It deletes the events from the room, together with their redactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomErase {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The events, in ascending order: none of them state.
+    /// The events, in ascending order; none is a state event.
     pub events: Vec<Offset>,
-    /// Why they are gone.
+    /// Why they were deleted.
     #[serde(flatten)]
     pub why: EventsEnd,
 }
 
 impl Content for RoomErase {}
 
-/// Why events are gone.
+/// Why events are deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum EventsEnd {
-    /// Events of this type live so long in this room.
+    /// The lifetime of events of this type in this room is limited.
     Lifetime {
         /// The type.
         event_type: String,
-        /// Milliseconds from the record of an event on.
+        /// The lifetime, in milliseconds from the record of an event.
         lifetime_ms: u64,
     },
-    /// The one who sent them was erased.
+    /// The sender was erased.
     Sender {
-        /// Who.
+        /// The user.
         user_id: OwnedUserId,
         /// The `user.deactivate`.
         because: Offset,
@@ -78,40 +77,40 @@ pub enum EventsEnd {
 pub struct RoomPurge {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Records that are no events of it and hold something of it, which is to leave the log, too:
-    /// its aliases, and what was said of it to and by those who run the server. Runs, each with its
-    /// first and last offset, in ascending order. (Not in version 1.)
+    /// Records that are not events of the room but contain its data, which is to be erased, too:
+    /// its aliases, reports about it and acts of administrators. Runs, each with its first and last
+    /// offset, in ascending order. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<(Offset, Offset)>,
-    /// Whether another one follows in the same batch: the room goes with the last. (Not in version
-    /// 1.)
+    /// Whether another one follows in the same batch: the last one deletes the room. (Not in
+    /// version 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub more: bool,
-    /// Why, in the words of whoever did it.
+    /// The administrator's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl Content for RoomPurge {
-    // Why a room went is what is to be known of it later.
+    // The reason is all that should be known of the room afterwards.
 }
 
 /// A client's transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transaction {
-    /// The session it belongs to: the offset of the `device.login` that opened it. Survives token
-    /// refreshes, ends with a logout.
+    /// The session: the offset of the `device.login` that opened it. Token refreshes keep the
+    /// session, a logout ends it.
     pub session: Offset,
     /// The client's transaction id.
     pub id: String,
-    /// What the id was used for: the endpoint and its path arguments.
+    /// The scope of the id: the endpoint and its path arguments.
     pub scope: String,
 }
 
 /// Payload of `room.forget`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomForget {
-    /// The user who forgot it.
+    /// The user.
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,
@@ -119,29 +118,30 @@ pub struct RoomForget {
 
 impl Content for RoomForget {}
 
-/// Payload of `room.undo`: in which rooms a user was, by records that a restore undid, and is not.
-/// Their clients may have been told that they are, and are to be told that they are not.
+/// Payload of `room.undo`: the rooms in which a user was by records that a restore undid. The
+/// user's clients may have been told of these rooms, and are to be told that the user is not in
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomUndo {
     /// The user.
     pub user_id: OwnedUserId,
-    /// The epoch that the restore began: whoever has a position of it, or of a later one, was never
-    /// told.
+    /// The epoch that the restore started. Clients with a position in it, or in a later one, were
+    /// never told of the rooms.
     pub begun: Epoch,
-    /// The rooms, which need not be there any more.
+    /// The rooms, which may no longer exist.
     pub rooms: Vec<UndoneRoom>,
 }
 
 impl Content for RoomUndo {}
 
-/// A room that a user joined, or was invited to or knocked on, in a future that was undone.
+/// A room that a user joined, was invited to or knocked on in an abandoned future.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoneRoom {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The epoch of the record with which that came to be.
+    /// The epoch of the record that did it.
     pub epoch: Epoch,
-    /// Where that record was.
+    /// The offset of that record.
     pub offset: Offset,
 }
 
@@ -165,7 +165,7 @@ pub struct RoomNetwork {
     pub service: String,
     /// Its name of the network.
     pub network_id: String,
-    /// Whether the directory lists the room with those of the network.
+    /// Whether the directory lists the room in that network.
     pub listed: bool,
 }
 
@@ -176,9 +176,9 @@ impl Content for RoomNetwork {}
 pub struct RoomBlock {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Whether nobody may join it, knock or be invited from now on.
+    /// Whether from now on nobody may join it, knock or be invited.
     pub blocked: bool,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -191,21 +191,21 @@ impl Content for RoomBlock {
     }
 }
 
-/// Payload of `room.shutdown`. With it, the room leaves the public directory. Its aliases are moved
-/// and its members leave after that, each by a record of its own.
+/// Payload of `room.shutdown`. It removes the room from the public directory. Afterwards, one
+/// record each moves the aliases and makes the members leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomShutdown {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// What this shutdown is known by.
+    /// The id of the shutdown.
     pub id: String,
-    /// The room to which members and aliases move, if there is to be one.
+    /// The replacement, to which members and aliases move, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<Replacement>,
     /// Whether it is purged at the end. (Not in version 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub purge: bool,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -218,16 +218,16 @@ impl Content for RoomShutdown {
     }
 }
 
-/// A room in the place of one that is shut down.
+/// The replacement of a room that is shut down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replacement {
-    /// The id that it gets.
+    /// Its id.
     pub room_id: OwnedRoomId,
-    /// Who makes it.
+    /// Its creator.
     pub creator: OwnedUserId,
     /// Its name.
     pub name: String,
-    /// Its first message, which says what happened.
+    /// Its first message, which explains what happened.
     pub message: String,
 }
 
@@ -236,22 +236,22 @@ pub struct Replacement {
 pub struct RoomShutdownFinish {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Which shutdown.
+    /// The shutdown.
     pub id: String,
-    /// Who could not be made to leave.
+    /// Users who could not be made to leave.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<OwnedUserId>,
-    /// Of a room that was purged, who left, which is not known otherwise. (Not in version 1.)
+    /// The users who left a room that was purged; nothing else records them. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<OwnedUserId>,
 }
 
 impl Content for RoomShutdownFinish {}
 
-/// Payload of `notice.room`. The room made in the same batch takes the place of one before it.
+/// Payload of `notice.room`. The room, created in the same batch, replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoticeRoom {
-    /// Who is told.
+    /// The user.
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,
@@ -259,13 +259,13 @@ pub struct NoticeRoom {
 
 impl Content for NoticeRoom {}
 
-/// Payload of `room.receipt`: what moved at one time in one room, which in a large one may be the
-/// receipts of many users.
+/// Payload of `room.receipt`: receipts that moved at the same time in one room; in a large room,
+/// those of many users.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomReceipt {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The receipts: no two of one user, type and thread.
+    /// The receipts: at most one for each user, type and thread.
     pub receipts: Vec<Receipt>,
 }
 
@@ -294,9 +294,9 @@ pub struct Receipt {
     pub user_id: OwnedUserId,
     /// `m.read` or `m.read.private`.
     pub receipt_type: String,
-    /// The event it points at.
+    /// The event.
     pub event_id: OwnedEventId,
-    /// The thread it belongs to, as in the request.
+    /// The thread, as in the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<String>,
     /// Milliseconds since the Unix epoch.
@@ -310,10 +310,10 @@ pub struct RoomTyping {
     pub room_id: OwnedRoomId,
     /// The user.
     pub user_id: OwnedUserId,
-    /// When it ends by itself, in milliseconds since the Unix epoch; 0 ends it now.
+    /// When it expires, in milliseconds since the Unix epoch; 0 ends it now.
     pub until_ms: u64,
-    /// For one who was typing already: the record with which that began. Only the end has moved,
-    /// and nobody else has anything new.
+    /// If the user was typing already: the record with which that started. Only the end has moved,
+    /// which is news to nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Offset>,
 }
@@ -322,25 +322,25 @@ impl Content for RoomTyping {
     const ERASED: Erased = Erased::All;
 }
 
-/// Payload of `report.create`. What is reported is the event if there is one, otherwise the room or
-/// the user.
+/// Payload of `report.create`. The subject is the event if there is one, otherwise the room or the
+/// user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportCreate {
-    /// Who reports.
+    /// The reporting user.
     pub reporter: OwnedUserId,
-    /// The room that is reported, or the room of the event.
+    /// The reported room, or the room of the reported event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_id: Option<OwnedRoomId>,
-    /// The event that is reported.
+    /// The reported event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_id: Option<OwnedEventId>,
-    /// The user who is reported.
+    /// The reported user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<OwnedUserId>,
-    /// Why.
+    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How bad it is: from -100, the worst, to 0.
+    /// From -100, most offensive, to 0, inoffensive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<i8>,
 }
@@ -369,9 +369,9 @@ impl Content for ReportRemove {}
 /// Payload of `delayed.schedule`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DelayedSchedule {
-    /// The id given out for it: a secret, as whoever knows it may act on it.
+    /// Its id, a secret: whoever knows it can act on it.
     pub delay_id: String,
-    /// Who sends it.
+    /// The sender.
     pub user_id: OwnedUserId,
     /// The room.
     pub room_id: OwnedRoomId,
@@ -383,9 +383,9 @@ pub struct DelayedSchedule {
     pub state_key: Option<String>,
     /// The event's content, as the client sent it: a JSON object.
     pub content: Box<RawValue>,
-    /// How long it waits, in milliseconds.
+    /// The delay, in milliseconds.
     pub delay_ms: u64,
-    /// Since when, in milliseconds since the Unix epoch.
+    /// When the delay began, in milliseconds since the Unix epoch.
     pub since_ms: u64,
     /// The transaction that scheduled it, if the endpoint has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -404,9 +404,9 @@ impl Content for DelayedSchedule {
 /// Payload of `delayed.restart`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DelayedRestart {
-    /// Which.
+    /// The delayed event.
     pub delay_id: String,
-    /// Since when it waits now, in milliseconds since the Unix epoch.
+    /// When the delay began again, in milliseconds since the Unix epoch.
     pub since_ms: u64,
 }
 
@@ -415,12 +415,12 @@ impl Content for DelayedRestart {}
 /// Payload of `delayed.finish`. When the event was sent, its `room.event` is in the same batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DelayedFinish {
-    /// Which.
+    /// The delayed event.
     pub delay_id: String,
-    /// What became of it.
+    /// What happened to it.
     #[serde(flatten)]
     pub outcome: DelayedOutcome,
-    /// Whether someone asked for it; otherwise its time had come, or something stood in its way.
+    /// Whether a request caused that; otherwise the event was due, or could not be sent.
     pub by_action: bool,
     /// When, in milliseconds since the Unix epoch.
     pub ts: u64,
@@ -428,7 +428,7 @@ pub struct DelayedFinish {
 
 impl Content for DelayedFinish {}
 
-/// What became of a scheduled event.
+/// What happened to a scheduled event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum DelayedOutcome {
@@ -437,13 +437,13 @@ pub enum DelayedOutcome {
         /// The event's id.
         event_id: OwnedEventId,
     },
-    /// It was called off.
+    /// It was cancelled.
     Cancel,
     /// It could not be sent.
     Error {
-        /// The code of the standard error.
+        /// The `errcode` of the standard error.
         errcode: String,
-        /// The sentence of the standard error.
+        /// The message of the standard error.
         error: String,
     },
 }
@@ -453,9 +453,9 @@ pub enum DelayedOutcome {
 pub struct AliasSet {
     /// The alias.
     pub alias: OwnedRoomAliasId,
-    /// The room it points at.
+    /// Its target.
     pub room_id: OwnedRoomId,
-    /// Who made it.
+    /// Its creator.
     pub creator: OwnedUserId,
 }
 

@@ -28,13 +28,13 @@ impl Content for ServerIdentity {}
 /// Payload of `server.restore`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServerRestore {
-    /// What the log was rebuilt from: `archive`, `backup`, `export`, or `log` for another log or
-    /// what this one was.
+    /// What the log was restored from: `archive`, `backup`, `export`, or `log` for another log or
+    /// its own former one.
     pub source: String,
-    /// The last record that was there. What came after it, if anything, is lost but for what the
-    /// records after this one say anew.
+    /// The last restored record. Later records are lost, except for what the records after this one
+    /// repeat.
     pub last: Offset,
-    /// The last record that the source held, if it was not restored. (Not in version 1.)
+    /// The last record of the source, if it was not restored. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone: Option<Offset>,
 }
@@ -44,23 +44,23 @@ impl Content for ServerRestore {}
 /// Payload of `backup.made`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupMade {
-    /// Where it is, as whoever made it named it.
+    /// Its destination, as the operator named it.
     pub destination: String,
-    /// Up to which moment it goes.
+    /// The last record in it.
     #[serde(flatten)]
     pub moment: BackupMoment,
     /// The chain value of that record, in hex.
     pub chain: FileHash,
     /// blake3 of its manifest, in hex.
     pub manifest: FileHash,
-    /// Backups that are not at this destination any more.
+    /// Earlier backups that were removed from this destination.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<BackupMoment>,
 }
 
 impl Content for BackupMade {}
 
-/// Which backup of a destination.
+/// Identifies a backup at its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BackupMoment {
     /// The epoch of its last record.
@@ -69,66 +69,66 @@ pub struct BackupMoment {
     pub offset: Offset,
 }
 
-/// Payload of `log.erase`. What it names is erased in one step with the appending of this record.
+/// Payload of `log.erase`. The payloads that it lists are erased in the same step that appends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogErase {
-    /// The records of which a part stays, in ascending order.
+    /// The records whose payloads were reduced, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reduced: Vec<Reduced>,
-    /// The records whose payload is erased since later records say all that they said: runs, each
-    /// with its first and last offset, in ascending order. In version 1 all of them ephemeral.
+    /// The records whose payloads were erased because later records superseded them: runs, each
+    /// with its first and last offset, in ascending order. In version 1 all of them are ephemeral.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub superseded: Vec<(Offset, Offset)>,
-    /// The records whose payload is erased since a later record took back all that followed from
-    /// them, in ascending order. (Not in version 1.)
+    /// The records whose payloads were erased because a later record undid all their consequences,
+    /// in ascending order. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken: Vec<Taken>,
 }
 
 impl Content for LogErase {}
 
-/// A run of records that lost all of their content.
+/// A run of records whose payloads were erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// The first of them.
+    /// The first one.
     pub first: Offset,
-    /// The last of them.
+    /// The last one.
     pub last: Offset,
-    /// The record for which they did: a `room.purge` or a `user.erase`.
+    /// The cause: a `room.purge` or a `user.erase`.
     pub because: Offset,
 }
 
-/// A record that lost a part of its content.
+/// A record whose payload was reduced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reduced {
-    /// The record: in version 1 of an event, or of the `delayed.schedule` that it was sent from.
+    /// The record: in version 1 an event, or the `delayed.schedule` that it was sent from.
     pub offset: Offset,
-    /// The record for which it did: a redaction, or (not in version 1) a `room.erase`,
-    /// `room.purge`, `user.erase` or `media.remove`; [`Offset::ZERO`] for what had done its work.
+    /// The cause: a redaction, or (not in version 1) a `room.erase`, `room.purge`, `user.erase` or
+    /// `media.remove`; [`Offset::ZERO`] for superseded payloads.
     pub because: Offset,
-    /// For an event, the version of its room, whose rules say what is left. (In version 1 always.)
+    /// For an event, the version of its room, which defines the redaction. (In version 1 always.)
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room_version: Option<RoomVersionId>,
-    /// blake3 of what is left.
+    /// blake3 of the reduced payload.
     #[serde(with = "super::values::hex")]
     pub hash: [u8; 32],
 }
 
 impl LogErase {
-    /// How many payloads it takes.
+    /// How many payloads it erases.
     #[must_use]
     pub fn count(&self) -> u64 {
         let run = |(first, last): (Offset, Offset)| (last.get() + 1).saturating_sub(first.get());
         self.reduced.len() as u64 + self.runs().map(run).sum::<u64>()
     }
 
-    /// The runs of records of which nothing is left, each with its first and last offset.
+    /// The runs of records whose payloads were erased, each with its first and last offset.
     pub fn runs(&self) -> impl Iterator<Item = (Offset, Offset)> {
         let taken = self.taken.iter().map(|taken| (taken.first, taken.last));
         self.superseded.iter().copied().chain(taken)
     }
 
-    /// It as two: what had only done its work, and what is erased for a reason.
+    /// Divided in two: superseded payloads, and payloads erased for a cause.
     #[must_use]
     pub fn divided(self) -> (Self, Self) {
         let Self { reduced, superseded, taken } = self;
@@ -139,28 +139,28 @@ impl LogErase {
         )
     }
 
-    /// Whether it takes nothing but what had done its work.
+    /// Whether it erases only superseded payloads.
     #[must_use]
     pub fn is_of_superseded(&self) -> bool {
         self.taken.is_empty() && self.reduced.iter().all(|reduced| reduced.because == Offset::ZERO)
     }
 }
 
-/// Payload of `log.checkpoint`: what the log was, said and signed by its server. It says so by
-/// itself, also where there is no log.
+/// Payload of `log.checkpoint`: a statement about the log, signed by its server. It can be verified
+/// without the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCheckpoint {
     /// The server.
     pub server_name: String,
-    /// The last record that is vouched for, and so how many there are.
+    /// The last record that it covers, and so their number.
     pub upto: Offset,
-    /// The root of the Merkle tree over the headers of the records up to it.
+    /// The root of the Merkle tree over the headers of these records.
     #[serde(with = "super::values::hex")]
     pub root: [u8; 32],
     /// The chain value of that record.
     #[serde(with = "super::values::hex")]
     pub chain: [u8; 32],
-    /// When it was said.
+    /// When it was signed, in milliseconds since the Unix epoch.
     pub time_ms: u64,
     /// The key that signed it, `ed25519:<version>`.
     pub key_id: String,
@@ -171,7 +171,7 @@ pub struct LogCheckpoint {
 impl Content for LogCheckpoint {}
 
 impl LogCheckpoint {
-    /// What is signed: lines of text, each with its end.
+    /// The signed text: lines, each with a line feed.
     #[must_use]
     pub fn statement(&self) -> String {
         let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex();
@@ -186,7 +186,7 @@ impl LogCheckpoint {
 /// Payload of `admin.reason`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminReason {
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -198,15 +198,14 @@ impl Content for AdminReason {
     }
 }
 
-/// Payload of `delivery.advance`. Each says everything: an earlier one of the same receiver is
-/// superseded.
+/// Payload of `delivery.advance`. It supersedes earlier ones of the same receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryAdvance {
-    /// Who is told, for example `appservice/irc`.
+    /// The receiver, for example `appservice/irc`.
     pub to: String,
-    /// Everything up to this record has arrived, or is nothing to the receiver.
+    /// Everything up to this record has arrived, or does not concern the receiver.
     pub done: Offset,
-    /// What is on its way, and is sent again under the same id until it has arrived.
+    /// The delivery in progress, which is repeated under the same id until it has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<UnderWay>,
 }
@@ -215,12 +214,12 @@ impl Content for DeliveryAdvance {
     const ERASED: Erased = Erased::All;
 }
 
-/// A delivery that is on its way: what there is to tell of the records after `done`, up to and with
-/// `up_to`.
+/// A delivery in progress: what the records after `done`, up to and including `up_to`, contain for
+/// the receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnderWay {
-    /// What the receiver knows it by.
+    /// Its id for the receiver.
     pub id: String,
-    /// The last record that it is about.
+    /// The last record in it.
     pub up_to: Offset,
 }

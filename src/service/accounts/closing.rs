@@ -1,6 +1,6 @@
-//! The end of an account: one batch of records closes it, with its devices and tokens, scheduled
-//! events, keys, password, addresses and single sign-on. The rooms are left after that, each by an
-//! event of its own; if the server ends meanwhile, it goes on when it starts again.
+//! Closing an account: one batch of records deactivates it, with its devices and tokens, scheduled
+//! events, keys, password, addresses and single sign-on. Afterwards, the user leaves each room by
+//! an event of its own. If the server ends meanwhile, it continues at the next start.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::{
     state::Membership,
 };
 
-/// What closing an account came to.
+/// The result of closing an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
-    /// Whether it was open until now, or is erased only now.
+    /// False if it was closed (and erased) before.
     pub(crate) changed: bool,
     /// How many rooms were left and invites rejected.
     pub(crate) rooms: usize,
@@ -39,8 +39,7 @@ pub(crate) async fn close(
     Ok(Closed { changed, rooms: leave_all(engine, &origin, &user_id).await })
 }
 
-/// Leaves the rooms that those whose accounts were closed shortly before the server ended have not
-/// left.
+/// Completes the departures that were interrupted when the server ended.
 pub(crate) fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
@@ -52,7 +51,7 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
     });
 }
 
-/// Leaves all rooms, rejects all invites, takes back all knocks. Says how many there were.
+/// Leaves all rooms, rejects all invitations, withdraws all knocks. Returns their number.
 async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize {
     let mut left = 0;
     for part in engine.state().memberships.of(user_id, Offset::MAX) {
@@ -65,8 +64,8 @@ async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize 
     left
 }
 
-/// Has a user leave a room. One room that cannot be left is no reason to stay in the rest: says
-/// whether it was.
+/// Makes a user leave a room. Returns whether that worked: a failure in one room must not affect
+/// the others.
 pub(crate) async fn leave(
     engine: &Engine,
     origin: &Origin,

@@ -1,5 +1,5 @@
-//! Identity servers, on which users publish that an address is theirs (identity service API,
-//! "Establishing associations"). Only those that the configuration names are spoken to.
+//! Identity servers, which publish the addresses of users (identity service API, "Establishing
+//! associations"). Only configured servers are contacted.
 
 use http::{Method, StatusCode, header::AUTHORIZATION};
 use reqwest::Url;
@@ -19,13 +19,13 @@ use crate::{
     record::{Origin, address as threepid, threepid::Threepid},
 };
 
-/// Why an identity server did not do what was asked.
+/// Why an identity server did not do something.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IdentityError {
     /// The configuration does not name it.
     #[error("This server does not trust this identity server.")]
     NotTrusted,
-    /// The ids of a validation cannot be what they are said to be.
+    /// The ids of a validation are not valid.
     #[error("`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-")]
     Ids,
     /// It cannot be reached.
@@ -34,23 +34,23 @@ pub(crate) enum IdentityError {
     /// It refuses.
     #[error("{message}")]
     Refused {
-        /// The status that a client is to see.
+        /// The status for the client.
         status: StatusCode,
-        /// The code of the error.
+        /// The error code.
         errcode: String,
-        /// Why.
+        /// The message.
         message: String,
     },
-    /// It answered, with this status, in a way that is not understood.
+    /// Its answer, with this status, could not be parsed.
     #[error("The identity server gave an answer that cannot be used.")]
     Unusable(StatusCode),
-    /// What it did cannot be recorded.
+    /// The change cannot be recorded.
     #[error(transparent)]
     Rejected(#[from] Rejected),
 }
 
 impl IdentityError {
-    /// The code with which the identity server refuses.
+    /// The error code of the identity server.
     pub(crate) fn errcode(&self) -> Option<&str> {
         match self {
             Self::Refused { errcode, .. } => Some(errcode),
@@ -59,16 +59,15 @@ impl IdentityError {
     }
 }
 
-/// What identity servers' paths begin with: the one of the Matrix specification, and this server's
-/// own.
+/// The path prefixes of identity servers: that of the Matrix specification, and this server's own.
 const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
 
-/// What identity servers are spoken to with.
+/// What is needed to contact identity servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdentityServers<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) outbound: &'a Outbound,
-    /// Those that are trusted.
+    /// The trusted servers.
     pub(crate) trusted: &'a [IdentityServer],
 }
 
@@ -83,7 +82,7 @@ pub(crate) fn trusted(
     app.trusted.iter().find_map(|server| server.named(name)).ok_or(IdentityError::NotTrusted)
 }
 
-/// What a client knows of a validation on an identity server.
+/// A client's credentials for a validation on an identity server.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Credentials {
     pub(crate) client_secret: String,
@@ -92,11 +91,10 @@ pub(crate) struct Credentials {
     pub(crate) sid: String,
 }
 
-/// Has an identity server publish that what was validated there is this user's, and remembers
-/// where.
+/// Makes an identity server publish a validated address as this user's, and records the server.
 ///
 /// # Errors
-/// What the identity server refuses with is handed on.
+/// The identity server's errors are passed on.
 pub(crate) async fn bind(
     app: IdentityServers<'_>,
     origin: Origin,
@@ -129,11 +127,10 @@ pub(crate) async fn bind(
     Ok(())
 }
 
-/// Has an identity server forget that `threepid` is this user's: the one named, or those where it
-/// was bound.
+/// Makes an identity server withdraw `threepid`: the named server, or those on which it was bound.
 ///
 /// # Errors
-/// When a server is named that is not trusted, what it refuses with, or that it cannot be reached.
+/// When a named server is not trusted, cannot be reached, or refuses.
 pub(crate) async fn unbind(
     app: IdentityServers<'_>,
     origin: &Origin,
@@ -146,7 +143,7 @@ pub(crate) async fn unbind(
         None => {
             let bound = app.engine.state().threepids.bound(user_id);
             let on = bound.iter().filter(|(bound, _)| bound == threepid);
-            // One that is trusted no more is not spoken to.
+            // A server that is no longer trusted is not contacted.
             match on.map(|(_, name)| trusted(app, name).ok()).collect::<Option<Vec<_>>>() {
                 Some(servers) if !servers.is_empty() => servers,
                 _ => return Ok(ThirdPartyIdRemovalStatus::NoSupport),
@@ -161,9 +158,9 @@ pub(crate) async fn unbind(
     Ok(ThirdPartyIdRemovalStatus::Success)
 }
 
-/// Has identity servers forget all that is this user's: the one named, or those where each was
-/// bound. For the end of an account: whatever goes wrong is no reason to stop. Gives what is left
-/// as it was, and where.
+/// Makes identity servers withdraw all addresses of this user: the named server, or those on which
+/// each was bound. Used when an account is closed, so errors do not stop it. Returns the addresses
+/// that remain bound, and where.
 pub(crate) async fn unbind_all(
     app: IdentityServers<'_>,
     origin: &Origin,
@@ -174,7 +171,7 @@ pub(crate) async fn unbind_all(
     let bound = state.threepids.bound(user_id);
     let mut wanted = bound.clone();
     if let Some(name) = id_server {
-        // There, all that the account has; elsewhere nothing is asked for.
+        // At a named server, all addresses of the account; otherwise only the bound ones.
         let own = state.threepids.of_user(user_id).into_iter().map(|(threepid, _)| threepid);
         let all = own.chain(bound.into_iter().map(|(threepid, _)| threepid));
         wanted = all.map(|threepid| (threepid, name.to_owned())).collect();
@@ -184,7 +181,7 @@ pub(crate) async fn unbind_all(
     let (mut left, mut dead) = (Vec::new(), Vec::new());
     for (threepid, name) in wanted {
         let unbound = match trusted(app, &name) {
-            // A server that did not answer once is not waited for again.
+            // A server that did not answer once is not tried again.
             Ok(server) if !dead.contains(&name) => {
                 unbind_from(app, origin, user_id, &threepid, &server).await
             }
@@ -202,7 +199,7 @@ pub(crate) async fn unbind_all(
     left
 }
 
-/// Whether the server has unbound it; false if it does not know how.
+/// Whether the server has unbound it; false if it does not support that.
 async fn unbind_from(
     app: IdentityServers<'_>,
     origin: &Origin,
@@ -212,7 +209,7 @@ async fn unbind_from(
 ) -> Result<bool, IdentityError> {
     let body = json!({ "mxid": user_id, "threepid": threepid });
     let mut answer = None;
-    // Sydent, which most identity servers are, checks a form of its own of what is signed.
+    // Sydent, the usual identity server, verifies a form of its own.
     for addressee in ["destination", "destination_is"] {
         let answered = ask(app, server, Method::POST, "/identity/v2/3pid/unbind", |path, ask| {
             let signature = signature(app, addressee, server, path, &body).unwrap_or_default();
@@ -236,7 +233,7 @@ async fn unbind_from(
         _ if errcode(&answer).is_some_and(|code| code != "M_UNRECOGNIZED") => {
             Err(handed_on(&answer).unwrap_or_else(|| unusable(&answer)))
         }
-        // Without an error in Matrix's form, these mean that there is no such thing there.
+        // Without a Matrix error code, these statuses mean that the path is unknown.
         StatusCode::BAD_REQUEST
         | StatusCode::NOT_FOUND
         | StatusCode::METHOD_NOT_ALLOWED
@@ -245,8 +242,8 @@ async fn unbind_from(
     }
 }
 
-/// Asks an identity server, under the first prefix that it knows. `make` completes the request, for
-/// the path that it goes to.
+/// Sends a request to an identity server, with the first prefix that it knows. `make` completes the
+/// request for the path.
 pub(crate) async fn ask(
     app: IdentityServers<'_>,
     server: &IdentityServer,
@@ -269,13 +266,13 @@ pub(crate) async fn ask(
         if !unknown {
             return Ok(answer);
         }
-        // What the first prefix says stands, if none is known.
+        // If no prefix is known, the error of the first one counts.
         last = last.or(Some(answer));
     }
     last.ok_or_else(|| unreachable(&"no prefix"))
 }
 
-/// The header that shows a request to be this server's (server-server API, "Request
+/// The header that authenticates a request as this server's (server-server API, "Request
 /// Authentication").
 fn signature(
     app: IdentityServers<'_>,
@@ -300,19 +297,18 @@ fn signature(
     ))
 }
 
-/// The code of an error in Matrix's form.
+/// The `errcode` of an error in Matrix's form.
 fn errcode(answer: &Answer) -> Option<String> {
     let body: Value = answer.json().ok()?;
     Some(body.get("errcode")?.as_str()?.to_owned())
 }
 
-/// What an identity server refused with, for the client.
+/// An identity server's refusal, in the form for the client.
 pub(crate) fn handed_on(answer: &Answer) -> Option<IdentityError> {
     let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
-    // 401, or that a token is not known, would have the client believe that its own session has
-    // ended.
+    // A 401, or an unknown token, would make the client believe that its own session has ended.
     let status = match answer.status {
         StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
         status if status.is_client_error() => status,

@@ -1,5 +1,5 @@
-//! Accounts, where it takes more than one proposal or a question to somebody outside: what
-//! endpoints and those who administer the server have in common.
+//! Operations on accounts that take more than one proposal, or a request to another service.
+//! Endpoints and administration share them.
 
 pub(crate) mod closing;
 pub(crate) mod identity;

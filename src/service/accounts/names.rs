@@ -1,17 +1,17 @@
-//! What accounts and devices may be called, and what a registration token looks like.
+//! The syntax of names of accounts and devices, and of registration tokens.
 
 use ruma::{OwnedDeviceId, OwnedUserId, ServerName, UserId};
 use thiserror::Error;
 
 use crate::base::{clock::random_letters, limits};
 
-/// Why a name cannot be one.
+/// Why a name is not valid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum InvalidName {
-    /// A user name has other characters.
+    /// A user name contains other characters.
     #[error("A user name consists of a-z, 0-9 and the characters . _ = - / +")]
     UserCharacters,
-    /// A user name is none for another reason.
+    /// A user name is not valid for another reason.
     #[error("This cannot be a user name.")]
     User,
     /// A user name is too long.
@@ -20,7 +20,7 @@ pub(crate) enum InvalidName {
     /// A device id is empty or too long.
     #[error("A device id has 1 to 255 bytes.")]
     DeviceLength,
-    /// A device id has control characters.
+    /// A device id contains control characters.
     #[error("A device id holds no control characters.")]
     DeviceControl,
     /// A display name is too long.
@@ -28,8 +28,8 @@ pub(crate) enum InvalidName {
     DisplayNameTooLong,
 }
 
-/// The user id of a new user with this name (appendices, "User Identifiers"). Capital letters are
-/// mapped to small ones; everything else that a localpart cannot hold is refused.
+/// The user id of a new user with this name (appendices, "User Identifiers"). Upper-case letters
+/// are converted to lower case; other characters that a localpart cannot contain are refused.
 pub(crate) fn new_user_id_of(
     server_name: &ServerName,
     username: &str,
@@ -47,26 +47,25 @@ pub(crate) fn new_user_id_of(
     Ok(user_id)
 }
 
-/// The device id that a client asks for, within its bound, or a new one.
+/// The device id that a client asks for, within its limit, or a new one.
 pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, InvalidName> {
     match asked {
         Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
             Err(InvalidName::DeviceLength)
         }
-        // They are keys, file names, parts of other ids: nothing that a terminal or a parser acts
-        // on.
+        // They are keys, file names, parts of other ids: no terminal or parser may interpret them.
         Some(id) if id.as_str().chars().any(char::is_control) => Err(InvalidName::DeviceControl),
         Some(id) => Ok(id),
         None => Ok(new_device_id()),
     }
 }
 
-/// A device id that nobody asked for.
+/// A generated device id.
 pub(crate) fn new_device_id() -> OwnedDeviceId {
     random_letters(10).into()
 }
 
-/// A display name within its bound.
+/// A display name within its limit.
 pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, InvalidName> {
     match name {
         Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
@@ -76,7 +75,7 @@ pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, Invalid
     }
 }
 
-/// Whether a registration token can look like this (client-server API, "Token-authenticated
+/// Whether this is a valid registration token (client-server API, "Token-authenticated
 /// registration").
 pub(crate) fn is_registration_token(token: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);

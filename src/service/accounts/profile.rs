@@ -1,4 +1,4 @@
-//! The way of a profile into the rooms of its user.
+//! Copies a changed profile into the rooms of its user.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use crate::{
     state::Membership,
 };
 
-/// Brings the profiles that changed shortly before the server ended to the rooms that they had not
-/// reached by then.
+/// Completes the copies that were interrupted when the server ended.
 pub(crate) fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
@@ -22,13 +21,13 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
     });
 }
 
-/// Brings a profile that has changed to the rooms that it has not reached.
+/// Copies a changed profile to the rooms that do not have it yet.
 pub(crate) async fn spread(engine: &Engine, origin: &Origin, user_id: &UserId) {
     let rooms = rooms_without(engine, user_id);
     bring_to_rooms(engine, origin, user_id, rooms).await;
 }
 
-/// The rooms in which the user is joined, and has been since before their profile last changed.
+/// The rooms that the user was joined to before the profile last changed, and still is.
 fn rooms_without(engine: &Engine, user_id: &UserId) -> Vec<OwnedRoomId> {
     let Some(account) = engine.state().accounts.get(user_id) else { return Vec::new() };
     let fields = ["displayname", "avatar_url"];
@@ -64,7 +63,7 @@ async fn bring_to_rooms(
         };
         match engine.propose(origin.clone(), proposal).await {
             Ok(done) => drop(done.into_inner()),
-            // One room that does not take it is no reason to leave out the rest.
+            // A failure in one room does not affect the others.
             Err(error) => tracing::warn!(%room_id, %error, "a profile did not reach a room"),
         }
     }

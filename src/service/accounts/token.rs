@@ -1,11 +1,10 @@
-//! The text of access and refresh tokens: `lca_SECRET.SESSION.MAC`, and `lcr_…` of those that
-//! refresh.
-//!
-//! The secret authenticates; the log holds a hash of it. The session is the offset of its login. It
-//! lets the server recognise a token that has been superseded, of which it keeps nothing: as long
-//! as the session exists, the client may log in again as the same device (client-server API, "Soft
-//! logout"). The MAC keeps others from asking which sessions exist. Tokens of earlier versions end
-//! after the secret.
+//! The format of access and refresh tokens: `lca_SECRET.SESSION.MAC`, and `lcr_…` for refresh
+//! tokens.
+//! The secret authenticates; the log contains its hash. The session is the offset of its login.
+//! With it, the server recognises a superseded token without storing it: as long as the session
+//! exists, the client may log in again as the same device (client-server API, "Soft logout"). The
+//! MAC keeps others from probing which sessions exist. Tokens of earlier versions end after the
+//! secret.
 
 use crate::{
     base::{clock::random_token, signed::Signer},
@@ -13,12 +12,12 @@ use crate::{
     record::{Command, Offset, command::TokenHash},
 };
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Requests.
+    /// Authenticates requests.
     Access,
-    /// New tokens.
+    /// Is exchanged for new tokens.
     Refresh,
 }
 
@@ -30,7 +29,7 @@ impl Kind {
         }
     }
 
-    /// What a MAC is made for that names a session.
+    /// The domain of MACs that name a session.
     const fn naming(self) -> &'static str {
         match self {
             Self::Access => "session of an access token",
@@ -38,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// What a MAC is made for that is a secret.
+    /// The domain of MACs that are secrets.
     const fn deriving(self) -> &'static str {
         match self {
             Self::Access => "access token of a refresh",
@@ -51,20 +50,20 @@ impl Kind {
         format!("{}{}", self.prefix(), random_token())
     }
 
-    /// The secret that comes of presenting a refresh token: always the same. Nobody can tell it who
-    /// lacks the presented token or the signer's key.
+    /// The secret that a refresh token is exchanged for: always the same one. It cannot be computed
+    /// without the presented token and the signer's key.
     pub(crate) fn derived(self, signer: &Signer, presented: &str) -> String {
         format!("{}{}", self.prefix(), signer.secret(self.deriving(), secret(presented)))
     }
 
-    /// The token that the client gets for `secret`.
+    /// The client's token for `secret`.
     pub(crate) fn token(self, lasting: &Signer, secret: &str, session: Offset) -> String {
         let named = format!("{secret}.{session}");
         let mac = lasting.mac(self.naming(), &named);
         format!("{named}.{mac}")
     }
 
-    /// The session that a token names which the server has given out.
+    /// The session that is named by a token of this server.
     fn session(self, lasting: &Signer, token: &str) -> Option<Offset> {
         let (named, mac) = token.rsplit_once('.')?;
         if !lasting.is_mac(self.naming(), named, mac) {
@@ -80,18 +79,18 @@ fn secret(token: &str) -> &str {
     token.split_once('.').map_or(token, |(secret, _)| secret)
 }
 
-/// What the log holds of a token.
+/// The hash of a token, as the log contains it.
 pub(crate) fn hash(token: &str) -> TokenHash {
     TokenHash::of(secret(token))
 }
 
-/// Whether this is a token of a session that still exists.
+/// Whether this token belongs to a session that still exists.
 pub(crate) fn is_of_a_session(engine: &Engine, lasting: &Signer, kind: Kind, token: &str) -> bool {
     let Some(session) = kind.session(lasting, token) else { return false };
     let login = match engine.events().command(session) {
         Ok(Some(Command::DeviceLogin(login))) => login,
         Ok(_) => return false,
-        // A client must not forget its keys because a disk fails.
+        // A client must not discard its keys because a disk fails.
         Err(_) => return true,
     };
     let account = engine.state().accounts.get(&login.user_id);

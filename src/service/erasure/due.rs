@@ -1,9 +1,9 @@
-//! What is to be erased without anybody asking for each piece of it: events that have lived long
-//! enough, files that were kept long enough, and what is kept of users who asked for nothing to be
-//! kept.
+//! Finds what is due without a request for each item: expired events and files, and the data of
+//! erased users.
 //!
-//! Each find becomes a record (`room.erase`, `media.remove`, `user.erase`), from which on it is
-//! gone for everybody; the sweep then takes the payloads. Whatever is interrupted is found again.
+//! Each find becomes a record (`room.erase`, `media.remove`, `user.erase`), which hides it from
+//! everyone; the sweep then erases the payloads. If this is interrupted, the next sweep finds the
+//! rest.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -31,7 +31,7 @@ use crate::{
     state::erasures::Owed,
 };
 
-/// Why a sweep did not come to its end.
+/// Why a sweep was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// The log could not be read.
@@ -42,13 +42,13 @@ pub enum SweepError {
     Rejected(#[from] Rejected),
 }
 
-/// How many rooms are looked at in one go.
+/// How many rooms are examined in one go.
 const ROOMS: usize = 100;
 
 /// How many records are read at a time.
 const RECORDS: usize = 1024;
 
-/// Events of one type in one room that have lived long enough.
+/// Expired events of one type in one room.
 struct Expired {
     room_id: OwnedRoomId,
     event_type: Box<str>,
@@ -56,7 +56,7 @@ struct Expired {
     until: Offset,
 }
 
-/// Whether any event or file has lived long enough.
+/// Whether any event or file has expired.
 pub(super) fn anything_expired(engine: &Engine, policy: &SweepPolicy) -> Result<bool, ReadError> {
     if !expired(engine, policy, 1)?.is_empty() {
         return Ok(true);
@@ -71,7 +71,7 @@ pub(super) fn anything_expired(engine: &Engine, policy: &SweepPolicy) -> Result<
     }
 }
 
-/// Takes events away that have lived long enough. Says how many.
+/// Removes expired events. Returns their number.
 pub(super) async fn expire_events(
     engine: &Engine,
     policy: &SweepPolicy,
@@ -90,7 +90,7 @@ pub(super) async fn expire_events(
     }
 }
 
-/// Proposes what takes away up to [`AT_ONCE`] until nothing is left. Says how much that was.
+/// Proposes removals of up to [`AT_ONCE`] until nothing is left. Returns how many were removed.
 async fn repeat<P>(engine: &Engine, proposal: &P) -> Result<u64, SweepError>
 where
     P: Proposal<Outcome = u64> + Clone,
@@ -105,8 +105,8 @@ where
     }
 }
 
-/// Up to about `limit` rooms with events that have lived long enough. Costs what is due, and a
-/// look at each lifetime that there is.
+/// Up to about `limit` rooms with expired events. The cost is proportional to the expired events
+/// and the number of lifetimes.
 fn expired(engine: &Engine, policy: &SweepPolicy, limit: usize) -> Result<Vec<Expired>, ReadError> {
     let retention = &policy.retention;
     let (state, now_ms) = (engine.state(), engine.clock().now_ms());
@@ -150,7 +150,7 @@ fn expired(engine: &Engine, policy: &SweepPolicy, limit: usize) -> Result<Vec<Ex
     Ok(expired)
 }
 
-/// The last record that was appended at or before `time_ms`.
+/// The last record appended at or before `time_ms`.
 fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
     // Times do not decrease along the log.
     let (mut low, mut high) = (0, engine.head().offset().get());
@@ -167,13 +167,13 @@ fn last_until(engine: &Engine, time_ms: u64) -> Result<Offset, ReadError> {
     Ok(Offset::new(low))
 }
 
-/// Removes files that were kept long enough. Says how many.
+/// Removes expired files. Returns their number.
 pub(super) async fn expire_media(engine: &Engine, policy: &SweepPolicy) -> Result<u64, SweepError> {
     let Some(until_ms) = policy.media_until(engine.clock().now_ms()) else { return Ok(0) };
     let Some(lifetime_ms) = policy.media_after.map(millis) else { return Ok(0) };
     let mut count = 0;
     while !engine.state().media.until(until_ms, 1, |_| true).is_empty() {
-        // Before it is looked: what is applied meanwhile is looked at in the commit.
+        // Before the scan: what is applied meanwhile is examined in the commit.
         let looked = engine.state().applied();
         let pictures = Arc::new(pictures(engine)?);
         let expire = ExpireMedia { lifetime_ms, until_ms, pictures, looked };
@@ -186,7 +186,7 @@ pub(super) async fn expire_media(engine: &Engine, policy: &SweepPolicy) -> Resul
     Ok(count)
 }
 
-/// The files of this server that are the pictures of users and rooms now: these stay.
+/// The files of this server that are current avatars of users and rooms, which stay.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -216,13 +216,13 @@ pub(crate) fn pictures(engine: &Engine) -> Result<HashSet<String>, ReadError> {
     Ok(pictures)
 }
 
-/// The media id in an address, if it is one of this server.
+/// The media id in an address of this server.
 fn own_media(env: &Env, url: &str) -> Option<String> {
     let (server, media_id) = <&MxcUri>::from(url).parts().ok()?;
     (*server == env.server.name).then(|| media_id.to_owned())
 }
 
-/// Finds what is kept of users who were erased, and takes it away. Says how many events that were.
+/// Finds and removes the data of erased users. Returns the number of events.
 pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
     let (log, end) = (Arc::clone(engine.log()), engine.head().offset());
     let (owed, told) = {
@@ -234,7 +234,7 @@ pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
     }
     let looked_for =
         LookedFor { users: owed.iter().cloned().collect(), told: told.into_iter().collect() };
-    // It looks through the whole log.
+    // It scans the whole log.
     let finding = tokio::task::spawn_blocking(move || Traces::find(&*log, end, &looked_for));
     let mut traces = match finding.await {
         Ok(found) => found?,
@@ -248,7 +248,7 @@ pub(super) async fn erase_users(engine: &Engine) -> Result<u64, SweepError> {
     Ok(count)
 }
 
-/// Takes away what was found of a user. Says how many events that were.
+/// Removes what was found of a user. Returns the number of events.
 async fn erase_user(
     engine: &Engine,
     user_id: OwnedUserId,
@@ -281,11 +281,11 @@ async fn erase_user(
     }
 }
 
-/// What is looked for in a log.
+/// What a scan looks for.
 struct LookedFor {
-    /// Of whom.
+    /// By user.
     users: BTreeMap<OwnedUserId, Owed>,
-    /// What has been told all whom it was for, as records that have done their work.
+    /// Records about messages to devices that all recipients have received.
     told: BTreeSet<Offset>,
 }
 
@@ -295,29 +295,29 @@ impl LookedFor {
     }
 }
 
-/// What a log holds of users.
+/// A user's data in the log.
 #[derive(Default)]
 struct Traces(BTreeMap<OwnedUserId, Trace>);
 
 #[derive(Default)]
 struct Trace {
-    /// Records that held what was theirs.
+    /// Records with the user's data.
     records: BTreeSet<Offset>,
-    /// Of those whose messages are to go: these, by room.
+    /// If the user's messages are to be erased: these, by room.
     messages: BTreeMap<OwnedRoomId, Vec<Offset>>,
-    /// The addresses that were theirs, each with the records in which it was to be proven to be.
+    /// The user's addresses, each with the records of its validations.
     addresses: BTreeMap<Threepid, Vec<Offset>>,
-    /// The files that they uploaded.
+    /// The user's uploads.
     files: BTreeSet<String>,
 }
 
 impl Traces {
-    /// Looks through the records up to `end`, each user's up to the end of their account.
+    /// Scans the records up to `end`, for each user up to the end of the account.
     fn find(log: &dyn Log, end: Offset, of: &LookedFor) -> Result<Self, ReadError> {
         let mut traces = Self::default();
-        // An address is asked for before it is anybody's.
+        // A validation begins before the address is anybody's.
         let mut asked: BTreeMap<Threepid, Vec<Offset>> = BTreeMap::new();
-        // To whom the batch that is being read did something.
+        // The users whom the current batch concerns.
         let mut concerned: BTreeSet<OwnedUserId> = BTreeSet::new();
         let mut from = Offset::new(1);
         while from <= end {
@@ -433,7 +433,7 @@ impl Traces {
     }
 }
 
-/// What is to be known of an event here.
+/// What the scan needs of an event.
 #[derive(Deserialize)]
 struct EventFacts {
     #[serde(rename = "type")]

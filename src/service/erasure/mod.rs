@@ -1,5 +1,4 @@
-//! What is taken away for ever: by a sweep, what is due by the rules of retention or owed to users
-//! who were erased; by a purge, a room with everything in it.
+//! Erasures: sweeps erase what has expired or is owed to erased users; purges remove a whole room.
 
 mod due;
 pub mod purge;

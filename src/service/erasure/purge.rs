@@ -1,4 +1,4 @@
-//! Taking a room out of the server, with everything in it.
+//! Purges: removing a room from the server, with everything in it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,24 +19,24 @@ use crate::{
 /// How many records are read at a time.
 const RECORDS: usize = 1024;
 
-/// What goes with a room.
+/// What a purge removes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Purge {
-    /// How many events it has.
+    /// The number of events.
     pub events: u64,
-    /// How many bytes their payloads are.
+    /// The bytes of their payloads.
     pub bytes: u64,
-    /// How many users are joined.
+    /// The number of joined users.
     pub joined: u64,
-    /// Its aliases.
+    /// The room's aliases.
     pub aliases: Vec<String>,
-    /// The ids of the files that nothing but the room names.
+    /// The ids of files to which only the room refers.
     pub media_ids: Vec<String>,
-    /// How many bytes those files are.
+    /// The bytes of those files.
     pub media_bytes: u64,
-    /// Records in which something was said of it: reports, and why it was blocked or shut down.
+    /// Records about the room: reports, and the reasons for blocks and shutdowns.
     pub said: Vec<Offset>,
-    /// The last record that was looked at.
+    /// The last record that was scanned.
     pub looked: Offset,
 }
 
@@ -49,12 +49,12 @@ pub enum PurgeError {
     /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It was refused, or the log takes no writes.
+    /// The proposal was refused, or the log takes no writes.
     #[error(transparent)]
     Rejected(#[from] Rejected),
 }
 
-/// What would go with a room. Looks through the whole log for who else names its files.
+/// What a purge would remove. Scans the whole log for other references to its files.
 ///
 /// # Errors
 /// When there is no such room or the log cannot be read.
@@ -100,9 +100,9 @@ pub async fn look(engine: &Engine, room_id: &RoomId) -> Result<Purge, PurgeError
     Ok(purge)
 }
 
-/// Purges a room to which nobody is joined: nothing of it is there any more once this has
-/// resolved, and the next sweep takes its payloads off the disk. Gives what went, but for what
-/// was said of it and what named its files while it was looked.
+/// Purges a room without joined users. Once this resolves, nothing of the room is visible any more;
+/// the next sweep erases its payloads from the disk. Returns what was removed, except for reports
+/// and references that were added during the scan.
 ///
 /// # Errors
 /// When there is no such room, somebody is joined to it, or the log cannot be read or takes no
@@ -121,8 +121,8 @@ pub async fn purge(
     Ok(purge)
 }
 
-/// Looks through the records up to `end`: of `files`, keeps those that none names that is not of
-/// the room's `stream`. Gives the records in which something is said of the room.
+/// Scans the records up to `end`: retains of `files` those to which only the room's `stream`
+/// refers. Returns the records about the room.
 fn look_elsewhere(
     log: &dyn Log,
     end: Offset,
@@ -133,7 +133,7 @@ fn look_elsewhere(
 ) -> Result<Vec<Offset>, ReadError> {
     let mut said = Vec::new();
     let mut from = Offset::new(1);
-    // All of the log is read: nobody else is to notice.
+    // Reading the whole log must not slow others down.
     let mut pace = Pace::begin();
     while from <= end {
         let records = log.read(from, RECORDS)?;

@@ -1,12 +1,10 @@
-//! The sweep: in the background, events that have lived long enough, what is left of users who were
-//! erased, and files that were kept long enough are found ([`super::due`]) and, as redacted events
-//! once their time of grace is over, lose their content; records that later ones have superseded
-//! lose their payload.
+//! The sweep: it runs in the background, and erases what is due: expired events and files, the data
+//! of erased users ([`super::due`]), redacted events after their grace period, and superseded
+//! payloads.
 //!
-//! What is due is known from the log (`state::Erasures`, `state::lifetimes`), so that nothing is
-//! forgotten over a restart. The sweep proposes, as everybody does (`decide::erasure`): what is due
-//! is decided in the commit. Each piece of a sweep is one `log.erase` record, which takes the
-//! payloads with it.
+//! What is due follows from the log (`state::Erasures`, `state::lifetimes`), so a restart forgets
+//! nothing. The sweep proposes its erasures (`decide::erasure`), and the commit decides again what
+//! is due. Each step of a sweep is one `log.erase` record, which erases the payloads.
 
 use super::due::{self, SweepError};
 use crate::{
@@ -22,13 +20,13 @@ use crate::{
 /// What a sweep erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Events that were found to have lived long enough, or to be of a user who was erased.
+    /// Events that had expired, or were sent by an erased user.
     pub expired: u64,
     /// Files that were removed.
     pub files: u64,
-    /// Records that lost their content.
+    /// Records whose payloads were reduced or erased.
     pub erased: u64,
-    /// Superseded records that lost their payload.
+    /// Records with superseded payloads, which were erased.
     pub superseded: u64,
 }
 
@@ -53,11 +51,12 @@ pub fn sweep_is_due(engine: &Engine, policy: &SweepPolicy) -> Result<bool, ReadE
         || due::anything_expired(engine, policy)?)
 }
 
-/// Erases everything that is due by `policy`, of the records up to `archived`: an archive is to
-/// have a record whole before the log erases it, or it would lack a payload and not know why.
+/// Erases everything that is due by `policy`, in the records up to `archived`: the archive must get
+/// a record complete before the log erases it. Otherwise it would lack a payload for no recorded
+/// reason.
 ///
 /// # Errors
-/// When the log fails. What was erased until then is.
+/// When the log fails. What was erased until then stays erased.
 pub async fn sweep(
     engine: &Engine,
     policy: &SweepPolicy,

@@ -1,4 +1,4 @@
-//! What happens between the sweep's look and its commit.
+//! What happens between a sweep's scan and its commit.
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering::SeqCst};
 
@@ -27,7 +27,7 @@ use crate::{
     state::media::Item,
 };
 
-/// A log to which somebody else adds a record at the moment when a certain one is read.
+/// A log to which another writer adds a record at the moment when a certain record is read.
 #[derive(Debug)]
 struct Interrupted {
     log: MemoryLog,
@@ -59,7 +59,7 @@ impl Log for Interrupted {
     }
 
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
-        // A look through the log comes to its end.
+        // A scan of the log ends.
         if self.at.get().is_some_and(|at| from <= *at && from.get() + limit as u64 > at.get()) {
             let records = self.log.read(from, limit);
             self.interrupt();
@@ -100,7 +100,7 @@ fn ts() -> MilliSecondsSinceUnixEpoch {
 }
 
 impl World {
-    /// Ann's server, to whose log `record` is added when that is interrupted.
+    /// Ann's server, to whose log `record` is added when reading is interrupted.
     async fn new(stream: Stream, record: impl Into<Command>) -> Self {
         let clock = Clock::manual(1);
         let record = NewRecord::new(stream, Origin::server(), &record.into());
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// The same log with nothing of it in memory but the projections.
+    /// The same log, with only the projections in memory.
     async fn restart(self) -> Self {
         let Self { log, clock, engine } = self;
         drop(engine);
@@ -190,7 +190,7 @@ async fn a_file_that_becomes_a_picture_between_the_look_and_the_commit_stays() {
         world.file(media_id).await;
     }
     let world = world.restart().await;
-    // The look comes to the rooms after the users.
+    // The scan comes to the rooms after the users.
     let room = world.engine.state().rooms.get(&room_id("a")).unwrap();
     let avatar = room.state_event(&"m.room.avatar".into(), "", Offset::MAX).unwrap();
     world.log.at.set(avatar).unwrap();
@@ -237,7 +237,7 @@ async fn a_file_that_is_named_elsewhere_while_a_purge_looks_stays() {
         ts: ts(),
     };
     drop(world.propose(leave).await);
-    // The last record that the purge looks at.
+    // The last record that the purge reads.
     world.file("other").await;
     world.log.at.set(world.engine.state().applied()).unwrap();
 

@@ -1,8 +1,9 @@
-//! How often a password may be guessed: by one address, and for one user by all others together.
+//! Limits on password guesses: from one address, and for one user from all other addresses
+//! together.
 //!
-//! Whoever knows somebody's name could lock them out by guessing for them all the time. So
-//! addresses from which a user used the server lately are not counted with the others: there they
-//! can log in whatever happens elsewhere, as they can stay logged in anywhere.
+//! Anyone who knows a user's name could lock the user out by guessing all the time. So addresses
+//! from which the user was recently active are counted separately: there the user can still log in,
+//! just as existing sessions stay valid.
 
 use std::{
     hash::BuildHasher as _,
@@ -21,21 +22,21 @@ use crate::{
     config::RateLimits,
 };
 
-/// The wrong passwords of late.
+/// Recent wrong passwords.
 pub(super) struct Guesses {
     of_address: Refundable<IpAddr>,
-    /// By a hash of the name: what somebody tries as a name may be as long as a request.
+    /// By a hash of the name: what a client sends as a name may be as long as a request.
     for_user: Refundable<u64>,
-    /// Hashes of users with addresses at which they have been.
+    /// Hashes of users with the addresses from which they were active.
     known: Cache<u64, ()>,
     hasher: std::hash::RandomState,
 }
 
-/// A password that is being looked at. It counts unless it turns out not to.
+/// A password that is being checked. It counts as wrong until it turns out to be right.
 pub(super) struct Attempt<'a> {
     guesses: &'a Guesses,
     address: IpAddr,
-    /// Whom it counts for as one from a stranger.
+    /// The user for whom it counts as a stranger's guess.
     user: Option<u64>,
 }
 
@@ -51,7 +52,7 @@ impl Guesses {
 
     /// Counts one guess.
     ///
-    /// # Errors
+    /// How long to wait, if there were too many.
     /// How long to wait, if there were too many.
     pub(super) fn begin(&self, guess: Guess<'_>, now: Instant) -> Result<Attempt<'_>, Duration> {
         let address = household(guess.client);
@@ -60,7 +61,7 @@ impl Guesses {
         if self.known.get(&self.place(guess.name, address)).is_none() {
             let user = self.hasher.hash_one(guess.name);
             if let Err(wait) = self.for_user.take(user, now) {
-                // It is not looked at: it says nothing of this address.
+                // It is not checked, so it does not count for this address.
                 attempt.did_not_count();
                 return Err(wait);
             }
@@ -82,7 +83,7 @@ impl Guesses {
 }
 
 impl Attempt<'_> {
-    /// It was right, or could not be looked at.
+    /// It was right, or could not be checked.
     pub(super) fn did_not_count(self) {
         self.guesses.of_address.give_back(&self.address);
         if let Some(user) = &self.user {

@@ -1,4 +1,4 @@
-//! PBKDF2-HMAC-SHA-512 with a salt for each password, on a few threads of their own with a short
+//! PBKDF2-HMAC-SHA-512 with a salt for each password, on a few threads of its own with a short
 //! queue.
 
 use std::{
@@ -22,15 +22,15 @@ use crate::{
     record::command::Secret,
 };
 
-/// The hash's length. SHA-512 gives 64 bytes; half of it is beyond any search already.
+/// The hash's length. SHA-512 gives 64 bytes; half of them are out of reach of any search.
 const HASH_BYTES: usize = 32;
-/// The salt's length, as NIST SP 800-132 advises at least.
+/// The salt's length, the minimum of NIST SP 800-132.
 const SALT_BYTES: usize = 16;
-/// The most iterations that a stored hash may ask for: the bound of the setting.
+/// The most iterations that a stored hash may demand: the maximum of the setting.
 const MAX_ITERATIONS: u32 = 10_000_000;
-/// What a hash begins with.
+/// The prefix of a hash.
 const SCHEME: &str = "$pbkdf2-sha512$i=";
-/// When to come again if too many wait.
+/// When to retry if the queue is full.
 const BUSY: Duration = Duration::from_secs(5);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -43,7 +43,7 @@ pub(super) struct Hasher {
 }
 
 impl Hasher {
-    /// Hashes with this many iterations, this many at once.
+    /// Computes this many hashes at once, with this many iterations each.
     pub(super) fn new(iterations: u32, concurrent: usize) -> Self {
         let concurrent = concurrent.max(1);
         let (jobs, queue) = sync_channel(concurrent.saturating_mul(limits::HASHES_WAITING));
@@ -71,7 +71,7 @@ impl Hasher {
         stored: Option<Secret>,
     ) -> Result<Verdict, Denied> {
         let wanted = self.iterations;
-        // Longer than any that was ever taken, whoever it is for.
+        // Longer than any password that was ever accepted.
         if password.len() > limits::PASSWORD_BYTES {
             return Ok(Verdict::Wrong);
         }
@@ -102,7 +102,7 @@ impl Hasher {
         let (answer, answered) = oneshot::channel();
         let counter = Arc::clone(&self.computed);
         let job = Box::new(move || {
-            // Nobody waits for it any more.
+            // The requester has gone.
             if !answer.is_closed() {
                 let _ = answer.send(compute(&counter));
             }
@@ -115,7 +115,7 @@ impl Hasher {
     }
 }
 
-/// Does the jobs of `queue` until the hasher is gone.
+/// Runs the jobs of `queue` until the hasher is dropped.
 fn work(queue: &Mutex<Receiver<Job>>) {
     background::stand_back();
     loop {
@@ -193,7 +193,7 @@ mod tests {
         assert!(verify(&strong, "correct horse", Some(renewed.clone())).await);
         let wrong = strong.verify("wrong".to_owned(), Some(weak)).await.unwrap();
         assert!(matches!(wrong, Verdict::Wrong));
-        // A stronger one stays.
+        // A stronger hash stays.
         assert!(verify(&hasher(), "correct horse", Some(renewed)).await);
     }
 
@@ -211,7 +211,7 @@ mod tests {
             async move { hasher.compute(blocks).await }
         });
         begun.await.unwrap();
-        // The one thread is occupied: all that come now wait, as many as may.
+        // The one thread is busy, so the queue fills up.
         let mut waiting = Vec::new();
         for _ in 0..limits::HASHES_WAITING {
             let mut hash = Box::pin(hasher.hash("x".to_owned()));

@@ -1,7 +1,6 @@
-//! Passwords: what they have to be like ([`policy`]), how they are hashed ([`hasher`]), and how
-//! often one may be guessed ([`guesses`]). Nobody's guesses cost others more than a little of one
-//! processor: those that come too often cost no hash, hashes are computed at a low priority, and
-//! few wait.
+//! Passwords: the rules for new ones ([`policy`]), their hashes ([`hasher`]), and limits on guesses
+//! ([`guesses`]). Guesses cost others at most a little of one processor: excessive ones are not
+//! hashed, hashes are computed at a low priority, and the queue is short.
 
 mod guesses;
 mod hasher;
@@ -23,44 +22,43 @@ pub(crate) struct Passwords {
     guesses: Option<Guesses>,
 }
 
-/// Why a password was not looked at.
+/// Why a password was not checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// There were too many wrong ones; another may be tried after this time.
+    /// Too many wrong passwords; the time is how long to wait.
     #[error("Too many wrong passwords were tried.")]
     TooOften(Duration),
-    /// Too many wait to be looked at.
+    /// The queue is full.
     #[error("Too many passwords are being checked.")]
     Busy(Duration),
-    /// The server goes down.
+    /// The server shuts down.
     #[error("The server is shutting down.")]
     Closed,
 }
 
-/// What a look at a password found.
+/// The result of checking a password.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It is not the one.
+    /// It is wrong.
     Wrong,
-    /// It is the one. If its hash is weaker than new ones are, here is one that is as strong.
+    /// It is right. If its hash is weaker than new ones, a new hash is included.
     Right {
         /// The new hash.
         renewed: Option<Secret>,
     },
 }
 
-/// Who says to be whom, from where.
+/// The claimed user, and the address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guess<'a> {
-    /// The name that was given, in the form in which all spellings of it are the same. It need not
-    /// be anyone's.
+    /// The given name in a form in which all its spellings are equal. It need not be anyone's.
     pub(crate) name: &'a str,
     /// The address that the request came from.
     pub(crate) client: IpAddr,
 }
 
 impl Passwords {
-    /// As the configuration says.
+    /// With the settings of the configuration.
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             hasher: Hasher::new(config.passwords.iterations, config.concurrent_hashes()),
@@ -72,16 +70,17 @@ impl Passwords {
     /// `$pbkdf2-sha512$i=<iterations>$<salt>$<hash>`.
     ///
     /// # Errors
-    /// When too many wait, or the server goes down.
+    /// When the queue is full, or the server shuts down.
     pub(crate) async fn hash(&self, password: String) -> Result<Secret, Denied> {
         self.hasher.hash(password).await
     }
 
-    /// Whether `password` is the one that `stored` is the hash of. Says the same, after the same
-    /// time, when there is no hash, so that nothing tells whether an account exists.
+    /// Whether `password` is the one that `stored` is the hash of. Without a hash, it takes the
+    /// same time and returns the same, so that nobody can learn whether an account exists.
     ///
     /// # Errors
-    /// When there were too many wrong ones before, too many wait, or the server goes down.
+    /// When there were too many wrong passwords before, the queue is full, or the server shuts
+    /// down.
     pub(crate) async fn check(
         &self,
         guess: Guess<'_>,
@@ -101,8 +100,8 @@ impl Passwords {
         verdict
     }
 
-    /// Takes note that this user uses the server from this address: guesses from elsewhere do not
-    /// keep them from logging in there.
+    /// Notes that this user was active from this address: guesses from elsewhere do not affect
+    /// logins there.
     pub(crate) fn seen(&self, user_id: &UserId, client: IpAddr) {
         if let Some(guesses) = &self.guesses {
             guesses.seen(user_id.as_str(), client);
@@ -187,7 +186,7 @@ mod tests {
             passwords.check(elsewhere, "correct horse".to_owned(), Some(stored.clone()));
         assert!(matches!(elsewhere.await, Err(Denied::TooOften(_))));
         assert!(is_right(&passwords, from(200, "@ann:x"), "correct horse", &stored).await);
-        // At home, too, guesses are limited.
+        // Guesses from a known address are limited, too.
         for _ in 0..20 {
             assert!(!is_right(&passwords, from(200, "@ann:x"), "guess", &stored).await);
         }

@@ -1,9 +1,8 @@
-//! What a new password has to be like.
+//! The rules for new passwords.
 
 use crate::{base::limits, config};
 
-/// What is guessed first of everyone, of the length that is asked for at least. (Shorter ones are
-/// too short.)
+/// The most common passwords of at least the minimum length.
 const GUESSED_FIRST: [&str; 24] = [
     "00000000",
     "11111111",
@@ -31,10 +30,10 @@ const GUESSED_FIRST: [&str; 24] = [
     "sunshine",
 ];
 
-/// Why a password cannot be taken.
+/// Why a password is not accepted.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// It is too easily guessed; the sentence says why.
+    /// It is too easy to guess; the text says why.
     #[error("{0}")]
     Weak(String),
     /// It is too long to be hashed.
@@ -42,10 +41,10 @@ pub(crate) enum Unfit {
     TooLong,
 }
 
-/// Whether `password` may become that of the user with this localpart.
+/// Whether the user with this localpart may use `password`.
 ///
 /// # Errors
-/// Why not.
+/// The rule that it breaks.
 pub(crate) fn check(
     config: &config::Passwords,
     localpart: &str,

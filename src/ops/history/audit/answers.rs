@@ -1,5 +1,5 @@
-//! The answers that are audited: those that this version of the server gives to a client which
-//! follows its tokens through the whole of a log.
+//! The answers that an audit checks: those that this version gives to a client that follows its
+//! tokens through the whole log.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,51 +26,51 @@ use crate::{
     state::State,
 };
 
-/// Events of bodies that are kept parsed while answers are made.
+/// How many bytes of parsed events are kept while answers are computed.
 const EVENT_CACHE_BYTES: u64 = 64 << 20;
 
-/// How an audit is made.
+/// The parameters of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct AuditOptions {
     /// The user.
     pub user: String,
-    /// What the client asks besides its position.
+    /// The parameters of the client's syncs.
     pub asked: Asked,
-    /// One answer to audit, as a client got it, instead of those that the server would give.
+    /// One answer as a client received it, to be audited in place of computed ones.
     pub answer: Option<Value>,
-    /// In how many steps the client follows the log.
+    /// The number of syncs in which the client follows the log.
     pub steps: u64,
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Audit {
     /// The user.
     pub user_id: OwnedUserId,
     /// How many answers were audited.
     pub answers: u64,
-    /// How many events of timelines were in them.
+    /// How many timeline events they contained.
     pub events: u64,
-    /// What is wrong, answer by answer.
+    /// The findings, by answer.
     pub wrong: Vec<WrongAnswer>,
 }
 
-/// An answer that the log does not bear out.
+/// An answer that disagrees with the log.
 #[derive(Clone, Debug, Serialize)]
 pub struct WrongAnswer {
-    /// Where the client was; `None` for an initial sync.
+    /// The client's position; `None` for an initial sync.
     pub since: Option<Offset>,
-    /// As of when it was answered.
+    /// The position as of which it was answered.
     pub to: Offset,
-    /// What is wrong.
+    /// The findings.
     pub findings: Vec<Finding>,
 }
 
-/// Audits what a user was told.
+/// Audits the syncs of a user.
 ///
 /// # Errors
-/// When the source cannot be read, there is no such user, or the answer names no position of the
-/// log.
+/// When the source cannot be read, there is no such user, or the given answer has no valid
+/// position.
 pub fn audit(source: &Source, options: &AuditOptions) -> Result<Audit, HistoryError> {
     let user_id = find_user(source, &options.user)?;
     let mut audit = Audit { user_id: user_id.clone(), answers: 0, events: 0, wrong: Vec::new() };
@@ -143,7 +143,7 @@ impl Audit {
     }
 }
 
-/// The server as far as it answers one user.
+/// The parts of a server that answer one user's syncs.
 struct Server<'a> {
     user_id: &'a UserId,
     state: Arc<State>,
@@ -182,15 +182,15 @@ impl Server<'_> {
         let memory = Memory { members: &self.known, unread: &self.unread, effort: Effort::Any };
         let response = respond(&view, &request, memory).map_err(|error| match error {
             LookError::Read(error) => SourceError::from(error),
-            // Any effort suffices.
-            // It may be any work.
+            // Any effort will do.
+            // Any work will do.
             LookError::TooLong(error) => SourceError::from(ReadError::Storage(error.to_string())),
         })?;
         Ok(serde_json::to_value(&response).unwrap_or_default())
     }
 }
 
-/// The records that were read so far, as a log from which bodies can be had.
+/// The records that were read so far, as a log to read event bodies from.
 #[derive(Debug, Default)]
 pub(in crate::ops::history) struct Bodies(Mutex<BTreeMap<Offset, Record>>);
 

@@ -1,6 +1,5 @@
-//! What the log says about one user, kept as plainly as possible: lists that are searched from one
-//! end to the other. It shares no code with the projections, the views or the sync that it is to
-//! check.
+//! What the log says about one user, in the plainest form: lists that are searched from end to end.
+//! It shares no code with the projections, views and sync that it checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +11,12 @@ use crate::record::{Command, CommandError, Offset, Record};
 /// A state event's type and state key.
 pub(super) type Key = (String, String);
 
-/// All that one user could ever be shown.
+/// Everything that one user could ever see.
 #[derive(Debug)]
 pub struct Ledger {
     pub(super) user_id: OwnedUserId,
     pub(super) rooms: BTreeMap<OwnedRoomId, RoomLedger>,
-    /// Every change of account data, of a room or global.
+    /// Every change of account data, global or of a room.
     pub(super) account_data: Vec<AccountData>,
     pub(super) end: Offset,
 }
@@ -30,7 +29,7 @@ pub(super) struct AccountData {
     pub(super) content: Value,
 }
 
-/// One room.
+/// A room.
 #[derive(Debug, Default)]
 pub(super) struct RoomLedger {
     pub(super) events: Vec<Entry>,
@@ -39,7 +38,7 @@ pub(super) struct RoomLedger {
     forgets: Vec<Offset>,
 }
 
-/// One event.
+/// An event.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) offset: Offset,
@@ -71,7 +70,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in the next record.
+    /// Adds the next record.
     ///
     /// # Errors
     /// When its command cannot be read.
@@ -140,7 +139,7 @@ impl Ledger {
         config.is_none_or(|config| config["default_action"] != "block")
     }
 
-    /// Leaves out the rooms that are nothing to the user.
+    /// Drops the rooms that do not concern the user.
     pub fn settle(&mut self) {
         let user_id = self.user_id.as_str();
         self.rooms.retain(|_, room| !room.memberships(user_id).is_empty());
@@ -148,7 +147,7 @@ impl Ledger {
 }
 
 impl RoomLedger {
-    /// The state as of `at`: for each key, the event that is its value.
+    /// The state as of `at`: for each key, its current event.
     pub(super) fn state(&self, at: Offset) -> BTreeMap<Key, &Entry> {
         let mut state = BTreeMap::new();
         for event in self.events.iter().filter(|event| event.offset <= at) {
@@ -167,14 +166,14 @@ impl RoomLedger {
         of_user.filter_map(|e| Some((e.offset, e.content["membership"].as_str()?))).collect()
     }
 
-    /// The membership of a user as of `at`, and since when; `leave` for one who never had one.
+    /// The membership of a user as of `at`, and since when; `leave` for a user who never had one.
     pub(super) fn membership(&self, user_id: &str, at: Offset) -> (Offset, &str) {
         let memberships = self.memberships(user_id);
         let last = memberships.into_iter().rfind(|(offset, _)| *offset <= at);
         last.unwrap_or((Offset::ZERO, "leave"))
     }
 
-    /// How many have this membership as of `at`.
+    /// How many users have this membership as of `at`.
     pub(super) fn count(&self, membership: &str, at: Offset) -> u64 {
         let state = self.state(at);
         let members = state.iter().filter(|((event_type, _), _)| event_type == "m.room.member");
@@ -187,7 +186,7 @@ impl RoomLedger {
         self.forgets.iter().any(|forget| *forget <= at && *forget > since)
     }
 
-    /// When the user last went from `join` to something else, up to and with `at`.
+    /// When the user's membership last changed from `join`, up to and including `at`.
     pub(super) fn departed(&self, user_id: &str, at: Offset) -> Option<Offset> {
         let mut departed = None;
         let mut before = "leave";
@@ -205,8 +204,8 @@ impl RoomLedger {
         self.events.iter().any(|other| other.redacts == Some(event.offset) && other.offset <= at)
     }
 
-    /// The events after `since`, up to and with `to`, that the user may see as of `now`, by the
-    /// words of the specification ("Room history visibility").
+    /// The events after `since`, up to and including `to`, that the user may see as of `now`, by
+    /// the rules of the specification ("Room history visibility").
     pub(super) fn visible(
         &self,
         user_id: &str,
@@ -225,7 +224,7 @@ impl RoomLedger {
             let last = memberships.iter().rfind(|(offset, _)| *offset <= at);
             last.map_or("leave", |(_, membership)| *membership)
         };
-        // Joined at some moment after the event: joined right then, or by a later member event.
+        // The user joined after the event: directly, or by a later member event.
         let joined_after = |at: Offset| {
             of(at) == "join" || memberships.iter().any(|(offset, m)| *offset > at && *m == "join")
         };
@@ -254,8 +253,8 @@ impl RoomLedger {
                 let (after, before) = (event.offset, event.offset.prev());
                 let key = event.key.as_ref().map(|(t, k)| (t.as_str(), k.as_str()));
                 match key {
-                    // One's own membership, and a change of the setting, are seen if either what
-                    // was before or what came of it allows it.
+                    // One's own membership, and a change of the setting, are visible if either the
+                    // old or the new state allows it.
                     Some(("m.room.member", of_user)) if of_user == user_id => {
                         !memberships.is_empty()
                     }
@@ -269,8 +268,8 @@ impl RoomLedger {
             .collect()
     }
 
-    /// The receipts that moved after `since`, up to and with `to`, as far as the user may know: of
-    /// each user, kind and thread the newest.
+    /// The receipts that moved after `since`, up to and including `to`, and that the user may see:
+    /// the newest for each user, type and thread.
     pub(super) fn receipts(
         &self,
         user_id: &UserId,

@@ -1,9 +1,9 @@
-//! Whether a sync told a user what the log says they were to be told.
+//! Audits whether syncs told a user what the log says they should have.
 //!
-//! The expectation is computed from the records alone, slowly and by the words of the specification
-//! ([`Ledger`]); nothing of it is shared with what answers clients. [`Ledger::check`] holds one
-//! answer against it: which rooms, which events, whether they add up to the rooms' state, account
-//! data, receipts.
+//! The expected answer is computed from the records alone, slowly and by the text of the
+//! specification ([`Ledger`]). It shares no code with the server's answers. [`Ledger::check`]
+//! compares one answer with it: the rooms, the events, whether these result in the rooms' state,
+//! account data and receipts.
 
 mod answers;
 mod ledger;
@@ -21,13 +21,13 @@ pub use self::{
 };
 use crate::record::Offset;
 
-/// What was asked of `/sync`, as far as it changes what is to be answered. Filters on types,
-/// senders and rooms are not among it: an answer to them cannot be checked here.
+/// The parameters of a `/sync` request that change its answer. Filters on types, senders and rooms
+/// are not supported: answers to them cannot be checked here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// Where the client was.
+    /// The client's position.
     pub since: Option<Offset>,
-    /// As of when the answer was given.
+    /// The position as of which the answer was given.
     pub to: Offset,
     /// `full_state`.
     pub full_state: bool,
@@ -39,20 +39,20 @@ pub struct Asked {
     pub include_leave: bool,
 }
 
-/// Something in an answer that the log does not bear out.
+/// A disagreement between an answer and the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The room, if it is about one.
+    /// The room, if it concerns one.
     pub room: Option<String>,
-    /// What is wrong.
+    /// What disagrees.
     pub what: String,
 }
 
-/// What is wrong with one room's part.
+/// A disagreement in one room's part.
 type Faults = Vec<String>;
 
 impl Ledger {
-    /// Compares one answer with what it should have been. No findings: it is right.
+    /// Compares one answer with the expected one. It is right if there are no findings.
     #[must_use]
     pub fn check(&self, asked: &Asked, answer: &Value) -> Vec<Finding> {
         let mut findings = Vec::new();
@@ -98,8 +98,7 @@ impl Ledger {
         for data in of_room {
             expected.insert(data.event_type.as_str(), data);
         }
-        // That something was deleted, which is told as an empty object, is news to those alone who
-        // had it.
+        // A deletion, shown as an empty object, is news only to clients that had the data.
         let first = since == Offset::ZERO;
         expected.retain(|_, data| data.offset > since && !(first && data.content.is_null()));
         let deleted = json!({});
@@ -110,7 +109,7 @@ impl Ledger {
         for (event_type, data) in &expected {
             match told.get(event_type) {
                 None => faults.push(format!("account data `{event_type}` is missing")),
-                // What the server makes of push rules is more than what was set.
+                // The server adds default rules to the push rules that were set.
                 Some(_) if *event_type == "m.push_rules" => {}
                 Some(content) if data.content.is_null() && **content == deleted => {}
                 Some(content) if **content != data.content => {
@@ -128,7 +127,7 @@ impl Ledger {
     }
 }
 
-/// One room's part of an answer, and what it should be.
+/// One room's part of an answer, and the expected one.
 struct RoomCheck<'a> {
     ledger: &'a Ledger,
     room_id: &'a str,
@@ -231,17 +230,17 @@ impl RoomCheck<'_> {
         };
         let since = self.asked.since.filter(|since| self.was_joined(*since));
         let mut faults = self.timeline(answer, since.unwrap_or(Offset::ZERO), at, false);
-        // `full_state` is about rooms that the user is in.
+        // `full_state` applies only to rooms that the user is in.
         faults.extend(self.state(answer, since, false, departed));
         faults
     }
 
-    /// The events: the newest that the user may see, in order, without a gap.
+    /// The events: the newest visible ones, in order, without gaps.
     fn timeline(&self, answer: &Value, since: Offset, to: Offset, absent: bool) -> Faults {
         let user_id = self.ledger.user_id.as_str();
         let now = self.asked.to;
         let mut visible = self.room.visible(user_id, since, to, now);
-        // Of those whom the user ignores, state is told and nothing else.
+        // Of ignored users, only state events are sent.
         visible.retain(|event| event.key.is_some() || !self.ledger.ignores(&event.sender, now));
         let timeline = &answer["timeline"];
         let told: Vec<_> = ids(timeline).collect();
@@ -274,7 +273,7 @@ impl RoomCheck<'_> {
         faults
     }
 
-    /// What the client has after it took the answer in is the state as of `to`.
+    /// The client's state after applying the answer is the state as of `to`.
     fn state(&self, answer: &Value, since: Option<Offset>, full: bool, to: Offset) -> Faults {
         let asked = self.asked;
         let whole = since.is_none() || full;
@@ -298,7 +297,7 @@ impl RoomCheck<'_> {
             client.insert(key, id);
         }
         if !asked.use_state_after {
-            // A user who was banned after they left sees the ban, which is not the room they left.
+            // A user who was banned after leaving sees the ban, but not the room.
             let seen =
                 |id: &str| self.room.events.iter().any(|e| e.event_id == id && e.offset <= to);
             let later = events(&answer["timeline"]).filter_map(state_event);
@@ -309,7 +308,7 @@ impl RoomCheck<'_> {
             match client.get(key) {
                 Some(id) if *id == event.event_id => {}
                 None if lazy(key) => {}
-                // A client that loads members lazily may have an old one of somebody who is silent.
+                // A client that loads members lazily may have an old member event of a silent user.
                 Some(_) if lazy(key) && !told.contains(key) && self.unchanged(key, since, to) => {}
                 Some(id) => faults.push(format!("{key:?} is {id} instead of {}", event.event_id)),
                 None => faults.push(format!("{key:?} is missing")),

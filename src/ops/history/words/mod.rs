@@ -1,4 +1,4 @@
-//! What a record says, in words: a file for each family of commands.
+//! Records as text: a file for each family of commands.
 
 mod account;
 mod contact;
@@ -21,15 +21,15 @@ use crate::{
 /// One record for a reader: who did what, and in which room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
-    /// Who; `server` for what the server does by itself.
+    /// Who did it; `server` for what the server does by itself.
     pub who: String,
-    /// The room it concerns, if it does.
+    /// The room, if it concerns one.
     pub room: Option<String>,
-    /// What.
+    /// What it does, as text.
     pub text: String,
 }
 
-/// What `record` says. One that cannot be read is described as such.
+/// The text for `record`. An unreadable record is described as such.
 #[must_use]
 pub fn of_record(record: &Record) -> Words {
     let origin = &record.header.origin.user;
@@ -44,7 +44,7 @@ pub fn of_record(record: &Record) -> Words {
             let (said, mut text) =
                 each_command!(command, body => body.describe(record, who.clone()));
             if origin.as_ref() == "admin" && said != who {
-                // It is told of the one whom it concerns; another did it.
+                // The subject is the user whom it concerns, although somebody else did it.
                 text = format!("{text} (done by {who})");
             }
             let who = said;
@@ -57,12 +57,12 @@ pub fn of_record(record: &Record) -> Words {
     Words { who, room, text }
 }
 
-/// Who did it, and what.
+/// Who did it, and the text.
 type Description = (String, String);
 
 /// The payload of a command.
 trait Describe {
-    /// `who` is the one in whose name it was recorded.
+    /// `who` is the user in the record's origin.
     fn describe(self, record: &Record, who: String) -> Description;
 }
 
@@ -74,16 +74,16 @@ fn because(reason: Option<String>) -> String {
     reason.map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
-/// What is known of an event's surroundings.
+/// The context of an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Context {
-    /// The membership that a member event changes.
+    /// The membership before a member event.
     pub before: Option<Membership>,
-    /// The record of the event that it is about: redacts, replaces, reacts to.
+    /// The record of the event that it refers to: redacts, replaces, reacts to.
     pub about: Option<Offset>,
 }
 
-/// The event that `event` is about: redacts, replaces, reacts to.
+/// The event that `event` refers to: redacts, replaces, reacts to.
 #[must_use]
 pub fn about(event: &StoredEvent) -> Option<OwnedEventId> {
     let content: Value = event.content_as().unwrap_or_default();
@@ -91,7 +91,7 @@ pub fn about(event: &StoredEvent) -> Option<OwnedEventId> {
     event.redacts.clone().or_else(|| related?.try_into().ok())
 }
 
-/// What `event` says, its sender left out.
+/// The text for `event`, without the sender.
 #[must_use]
 pub fn of_event(event: &StoredEvent, context: Context) -> String {
     let about = |id: Option<&str>| match context.about {
@@ -204,7 +204,7 @@ fn reason(content: &Value) -> String {
     given.map_or_else(String::new, |reason| format!(" (reason: {reason})"))
 }
 
-/// A string as it is, anything else as JSON.
+/// A string as it is, other values as JSON.
 pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
