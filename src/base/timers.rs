@@ -7,7 +7,6 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
-use tokio::sync::Notify;
 use tracing::error;
 
 use crate::base::{clock::Clock, limits, shutdown::Shutdown};
@@ -17,8 +16,9 @@ pub(crate) trait Timed: Send + Sync + 'static {
     /// When the next item is due, in milliseconds since the Unix epoch.
     fn next_ms(&self) -> Option<u64>;
 
-    /// Notified when [`Timed::next_ms`] may have become earlier.
-    fn changed(&self) -> &Notify;
+    /// Resolves when [`Timed::next_ms`] may have become earlier since the last call. What happens
+    /// between two calls is not lost. May be dropped before it resolves.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Does what is due at `now_ms`. Afterwards it is no longer due, or this has waited for a
     /// while: it is called again at once for what is still due. May be dropped at any `await`.
@@ -26,7 +26,7 @@ pub(crate) trait Timed: Send + Sync + 'static {
 }
 
 /// Runs due work until the server shuts down.
-pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
+pub(crate) async fn keep<T: Timed>(mut timed: T, clock: Clock, shutdown: Shutdown) {
     loop {
         let now_ms = clock.now_ms();
         let sleep = match timed.next_ms() {
@@ -50,8 +50,7 @@ pub(crate) async fn keep<T: Timed>(timed: T, clock: Clock, shutdown: Shutdown) {
         };
         tokio::select! {
             () = tokio::time::sleep(sleep) => {}
-            // A notification that arrived earlier is kept.
-            () = timed.changed().notified() => {}
+            () = timed.changed() => {}
             () = shutdown.given() => return,
         }
     }
@@ -62,6 +61,7 @@ mod tests {
     use std::sync::Arc;
 
     use parking_lot::Mutex;
+    use tokio::sync::Notify;
 
     use super::*;
 
@@ -78,8 +78,8 @@ mod tests {
             self.set.lock().iter().min().copied()
         }
 
-        fn changed(&self) -> &Notify {
-            &self.changed
+        async fn changed(&mut self) {
+            self.changed.notified().await;
         }
 
         async fn fire(&self, now_ms: u64) {
@@ -108,8 +108,8 @@ mod tests {
             (*self.fired.lock() < 2).then_some(0)
         }
 
-        fn changed(&self) -> &Notify {
-            &self.changed
+        async fn changed(&mut self) {
+            self.changed.notified().await;
         }
 
         async fn fire(&self, _: u64) {

@@ -74,13 +74,13 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The file is not TOML.
     #[error("{place}: not valid TOML: {reason}")]
     Syntax {
-        /// Where.
+        /// Where it is set.
         place: Place,
         /// What the parser says.
         reason: String,
@@ -88,7 +88,7 @@ pub enum ConfigError {
     /// There is no such key.
     #[error("{place}: there is no setting `{key}`; {known}")]
     Unknown {
-        /// Where.
+        /// Where it is set.
         place: Place,
         /// The key as given.
         key: String,
@@ -98,7 +98,7 @@ pub enum ConfigError {
     /// The key cannot have this value.
     #[error("{place}: `{key}` cannot be {value}: allowed is {allowed}")]
     Bad {
-        /// Where.
+        /// Where it is set.
         place: Place,
         /// The key.
         key: String,

@@ -517,7 +517,7 @@ impl Which {
 pub struct RemoveDevices {
     /// The user.
     pub user_id: OwnedUserId,
-    /// Which devices.
+    /// The devices.
     pub which: Which,
 }
 

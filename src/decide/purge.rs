@@ -31,7 +31,7 @@ pub struct PurgeRoom {
     pub said: Vec<Offset>,
     /// The last record that was looked at for `media_ids` and `said`.
     pub looked: Offset,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
 }
 

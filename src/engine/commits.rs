@@ -1,12 +1,12 @@
 //! Commits: proposals on one stream are decided one commit after the other.
 //!
-//! A commit takes what waits for its stream, decides it, appends the outcome as one batch and waits
-//! until that is durable. So a hot room is not limited to one message for each disk sync, and no
-//! one holds a lock while waiting for the disk. A conflict, which only another writer on the same
-//! log can cause, means that the commit is decided again on the newer state.
+//! A commit takes the proposals that are queued on its stream, decides them, appends the outcome as
+//! one batch, and waits until that is durable. So a busy room is not limited to one message per
+//! disk sync, and nothing holds a lock while waiting for the disk. A conflict, which only another
+//! writer on the same log can cause, means that the commit is decided again on the newer state.
 //!
-//! A commit whose first proposal [lingers](Proposal::lingers) is put off for that long, to take
-//! those that come meanwhile.
+//! A commit whose first proposal [lingers](Proposal::lingers) is delayed for that long, to take the
+//! proposals that arrive meanwhile.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -27,16 +27,16 @@ use crate::{
 /// How often a commit is decided again after a conflict before its proposals are given up.
 const CONFLICTS: usize = 16;
 
-/// Why a proposal came to nothing.
+/// Why a proposal had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// It was refused.
+    /// The decision refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The log takes no writes.
     #[error(transparent)]
     Log(#[from] AppendError),
-    /// The decision failed in a way that it must not. The log says where.
+    /// The decision failed because of a bug. The server's log has the details.
     #[error("an internal error")]
     Broken,
 }
@@ -52,10 +52,10 @@ struct Shared {
     live: Arc<Live>,
     log: Arc<dyn Log>,
     head: Arc<Head>,
-    /// Held by each commit from its decision until its records are applied: alone by those that are
-    /// exclusive, together by all others.
+    /// Held by each commit from its decision until its records are applied: exclusively by
+    /// exclusive commits, shared by all others.
     order: RwLock<()>,
-    /// The streams with a commit under way, each with what waits for the next.
+    /// The streams with a running commit, each with the proposals for the next one.
     lanes: Mutex<HashMap<Stream, VecDeque<Box<dyn Job>>>>,
 }
 
@@ -92,7 +92,7 @@ impl Commits {
     }
 }
 
-/// Takes commit after commit on one stream until nothing waits for it.
+/// Runs commits on one stream until no proposal is left.
 async fn run(shared: Arc<Shared>, stream: Stream) {
     let mut occupied = Lane { shared: &shared, stream: &stream, left: false };
     loop {
@@ -122,8 +122,8 @@ async fn run(shared: Arc<Shared>, stream: Stream) {
     }
 }
 
-/// A stream's lane while its commits are made. Should one panic, the lane does not stay occupied:
-/// those who wait in it are told, and the next proposal starts over.
+/// A stream's lane while its commits run. If one panics, the lane is freed: the queued proposals
+/// get an error, and the next proposal starts over.
 struct Lane<'a> {
     shared: &'a Shared,
     stream: &'a Stream,
@@ -146,8 +146,8 @@ fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     waiting.drain(..count).collect()
 }
 
-/// Decides `jobs` on the projections of now: what is to be written, and the last record that had
-/// been applied by then.
+/// Decides `jobs` on the current projections: returns the records to write, and the last record
+/// that was applied by then.
 fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch, Offset) {
     let env = shared.live.env();
     let mut commit = Commit::new(&env, stream);
@@ -167,8 +167,8 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     for attempt in 1..=CONFLICTS {
         let (batch, applied) = decide(shared, stream, &mut jobs);
         if batch.records.is_empty() {
-            // Nothing to write: all was refused or is so already, on applied, durable grounds.
-            // Those are told once readers see them, too.
+            // Nothing to write: everything was refused or is so already, on applied, durable
+            // grounds. The replies wait until readers see those, too.
             shared.head.reached(applied).await;
             jobs.into_iter().for_each(|job| job.settle(Ok(applied)));
             return;
@@ -189,7 +189,7 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     }
 }
 
-/// A proposal with the one who waits for it, of whatever type.
+/// A proposal of any type, with its reply channel.
 trait Job: Send + std::fmt::Debug {
     fn shares_commit(&self) -> bool;
     fn commit_size(&self) -> usize;
@@ -236,15 +236,15 @@ impl<P: Proposal> Job for Pending<P> {
 
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>) {
         let answer = match (result, self.verdict) {
-            // A refusal is told as soon as what it rests on is durable; it does not matter to it
-            // that the batch then failed only if it rests on nothing in the batch, which is not
-            // known here: the log's failure is told instead.
+            // A refusal is reported as soon as what it depends on is durable. It would be valid
+            // despite a failed batch only if it depends on nothing in the batch, which is not known
+            // here: so the log's failure is reported instead.
             (Err(error), _) => Err(Rejected::Log(error)),
             (Ok(offset), Some(Ok(outcome))) => Ok(Durable::proven(outcome, offset)),
             (Ok(_), Some(Err(refusal))) => Err(Rejected::Refused(refusal)),
             (Ok(_), None) => Err(Rejected::Broken),
         };
-        // The one who waited may have hung up.
+        // The requester may have hung up.
         let _ = self.reply.send(answer);
     }
 }
@@ -263,7 +263,7 @@ mod tests {
         record::{Record, command::RoomTyping},
     };
 
-    /// A log on a disk that takes its time.
+    /// A log on a slow disk.
     #[derive(Debug)]
     struct Slow(MemoryLog);
 
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Adds one record, and gives the last one that it was decided on.
+    /// Adds one record, and returns the last record that the decision saw.
     struct Add {
         typing: RoomTyping,
         is_exclusive: bool,

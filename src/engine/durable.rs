@@ -2,9 +2,9 @@
 
 use crate::record::Offset;
 
-/// A value that rests on durable, applied records only. The engine alone makes one, once the log
-/// has said that the records are on disk. Nothing requires one of an answer: a handler must await
-/// [`Engine::propose`](super::Engine::propose), and unwraps what it gives.
+/// A value that depends on durable, applied records only. Only the engine creates one, once the log
+/// has reported that the records are on disk. The type does not force an answer to wait: a handler
+/// must await [`Engine::propose`](super::Engine::propose), and unwraps the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Durable<T> {
@@ -13,17 +13,17 @@ pub struct Durable<T> {
 }
 
 impl<T> Durable<T> {
-    /// For [`super::commits`], once the batch has been appended.
+    /// For [`super::commits`], after the batch was appended.
     pub(super) const fn proven(value: T, offset: Offset) -> Self {
         Self { value, offset }
     }
 
-    /// The offset up to which the log is durable and that the value rests on.
+    /// The last durable record on which the value depends.
     pub const fn offset(&self) -> Offset {
         self.offset
     }
 
-    /// The value, which may be told.
+    /// The value, which may be reported.
     pub fn into_inner(self) -> T {
         self.value
     }

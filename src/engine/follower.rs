@@ -12,30 +12,23 @@ use std::{
     sync::Arc,
 };
 
-use tokio::runtime::Handle;
-
 use super::{Head, projections::Live};
 use crate::{
-    base::limits,
     log::erase::erasure,
     read::events::EventStore,
     record::{Command, Record},
     state::{ApplyError, Effect, State},
 };
 
-/// Applies records, publishes the new head, and has those concerned woken. It does not panic: it
-/// ends the process instead.
+/// Applies records and publishes the new head. It does not panic: it ends the process instead.
 pub(super) fn follower(
     live: &Arc<Live>,
     events: &Arc<EventStore>,
     head: &Arc<Head>,
-    runtime: Handle,
 ) -> impl FnMut(&[Arc<Record>]) + Send + use<> {
     let (live, events, head) = (Arc::clone(live), Arc::clone(events), Arc::clone(head));
     move |records| {
-        or_end(&live, || {
-            live.apply(records, |state| follow(state, &events, &head, &runtime, records))
-        });
+        or_end(&live, || live.apply(records, |state| follow(state, &events, &head, records)));
     }
 }
 
@@ -51,12 +44,11 @@ fn or_end(live: &Live, apply: impl FnOnce() -> Result<(), ApplyError>) {
     process::abort();
 }
 
-/// Applies records, publishes the new head, and has those concerned woken.
+/// Applies records and publishes the new head.
 fn follow(
-    state: &Arc<State>,
+    state: &State,
     events: &EventStore,
-    head: &Arc<Head>,
-    runtime: &Handle,
+    head: &Head,
     records: &[Arc<Record>],
 ) -> Result<(), ApplyError> {
     let mut effects = Vec::new();
@@ -66,22 +58,7 @@ fn follow(
             events.forget(&erasure);
         }
     }
-    let anyone_waits = head.publish(state.applied());
-    if effects.contains(&Effect::Delayed) {
-        head.delayed().notify_one();
-    }
-    head.note_guest_access(&effects);
-    head.note_unnamed(&effects);
-    if anyone_waits && !effects.is_empty() {
-        // Elsewhere, so that thousands who wait do not come before the one who wrote.
-        let (state, head) = (Arc::clone(state), Arc::clone(head));
-        runtime.spawn(async move {
-            if head.wake_all(&state, effects) {
-                tokio::time::sleep(limits::PRESENCE_WAVE).await;
-                head.wake_for_presence(&state);
-            }
-        });
-    }
+    head.publish(state.applied(), effects);
     Ok(())
 }
 

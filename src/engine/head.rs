@@ -1,44 +1,38 @@
-//! The published head of the log, and the long-polls that wait for what concerns them.
+//! The published head of the log, and the broadcasts that tell of what it moved over.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
-use dashmap::DashMap;
-use parking_lot::Mutex;
-use ruma::{OwnedRoomId, OwnedUserId, UserId};
-use tokio::sync::{Notify, watch};
+use ruma::UserId;
+use tokio::sync::{broadcast, watch};
 
-use crate::{
-    record::{Offset, command::FileHash},
-    state::{Effect, Membership, Room, State},
-};
+use super::waker::{Listener, Listeners};
+use crate::{record::Offset, state::Effect};
+
+/// How many publications a subscriber may lag behind before it loses some.
+const CAPACITY: usize = 1024;
+
+/// What was published together: the head, and the effects of the records that it moved over.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The head.
+    pub offset: Offset,
+    /// The effects.
+    pub effects: Arc<[Effect]>,
+}
 
 /// The last offset that is durable and applied, as readers may see it.
 #[derive(Debug)]
 pub struct Head {
     offset: AtomicU64,
     moved: watch::Sender<Offset>,
-    waiting: DashMap<OwnedUserId, Waiting>,
-    /// Whose presence changed since those concerned were last woken for it.
-    presence: Mutex<BTreeSet<OwnedUserId>>,
-    delayed: Notify,
-    /// Rooms in which it changed whether guests may be there, until someone has looked.
-    guest_access: Mutex<BTreeSet<OwnedRoomId>>,
-    guest_access_changed: Notify,
-    /// Files that no media id names any more, until someone has looked.
-    unnamed: Mutex<BTreeSet<FileHash>>,
-    files_unnamed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    notify: Arc<Notify>,
-    listeners: usize,
+    listeners: Arc<Listeners>,
+    /// Effects that wake long-polls. Sent only while one waits.
+    wakes: broadcast::Sender<Published>,
+    /// The other effects, which are rare.
+    work: broadcast::Sender<Published>,
 }
 
 impl Head {
@@ -46,13 +40,9 @@ impl Head {
         Self {
             offset: AtomicU64::new(offset.get()),
             moved: watch::Sender::new(offset),
-            waiting: DashMap::new(),
-            presence: Mutex::default(),
-            delayed: Notify::new(),
-            guest_access: Mutex::default(),
-            guest_access_changed: Notify::new(),
-            unnamed: Mutex::default(),
-            files_unnamed: Notify::new(),
+            listeners: Arc::default(),
+            wakes: broadcast::Sender::new(CAPACITY),
+            work: broadcast::Sender::new(CAPACITY),
         }
     }
 
@@ -62,7 +52,7 @@ impl Head {
         Offset::new(self.offset.load(Ordering::Acquire))
     }
 
-    /// The head as it moves: for those who follow everything.
+    /// The head as it moves, for those who follow everything.
     #[must_use]
     pub fn follow(&self) -> watch::Receiver<Offset> {
         self.moved.subscribe()
@@ -79,172 +69,102 @@ impl Head {
     /// Begins to listen for what concerns `user_id`. What is published from now on wakes
     /// [`Listener::woken`].
     #[must_use]
-    pub fn listen(&self, user_id: &UserId) -> Listener<'_> {
-        let mut waiting = self.waiting.entry(user_id.to_owned()).or_default();
-        waiting.listeners += 1;
-        let notify = Arc::clone(&waiting.notify);
-        drop(waiting);
-        Listener { head: self, user_id: user_id.to_owned(), notify }
+    pub fn listen(&self, user_id: &UserId) -> Listener {
+        self.listeners.listen(user_id)
     }
 
     /// How many users have a long-poll open.
     #[must_use]
     pub fn waiting_users(&self) -> usize {
-        self.waiting.len()
+        self.listeners.users()
     }
 
-    /// Publishes what was applied. Says whether anyone is to be woken.
-    pub(super) fn publish(&self, offset: Offset) -> bool {
+    /// The effects, from now on, that are work for somebody: all but those that wake long-polls.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        Work(self.work.subscribe())
+    }
+
+    pub(super) fn wakes(&self) -> (broadcast::Receiver<Published>, Arc<Listeners>) {
+        (self.wakes.subscribe(), Arc::clone(&self.listeners))
+    }
+
+    /// Publishes what was applied.
+    pub(super) fn publish(&self, offset: Offset, effects: Vec<Effect>) {
         self.offset.store(offset.get(), Ordering::Release);
         self.moved.send_replace(offset);
-        !self.waiting.is_empty()
-    }
-
-    /// Is notified when events that are to be sent later were scheduled, put off or finished.
-    #[must_use]
-    pub const fn delayed(&self) -> &Notify {
-        &self.delayed
-    }
-
-    /// The rooms in which it has changed whether guests may be there since this was last asked.
-    /// Waits until there is one.
-    pub async fn guest_access_changed(&self) -> BTreeSet<OwnedRoomId> {
-        loop {
-            let rooms = std::mem::take(&mut *self.guest_access.lock());
-            if !rooms.is_empty() {
-                return rooms;
+        let (wakes, work): (Vec<_>, Vec<_>) = effects.into_iter().partition(Effect::wakes);
+        let send = |to: &broadcast::Sender<Published>, effects: Vec<Effect>| {
+            if !effects.is_empty() {
+                // Without a subscriber, nobody needs it.
+                let _ = to.send(Published { offset, effects: effects.into() });
             }
-            // A notification that came before this is kept for it.
-            self.guest_access_changed.notified().await;
+        };
+        if !self.listeners.is_empty() {
+            send(&self.wakes, wakes);
         }
+        send(&self.work, work);
     }
+}
 
-    /// The files that no media id has named any more since this was last asked. Waits until there
-    /// is one.
-    pub async fn files_unnamed(&self) -> BTreeSet<FileHash> {
+/// A subscription to effects that are work for somebody.
+#[derive(Debug)]
+pub struct Work(broadcast::Receiver<Published>);
+
+/// A subscriber lagged so far behind that it lost effects: what they were is in the state.
+#[derive(Debug)]
+pub struct Lagged;
+
+impl Work {
+    /// The next effects that `choose` chooses. Waits until there is one.
+    ///
+    /// # Errors
+    /// When some were lost.
+    pub async fn next<T>(
+        &mut self,
+        choose: impl Fn(&Effect) -> Option<T>,
+    ) -> Result<Vec<T>, Lagged> {
         loop {
-            let files = std::mem::take(&mut *self.unnamed.lock());
-            if !files.is_empty() {
-                return files;
-            }
-            self.files_unnamed.notified().await;
-        }
-    }
-
-    pub(super) fn note_unnamed(&self, effects: &[Effect]) {
-        let files = effects.iter().filter_map(|effect| match effect {
-            Effect::Unnamed(file) => Some(*file),
-            _ => None,
-        });
-        let files: Vec<_> = files.collect();
-        if !files.is_empty() {
-            self.unnamed.lock().extend(files);
-            self.files_unnamed.notify_one();
-        }
-    }
-
-    pub(super) fn note_guest_access(&self, effects: &[Effect]) {
-        let rooms = effects.iter().filter_map(|effect| match effect {
-            Effect::GuestAccess(room_id) => Some(room_id.clone()),
-            _ => None,
-        });
-        let rooms: Vec<_> = rooms.collect();
-        if !rooms.is_empty() {
-            self.guest_access.lock().extend(rooms);
-            self.guest_access_changed.notify_one();
-        }
-    }
-
-    /// Wakes exactly those whom published effects concern. Presence is kept for later: says whether
-    /// the caller is to call [`Head::wake_for_presence`] in a while.
-    #[must_use]
-    pub(super) fn wake_all(&self, state: &State, mut effects: Vec<Effect>) -> bool {
-        effects.sort_unstable();
-        effects.dedup();
-        let mut begins = false;
-        for effect in effects {
-            match effect {
-                Effect::WakeUser(user_id) => self.wake(&user_id),
-                Effect::WakeRoom(room_id) => {
-                    if let Some(room) = state.rooms.get(&room_id) {
-                        self.wake_room(&room);
+            match self.0.recv().await {
+                Ok(published) => {
+                    let chosen: Vec<_> = published.effects.iter().filter_map(&choose).collect();
+                    if !chosen.is_empty() {
+                        return Ok(chosen);
                     }
                 }
-                Effect::WakePresence(user_id) => {
-                    let mut presence = self.presence.lock();
-                    begins |= presence.is_empty();
-                    presence.insert(user_id);
-                }
-                Effect::Delayed | Effect::GuestAccess(_) | Effect::Unnamed(_) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => return Err(Lagged),
+                // The engine is gone, and with it whoever could have work.
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }
         }
-        begins
-    }
-
-    /// Wakes, once each, those who are in a room with anyone whose presence changed since the last
-    /// time.
-    pub(super) fn wake_for_presence(&self, state: &State) {
-        let users = std::mem::take(&mut *self.presence.lock());
-        let mut rooms: BTreeSet<OwnedRoomId> = BTreeSet::new();
-        for user_id in &users {
-            self.wake(user_id);
-            let parts = state.memberships.of(user_id, Offset::MAX).into_iter();
-            let joined = parts.filter(|part| part.membership == Membership::Join);
-            rooms.extend(joined.map(|part| part.room_id));
-        }
-        let mut woken: BTreeSet<OwnedUserId> = users;
-        for room in rooms.iter().filter_map(|room_id| state.rooms.get(room_id)) {
-            room.each_joined_now(|user_id| {
-                if self.waiting.contains_key(user_id) && woken.insert(user_id.clone()) {
-                    self.wake(user_id);
-                }
-            });
-        }
-    }
-
-    /// Costs the fewer of those in the room and those who wait.
-    fn wake_room(&self, room: &Room) {
-        if self.waiting.len() >= room.present_now() {
-            room.each_member_now(|user_id| self.wake(user_id));
-            return;
-        }
-        // Taken out first: no lock is held here while the room's is asked for.
-        let waiting: Vec<_> = self
-            .waiting
-            .iter()
-            .map(|entry| (entry.key().clone(), Arc::clone(&entry.value().notify)))
-            .collect();
-        room.each_present_of(&waiting, |notify| notify.notify_waiters());
-    }
-
-    fn wake(&self, user_id: &UserId) {
-        if let Some(waiting) = self.waiting.get(user_id) {
-            waiting.notify.notify_waiters();
-        }
     }
 }
 
-/// One who listens for what concerns a user.
-#[derive(Debug)]
-pub struct Listener<'a> {
-    head: &'a Head,
-    user_id: OwnedUserId,
-    notify: Arc<Notify>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Listener<'_> {
-    /// Resolves at the next publication that concerns the user. To be created before the state is
-    /// looked at, and awaited after, so that nothing falls in between.
-    pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
-        self.notify.notified()
+    fn delayed(effect: &Effect) -> Option<()> {
+        matches!(effect, Effect::Delayed).then_some(())
     }
-}
 
-impl Drop for Listener<'_> {
-    fn drop(&mut self) {
-        self.head.waiting.remove_if_mut(&self.user_id, |_, waiting| {
-            waiting.listeners -= 1;
-            waiting.listeners == 0
-        });
+    #[tokio::test]
+    async fn a_subscriber_gets_the_effects_that_it_chooses() {
+        let head = Head::new(Offset::ZERO);
+        let mut work = head.work();
+        let room = "!a:test".try_into().unwrap();
+        head.publish(Offset::new(1), vec![Effect::GuestAccess(room), Effect::Delayed]);
+        assert_eq!(work.next(delayed).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_that_lags_too_far_is_told() {
+        let head = Head::new(Offset::ZERO);
+        let mut work = head.work();
+        for offset in 0..=CAPACITY as u64 {
+            head.publish(Offset::new(offset), vec![Effect::Delayed]);
+        }
+        assert!(work.next(delayed).await.is_err());
+        assert_eq!(work.next(delayed).await.unwrap().len(), 1);
     }
 }

@@ -1,30 +1,31 @@
-//! The engine: the way of a write, from a proposal to a durable, applied record.
+//! The engine: how a write goes from a proposal to a durable, applied record.
 //!
 //! ```text
 //! proposal → commit of its stream: decide → log: append, durable → apply → publish head → reply
 //! ```
 //!
-//! [`Engine::propose`] queues a proposal on its stream. A commit takes what waits for that stream,
-//! decides it, and appends the outcome as one batch on one expected version. The log calls the
-//! follower with durable records only; the follower applies them, publishes the new head and has
-//! the long-polls woken that they concern; then the append resolves and the replies go out.
+//! [`Engine::propose`] queues a proposal on its stream. A commit takes the queued proposals,
+//! decides them, and appends the outcome as one batch on one expected version. The log calls the
+//! follower with durable records only. The follower applies them and publishes the new head, whose
+//! effects wake the long-polls that they concern. Then the append resolves and the replies go out.
 
 mod commits;
 mod durable;
 mod follower;
 mod head;
 mod projections;
+mod waker;
 
 use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
-use tokio::runtime::Handle;
 
 pub use commits::Rejected;
 pub use durable::Durable;
-pub use head::{Head, Listener};
+pub use head::{Head, Lagged, Published, Work};
 pub use projections::{LiveEnv, LiveState};
+pub use waker::Listener;
 
 use projections::Live;
 
@@ -37,14 +38,14 @@ use crate::{
         quota::Quotas,
         retention::{Kept, Retention},
     },
-    log::{AppendError, Batch, Log, ReadError, StreamHeads},
+    log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow},
     read::events::EventStore,
     record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
     state::{ApplyError, State},
 };
 
-/// How many records a replay reads at once: enough to make a read cheap, little enough to keep
-/// memory flat.
+/// How many records a replay reads at once: enough to make a read cheap, few enough to keep memory
+/// flat.
 const REPLAY_RECORDS: usize = 1024;
 
 /// Why the engine could not be opened.
@@ -69,7 +70,7 @@ pub enum OpenError {
         /// The name in the configuration.
         asked: String,
     },
-    /// Projections are being made beside the live ones already: see `Engine::beside`.
+    /// A rebuild of the projections is running already: see `Engine::beside`.
     #[error("projections are already being rebuilt")]
     Beside,
     /// The identity in the log cannot be used.
@@ -77,20 +78,20 @@ pub enum OpenError {
     Identity(String),
 }
 
-/// What a replay came through.
+/// The size of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// How many records were applied.
     pub records: u64,
-    /// How many payload bytes they held.
+    /// How many payload bytes they had.
     pub bytes: u64,
 }
 
 /// Applies every record of `log` to a new state. `progress` is called now and then with the last
-/// offset applied and the last offset there is.
+/// applied offset and the last offset of the log.
 ///
 /// # Errors
-/// When a record cannot be read or applied: the first such record is named.
+/// When a record cannot be read or applied; the error names the first such record.
 pub fn replay(
     log: &dyn Log,
     mut progress: impl FnMut(Offset, Offset),
@@ -108,11 +109,12 @@ pub fn replay(
     Ok((state, replayed))
 }
 
-/// Applies the records of `log` that follow what `state` holds, up to and with `end`. `applied` is
-/// shown them, some at a time, once they are.
+/// Applies the records of `log` after the last one that `state` has applied, up to and including
+/// `end`. Calls `applied` with each chunk of records once it is applied.
 ///
 /// # Errors
-/// When a record cannot be read or applied: the first such record is named. Those of `applied`.
+/// When a record cannot be read or applied; the error names the first such record. Errors of
+/// `applied`.
 pub fn replay_onto<E: From<OpenError>>(
     state: &State,
     log: &dyn Log,
@@ -134,14 +136,14 @@ pub fn replay_onto<E: From<OpenError>>(
     Ok(())
 }
 
-/// What the engine is opened with.
+/// Settings of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The server's name.
     pub server_name: OwnedServerName,
     /// About how many bytes of events are kept in memory.
     pub event_cache_bytes: u64,
-    /// How what passes in large rooms is gathered.
+    /// How receipts and the like of large rooms are gathered.
     pub gather: Gather,
     /// How many accounts there may be.
     pub accounts: AccountLimit,
@@ -153,7 +155,7 @@ pub struct Options {
 
 #[cfg(test)]
 impl Options {
-    /// Those of a small server with this clock, whose name is `test`.
+    /// Those of a small server named `test`.
     pub(crate) fn small(clock: Clock) -> Self {
         Self {
             server_name: "test".try_into().expect("a server name"),
@@ -166,9 +168,9 @@ impl Options {
     }
 }
 
-/// The one way to change anything: whatever is written is a proposal, decided on the state of the
-/// moment. Logs in the making, on which nothing can be decided yet, have an `OfflineWriter`
-/// (`ops::restore`).
+/// The one way to change anything: every write is a proposal, decided on the current state. Logs
+/// that are still being built, on which nothing can be decided yet, are written by an
+/// `OfflineWriter` (`ops::restore`).
 #[derive(Debug)]
 pub struct Engine {
     log: Arc<dyn Log>,
@@ -180,7 +182,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Replays `log` and begins to take proposals.
+    /// Replays `log` and starts to take proposals.
     ///
     /// # Errors
     /// When the log cannot be replayed, or belongs to a server of another name.
@@ -189,7 +191,7 @@ impl Engine {
         Self::start(log, state, options).await
     }
 
-    /// Begins to take proposals on `state`, which is what `log` adds up to.
+    /// Starts to take proposals on `state`, the result of replaying `log`.
     ///
     /// # Errors
     /// When the log belongs to a server of another name or its first record cannot be written.
@@ -215,7 +217,9 @@ impl Engine {
             accounts: options.accounts,
             quotas: options.quotas,
         }));
-        log.start(heads, Box::new(follower::follower(&live, &events, &head, Handle::current())));
+        let (wakes, listeners) = head.wakes();
+        tokio::spawn(waker::run(wakes, listeners, Arc::downgrade(&live)));
+        log.start(heads, Box::new(follower::follower(&live, &events, &head)));
 
         if recorded.is_none() {
             let identity = Command::from(ServerIdentity::clone(&identity));
@@ -228,7 +232,7 @@ impl Engine {
     }
 
     /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
-    /// Once called, dropping the future does not take the proposal back.
+    /// Dropping the future does not withdraw the proposal.
     ///
     /// # Errors
     /// When the proposal is refused or the log takes no writes.
@@ -240,22 +244,28 @@ impl Engine {
         self.commits.propose(origin, proposal).await
     }
 
-    /// From now on nobody is shown what has lived long enough by `retention`, whether a sweep came
-    /// for it or not. To be called once.
+    /// From now on events that have expired by `retention` are hidden at once, before the next
+    /// sweep deletes them. To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {
         self.events.keep_to(Box::new(Kept { retention, clock: self.clock.clone() }));
     }
 
-    /// The bodies.
+    /// The events that records contain.
     #[must_use]
     pub fn events(&self) -> &EventStore {
         &self.events
     }
 
-    /// The published head, and those who wait for it to move.
+    /// The published head.
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
+    }
+
+    /// The records from `from` on, each once it is applied.
+    #[must_use]
+    pub fn follow(&self, from: Offset) -> Follow {
+        Follow::records(Arc::clone(&self.log), from, self.head.follow())
     }
 
     /// The log.

@@ -1,4 +1,4 @@
-//! The live projections, and how others that were made beside them take their place.
+//! The live projections, and how rebuilt ones replace them.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -12,14 +12,15 @@ use crate::{
     state::{ApplyError, State},
 };
 
-/// The projections that answers are made from. A reader takes them once for each answer, and keeps
-/// what it took if others take their place meanwhile.
+/// The projections that serve requests. A reader takes them once for each answer, and keeps them
+/// even if they are replaced meanwhile.
 #[derive(Debug)]
 pub(super) struct Live {
     env: ArcSwap<Env>,
-    /// Held while records are applied, and by whoever needs that none is. In it are the records
-    /// that the projections [beside](Beside) the live ones lack, if there are such. The log is not
-    /// read by whoever holds it: a log may call its follower while it holds what it is read with.
+    /// Held while records are applied, and by whoever needs that none is applied. While projections
+    /// are rebuilt [beside](Beside) the live ones, it contains the records that those still lack.
+    /// The log is not read under this lock: a log may call its follower while it holds the lock for
+    /// reading.
     applying: Mutex<Option<Vec<Arc<Record>>>>,
 }
 
@@ -32,7 +33,7 @@ impl Live {
         LiveEnv(self.env.load())
     }
 
-    /// Has `apply` change the projections by `records`.
+    /// Lets `apply` change the projections by `records`.
     pub(super) fn apply<E>(
         &self,
         records: &[Arc<Record>],
@@ -47,8 +48,8 @@ impl Live {
     }
 }
 
-/// The live projections and what else decisions rest on, taken at one moment. To be held for one
-/// answer, not across a wait: others may have taken their place by then.
+/// The live projections and whatever else decisions depend on, taken at one moment. To be held for
+/// one answer, not across a wait: they may be replaced meanwhile.
 #[derive(Debug)]
 pub struct LiveEnv(Guard<Arc<Env>>);
 
@@ -73,7 +74,7 @@ impl Deref for LiveState {
 }
 
 impl LiveState {
-    /// The same, to be kept.
+    /// The live projections, to be kept.
     #[must_use]
     pub fn share(&self) -> Arc<State> {
         Arc::clone(&self.0.state)
@@ -81,20 +82,20 @@ impl LiveState {
 }
 
 impl Engine {
-    /// What decisions rest on now.
+    /// What decisions currently depend on.
     #[must_use]
     pub fn env(&self) -> LiveEnv {
         self.live.env()
     }
 
-    /// The live projections now.
+    /// The current live projections.
     #[must_use]
     pub fn state(&self) -> LiveState {
         LiveState(self.env())
     }
 
-    /// Has `state`, which is being made of the same log, follow what is applied to the live
-    /// projections, up to which it is brought first. One may at a time. Blocks.
+    /// Brings `state`, which is being rebuilt from the same log, up to the live projections, and
+    /// lets it follow what is applied to them. Only one at a time. Blocks.
     ///
     /// # Errors
     /// When the log cannot be read or applied.
@@ -113,7 +114,7 @@ impl Engine {
     }
 }
 
-/// Projections that follow the live ones, and may take their place.
+/// Projections that follow the live ones, and may replace them.
 #[derive(Debug)]
 pub(crate) struct Beside<'a> {
     live: &'a Live,
@@ -121,8 +122,8 @@ pub(crate) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Has `look` look at the live projections and at these, which hold the same records, while
-    /// nothing is applied: what is written waits.
+    /// Calls `look` with the live projections and these. Both have applied the same records;
+    /// nothing is applied meanwhile, so writes wait.
     ///
     /// # Errors
     /// When a record cannot be applied.
@@ -132,13 +133,13 @@ impl Beside<'_> {
         Ok(look(&self.live.env.load().state, &self.state))
     }
 
-    /// Takes the place of the live projections. Gives those, which stay as they are, and the
-    /// last record that both hold; `None` in the place of those if the two do not agree on where
-    /// each stream ends. The log goes by that since it was started: then all stays as it is, and
-    /// only a start can put it right.
+    /// Replaces the live projections. Returns the replaced ones, which no longer change, and the
+    /// last record that both have applied. Returns `None` instead if the two disagree on where a
+    /// stream ends: the log has relied on that since it was started, so nothing is replaced, and
+    /// only a restart can repair it.
     ///
     /// # Errors
-    /// When a record cannot be applied; nothing has changed then.
+    /// When a record cannot be applied; then nothing has changed.
     pub(crate) fn replace(self) -> Result<(Option<Arc<State>>, Offset), ApplyError> {
         let mut lacking = self.live.applying.lock();
         self.catch_up(&mut lacking)?;
@@ -150,14 +151,14 @@ impl Beside<'_> {
         let before = Arc::clone(&env.state);
         self.state.succeed(&before);
         self.live.env.store(Arc::new(Env { state: Arc::clone(&self.state), ..env }));
-        // Nothing is applied to them twice: they follow nothing any more.
+        // They follow nothing any more, so that nothing is applied to them twice.
         *lacking = None;
         Ok((Some(before), applied))
     }
 
     fn catch_up(&self, lacking: &mut Option<Vec<Arc<Record>>>) -> Result<(), ApplyError> {
         for record in std::mem::take(lacking.get_or_insert_default()) {
-            // What it means to others was told when it was applied first.
+            // Its effects were published when it was applied first.
             drop(self.state.apply(&record)?);
         }
         Ok(())

@@ -29,7 +29,7 @@ pub enum EraseError {
     Reduce {
         /// The record's offset.
         offset: Offset,
-        /// Why not.
+        /// The cause.
         source: ReduceError,
     },
     /// The remaining part of the event does not have the named hash.

@@ -20,6 +20,7 @@ pub mod archive;
 pub(crate) mod contract;
 pub mod erase;
 pub mod fault;
+pub mod follow;
 pub mod format;
 pub mod memory;
 pub mod store;

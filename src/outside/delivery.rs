@@ -1,9 +1,10 @@
-//! Deliveries: telling someone outside, in order and without a gap, what is in the log.
+//! Deliveries: an external receiver is told, in order and without gaps, what the log contains for
+//! it.
 //!
-//! Nothing is queued. A [`Receiver`] reads the log from a durable position on, and what it finds
-//! there is handed over until it has arrived; then the position moves. So what a delivery needs of
-//! memory does not grow with how far it is behind, a receiver that is slow or gone hinders nobody,
-//! and a restart continues where things were.
+//! There is no queue. A [`Receiver`] reads the log from a durable position on. What it finds is
+//! handed over until it has arrived; then the position advances. So the memory for a delivery does
+//! not grow with its lag, a slow or absent receiver affects nobody else, and a restart continues at
+//! the last position.
 //!
 //! ```text
 //! read records after `done` → something found → note `under_way` (durable) → hand it over
@@ -11,13 +12,12 @@
 //!   └──────────────── note `done` (with the next `under_way`, if there is one) ←──┘
 //! ```
 //!
-//! What is under way is noted *before* it is sent: whatever happens then, it is sent again under
-//! the same id, about the same records. The receiver can so tell a repetition from news. What
-//! arrives may arrive again when the server ends before it could note that; nothing is left out,
-//! nothing comes out of order.
+//! A delivery is recorded *before* it is sent. Whatever happens then, it is repeated under the same
+//! id, with the same content, so the receiver can recognise repetitions. If the server is killed
+//! before it records the arrival, something may arrive twice; nothing is lost or reordered.
 //!
-//! The notes are records, too, and so move the head for which deliveries wait. They are nothing to
-//! any receiver, and passing by them is not noted.
+//! These notes are records, too, and advance the head that deliveries follow. They concern no
+//! receiver, so skipping them is not recorded.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -27,30 +27,30 @@ use std::{
 
 use futures_util::FutureExt as _;
 use thiserror::Error;
-use tokio::{sync::Notify, task::yield_now, time::sleep};
+use tokio::{sync::Notify, task::coop::consume_budget, time::sleep};
 use tracing::{error, info, warn};
 
 use crate::{
     base::{clock::random_bytes, limits, shutdown::Shutdown},
     decide::delivery::Advance,
     engine::{Engine, Rejected},
-    log::ReadError,
+    log::{ReadError, follow::Follow},
     record::{Epoch, Offset, Origin, Record, command::UnderWay},
     state::deliveries::Position,
 };
 
-/// Someone outside who is told what is in the log.
+/// An external service that is told what the log contains for it.
 pub(crate) trait Receiver: Send + 'static {
-    /// What was found in records and is told together.
+    /// What was found in records and is delivered together.
     type Found: Default + Send;
-    /// How it is sent.
+    /// The form in which it is sent.
     type Parcel: Send + Sync;
 
-    /// What the receiver is called in the log, for example `appservice/irc`. It never changes.
+    /// The receiver's name in the log, for example `appservice/irc`. It never changes.
     fn name(&self) -> &str;
 
-    /// Adds what this record means to the receiver, judged as of the record. Called for each record
-    /// once, in order; after [`Receiver::restart`], from anywhere on.
+    /// Adds what this record means to the receiver, as of the record. Called once for each record,
+    /// in order; after [`Receiver::restart`], from any record on.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -62,28 +62,27 @@ pub(crate) trait Receiver: Send + 'static {
     /// Whether enough was found for one delivery.
     fn is_full(found: &Self::Found) -> bool;
 
-    /// Forgets what was learned from the records: the next one is not the one after the last.
+    /// Forgets what was learned from earlier records: the next one may be any record.
     fn restart(&mut self);
 
-    /// What was found, as it is sent; as of `up_to`, so that it is the same each time.
+    /// The content of a delivery, as of `up_to`, so that it is the same at each attempt.
     ///
     /// # Errors
     /// When the log cannot be read.
     fn pack(&self, found: Self::Found, up_to: Offset) -> Result<Self::Parcel, ReadError>;
 
-    /// Hands it over. An error, of which the words go to the server's own log, means that it is
-    /// tried again.
+    /// Sends it. After an error, whose text goes to the server's log output, it is sent again.
     fn hand_over(
         &self,
         id: &str,
         parcel: &Self::Parcel,
     ) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Is notified when there is reason to believe that handing over would go well now.
+    /// Notified when a new attempt is likely to succeed.
     fn is_back(&self) -> &Notify;
 }
 
-/// Why a delivery does not go on right now.
+/// Why a delivery cannot continue now.
 #[derive(Debug, Error)]
 enum Stuck {
     #[error(transparent)]
@@ -92,18 +91,18 @@ enum Stuck {
     Log(#[from] Rejected),
 }
 
-/// Tells `receiver` of everything, until the server goes down. One who is told for the first time
-/// is told of what comes from now on.
+/// Delivers to `receiver` until the server shuts down. A new receiver starts with the records from
+/// now on.
 pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
     let mut delivery = Delivery { receiver, engine };
     let mut retry = Retry::default();
     loop {
         let began = Instant::now();
-        // A panic costs what was under way a while, and not all that comes after it.
+        // A panic delays the delivery in progress, but does not end later ones.
         let run = AssertUnwindSafe(delivery.run()).catch_unwind();
         let ended = tokio::select! {
             ended = run => ended,
-            // It can be dropped anywhere: what is noted is in the log.
+            // It can be dropped at any point: what was recorded is in the log.
             () = shutdown.given() => return,
         };
         let to = delivery.receiver.name();
@@ -122,7 +121,7 @@ pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown
     }
 }
 
-/// What never is.
+/// Has no value.
 enum Never {}
 
 struct Delivery<R> {
@@ -133,7 +132,6 @@ struct Delivery<R> {
 impl<R: Receiver> Delivery<R> {
     async fn run(&mut self) -> Result<Never, Stuck> {
         let engine = Arc::clone(&self.engine);
-        let mut head = engine.head().follow();
         self.receiver.restart();
         let noted = engine.state().deliveries.position(self.receiver.name());
         let mut position = match noted {
@@ -145,17 +143,19 @@ impl<R: Receiver> Delivery<R> {
             }
         };
         let mut noted = position.done;
-        // Whether something has arrived of which that is not noted yet.
+        // Whether an arrival has not been recorded yet.
         let mut arrived = false;
+        let mut records =
+            engine.follow(position.done.next()).in_chunks_of(limits::DELIVERY_RECORDS);
         if let Some(under_way) = position.under_way.clone() {
-            let (found, at) = self.find(position.done, under_way.up_to, |_| false).await?;
+            let (found, at) = self.find(&mut records, under_way.up_to, |_| false).await?;
             debug_assert_eq!(at, under_way.up_to);
             self.deliver(&under_way, found).await?;
             position = Position { done: under_way.up_to, under_way: None };
             arrived = true;
         }
         loop {
-            let (found, at) = self.find(position.done, engine.head().offset(), R::is_full).await?;
+            let (found, at) = self.find(&mut records, engine.head().offset(), R::is_full).await?;
             if !R::is_empty(&found) {
                 let id = transaction_id(engine.state().epoch(), at);
                 let under_way = UnderWay { id, up_to: at };
@@ -172,35 +172,30 @@ impl<R: Receiver> Delivery<R> {
                 self.note(&position).await?;
                 (noted, arrived) = (at, false);
             }
-            // The sender is part of the engine: it does not go away.
-            let _ = head.wait_for(|head| *head > at).await;
+            records.wait().await;
         }
     }
 
-    /// Reads records after `after`, up to and with `to`, until what was found is enough. Gives
-    /// that, and the last record that was read.
+    /// Reads records up to `to`, until enough was found. Returns that, and the last record that was
+    /// read.
     async fn find(
         &mut self,
-        after: Offset,
+        records: &mut Follow,
         to: Offset,
         enough: impl Fn(&R::Found) -> bool,
     ) -> Result<(R::Found, Offset), ReadError> {
         let mut found = R::Found::default();
-        let mut at = after;
-        while at < to {
-            let records = self.engine.log().read(at.next(), limits::DELIVERY_RECORDS)?;
-            if records.is_empty() {
-                return Err(ReadError::Missing(at.next()));
+        let mut at = records.next_offset().prev();
+        while at < to
+            && let Some(record) = records.ready()?
+        {
+            self.receiver.read(&record, &mut found)?;
+            at = record.offset();
+            if enough(&found) {
+                break;
             }
-            for record in records.iter().take_while(|record| record.offset() <= to) {
-                self.receiver.read(record, &mut found)?;
-                at = record.offset();
-                if enough(&found) {
-                    return Ok((found, at));
-                }
-            }
-            // One who is far behind does not keep others from the processor.
-            yield_now().await;
+            // A receiver that lags far behind does not keep others from the processor.
+            consume_budget().await;
         }
         Ok((found, at))
     }
@@ -211,7 +206,7 @@ impl<R: Receiver> Delivery<R> {
         Ok(())
     }
 
-    /// Hands over what was found, as often as it takes.
+    /// Sends until it has arrived.
     async fn deliver(&self, under_way: &UnderWay, found: R::Found) -> Result<(), ReadError> {
         let to = self.receiver.name();
         let parcel = self.receiver.pack(found, under_way.up_to)?;
@@ -233,29 +228,29 @@ impl<R: Receiver> Delivery<R> {
     }
 }
 
-/// The time between two tries: longer each time, up to a bound, and never quite the same for two
-/// who wait for one thing.
+/// The pause between attempts: longer each time, up to a limit, and random, so that clients of one
+/// service do not retry at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Retry(u32);
 
 impl Retry {
-    /// How long to wait this time.
+    /// The next pause.
     pub(crate) fn next(&mut self) -> Duration {
         self.next_within(limits::DELIVERY_RETRY)
     }
 
-    /// As [`next`](Self::next), beginning with another time and up to another bound.
+    /// As [`next`](Self::next), with another first pause and another limit.
     pub(crate) fn next_within(&mut self, (first, longest): (Duration, Duration)) -> Duration {
         let whole = first.saturating_mul(1 << self.0.min(16)).min(longest);
         self.0 = self.0.saturating_add(1);
         let [random] = random_bytes::<1>();
-        // From half of it to all of it.
+        // Between half of it and all of it.
         whole.mul_f64(0.5 + f64::from(random) / 510.0)
     }
 }
 
-/// The id under which everything up to `at` is handed over: the same at each attempt, and another
-/// after a restore. It consists of digits, as some application services read it as a number.
+/// The id of the delivery up to `at`: the same at each attempt, and different after a restore. It
+/// consists of digits, because some application services parse it as a number.
 fn transaction_id(epoch: Epoch, at: Offset) -> String {
     format!("{}{:020}", epoch.0, at.get())
 }
@@ -263,7 +258,7 @@ fn transaction_id(epoch: Epoch, at: Offset) -> String {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
-    use tokio::sync::oneshot;
+    use tokio::{sync::oneshot, task::yield_now};
 
     use super::*;
     use crate::{
@@ -274,8 +269,7 @@ mod tests {
         record::command::AccountKind,
     };
 
-    /// Is told of registrations, two at a time, and takes each delivery the second time that it
-    /// comes.
+    /// Is told of registrations, two at a time, and accepts each delivery at the second attempt.
     #[derive(Clone, Default)]
     struct Stubborn(Arc<Got>);
 
@@ -383,7 +377,7 @@ mod tests {
         assert_eq!(told(&got), registered, "what came before the first time is not told");
         let tries = got.tries.lock().clone();
         assert!(tries.chunks(2).all(|pair| pair[0] == pair[1]), "{tries:?}");
-        // The notes of a delivery are no reason for another note.
+        // The notes of a delivery cause no further notes.
         let position = || engine.state().deliveries.position("test/stubborn").unwrap();
         while position().under_way.is_some() {
             yield_now().await;

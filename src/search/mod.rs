@@ -35,7 +35,7 @@ use self::index::{Entry, Mark, Reader, Writer};
 pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
 use crate::{
     engine::Engine,
-    log::ReadError,
+    log::{ReadError, follow::Follow},
     read::events::{EventRef, StoredEvent},
     record::{Command, Offset, Record},
     state::Room,
@@ -184,6 +184,12 @@ enum Failure {
     Damaged,
 }
 
+/// What is at an offset: an event in memory, or its record.
+enum Source {
+    Event(EventRef),
+    Record(Box<Record>),
+}
+
 /// The thread that maintains the index.
 struct Worker {
     dir: PathBuf,
@@ -232,12 +238,13 @@ impl Worker {
     /// Opens the index and maintains it until the server stops.
     fn follow(&mut self, anew: bool) -> Result<(), Failure> {
         let (mut writer, mut committed) = self.open(anew)?;
-        let mut taken = committed;
+        let mut sources = self.sources(committed);
         self.shared.complete.store(committed.get(), Ordering::Release);
         *self.shared.reader.write() = Some(writer.reader());
         loop {
-            self.catch_up(&mut writer, &mut taken, &mut committed)?;
+            self.catch_up(&mut sources, &mut writer, &mut committed)?;
             if self.is_stopping() {
+                let taken = sources.next_offset().prev();
                 if committed < taken {
                     self.commit(&mut writer, taken, &mut committed)?;
                 }
@@ -286,63 +293,49 @@ impl Worker {
         Ok((Writer::create(&self.dir)?, Offset::ZERO))
     }
 
+    /// What is to be indexed after `taken`. Recent events are in memory and need no disk read.
+    fn sources(&self, taken: Offset) -> Follow<Source> {
+        let engine = Arc::clone(&self.engine);
+        let read = move |from: Offset, limit: usize| {
+            // The effect of a redaction is in its record.
+            let recall = |offset| engine.events().recall(offset).filter(|e| e.redacts.is_none());
+            let offsets = successors(Some(from), |offset| Some(offset.next())).take(limit);
+            let mut known = offsets.map(recall).peekable();
+            if known.peek().is_some_and(Option::is_some) {
+                return Ok(known.map_while(|event| event.map(Source::Event)).collect());
+            }
+            let unknown = known.take_while(Option::is_none).count();
+            let records = engine.log().read(from, unknown)?;
+            Ok(records.into_iter().map(|record| Source::Record(Box::new(record))).collect())
+        };
+        let head = self.engine.head().follow();
+        Follow::new(taken.next(), head, Box::new(read)).in_chunks_of(RECORDS)
+    }
+
     /// Indexes the records up to the head.
     fn catch_up(
         &mut self,
+        sources: &mut Follow<Source>,
         writer: &mut Writer,
-        taken: &mut Offset,
         committed: &mut Offset,
     ) -> Result<(), Failure> {
-        loop {
-            let head = self.engine.head().offset();
-            let left = usize::try_from(head.get().saturating_sub(taken.get()));
-            let left = left.unwrap_or(RECORDS).min(RECORDS);
-            if left == 0 || self.is_stopping() {
-                break;
+        while !self.is_stopping()
+            && let Some(source) = sources.ready()?
+        {
+            match source {
+                Source::Event(event) => say(writer, &self.engine, &event)?,
+                Source::Record(record) => take(writer, &self.engine, &record)?,
             }
-            self.take_next(writer, taken, left)?;
+            let taken = sources.next_offset().prev();
             if taken.get() - committed.get() >= COMMIT_RECORDS {
-                self.commit(writer, *taken, committed)?;
+                self.commit(writer, taken, committed)?;
             }
         }
+        let taken = sources.next_offset().prev();
         if writer.is_dirty() {
-            self.commit(writer, *taken, committed)?;
+            self.commit(writer, taken, committed)?;
         } else {
-            self.say(*taken);
-        }
-        Ok(())
-    }
-
-    /// Reads the `count` records after `taken`. Recent ones are in memory and need no disk read.
-    fn take_next(
-        &self,
-        writer: &mut Writer,
-        taken: &mut Offset,
-        count: usize,
-    ) -> Result<(), Failure> {
-        let known: Vec<_> = successors(Some(taken.next()), |offset| Some(offset.next()))
-            .take(count)
-            .map(|offset| self.engine.events().recall(offset))
-            // The effect of a redaction is in its record.
-            .map(|event| event.filter(|event| event.redacts.is_none()))
-            .collect();
-        for stretch in known.chunk_by(|one, next| one.is_some() == next.is_some()) {
-            for event in stretch.iter().flatten() {
-                say(writer, &self.engine, event)?;
-                *taken = event.offset;
-            }
-            let mut unknown = stretch.iter().filter(|event| event.is_none()).count();
-            while unknown > 0 {
-                let records = self.engine.log().read(taken.next(), unknown)?;
-                if records.is_empty() {
-                    return Err(ReadError::Missing(taken.next()).into());
-                }
-                for record in &records {
-                    take(writer, &self.engine, record)?;
-                    *taken = record.offset();
-                }
-                unknown = unknown.saturating_sub(records.len());
-            }
+            self.say(taken);
         }
         Ok(())
     }

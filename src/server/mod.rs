@@ -1,5 +1,5 @@
-//! The server as a whole: opens what the configuration names ([`open`]), has it do by itself what
-//! it does by itself ([`tasks`]), serves requests, and takes everything down in order.
+//! The server as a whole: opens its parts ([`open`]), starts the background tasks ([`tasks`]),
+//! serves requests, and shuts everything down in order.
 
 mod open;
 mod sweep;
@@ -44,7 +44,7 @@ pub enum ServerError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The log cannot be opened.
@@ -53,34 +53,34 @@ pub enum ServerError {
     /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The log cannot be made into a server's state.
+    /// The projections cannot be computed from the log.
     #[error(transparent)]
     Engine(#[from] engine::OpenError),
-    /// The archive cannot be used.
+    /// The archive is not usable.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
-    /// Files cannot be kept and shown.
+    /// The store of uploaded files cannot be opened.
     #[error("{0}")]
     Media(Box<dyn std::error::Error + Send + Sync>),
-    /// The search index cannot be kept.
+    /// The search index cannot be opened.
     #[error("the search index cannot be opened: {0}")]
     Search(io::Error),
-    /// Other services cannot be asked, for want of the certificates that the system trusts.
+    /// Other services cannot be reached, because the system's trusted certificates are not usable.
     #[error("other services cannot be reached: {0}")]
     Outbound(Box<dyn std::error::Error + Send + Sync>),
-    /// Messages cannot be sent as configured.
+    /// The settings for messages are not usable.
     #[error("messages cannot be sent: {0}")]
     Messages(Box<dyn std::error::Error + Send + Sync>),
-    /// A provider of single sign-on cannot be used.
+    /// A provider of single sign-on is not usable.
     #[error("{0}")]
     Sso(Box<dyn std::error::Error + Send + Sync>),
-    /// Registration asks for what is not configured.
+    /// A stage of registration lacks its configuration.
     #[error("{0}")]
     Registration(String),
-    /// An application service's registration cannot be used.
+    /// An application service's registration is not usable.
     #[error("the registration of an application service cannot be used: {0}")]
     Appservice(Box<dyn std::error::Error + Send + Sync>),
-    /// The table of endpoints contradicts itself, which no configuration should bring about.
+    /// The table of endpoints is inconsistent, which is a bug.
     #[error("the endpoints cannot be served: {0}")]
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -93,8 +93,8 @@ impl From<TableError> for ServerError {
 
 /// Runs a server until `stop` completes and the requests in progress are answered.
 ///
-/// `started` is called once it listens, with the addresses that it really has: a port of 0 has
-/// become the one that the operating system chose.
+/// Calls `started` once the server listens, with the actual addresses: a port of 0 has become the
+/// one that the operating system chose.
 ///
 /// # Errors
 /// When it cannot start.
@@ -103,10 +103,10 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send + 'static,
     started: impl FnOnce(&Config),
 ) -> Result<(), ServerError> {
-    // What is wrong in a file is told before anything is touched.
+    // Invalid files are reported before anything is changed.
     let named = Named::load(&config)?;
     open::warn_of(&config);
-    // The log first: whoever holds it is the server, and a second one is told so.
+    // The log first: its lock makes this process the server, and a second one gets an error.
     let log = open::open_log(&config)?;
     let listeners = open::listen(&mut config).await?;
     let mut core = Core::open(&config, &named, log).await?;
@@ -132,8 +132,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Lets the command line act on the running server and the history tool read its log: it holds the
-/// directory's lock.
+/// Lets the command line act through the running server, and the history tool read its log: the
+/// server holds the directory's lock.
 fn serve_admin(
     config: &Config,
     log: &Arc<SledLog>,
@@ -145,15 +145,15 @@ fn serve_admin(
     match admin::serve(&path, log, Some(office), shutdown.clone()) {
         Ok(task) => Some(task),
         Err(error) => {
-            // The server does its work without it; the tool then reads the archive.
+            // The server works without it; the tool then reads the archive.
             warn!(path = %path.display(), %error, "the admin socket could not be created");
             None
         }
     }
 }
 
-/// Everything that was acknowledged is durable already; what is left is to end in order, and to
-/// note what the projections were for `logcabin verify`.
+/// Everything that was acknowledged is durable already. What is left is to stop in order, and to
+/// store a digest of the projections for `logcabin verify`.
 async fn close(
     config: &Config,
     search: Arc<Search>,

@@ -1,4 +1,4 @@
-//! Opens what a server consists of, from the log up.
+//! Opens the parts of a server, from the log upwards.
 
 use std::{
     collections::HashSet,
@@ -51,12 +51,11 @@ use crate::{
     snapshot::{self, StartedFrom},
 };
 
-/// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; what
-/// is not in it is read from the log.
+/// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; other
+/// events are read from the log.
 const EVENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What the configuration names besides the data directory, read and checked before anything is
-/// touched.
+/// The files that the configuration names, read and checked before anything is changed.
 pub(super) struct Named {
     services: Services,
     outbound: Outbound,
@@ -84,7 +83,7 @@ impl Named {
     }
 }
 
-/// Warns of what is allowed and may not be wanted.
+/// Warns of settings that are allowed but risky.
 pub(super) fn warn_of(config: &Config) {
     let secret = config.registration.shared_secret.as_ref();
     if secret.is_some_and(SharedSecret::is_short) {
@@ -97,7 +96,7 @@ pub(super) fn warn_of(config: &Config) {
     }
 }
 
-/// Listens on the configured addresses, and puts those that it really has in their place.
+/// Listens on the configured addresses, and replaces them by the actual ones.
 pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, ServerError> {
     let mut listeners = Vec::new();
     for address in &mut config.server.bind {
@@ -111,7 +110,7 @@ pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, Serv
     Ok(listeners)
 }
 
-/// The log, and what is kept of it.
+/// The log and its archive.
 pub(super) struct Core {
     pub(super) log: Arc<SledLog>,
     pub(super) archiver: Option<Archiver>,
@@ -120,14 +119,14 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// The log must be open already: whoever holds it is the server.
+    /// The log must be open already: its lock makes this process the server.
     pub(super) async fn open(
         config: &Config,
         named: &Named,
         log: Arc<SledLog>,
     ) -> Result<Self, ServerError> {
-        // Before the log takes appends: an archive that is ahead of the log, or of another one,
-        // stops the server while nothing has been added yet.
+        // Before the log takes appends: an archive that is ahead of the log, or belongs to another
+        // one, prevents the start while nothing has been written.
         let archiver = open_archive(config, Arc::clone(&log) as Arc<dyn Log>)?;
         let quotas = Quotas { exempt: exempt(&named.services, config), ..config.quotas() };
         let (engine, begun) = open_engine(config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
@@ -137,7 +136,7 @@ impl Core {
     }
 }
 
-/// What runs on the core: the program behind the endpoints, and what its background tasks need.
+/// The core of a server: the program behind the endpoints, and what its background tasks need.
 pub(super) struct Parts {
     pub(super) app: Arc<api::Server>,
     pub(super) snapshots: Arc<snapshot::Keeper>,
@@ -229,7 +228,7 @@ impl Parts {
     }
 }
 
-/// Presence, with those who were around when the server stopped.
+/// Presence, with the users who were online when the server stopped.
 fn tracker(config: &Config, engine: &Engine) -> Tracker {
     let around = engine.state().presence.around().into_iter();
     let around =
@@ -237,7 +236,7 @@ fn tracker(config: &Config, engine: &Engine) -> Tracker {
     Tracker::new(&config.presence, around, engine.clock().now_ms())
 }
 
-/// The users to whom quotas do not apply.
+/// The users who are exempt from quotas.
 fn exempt(services: &Services, config: &Config) -> Exempt {
     let (services, notices) = (services.clone(), config.server_notices.clone());
     let unlimited = config.rate_limits.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
@@ -245,7 +244,7 @@ fn exempt(services: &Services, config: &Config) -> Exempt {
     Exempt::who(move |user_id| {
         unlimited.contains(user_id)
             || services.exempt(user_id)
-            // This user is in a room with every user who got a notice.
+            // This user is in a room with every user who received a notice.
             || notices.is_sender(user_id)
     })
 }
@@ -257,8 +256,7 @@ pub(super) fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     Ok(Arc::new(SledLog::open(options)?))
 }
 
-/// The engine on what the newest snapshot and the records after it add up to, and from what that
-/// was made.
+/// The engine on the newest snapshot and the records after it, and the snapshot that was used.
 async fn open_engine(
     config: &Config,
     quotas: Quotas,
@@ -313,7 +311,7 @@ fn open_archive(config: &Config, log: Arc<dyn Log>) -> Result<Option<Archiver>, 
     Ok(Some(Archiver::start(options, log)?))
 }
 
-/// Says loudly when the log stops taking writes, which every write is told from then on.
+/// Logs an error when the log stops taking writes; from then on every write is refused.
 fn watch_for_failure(log: &SledLog) {
     let mut failure = log.failure();
     tokio::spawn(async move {
@@ -324,12 +322,12 @@ fn watch_for_failure(log: &SledLog) {
     });
 }
 
-/// What a server has in its data directory. Other things there are somebody else's.
+/// The entries of a data directory. Others are not the server's.
 const OWN: [&str; 8] =
     ["log", "log.ready", "archive", "media", "search", "snapshots", "checkpoint.json", "lock"];
 
-/// Takes away, beside everything else, what others than their owner may do with files that an
-/// earlier version made, or that were copied here.
+/// In the background, removes other users' access to files that an earlier version created, or that
+/// were copied here.
 fn make_private(config: &Config) {
     let own = OWN.iter().map(|name| config.server.data_dir.join(name));
     let paths: Vec<_> = own.chain(config.archive_dir()).collect();
@@ -349,7 +347,7 @@ fn make_private(config: &Config) {
             info!(changed, "removed other users' access to files in the data directory");
         }
     };
-    // Without it, the files are as they were.
+    // Without this, the files keep their permissions.
     if let Err(error) = std::thread::Builder::new().name("private".to_owned()).spawn(work) {
         warn!(%error, "the permissions of the data directory could not be checked");
     }

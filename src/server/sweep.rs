@@ -17,10 +17,10 @@ use crate::{
     service::erasure::{self, Swept},
 };
 
-/// How often it is looked whether a sweep is due.
+/// How often a sweep is considered.
 const SWEEP_TICK: Duration = Duration::from_secs(60);
 
-/// Erases what is due, and takes what was erased off the disk, until the server stops.
+/// Erases what is due, and compacts the log to remove it from the disk, until the server stops.
 pub(super) async fn sweep(
     engine: Arc<Engine>,
     log: Arc<SledLog>,
@@ -42,7 +42,7 @@ pub(super) async fn sweep(
             Err(error) => Err(error.into()),
         };
         match swept {
-            // If it was due, what is due is not archived yet.
+            // If a sweep was due, the records are not archived yet.
             Ok(swept) if swept == Swept::default() => {}
             Ok(Swept { expired, files, erased, superseded }) => {
                 info!(expired, files, erased, superseded, "erased expired content");
@@ -75,8 +75,8 @@ pub(super) async fn sweep(
     }
 }
 
-/// Whether something that was erased is still on the disk: a text at once, superseded records when
-/// there are many.
+/// Whether the disk still contains erased payloads: any that were erased for a cause, or many
+/// superseded ones.
 fn compaction_is_due(engine: &Engine, log: &SledLog, percent: u64) -> bool {
     let Ok(compacted) = log.compacted() else { return false };
     let mut superseded = 0;

@@ -1,4 +1,4 @@
-//! Background tasks: each has a name, is begun again if it panics, and ends with the server.
+//! Background tasks: each has a name, is restarted if it panics, and ends with the server.
 
 use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -19,8 +19,8 @@ use crate::{
     service::{accounts, last_seen},
 };
 
-/// How long a task that panicked for the first time waits before it begins again. Each further
-/// pause is twice as long, up to [`LONGEST_PAUSE`].
+/// The pause before a task is restarted after its first panic. Each further pause is twice as long,
+/// up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(super) struct Tasks {
     shutdown: Shutdown,
     first_pause: Duration,
-    /// Those that the server waits for when it stops, in this order.
+    /// The tasks that the server waits for when it stops, in this order.
     awaited: Vec<(&'static str, JoinHandle<()>)>,
 }
 
@@ -38,8 +38,8 @@ impl Tasks {
         Self { shutdown, first_pause: FIRST_PAUSE, awaited: Vec::new() }
     }
 
-    /// Runs what `begin` gives until the server stops. If it panics, that is logged with the name,
-    /// and it begins again after a pause.
+    /// Runs the future of `begin` until the server stops. If it panics, the panic is logged with
+    /// the task's name, and the task is restarted after a pause.
     pub(super) fn keep<F>(
         &self,
         name: &'static str,
@@ -50,7 +50,7 @@ impl Tasks {
     {
         let (shutdown, mut pause) = (self.shutdown.clone(), self.first_pause);
         tokio::spawn(async move {
-            // Unwind safe: what the task shares with others is behind locks of its own.
+            // Unwind safe: what the task shares with others is behind locks.
             while AssertUnwindSafe(begin()).catch_unwind().await.is_err() {
                 error!(
                     task = name,
@@ -71,7 +71,8 @@ impl Tasks {
         self.awaited.push((name, task));
     }
 
-    /// Returns once the tasks that are waited for have ended. The shutdown must have been given.
+    /// Returns once the tasks that are waited for have ended. The shutdown must have been
+    /// signalled.
     pub(super) async fn end(self) {
         for (name, task) in self.awaited {
             if task.await.is_err() {
@@ -81,13 +82,13 @@ impl Tasks {
     }
 }
 
-/// Begins all that a server does by itself. What was under way when it stopped goes on.
+/// Starts the background tasks. Work that was interrupted when the server stopped continues.
 pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mut Tasks) {
     let Parts { app, snapshots, pushers } = parts;
     let (engine, shutdown) = (&core.engine, tasks.shutdown.clone());
     match api::appservice::services::register_senders(&app).await {
         Ok(()) => {}
-        // A disk that is full, for example: the services are told so when they come.
+        // The disk may be full. The services get an error when they use them.
         Err(error) => {
             tracing::warn!(%error, "the application services' own users could not be made")
         }
@@ -98,7 +99,7 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
     accounts::closing::resume(engine);
     shutdowns::resume(engine);
 
-    // What is on its way to a gateway is noted as sent.
+    // Notifications on their way to a gateway are recorded as sent.
     let pushers = tasks.keep("pushers", move || Arc::clone(&pushers).run());
     tasks.wait_for("pushers", pushers);
     let again = (Arc::clone(engine), Arc::clone(&app.last_seen), shutdown.clone());
@@ -117,12 +118,12 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
         let clock = app.engine.clock().clone();
         timers::keep(api::sync::presence::Writer(app), clock, shutdown)
     });
-    // What became due while there was no server is sent now.
+    // Events that became due while no server ran are sent now.
     let again = (Arc::clone(&app), shutdown.clone());
     tasks.keep("delayed events", move || {
         let (app, shutdown) = again.clone();
         let clock = app.engine.clock().clone();
-        timers::keep(api::room::delayed::Sender(app), clock, shutdown)
+        timers::keep(api::room::delayed::Sender::new(app), clock, shutdown)
     });
     let again = (Arc::clone(&app), shutdown.clone());
     tasks.keep("files", move || {
@@ -134,7 +135,7 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
         let (engine, policy, shutdown) = again.clone();
         proof::keep(engine, policy, shutdown)
     });
-    // A compaction under way is given up; the log is whole without it.
+    // A running compaction is abandoned; the log is complete without it.
     let (engine, log) = (Arc::clone(engine), Arc::clone(&core.log));
     let archived = core.archiver.as_ref().map(Archiver::archived);
     let (policy, percent) = (config.sweep_policy(), config.erasure.compact_percent);

@@ -111,7 +111,7 @@ pub enum ApplyError {
     Command {
         /// The record.
         offset: Offset,
-        /// Why not.
+        /// The cause.
         source: CommandError,
     },
     /// The room version is not known.
@@ -140,6 +140,14 @@ pub enum Effect {
     GuestAccess(ruma::OwnedRoomId),
     /// No media id names the file any more.
     Unnamed(FileHash),
+}
+
+impl Effect {
+    /// Whether it wakes long-polls.
+    #[must_use]
+    pub const fn wakes(&self) -> bool {
+        matches!(self, Self::WakeRoom(_) | Self::WakeUser(_) | Self::WakePresence(_))
+    }
 }
 
 /// All projections.

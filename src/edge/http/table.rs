@@ -49,7 +49,7 @@ pub(crate) enum TableError {
         method: Method,
         /// Its newest path.
         path: &'static str,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// A path that the router does not take.
@@ -57,7 +57,7 @@ pub(crate) enum TableError {
     Path {
         /// The path.
         path: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
 }

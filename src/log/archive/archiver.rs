@@ -1,24 +1,25 @@
 //! The archiver: a thread that copies what is durable in the log and not yet in the archive.
 
 use std::{
-    fmt,
+    fmt, io,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use tokio::{runtime, sync::watch, time::sleep};
 
 use super::{ArchiveError, ArchiveOptions, eraser::Eraser, segment::Writer};
-use crate::{base::clock::Clock, log::Log, record::Offset};
+use crate::{
+    base::clock::Clock,
+    log::{Log, follow::Follow},
+    record::Offset,
+};
 
-/// How often the archiver looks for new records. With a copy and a sync on top, well below
-/// [`LAG`](super::LAG).
-const INTERVAL: Duration = Duration::from_millis(250);
+/// How long new records wait for others, with which they share a sync. With the copy and the sync
+/// on top, well below [`LAG`](super::LAG).
+const GATHER: Duration = Duration::from_millis(250);
 
 /// Catching up, too, syncs this often, so that what is archived counts.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
@@ -40,7 +41,7 @@ struct Shared {
     archived: watch::Sender<Offset>,
     erased: watch::Sender<Offset>,
     failure: watch::Sender<Option<String>>,
-    stopping: AtomicBool,
+    stopping: watch::Sender<bool>,
 }
 
 impl fmt::Debug for Archiver {
@@ -64,12 +65,12 @@ impl Archiver {
             archived: watch::Sender::new(Offset::ZERO),
             erased: watch::Sender::new(Offset::ZERO),
             failure: watch::Sender::new(None),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
         });
-        let writer = match Writer::open(&options, &*log, None) {
+        let copying = match Writer::open(&options, &*log, None) {
             Ok(writer) => {
                 shared.archived.send_replace(writer.last);
-                Some(writer)
+                Some(Copying::after(writer, &log))
             }
             Err(error @ (ArchiveError::Ahead { .. } | ArchiveError::Foreign { .. })) => {
                 return Err(error);
@@ -81,10 +82,8 @@ impl Archiver {
         };
         let shared_with = Arc::clone(&shared);
         let worker =
-            Worker { options, log, shared: shared_with, writer, synced: None, eraser: None };
-        let spawned =
-            std::thread::Builder::new().name("log-archiver".to_owned()).spawn(move || worker.run());
-        let thread = match spawned {
+            Worker { options, log, shared: shared_with, copying, synced: None, eraser: None };
+        let thread = match spawn(worker) {
             Ok(thread) => Some(thread),
             Err(error) => {
                 shared.report(&format!("the archiver's thread could not be started: {error}"));
@@ -119,12 +118,11 @@ impl Archiver {
     }
 
     fn stop_thread(&mut self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            if thread.join().is_err() {
-                self.shared.report(&"the archiver's thread panicked");
-            }
+        self.shared.stopping.send_replace(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            self.shared.report(&"the archiver's thread panicked");
         }
     }
 }
@@ -141,9 +139,21 @@ impl Shared {
         self.failure.send_replace(Some(error.to_string()));
     }
 
-    fn stopping(&self) -> bool {
-        self.stopping.load(Ordering::SeqCst)
+    fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
     }
+
+    async fn stop(&self) {
+        // The sender is part of `self`: it does not go away.
+        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
+    }
+}
+
+/// Starts the thread, which has a runtime of its own to wait in.
+fn spawn(worker: Worker) -> io::Result<JoinHandle<()>> {
+    let runtime = runtime::Builder::new_current_thread().enable_time().build()?;
+    let thread = std::thread::Builder::new().name("log-archiver".to_owned());
+    thread.spawn(move || worker.run(&runtime))
 }
 
 /// The archiver's thread.
@@ -151,52 +161,83 @@ struct Worker {
     options: ArchiveOptions,
     log: Arc<dyn Log>,
     shared: Arc<Shared>,
-    writer: Option<Writer>,
+    copying: Option<Copying>,
     /// How much the last writer knew to be on disk, if it failed.
     synced: Option<(PathBuf, u64)>,
     eraser: Option<Eraser>,
 }
 
+struct Copying {
+    writer: Writer,
+    records: Follow,
+}
+
+impl Copying {
+    /// Copies what follows the records that `writer` has written.
+    fn after(writer: Writer, log: &Arc<dyn Log>) -> Self {
+        let records = Arc::clone(log).follow(writer.last.next()).in_chunks_of(CHUNK);
+        Self { writer, records }
+    }
+}
+
 impl Worker {
-    fn run(mut self) {
+    fn run(mut self, runtime: &runtime::Runtime) {
         let mut pause = RETRY_FIRST;
         loop {
-            let last_round = self.shared.stopping();
-            match self.round() {
-                Ok(()) => {
-                    pause = RETRY_FIRST;
-                    if self.shared.failure.send_replace(None).is_some() {
-                        tracing::info!("the archive is being written again");
-                    }
-                    if last_round {
-                        return;
-                    }
-                    std::thread::park_timeout(INTERVAL);
+            let last_round = self.shared.is_stopping();
+            let round = self.round();
+            if round.is_ok() {
+                pause = RETRY_FIRST;
+                if self.shared.failure.send_replace(None).is_some() {
+                    tracing::info!("the archive is being written again");
                 }
-                Err(error) => {
-                    // It begins again with what is known to be carried out.
-                    self.eraser = None;
-                    self.shared.report(&error);
-                    if let Some(writer) = self.writer.take() {
-                        self.synced = writer.synced();
-                    }
-                    if last_round {
-                        return;
-                    }
-                    std::thread::park_timeout(pause);
-                    pause = (pause * 2).min(RETRY_LAST);
+            }
+            if let Err(error) = &round {
+                self.shared.report(error);
+                // It begins again with what is known to be carried out.
+                self.eraser = None;
+                if let Some(Copying { writer, .. }) = self.copying.take() {
+                    self.synced = writer.synced();
                 }
+            }
+            if last_round {
+                return;
+            }
+            let shared = Arc::clone(&self.shared);
+            runtime.block_on(async {
+                tokio::select! {
+                    () = self.rest(round.as_ref().ok().copied(), pause) => {}
+                    () = shared.stop() => {}
+                }
+            });
+            if round.is_err() {
+                pause = (pause * 2).min(RETRY_LAST);
             }
         }
     }
 
+    /// Waits for the next round: for more records or a due erasure; after a failure, for `pause`.
+    async fn rest(&mut self, done: Option<Round>, pause: Duration) {
+        match (done, &mut self.copying, &self.eraser) {
+            (None, ..) => sleep(pause).await,
+            (Some(Round::Complete), Some(Copying { records, .. }), Some(eraser)) => {
+                tokio::select! {
+                    _ = records.wait() => {}
+                    () = sleep(eraser.next_look()) => {}
+                }
+                sleep(GATHER).await;
+            }
+            (Some(_), ..) => sleep(GATHER).await,
+        }
+    }
+
     /// Copies everything up to the durable watermark.
-    fn round(&mut self) -> Result<(), ArchiveError> {
-        let writer = match &mut self.writer {
-            Some(writer) => writer,
+    fn round(&mut self) -> Result<Round, ArchiveError> {
+        let Copying { writer, records } = match &mut self.copying {
+            Some(copying) => copying,
             None => {
                 let writer = Writer::open(&self.options, &*self.log, self.synced.as_ref())?;
-                self.writer.insert(writer)
+                self.copying.insert(Copying::after(writer, &self.log))
             }
         };
         let eraser = match &mut self.eraser {
@@ -205,11 +246,11 @@ impl Worker {
         };
         let durable = *self.log.durable().borrow();
         let mut unsynced_since = Instant::now();
-        while writer.last < durable {
-            for record in self.log.read(writer.last.next(), CHUNK)? {
-                writer.append(&record)?;
-                eraser.note(&record);
-            }
+        while writer.last < durable
+            && let Some(record) = records.ready()?
+        {
+            writer.append(&record)?;
+            eraser.note(&record);
             if unsynced_since.elapsed() >= SYNC_EVERY {
                 writer.sync()?;
                 self.shared.archived.send_replace(writer.last);
@@ -222,10 +263,12 @@ impl Worker {
         }
         let more = eraser.scan(&*self.log, writer.last)?;
         let now_ms = Clock::system().now_ms();
+        let mut round = if more { Round::Unscanned } else { Round::Complete };
         if !more && eraser.is_due(now_ms)? {
             // The last segment is opened again in the next round.
-            self.writer = None;
+            self.copying = None;
             self.synced = None;
+            round = Round::Unscanned;
             if let Err(error) = eraser.carry_out(&*self.log, now_ms) {
                 tracing::error!(%error, "erasing from the archive failed; retrying later");
                 eraser.put_off();
@@ -238,6 +281,15 @@ impl Worker {
             *erased = eraser.erased();
             moved
         });
-        Ok(())
+        Ok(round)
     }
+}
+
+/// What a round left to do.
+#[derive(Clone, Copy)]
+enum Round {
+    /// Nothing, until there are new records or an erasure is due.
+    Complete,
+    /// The next round goes on soon.
+    Unscanned,
 }

@@ -167,6 +167,17 @@ impl Eraser {
         Ok(self.plan(now_ms)?.iter().any(|(.., is_due)| *is_due))
     }
 
+    /// How long [`Eraser::is_due`] stays false, unless more erasures arrive.
+    pub(super) fn next_look(&self) -> Duration {
+        let quiet = self.options.erase_quiet.saturating_sub(self.seen.elapsed());
+        match self.looked {
+            _ if !self.is_clean() => quiet,
+            _ if self.waiting.is_empty() => LOOK,
+            Some(looked) => quiet.max(LOOK.saturating_sub(looked.elapsed())),
+            None => quiet,
+        }
+    }
+
     /// Whether nothing is to be erased at once.
     fn is_clean(&self) -> bool {
         self.targets.is_empty() && (!self.all || self.waiting.is_empty())

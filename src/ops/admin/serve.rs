@@ -2,6 +2,7 @@
 
 use std::{io, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
 
+use futures_util::StreamExt as _;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _},
     net::{
@@ -221,8 +222,7 @@ impl Connection {
     }
 
     async fn records(&mut self, from: Offset, to: Offset, follow: bool) -> Result<(), Failure> {
-        let mut durable = self.log.durable();
-        let last = *durable.borrow_and_update();
+        let last = *self.log.durable().borrow();
         if from == Offset::ZERO || from > last.next() {
             return Err(Failure::Refused(format!(
                 "there is no record {from}; the log ends at {last}"
@@ -236,31 +236,23 @@ impl Connection {
         }
         let header = [&MAGIC[..], &from.get().to_be_bytes(), &segment.chain].concat();
         self.send(segment.hashed(&header)).await?;
-        let mut next = from;
+        let end = if follow { to } else { to.min(last) };
+        let records = Arc::clone(&self.log).follow(from).until(end).in_chunks_of(CHUNK);
+        let mut records = records.ready_chunks(CHUNK);
+        let mut ignored = [0; 1];
         loop {
-            let end = (*durable.borrow_and_update()).min(to);
-            while next <= end && !self.shutdown.is_given() {
-                let left = usize::try_from(end.get() - next.get()).unwrap_or(CHUNK);
-                let records = self.read(next, left.saturating_add(1).min(CHUNK)).await?;
-                let Some(last) = records.last().map(Record::offset) else {
-                    return Err(ReadError::Missing(next).into());
-                };
-                let entries = segment.entries(&records)?;
-                self.send(&entries).await?;
-                next = last.next();
-            }
-            if !follow || self.shutdown.is_given() {
-                break;
-            }
-            let mut ignored = [0; 1];
-            tokio::select! {
-                changed = durable.changed() => if changed.is_err() { break },
+            let chunk = tokio::select! {
+                biased;
                 () = self.shutdown.given() => break,
-                // Whatever a follower says, it wants no more.
-                _ = self.reader.read(&mut ignored) => {
+                chunk = records.next() => chunk,
+                // Whatever a follower sends ends the stream.
+                _ = self.reader.read(&mut ignored), if follow => {
                     return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
                 }
-            }
+            };
+            let Some(chunk) = chunk else { break };
+            let chunk = chunk.into_iter().collect::<Result<Vec<_>, _>>()?;
+            self.send(&segment.entries(&chunk)?).await?;
         }
         let seal = segment.seal();
         self.send(&seal).await

@@ -1,16 +1,14 @@
-//! Mail about what was missed: when it is due, and how it goes out.
+//! Mail about missed messages: when it is due, and how it is sent.
 //!
-//! Of each pusher that has something to tell, the oldest of it is remembered, and when a mail about
-//! it is due: after a while in which its user may read, and not too soon after the mail before.
-//! Then it is looked at what is unread at that moment. If there is anything, that is what the mail
-//! tells, all of it; if the oldest was read meanwhile, the mail is put off to when the next is due,
-//! or never is.
+//! For each mail pusher with unread events, the oldest of these is remembered, and when a mail is
+//! due: after some time in which the user may read them, and not too soon after the last mail. When
+//! it is due, the mail lists everything that is unread at that moment. If the oldest event was read
+//! meanwhile, the mail is put off until the next one is due, or dropped.
 //!
-//! Only what was told is in the log: `pusher.mail` says how far, and is written as soon as the mail
-//! server has taken the mail. So nothing is told twice, but for what was taken when the server was
-//! killed before it could say so. What waits is found anew at a start, without reading events: the
-//! first event of the user's rooms that came after the last mail may be one to tell of, and is
-//! looked at when it is due.
+//! Only sent mail is in the log: `pusher.mail` records how far, as soon as the mail server has
+//! accepted the mail. So nothing is sent twice, except for mail that was accepted just before the
+//! server was killed. After a start, pending mail is found without reading events: the first event
+//! in the user's rooms after the last mail may be unread, and is examined when the mail is due.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,27 +49,27 @@ use crate::{
     state::{Mailed, Pusher},
 };
 
-/// Sends mail about what was missed.
+/// Sends mail about missed messages.
 pub(crate) struct Mails {
     engine: Arc<Engine>,
     unread: Arc<Unread>,
     messages: Arc<Messages>,
     signer: Signer,
-    /// Where mail is ended, without the token.
+    /// The address of links that end such mail, without the token.
     unsubscribe_url: String,
     schedule: Schedule,
     waiting: Mutex<Waiting>,
-    /// Notified when a mail may be due earlier than was thought.
+    /// Notified when a mail may be due earlier than before.
     changed: Notify,
-    /// Half of what the mail server is handed at once: people wait for the other mail.
+    /// Half of the mail server's concurrency: users wait for the other mail.
     turns: Arc<Semaphore>,
     turn_count: u32,
-    /// How long it may take to hand over a mail.
+    /// The timeout of handing over a mail.
     patience: Duration,
     shutdown: Shutdown,
 }
 
-/// When mail is due, in milliseconds.
+/// The pauses before mail, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     delay_ms: u64,
@@ -80,7 +78,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// When there is to be a mail about something that came then, after that mail.
+    /// When a mail about something that came at `came_ms` is due, given the last mail.
     fn due_ms(&self, oldest_ms: u64, mailed: Option<&Mailed>) -> u64 {
         let unread_for_a_while = oldest_ms.saturating_add(self.delay_ms);
         let not_too_soon = mailed.map_or(0, |mailed| {
@@ -92,7 +90,7 @@ impl Schedule {
     }
 }
 
-/// The how manyth mail comes after that one, from 1, since the user read anything.
+/// The number of the next mail, from 1, since the user read anything.
 fn next_in_a_row(mailed: Option<&Mailed>) -> u32 {
     match mailed {
         Some(mailed) if !mailed.read => mailed.in_a_row.saturating_add(1),
@@ -100,7 +98,7 @@ fn next_in_a_row(mailed: Option<&Mailed>) -> u32 {
     }
 }
 
-/// The pushers that have something to tell, by the records that they were first set with.
+/// The pushers with unread events, by the records that they were first set with.
 #[derive(Debug, Default)]
 struct Waiting {
     all: BTreeMap<Offset, Wait>,
@@ -111,15 +109,15 @@ struct Waiting {
 struct Wait {
     oldest: Something,
     newest: Something,
-    /// `None` while a mail is being made.
+    /// `None` while a mail is being built.
     due_ms: Option<u64>,
     retry: Retry,
     failed: u64,
-    /// A mail that was handed over, of which the log does not say so yet.
+    /// A mail that was handed over and is not recorded yet.
     unnoted: Option<PusherMail>,
 }
 
-/// Something that may have to be told: a record, and its time in milliseconds since the Unix epoch.
+/// A record that may be unread, and its time in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Something {
     offset: Offset,
@@ -127,8 +125,8 @@ struct Something {
 }
 
 impl Waiting {
-    /// There is something to tell. If there was before, its time holds: the oldest says when. Gives
-    /// whether there was not.
+    /// Adds something unread. If there was something before, its time counts, because the oldest
+    /// decides. Returns whether there was nothing before.
     fn add(&mut self, pusher: Offset, news: Something, due_ms: u64) -> bool {
         if let Some(wait) = self.all.get_mut(&pusher) {
             if news.offset > wait.newest.offset {
@@ -158,7 +156,7 @@ impl Waiting {
         }
     }
 
-    /// One that is due. It is no more, until it is told what came of it.
+    /// Takes one that is due, until its result is reported.
     fn begin(&mut self, now_ms: u64) -> Option<Offset> {
         let (due_ms, pusher) = *self.due.first()?;
         if due_ms > now_ms {
@@ -171,14 +169,14 @@ impl Waiting {
         Some(pusher)
     }
 
-    /// All up to `at` is told, or need not be.
+    /// Everything up to `at` was sent, or need not be.
     fn settle(&mut self, pusher: Offset, at: Offset, due_ms: impl Fn(u64) -> u64) {
         let Some(wait) = self.all.get_mut(&pusher) else { return };
         if wait.newest.offset <= at {
             self.forget(pusher);
             return;
         }
-        // Something came meanwhile.
+        // More arrived meanwhile.
         (wait.oldest, wait.retry, wait.failed, wait.unnoted) =
             (wait.newest, Retry::default(), 0, None);
         let due_ms = due_ms(wait.oldest.time_ms);
@@ -192,15 +190,15 @@ impl Waiting {
     }
 }
 
-/// What came of a mail that was due.
+/// The result of a mail that was due.
 enum Made {
-    /// All up to here is told, or need not be.
+    /// Everything up to here was sent, or need not be.
     Done(Offset),
-    /// The oldest was read: this is the oldest now.
+    /// The oldest was read; this is the oldest now.
     Later(Something),
     /// The pusher is gone.
     Gone,
-    /// The server goes down.
+    /// The server shuts down.
     Stopping,
     Failed {
         reason: String,
@@ -249,14 +247,15 @@ impl Mails {
         }))
     }
 
-    /// Finds what waited when the server ended, and sends what is due until it goes down.
+    /// Finds mail that was pending when the server ended, and sends what is due until it shuts
+    /// down.
     pub(super) async fn run(self: Arc<Self>) {
         for pusher in self.engine.state().pushers.all().iter().filter(|pusher| pusher.is_mail()) {
             let at = self.engine.head().offset();
             if let Some(offset) = self.look(&self.engine.state(), pusher, at).candidate() {
                 match self.engine.events().time_of(offset) {
                     Ok(time_ms) => self.add(pusher, offset, time_ms.unwrap_or_default()),
-                    // It is looked at all the same.
+                    // It is examined when it is due.
                     Err(_) => self.add(pusher, offset, 0),
                 }
             }
@@ -269,12 +268,12 @@ impl Mails {
         timers::keep(self, clock, shutdown).await;
     }
 
-    /// Waits until what is under way is taken and noted, and begins nothing more.
+    /// Waits until mail in progress is accepted and recorded, and starts no more.
     pub(super) async fn finish(&self) {
         let _ = timeout(self.patience, self.turns.acquire_many(self.turn_count)).await;
     }
 
-    /// There is something to tell: the record at `offset`, of that time.
+    /// The record at `offset`, of this time, may be unread.
     pub(super) fn add(&self, pusher: &Pusher, offset: Offset, time_ms: u64) {
         if offset <= pusher.mailed_up_to() {
             return;
@@ -309,7 +308,7 @@ impl Mails {
         }
     }
 
-    /// Makes the mail of a pusher for which one is due.
+    /// Builds and sends the mail of a pusher for which one is due.
     async fn work(self: &Arc<Self>, since: Offset) {
         let made = AssertUnwindSafe(self.make(since)).catch_unwind().await;
         let made = made.unwrap_or_else(|_| {
@@ -362,7 +361,7 @@ impl Mails {
             return Made::Done(at);
         }
         let (this, looking) = (Arc::clone(self), Arc::clone(&pusher));
-        // Rooms that are new to the counts are read through.
+        // Rooms without cached counts are read through.
         let written = spawn_blocking(move || this.write(&looking, at)).await;
         let digest = match written {
             Ok(Ok(Some(written))) => written,
@@ -391,7 +390,7 @@ impl Mails {
                 if is_there { Made::Done(at) } else { Made::Gone }
             }
             Err(error) => {
-                // The mail is out: only this is tried again.
+                // The mail is sent: only this is tried again.
                 if let Some(wait) = self.waiting.lock().all.get_mut(&since) {
                     wait.unnoted = Some(mail);
                 }
@@ -400,7 +399,7 @@ impl Mails {
         }
     }
 
-    /// The mail that is due now; `None` if there is nothing to tell.
+    /// The mail that is due now; `None` if nothing is unread.
     fn write(&self, pusher: &Pusher, at: Offset) -> Result<Option<Digest>, Made> {
         let state = self.engine.state();
         let look = self.look(&state, pusher, at);
@@ -434,12 +433,12 @@ impl Timed for Arc<Mails> {
         self.waiting.lock().due.first().map(|(due_ms, _)| *due_ms)
     }
 
-    fn changed(&self) -> &Notify {
-        &self.changed
+    async fn changed(&mut self) {
+        self.changed.notified().await;
     }
 
     async fn fire(&self, now_ms: u64) {
-        // It is never closed.
+        // The semaphore is never closed.
         while let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await {
             let Some(since) = self.waiting.lock().begin(now_ms) else { return };
             let mails = Self::clone(self);
@@ -481,7 +480,7 @@ mod tests {
         ] {
             assert_eq!(due(101, Some(mailed(in_a_row, read))), expected, "{in_a_row} {read}");
         }
-        // What comes long after the last mail waits for its reader alone.
+        // An event long after the last mail only waits for its reader.
         assert_eq!(due(900, Some(mailed(4, false))), 910);
         let longest_ms = 0;
         let schedule = Schedule { longest_ms, ..SCHEDULE };
@@ -510,7 +509,7 @@ mod tests {
         assert_eq!(waiting.begin(200), Some(two));
         assert_eq!(waiting.begin(200), Some(one));
         assert_eq!(waiting.begin(200), None);
-        // Nothing came for the second; for the first, what the mail does not tell.
+        // The second has nothing unread; the first only what mail does not list.
         waiting.settle(two, Offset::new(11), |time_ms| time_ms + 100);
         waiting.add(one, something(30), 1);
         waiting.settle(one, Offset::new(20), |time_ms| time_ms + 100);

@@ -1,6 +1,6 @@
-//! Notifications for devices that sleep and people who are away: what a user's push rules notify of
-//! goes to the push gateway that their app named (client-server API, "Push notifications"; push
-//! gateway API), and what of it they do not read, to their address: see [`mails`].
+//! Notifications for sleeping devices and absent users: events that match a user's push rules go to
+//! the push gateway of the app (client-server API, "Push notifications"; push gateway API). What
+//! the user does not read goes to the user's e-mail address: see [`mails`].
 //!
 //! ```text
 //! log → one follower: whom does this record notify? → a queue for each pusher → its gateway
@@ -8,20 +8,19 @@
 //!          └── `pusher.advance`: how far all have told ←─────────┘
 //! ```
 //!
-//! A queue holds positions in the log. What is told of each is made when it is sent, as of the
-//! record that it is about; only the count of what is unread is that of the moment. So a
-//! notification is neither written when an event is sent nor kept, and an idle pusher costs
-//! nothing.
+//! A queue contains positions in the log. A notification is built when it is sent, as of its
+//! record; only the unread count is current. So a notification is neither written when an event is
+//! sent nor stored, and an idle pusher costs nothing.
 //!
-//! Each pusher tells one thing after another, in the order of the log; what its gateway does not
-//! take is tried again, later and later, until it is too old. How far all have come is noted some
-//! time after something arrived, and when the server stops, if something arrived since the last
-//! note. After that nothing is told twice; if it was killed, what arrived since the last note is
-//! told again, with the same event ids. Nothing is left out. While there are no pushers, nothing is
-//! noted.
+//! Each pusher sends one notification after the other, in the order of the log. What its gateway
+//! does not accept is retried, with growing pauses, until it is too old. The position of all
+//! pushers is recorded some time after a notification arrived, and when the server stops. After
+//! that, nothing is sent twice. If the server was killed, what arrived since the last note is sent
+//! again, with the same event ids. Nothing is lost. While there are no pushers, nothing is
+//! recorded.
 //!
-//! That something was read is told as a count alone. It is not noted: a restart at that very moment
-//! leaves it to the next notification.
+//! When a user has read something, only the count is sent. It is not recorded: a restart at that
+//! moment leaves it to the next notification.
 
 mod mails;
 mod missed;
@@ -31,6 +30,7 @@ mod unsubscribe;
 
 use std::{
     collections::HashMap,
+    iter,
     panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
@@ -57,7 +57,7 @@ use crate::{
     config::Push as Settings,
     decide::pusher::{NoteTold, RemovePusher},
     engine::Engine,
-    log::ReadError,
+    log::{ReadError, follow::Follow},
     outside::{
         delivery::Retry,
         outbound::{Ask, Outbound},
@@ -79,37 +79,38 @@ pub(crate) use unsubscribe::unsubscription;
 /// The path of every push gateway.
 pub(crate) const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
 
-/// Tells push gateways what there is to tell.
+/// Sends notifications to push gateways.
 pub(crate) struct Pushers {
     engine: Arc<Engine>,
     unread: Arc<Unread>,
-    /// Those who tell by mail, if any can be sent.
+    /// The mail pushers, if mail can be sent.
     mails: Option<Arc<Mails>>,
-    /// Asks the public internet alone, or what is configured besides.
+    /// Reaches only public addresses, and those configured in addition.
     outbound: Outbound,
     give_up: Duration,
     shutdown: Shutdown,
     queues: Mutex<Queues>,
-    /// For each gateway, as many as may be asked at once.
+    /// For each gateway, the limit on concurrent requests.
     gateways: Mutex<HashMap<String, Arc<Semaphore>>>,
     at_once: Semaphore,
-    /// Notified when something is done that is to be noted.
+    /// Notified when a position is to be recorded.
     progress: Notify,
 }
 
-/// How far the follower is.
+/// The position of the follower.
 struct Follower {
-    /// Everything up to here was looked at.
+    records: Follow,
+    /// Everything up to here was examined.
     at: Offset,
-    /// Up to here, only those who were behind have anything to be told.
+    /// Up to here, only the pushers that lag have notifications left.
     told: Offset,
-    /// How far those had been told.
+    /// The positions of those.
     behind: HashMap<Offset, Offset>,
-    /// What was noted last, or need not be.
+    /// The last recorded position, or one that need not be recorded.
     noted: Offset,
-    /// When what was done is to be noted.
+    /// When the position is to be recorded.
     note_due: Option<Instant>,
-    /// Of whom the count is to be looked at, and when.
+    /// The users whose count is to be examined, and when.
     counts_due: HashMap<OwnedUserId, (Instant, Item)>,
 }
 
@@ -136,13 +137,12 @@ impl Pushers {
         })
     }
 
-    /// Follows the log and tells of it until the server goes down, and what is under way has
-    /// arrived.
+    /// Follows the log and sends notifications until the server shuts down, and those in progress
+    /// have arrived.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut head = self.engine.head().follow();
         let mut follower = self.begin();
-        // After that: what they find of what is there already is up to where it is followed from,
-        // or beyond.
+        // After that: the mail that it finds pending is up to the position from which the follower
+        // starts, or beyond.
         let mailing = self.mails.clone().map(|mails| tokio::spawn(mails.run()));
         while !self.shutdown.is_given() {
             let read = AssertUnwindSafe(self.read_on(&mut follower)).catch_unwind().await;
@@ -153,7 +153,7 @@ impl Pushers {
                     true
                 }
                 Err(_) => {
-                    // A record that cannot be told of keeps none after it from being told.
+                    // A record that cannot be notified of does not block later ones.
                     follower.at = follower.at.next();
                     error!(record = %follower.at, "notifying of a record panicked");
                     true
@@ -165,19 +165,17 @@ impl Pushers {
             }
             let counts_due = follower.counts_due.values().map(|(due, _)| *due);
             let due = counts_due.chain(follower.note_due).min();
-            let at = follower.at;
             tokio::select! {
                 () = self.shutdown.given() => {}
                 () = sleep(limits::TIMER_RETRY), if failed => {}
-                // The sender is part of the engine: it does not go away.
-                _ = head.wait_for(|head| *head > at), if !failed => {}
+                _ = follower.records.reach(follower.at.next()), if !failed => {}
                 () = sleep_until(due), if due.is_some() => {}
                 () = self.progress.notified() => {
                     follower.note_due.get_or_insert_with(|| Instant::now() + limits::PUSH_NOTE);
                 }
             }
         }
-        // Nobody begins to tell anything any more; what is under way is given the time to arrive.
+        // No new notifications start; those in progress get some time to arrive.
         let under_way = self.at_once.acquire_many(limits::PUSHES_AT_ONCE);
         let _ = timeout(limits::OUTBOUND_TIMEOUT, under_way).await;
         let is_news = self.progress.notified().now_or_never().is_some();
@@ -185,8 +183,7 @@ impl Pushers {
             self.note(&mut follower).await;
         }
         if let (Some(mails), Some(mailing)) = (&self.mails, mailing) {
-            // It ends with the shutdown signal; a panic in it has been logged and ends nothing
-            // else.
+            // It ends with the shutdown signal; a panic in it was logged, and affects nothing else.
             let _ = mailing.await;
             mails.finish().await;
         }
@@ -201,8 +198,10 @@ impl Pushers {
             let told = behind.get(&pusher.since).copied().unwrap_or(told.done);
             told.max(pusher.since)
         });
+        let at = first.min().unwrap_or_else(|| self.engine.head().offset());
         Follower {
-            at: first.min().unwrap_or_else(|| self.engine.head().offset()),
+            records: self.engine.follow(at.next()).in_chunks_of(limits::DELIVERY_RECORDS),
+            at,
             told: told.done,
             behind,
             noted: told.done,
@@ -211,22 +210,24 @@ impl Pushers {
         }
     }
 
-    /// Reads up to the head, and queues what there is to tell.
+    /// Reads up to the head, and queues notifications.
     async fn read_on(self: &Arc<Self>, follower: &mut Follower) -> Result<(), ReadError> {
         let head = self.engine.head().offset();
         while follower.at < head && !self.shutdown.is_given() {
             if self.engine.state().pushers.is_empty() {
-                // Those that come are told of what comes after them: it need not be noted either.
+                // New pushers start with later records, so this need not be recorded either.
                 (follower.at, follower.noted) = (head, head);
                 break;
             }
-            let records = self.engine.log().read(follower.at.next(), limits::DELIVERY_RECORDS)?;
-            if records.is_empty() {
-                return Err(ReadError::Missing(follower.at.next()));
+            if follower.records.next_offset() != follower.at.next() {
+                follower.records.skip_to(follower.at.next());
             }
-            // Each event is judged for everyone in its room who has a pusher.
+            let some: Vec<_> = iter::from_fn(|| follower.records.ready().transpose())
+                .take(limits::DELIVERY_RECORDS)
+                .collect::<Result<_, _>>()?;
+            // Each event is judged for every user in its room who has a pusher.
             at_length(|| {
-                for record in records.iter().take_while(|record| record.offset() <= head) {
+                for record in &some {
                     self.read(record, follower)?;
                     follower.at = record.offset();
                 }
@@ -235,7 +236,7 @@ impl Pushers {
             if follower.at >= follower.told {
                 follower.behind.clear();
             }
-            // One who is far behind does not keep others from the processor.
+            // A follower that lags far behind does not keep others from the processor.
             yield_now().await;
         }
         if follower.at.get().saturating_sub(follower.noted.get()) >= limits::DELIVERY_PASSED {
@@ -250,7 +251,7 @@ impl Pushers {
             "room.event" => {
                 let Some(event) = self.engine.events().get(record.offset())? else { return Ok(()) };
                 self.event(&event, item(What::Event), follower)?;
-                // A message of one's own reads what came before it.
+                // A user's own message marks earlier ones as read.
                 if event.state_key.is_none() {
                     self.was_read(&event.sender, item(What::Count), follower);
                 }
@@ -267,7 +268,7 @@ impl Pushers {
         Ok(())
     }
 
-    /// Queues an event for those whom it notifies.
+    /// Queues an event for the users whom it notifies.
     fn event(
         self: &Arc<Self>,
         event: &EventRef,
@@ -296,7 +297,7 @@ impl Pushers {
         Ok(())
     }
 
-    /// The user has read something: after a while their devices are told how much is left.
+    /// The user has read something: after a while, the user's devices are told the new count.
     fn was_read(&self, user_id: &UserId, item: Item, follower: &mut Follower) {
         let state = self.engine.state();
         if !state.pushers.has_any(user_id) {
@@ -312,7 +313,7 @@ impl Pushers {
         pushers.retain(|pusher| !pusher.is_mail());
         let news = {
             let queues = self.queues.lock();
-            // Less than nothing cannot be left.
+            // It cannot be less than zero.
             let has_more = |pusher: &Arc<Pusher>| queues.unread(pusher.since) != Some(0);
             pushers
                 .iter()
@@ -346,7 +347,7 @@ impl Pushers {
         }
     }
 
-    /// Tells a pusher's gateway one thing after another until there is nothing left.
+    /// Sends the notifications of a pusher, one after the other, until there are none.
     async fn work(self: Arc<Self>, since: Offset) {
         let mut retry = Retry::default();
         loop {
@@ -393,20 +394,20 @@ impl Pushers {
         }
     }
 
-    /// There is nothing more to be told of this.
+    /// Drops a notification.
     fn done(&self, since: Offset, item: Item) {
         self.queues.lock().done(since, item);
         self.progress.notify_one();
     }
 
-    /// For how long it is worth trying.
+    /// How long a notification is worth sending.
     fn time_left(&self, item: Item) -> Duration {
         let age = self.engine.clock().now_ms().saturating_sub(item.time_ms);
         self.give_up.saturating_sub(Duration::from_millis(age))
     }
 
-    /// Tells of `item` when it is its turn. What was told is done before the turn is over, so that
-    /// whoever waits for the turns of all to be over knows of it.
+    /// Sends `item` when the gateway has a free slot. Records what was sent before it releases the
+    /// slot, so that whoever waits for all slots knows of it.
     async fn tell(&self, pusher: &Pusher, item: Item) -> Notified {
         let url = pusher.body.data.get("url").and_then(serde_json::Value::as_str);
         let Some(url) = url.and_then(|url| url.parse::<Url>().ok()) else {
@@ -414,7 +415,7 @@ impl Pushers {
             return Notified::Needless;
         };
         let gateway = self.gateway(&url);
-        // Neither is ever closed.
+        // Neither semaphore is ever closed.
         let Ok(_turn) = gateway.acquire().await else { return Notified::Stopping };
         let Ok(_turn) = self.at_once.acquire().await else { return Notified::Stopping };
         if self.shutdown.is_given() {
@@ -447,7 +448,7 @@ impl Pushers {
             rejected: Vec<String>,
         }
         let rejected = answer.json::<Answer>().map(|answer| answer.rejected).unwrap_or_default();
-        // Of other keys it is not asked here.
+        // Rejections of other keys do not concern this pusher.
         if rejected.contains(&pusher.body.ids.pushkey) {
             let (user_id, ids) = (pusher.body.user_id.clone(), pusher.body.ids.clone());
             let remove = RemovePusher { user_id, ids, because: PusherEnd::Rejected };
@@ -458,7 +459,7 @@ impl Pushers {
         Notified::Arrived
     }
 
-    /// Whose turn it is at a gateway.
+    /// The slots of a gateway.
     fn gateway(&self, url: &Url) -> Arc<Semaphore> {
         let mut gateways = self.gateways.lock();
         if gateways.len() >= limits::PUSHES_AT_ONCE as usize {
@@ -469,7 +470,7 @@ impl Pushers {
         Arc::clone(gateways.entry(origin).or_insert_with(gateway))
     }
 
-    /// What is to be sent, with the count in it; `None` if there is no need to tell any more.
+    /// The body to send, with the count; `None` if it is no longer necessary.
     fn body(
         &self,
         pusher: &Pusher,
@@ -491,7 +492,7 @@ impl Pushers {
         let Some(event) = events.get(item.offset)? else { return Ok(None) };
         let Some(room) = state.rooms.get(&event.room_id) else { return Ok(None) };
         let judge = self.judge(&state, user_id, &room);
-        // They may have left, or have read it elsewhere, while the gateway was not to be reached.
+        // The user may have left, or read it elsewhere, while the gateway was down.
         let is_there = matches!(
             room.membership(user_id, now),
             Some((_, Membership::Join | Membership::Invite))
@@ -528,11 +529,11 @@ impl Pushers {
         Judge { state, events: self.engine.events(), user_id, room }
     }
 
-    /// Notes how far all have been told.
+    /// Records the position of all pushers.
     async fn note(&self, follower: &mut Follower) {
         follower.note_due = None;
         let pushers = &self.engine.state().pushers;
-        // Before, those who were behind are not all queued again.
+        // Earlier, the pushers that lag are not all queued again.
         if pushers.is_empty() || follower.at < follower.told {
             return;
         }
@@ -541,7 +542,7 @@ impl Pushers {
             queues.keep(|pusher| pushers.get(pusher).is_some());
             queues.told(follower.at)
         };
-        // It only goes on. Where it cannot yet, what was noted before holds.
+        // The position only advances. Until it can, the last recorded one holds.
         if told.done < follower.noted {
             return;
         }
@@ -560,30 +561,30 @@ impl Pushers {
 }
 
 impl Follower {
-    /// Whether a pusher has still to tell of this record.
+    /// Whether a pusher still has to notify of this record.
     fn has_to_tell(&self, pusher: &Pusher, record: Offset) -> bool {
         let told = self.behind.get(&pusher.since).copied().unwrap_or(self.told);
         record > told && record > pusher.since
     }
 }
 
-/// What came of telling.
+/// The result of sending.
 enum Notified {
     Arrived,
-    /// There is no need to tell it any more.
+    /// It is no longer necessary.
     Needless,
-    /// The server goes down.
+    /// The server shuts down.
     Stopping,
     Failed(String),
 }
 
-/// Who has pushers and was there when an event came, its sender left out: in the room, or invited
-/// by it.
+/// The users with pushers who were in the room when an event came, or are invited by it, except the
+/// sender.
 fn recipients(state: &State, room: &Room, event: &EventRef) -> Vec<OwnedUserId> {
     let at = event.offset;
     let is_other = |user_id: &UserId| *user_id != *event.sender;
     let joined = room.counts(at).joined;
-    // Whichever are fewer are gone through.
+    // Iterates over the smaller set.
     let mut found = if state.pushers.user_count() as u64 <= joined {
         state.pushers.users(|user_id| is_other(user_id) && room.is_joined(user_id, at))
     } else {
@@ -607,7 +608,7 @@ fn is_target(event: &EventRef, user_id: &UserId) -> bool {
         && event.state_key.as_deref() == Some(user_id.as_str())
 }
 
-/// A text in the content of a state event as of a record.
+/// A text in the content of a state event, as of a record.
 fn state_text(
     events: &EventStore,
     room: &Room,

@@ -1,35 +1,29 @@
 //! Removes guests from rooms that no longer admit them (client-server API, "Guest Access", "Server
 //! behaviour").
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedRoomId, UserId, events::StateEventType};
 
 use crate::{
     base::shutdown::Shutdown,
-    engine::Engine,
+    engine::{Engine, Lagged},
     log::ReadError,
     record::{Offset, Origin},
     service::accounts::closing::leave,
-    state::Membership,
+    state::{Effect, Membership},
 };
 
-/// Checks each room that may no longer admit guests, until the server shuts down. After a start,
-/// that is every room with a guest, because the server may have ended before all had left.
+/// Checks each room that may no longer admit guests, until the server shuts down.
 pub(crate) async fn keep_out(engine: Arc<Engine>, shutdown: Shutdown) {
-    let guests = engine.state().accounts.user_ids().into_iter();
-    for guest in guests.filter(|user_id| engine.state().accounts.is_guest(user_id)) {
-        for part in engine.state().memberships.of(&guest, Offset::MAX) {
-            if part.membership == Membership::Join {
-                leave_unless_welcome(&engine, part.room_id, &guest).await;
-            }
-        }
-    }
+    let mut work = engine.head().work();
+    let room = |effect: &Effect| match effect {
+        Effect::GuestAccess(room_id) => Some(room_id.clone()),
+        _ => None,
+    };
+    // The server may have ended before all guests had left.
+    let mut rooms = rooms_with_guests(&engine);
     loop {
-        let rooms = tokio::select! {
-            rooms = engine.head().guest_access_changed() => rooms,
-            () = shutdown.given() => return,
-        };
         for room_id in rooms {
             let Some(room) = engine.state().rooms.get(&room_id) else { continue };
             let mut guests = Vec::new();
@@ -39,7 +33,23 @@ pub(crate) async fn keep_out(engine: Arc<Engine>, shutdown: Shutdown) {
                 leave_unless_welcome(&engine, room_id.clone(), &guest).await;
             }
         }
+        rooms = tokio::select! {
+            rooms = work.next(room) => match rooms {
+                Ok(rooms) => rooms.into_iter().collect(),
+                Err(Lagged) => rooms_with_guests(&engine),
+            },
+            () = shutdown.given() => return,
+        };
     }
+}
+
+fn rooms_with_guests(engine: &Engine) -> BTreeSet<OwnedRoomId> {
+    let state = engine.state();
+    let users = state.accounts.user_ids().into_iter();
+    let guests = users.filter(|user_id| state.accounts.is_guest(user_id));
+    let parts = guests.flat_map(|guest| state.memberships.of(&guest, Offset::MAX));
+    let joined = parts.filter(|part| part.membership == Membership::Join);
+    joined.map(|part| part.room_id).collect()
 }
 
 async fn leave_unless_welcome(engine: &Engine, room_id: OwnedRoomId, guest: &UserId) {

@@ -54,14 +54,17 @@ use crate::{
             ApiError, Cx, Download as DownloadRequest, ErrorCode, Incoming, Json, Reply, Upload,
         },
     },
-    engine::Rejected,
+    engine::{Lagged, Rejected},
     media::{
         Download, DownloadError, Held, Receiving, Store,
         picture::{self, Format, PictureError, Thumbnail, Wish},
     },
     outside::outbound::OutboundError,
     record::{Command, Origin, command::FileHash},
-    state::media::{Item, Stored},
+    state::{
+        Effect,
+        media::{Item, Stored},
+    },
 };
 
 /// How often unreferenced files and old thumbnails are looked for.
@@ -622,6 +625,11 @@ pub(super) async fn old_thumbnail(
 /// Deletes unreferenced files and old thumbnails, at the start and then regularly, until the server
 /// stops.
 pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
+    let mut work = app.engine.head().work();
+    let unnamed = |effect: &Effect| match effect {
+        Effect::Unnamed(hash) => Some(*hash),
+        _ => None,
+    };
     // The server may have ended between the record of a removal and the deletion.
     let left = app.engine.state().media.lately_unnamed();
     remove(&app, left.into_iter().collect()).await;
@@ -649,7 +657,11 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
         loop {
             tokio::select! {
                 () = &mut next => break,
-                files = app.engine.head().files_unnamed() => remove(&app, files).await,
+                files = work.next(unnamed) => match files {
+                    Ok(files) => remove(&app, files.into_iter().collect()).await,
+                    // The scan finds them.
+                    Err(Lagged) => break,
+                },
                 () = shutdown.given() => return,
             }
         }

@@ -15,7 +15,6 @@ use ruma::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
-use tokio::sync::Notify;
 
 use super::space;
 use crate::{
@@ -29,14 +28,14 @@ use crate::{
         api::{Server, json, not_in_it},
         http::{ApiError, Caller, Cx, ErrorCode, Json, Session, endpoint},
     },
-    engine::Rejected,
+    engine::{Rejected, Work},
     log::ReadError,
     read::events::to_raw,
     record::{
         Command, Offset, Origin,
         command::{DelayedOutcome, Transaction},
     },
-    state::{DelayedEvent, delayed::FINISHED_KEPT_MS},
+    state::{DelayedEvent, Effect, delayed::FINISHED_KEPT_MS},
 };
 
 endpoint! {
@@ -506,19 +505,30 @@ fn to_send(
 }
 
 /// Sends due events. After a start, first those that became due while the server was stopped.
-pub(crate) struct Sender(pub(crate) Arc<Server>);
+pub(crate) struct Sender {
+    app: Arc<Server>,
+    work: Work,
+}
+
+impl Sender {
+    pub(crate) fn new(app: Arc<Server>) -> Self {
+        let work = app.engine.head().work();
+        Self { app, work }
+    }
+}
 
 impl Timed for Sender {
     fn next_ms(&self) -> Option<u64> {
-        self.0.engine.state().delayed.next_due_ms()
+        self.app.engine.state().delayed.next_due_ms()
     }
 
-    fn changed(&self) -> &Notify {
-        self.0.engine.head().delayed()
+    async fn changed(&mut self) {
+        // A subscriber that lagged looks at the state, too.
+        let _ = self.work.next(|effect| matches!(effect, Effect::Delayed).then_some(())).await;
     }
 
     async fn fire(&self, now_ms: u64) {
-        let due = self.0.engine.state().delayed.due(now_ms, limits::DELAYED_BATCH);
+        let due = self.app.engine.state().delayed.due(now_ms, limits::DELAYED_BATCH);
         let mut rooms: BTreeMap<OwnedRoomId, Vec<Arc<DelayedEvent>>> = BTreeMap::new();
         for event in due {
             rooms.entry(event.room_id.clone()).or_default().push(event);
@@ -526,7 +536,7 @@ impl Timed for Sender {
         // In order within each room: a client's scheduled events may depend on each other.
         let in_room = async |events: Vec<Arc<DelayedEvent>>| {
             for event in events {
-                if let Err(error) = send_due(&self.0, &event).await {
+                if let Err(error) = send_due(&self.app, &event).await {
                     tracing::warn!(%error, "a delayed event was not sent; retrying later");
                     return false;
                 }

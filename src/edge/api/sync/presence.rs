@@ -9,7 +9,6 @@ use ruma::{
     presence::PresenceState as Said,
 };
 use serde_json::json;
-use tokio::sync::Notify;
 
 use crate::{
     base::{limits, timers::Timed},
@@ -134,8 +133,8 @@ impl Timed for Writer {
         self.0.presence.next_due_ms()
     }
 
-    fn changed(&self) -> &Notify {
-        self.0.presence.changed()
+    async fn changed(&mut self) {
+        self.0.presence.changed().notified().await;
     }
 
     async fn fire(&self, now_ms: u64) {
