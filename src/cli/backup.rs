@@ -22,14 +22,14 @@ use crate::{
     },
 };
 
-/// How many removed backups one request names: it is far below the longest.
+/// How many removed backups one request names: far below its size limit.
 const NOTED_AT_ONCE: usize = 200;
 
 /// Back up the log and the uploaded files of a running or stopped server
 ///
-/// Copies only what the directory lacks. Each backup is a moment that can be restored by itself;
-/// whatever happens to a backup under way, those before it are whole. It holds the server's private
-/// key, the hashes of passwords and every message.
+/// Copies only what the directory lacks. Each backup can be restored by itself, and an interrupted
+/// backup does not affect earlier ones. A backup contains the server's private key, the password
+/// hashes and every message.
 #[derive(Debug, clap::Args)]
 pub(super) struct Backup {
     /// The directory of the backups; created if it is missing
@@ -81,8 +81,8 @@ impl Backup {
         Ok(if taken.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Notes it in the log. The backup is good without that; what is erased later could not say
-    /// that it is still in there.
+    /// Records it in the log. The backup is valid without that, but later erasures could not say
+    /// that the backup still contains the content.
     fn note(&self, destination: &str, taken: &Taken) {
         let made = |removed: &[BackupMoment]| BackupMade {
             destination: destination.to_owned(),
@@ -132,7 +132,7 @@ impl Backup {
 
 /// Verify backups: every byte, the hash chain and the signatures
 ///
-/// Exits with 0 when all is intact, 1 when there is a fault, 2 when nothing could be checked.
+/// Exits with 0 if everything is intact, 1 if there is a fault, 2 if nothing could be checked.
 #[derive(Debug, clap::Args)]
 pub(super) struct VerifyBackup {
     /// The directory of the backups

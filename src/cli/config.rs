@@ -1,4 +1,4 @@
-//! `logcabin config`: what the server would run with.
+//! `logcabin config`: the effective configuration.
 
 use std::{
     io::{self, Write as _},
@@ -7,8 +7,8 @@ use std::{
 
 /// Print the effective configuration, with every setting documented
 ///
-/// The output is a TOML file that `--config` takes: keep what you change and leave out the rest.
-/// Where a value is not the default, the place it comes from is noted.
+/// The output is a TOML file for `--config`: keep what you change and delete the rest. Values that
+/// are not the default are marked with their source.
 #[derive(Debug, clap::Args)]
 pub(super) struct Print {
     #[command(flatten)]

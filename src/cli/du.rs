@@ -1,4 +1,4 @@
-//! `logcabin du`: what takes how much.
+//! `logcabin du`: storage use.
 
 use std::process::ExitCode;
 

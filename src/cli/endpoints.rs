@@ -1,4 +1,4 @@
-//! `logcabin endpoints`: what the server would serve.
+//! `logcabin endpoints`: the endpoints of the server.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -6,9 +6,9 @@ use crate::edge::{api, http::Access};
 
 /// List every endpoint: method and path
 ///
-/// One on a line, for what a proxy in front lets through, and what it counts: the method, the path,
-/// whether an access token is needed ("none" is looked at, is "optional", "required", or an
-/// "appservice"'s is), and whether the endpoint is "limited" in rate or "unlimited".
+/// One on a line, for the rules of a reverse proxy: the method, the path, the access token ("none",
+/// "optional", "required", or that of an "appservice"), and whether the endpoint is rate-"limited"
+/// or "unlimited".
 #[derive(Debug, clap::Args)]
 pub(super) struct Endpoints {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `logcabin erasure`, and what ends in one: `logcabin room purge`, `logcabin user erase`.
+//! `logcabin erasure`, and the commands that erase: `logcabin room purge`, `logcabin user erase`.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -34,7 +34,7 @@ enum Command {
     Show(Show),
 }
 
-/// List what had records erased, the newest first
+/// List what caused erasures, the newest first
 #[derive(Debug, clap::Args)]
 struct List {
     /// Only so many
@@ -45,7 +45,7 @@ struct List {
     common: Common,
 }
 
-/// Show what was erased for one record, or by one `log.erase` record
+/// Show what was erased because of one record, or by one `log.erase` record
 #[derive(Debug, clap::Args)]
 struct Show {
     /// The record: a redaction, the purge of a room, …
@@ -58,15 +58,15 @@ struct Show {
 
 /// Purge a room with its whole history
 ///
-/// Nothing of it can be read from then on; its payloads leave the log and the archive with the
-/// server's next sweep, and the files that nothing else names with them. There is no way back.
+/// The room becomes unreadable at once. The server's next sweep erases its payloads from the log
+/// and the archive, and the files to which nothing else refers. This cannot be undone.
 #[derive(Debug, clap::Args)]
 pub(super) struct PurgeRoom {
     /// The room's id, or an alias of it
     #[arg(value_name = "ROOM")]
     room: String,
 
-    /// Make those who are joined leave first
+    /// Make joined users leave first
     #[arg(long)]
     force: bool,
 
@@ -80,16 +80,16 @@ pub(super) struct PurgeRoom {
 
 /// Close an account permanently and erase the user's data
 ///
-/// Profile, account data, key backups, addresses, pushers and uploaded files go, and their name in
-/// rooms; with --messages what they sent is gone for everybody. It leaves the log and the archive
-/// with the server's next sweep. There is no way back.
+/// Removes profile, account data, key backups, addresses, pushers, uploaded files, and the user's
+/// name in rooms; with --messages also the messages. The server's next sweep erases the payloads
+/// from the log and the archive. This cannot be undone.
 #[derive(Debug, clap::Args)]
 pub(super) struct EraseUser {
     /// The user
     #[arg(value_name = "USER")]
     user: String,
 
-    /// Erase what they sent, too
+    /// Erase the user's messages, too
     #[arg(long)]
     messages: bool,
 

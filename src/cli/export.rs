@@ -9,32 +9,32 @@ use crate::ops::{
 
 /// Export a server, or one user, as JSON lines and files
 ///
-/// The whole server, running or stopped, or with --user one user: what is theirs, and what they may
-/// see. The directory must be empty or not there. Its manifest names every file with its hash and
-/// is signed by the server; docs/export.md describes the files. `logcabin import` makes a server of
-/// the export of one.
+/// Exports the whole server, running or stopped, or with --user one user: the user's data, and what
+/// the user may see. The directory must be empty or missing. Its manifest lists every file with its
+/// hash and is signed by the server; docs/export.md describes the files. `logcabin import` creates
+/// a server from the export of one.
 ///
-/// The export of a server holds its private key, the hashes of passwords and every message: keep it
-/// as you would keep a key. That of a user holds no secret of the server, and what the user may
-/// read.
+/// The export of a server contains its private key, the password hashes and every message: keep it
+/// as safe as a key. That of a user contains no secret of the server, but everything that the user
+/// may read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Export {
     /// The directory to write to
     #[arg(value_name = "DEST")]
     dest: PathBuf,
 
-    /// Only this user: @name:server, or the name alone
+    /// Only this user: @name:server, or just the name
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// Begin a new file of records before one gets larger than this many bytes
+    /// Start a new file of records before one exceeds this many bytes
     #[arg(long, value_name = "BYTES", default_value_t = FILE_BYTES, conflicts_with = "user")]
     file_bytes: u64,
 
     #[command(flatten)]
     at: super::DataDir,
 
-    /// Write the manifest, in JSON, instead of text
+    /// Print the manifest, in JSON, instead of text
     #[arg(long)]
     json: bool,
 }

@@ -1,5 +1,4 @@
-//! `history`: a look into a log. This is only the command line; the work is done in
-//! [`ops::history`](crate::ops::history).
+//! `logcabin history`: the command line of [`ops::history`](crate::ops::history).
 
 use std::{
     io::{self, BufWriter},
@@ -21,12 +20,12 @@ use crate::{
     record::Offset,
 };
 
-/// Look into a log, now or as of any moment
+/// Inspect a log, now or as of any moment
 ///
 /// SOURCE is a data directory (of a stopped or a running server), a directory of archive segments,
 /// or `unix:PATH`, the admin socket of a running server.
 ///
-/// ROOM is a room id, an alias, the beginning of one, or a room's name.
+/// ROOM is a room id, an alias, a prefix of one, or a room's name.
 ///
 /// A TIME is 2026-03-01T14:00:00+01:00, or "2026-03-01 14:00:30" in UTC, or -10m (s, m, h, d, w)
 /// for ten minutes ago.
@@ -189,19 +188,19 @@ enum Command {
     /// Check sync responses against the log; exits with 1 if anything is wrong
     ///
     /// A client is followed through the whole log, in steps: each answer that this version of the
-    /// server gives is compared with what the records alone say the user was to be told. Or one
-    /// answer that a client got is (`--answer`).
+    /// server gives is compared with what the records alone say the user should have been told.
+    /// With `--answer`, the answer that a client received is checked instead.
     AuditSync {
         source: String,
-        /// User id, or the part of it before the colon
+        /// User id, or its part before the colon
         user: String,
-        /// Where the client begins: a `since` token
+        /// The client's first position: a `since` token
         #[arg(long, value_name = "TOKEN")]
         since: Option<Token>,
-        /// A file with the JSON that /sync gave a client, to audit that alone
+        /// A file with the JSON of a /sync response that a client received, to audit only that
         #[arg(long, value_name = "FILE")]
         answer: Option<PathBuf>,
-        /// How many times the client asks on its way through the log
+        /// How many times the client syncs on its way through the log
         #[arg(long, value_name = "N", default_value_t = 50)]
         steps: u64,
         /// The client loads members lazily
@@ -286,8 +285,8 @@ fn read_json(path: PathBuf) -> Result<serde_json::Value, HistoryError> {
 }
 
 impl History {
-    /// Answers the question. The exit status is 0, 1 where a check finds a fault, and 2 where there
-    /// is no answer.
+    /// Answers the question. The exit status is 0, 1 if a check finds a fault, and 2 if there is no
+    /// answer.
     #[must_use]
     pub fn run(self) -> ExitCode {
         match answer(self.json, self.command) {

@@ -1,4 +1,4 @@
-//! `logcabin import`: a data directory from the export of a server.
+//! `logcabin import`: creates a data directory from the export of a server.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,12 +14,12 @@ use crate::ops::{
 
 /// Create a data directory from an export
 ///
-/// It gets the same records, so that chain, state and the tokens of clients are the same. The
-/// directory must be empty or not there. Every byte of the export is checked before anything is
-/// written: what is damaged is named with file and line.
+/// The new server has the same records, so that chain, state and the clients' tokens are the same.
+/// The directory must be empty or missing. Every byte of the export is checked before anything is
+/// written; errors name file and line.
 ///
-/// Never run the server that was exported and the one that is imported at the same time, or after
-/// each other in turn: they would be two servers of one name.
+/// Never run the exported and the imported server at the same time, or in turn: they would be two
+/// servers with one name.
 #[derive(Debug, clap::Args)]
 pub(super) struct Import {
     /// The directory that `logcabin export` wrote
@@ -30,9 +30,9 @@ pub(super) struct Import {
     #[arg(long)]
     check: bool,
 
-    /// Begin a new epoch: the server that was exported has taken writes since, so that clients know
-    /// positions that are not here; they will synchronise from the beginning. Always so if it was
-    /// running meanwhile
+    /// Start a new epoch: the exported server has taken writes since, so that clients know
+    /// positions that this server lacks; they will sync from the start. Implied if it was running
+    /// during the export
     #[arg(long)]
     new_epoch: bool,
 

@@ -1,4 +1,4 @@
-//! `logcabin import-user`: an account from the export of a user.
+//! `logcabin import-user`: creates an account from the export of a user.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -14,16 +14,16 @@ use crate::{
 
 /// Create an account from the export of a user
 ///
-/// It gets the profile, the account data, the push rules, the backup of room keys and the files
-/// that the user uploaded. It is locked and has no password. Rooms stay files, as their history
-/// belongs to them; devices, keys and addresses are for the user to set up anew.
+/// The account gets the profile, the account data, the push rules, the backup of room keys and the
+/// uploaded files. It is locked and has no password. Rooms are not imported, because their history
+/// belongs to them; devices, keys and addresses are for the user to set up again.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportUser {
     /// The directory that `logcabin export --user` wrote
     #[arg(value_name = "SRC")]
     src: PathBuf,
 
-    /// The user name [default: the one that it had]
+    /// The user name [default: the exported one]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 

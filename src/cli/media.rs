@@ -28,44 +28,43 @@ pub(super) struct Media {
 enum Command {
     /// List files
     List(List),
-    /// Put files into quarantine: under whatever address they are or will be, nobody can download
-    /// them
+    /// Quarantine files: nobody can download them, under any present or later address
     Quarantine(Change),
-    /// Take files out of quarantine
+    /// Release files from quarantine
     Unquarantine(Change),
     /// Delete files permanently
     Delete(Delete),
     /// Exempt a file from quarantine
     Protect(One),
-    /// End that
+    /// End an exemption
     Unprotect(One),
     /// Show how much each user has uploaded
     Users(Users),
 }
 
-/// Which files.
+/// A selection of files.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Which {
-    /// The one with this id or mxc:// address
+    /// The file with this id or mxc:// address
     #[arg(value_name = "FILE")]
     file: Option<String>,
 
-    /// All that this user uploaded
+    /// All uploads of this user
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// All that the events of this room name, as far as they are not encrypted
+    /// All files to which the events of this room refer, except encrypted ones
     #[arg(long, value_name = "ROOM")]
     room: Option<String>,
 
-    /// All that were uploaded so long ago and are not the picture of a user or a room
+    /// All uploads older than this that are not the avatar of a user or a room
     #[arg(long, value_name = "DAYS")]
     older_than: Option<u64>,
 }
 
 impl Which {
-    /// What was given.
+    /// The selection as it was given.
     fn name(&self) -> String {
         let named = self.file.as_ref().or(self.user.as_ref()).or(self.room.as_ref());
         let days = || self.older_than.map(|days| days.to_string());
@@ -121,7 +120,7 @@ struct Delete {
 
 #[derive(Debug, clap::Args)]
 struct One {
-    /// Its id or mxc:// address
+    /// The file's id or mxc:// address
     #[arg(value_name = "FILE")]
     file: String,
 

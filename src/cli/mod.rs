@@ -50,12 +50,12 @@ pub use history::History;
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The flags of `serve`, which need not be named.
+    /// The flags of `serve`, which is the default command.
     #[command(flatten)]
     serve: serve::Serve,
 }
 
-/// What the program can do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
@@ -84,13 +84,13 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what the command line asks for.
+    /// Runs the command line.
     ///
     /// # Errors
-    /// Whatever makes that impossible, in words for the person who asked.
+    /// Whatever prevents it, as text for the user.
     pub fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        // All that is written is somebody's messages: files are for their owner alone, whatever
-        // made them.
+        // Everything that is written contains users' messages: only the owner may read files,
+        // whoever creates them.
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
         match self.command {
             None => self.serve.run(),
@@ -121,7 +121,7 @@ impl Cli {
     }
 }
 
-/// The flags that change settings, which win over the environment and the file.
+/// The flags that change settings; they take precedence over the environment and the file.
 #[derive(Clone, Debug, Args)]
 struct Settings {
     /// Read settings from this TOML file
@@ -140,7 +140,7 @@ struct Settings {
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
 
-    /// Let anyone register; without this, only while listening on loopback alone
+    /// Let anyone register; without this, only while listening on loopback addresses
     #[arg(long)]
     open_registration: bool,
 
@@ -150,7 +150,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// The configuration from all its sources.
+    /// The configuration from all sources.
     fn load(&self) -> Result<Effective, ConfigError> {
         let file = match &self.config {
             Some(path) => {
@@ -160,7 +160,7 @@ impl Settings {
             }
             None => None,
         };
-        // A variable that is not Unicode cannot be one of ours by name, or is refused by value.
+        // A variable that is not Unicode is either not ours, by its name, or refused, by its value.
         let env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .map(|(name, value)| (name, value.to_string_lossy().into_owned()));
@@ -182,7 +182,7 @@ impl Settings {
     }
 }
 
-/// The settings that say where the data is, for commands on a server that is stopped.
+/// The settings that locate the data, for commands without a server.
 #[derive(Clone, Debug, Args)]
 struct DataDir {
     /// Read settings from this TOML file
@@ -218,7 +218,7 @@ fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Rows of a table, their cells one below the other.
+/// Rows of a table, with aligned columns.
 fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut text = String::new();
     for row in rows {

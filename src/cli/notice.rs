@@ -1,4 +1,4 @@
-//! `logcabin notice`: something to say to a user in the name of the server.
+//! `logcabin notice`: server notices.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,15 @@ use crate::ops::admin::notices::{NoticeSent, SendNotice};
 
 /// Send a server notice to a user
 ///
-/// They are told in a room for that alone, which is made when there is something to say for the
-/// first time. In whose name, is the setting `server_notices.localpart`.
+/// The notice is sent to a room for this purpose, which is created at the first notice. The setting
+/// `server_notices.localpart` names the sender.
 #[derive(Debug, clap::Args)]
 pub(super) struct Notice {
     /// The user
     #[arg(value_name = "USER")]
     user: String,
 
-    /// What to say
+    /// The message
     #[arg(value_name = "TEXT")]
     text: String,
 

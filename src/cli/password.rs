@@ -1,5 +1,5 @@
-//! Passwords and tokens are asked for on the terminal, unseen, or read from standard input; never
-//! an argument, which every user of the machine could see.
+//! Passwords and tokens are prompted for on the terminal, without echo, or read from standard
+//! input; they are never arguments, which every user of the machine could see.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
@@ -7,7 +7,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::record::command::Secret;
 
-/// A new password for `whom`: asked for twice on a terminal, and otherwise the first line of
+/// A new password for `whom`: prompted for twice on a terminal, otherwise the first line of
 /// standard input.
 pub(super) fn new_password(whom: &str) -> io::Result<Secret> {
     let stdin = io::stdin();
@@ -19,15 +19,13 @@ pub(super) fn new_password(whom: &str) -> io::Result<Secret> {
     if first == again { Ok(first) } else { Err(io::Error::other("these are two passwords")) }
 }
 
-/// A secret that exists already: asked for on a terminal, and otherwise the first line of standard
-/// input.
+/// An existing secret: prompted for on a terminal, otherwise the first line of standard input.
 pub(super) fn secret(prompt: &str) -> io::Result<Secret> {
     let stdin = io::stdin();
     if stdin.is_terminal() { ask(prompt) } else { read_line(&mut stdin.lock()) }
 }
 
-/// Whether the one at the terminal types `word` when asked for it. Without a terminal nobody is
-/// asked.
+/// Whether the user types `word` when prompted. Without a terminal, nobody is asked.
 pub(super) fn confirms(question: &str, word: &str) -> io::Result<bool> {
     if !io::stdin().is_terminal() {
         return Ok(false);

@@ -1,5 +1,4 @@
-//! `logcabin prove` and `prove-consistency`: what shows something of a log to those who have none
-//! of it.
+//! `logcabin prove` and `prove-consistency`: proofs about a log for people who do not have it.
 
 use std::{path::Path, process::ExitCode};
 
@@ -17,16 +16,15 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Prove that a record is in the log
 ///
-/// Writes JSON: the record's header, the hashes that tie it to a checkpoint that the server signed,
-/// and that checkpoint, which is made now if there is none yet that covers the record. Who has it
-/// and the server's public key needs nothing else: `cargo run --example verify_proof -- KEY FILE`
-/// checks it.
+/// Prints JSON: the record's header, the hashes that link it to a checkpoint that the server
+/// signed, and that checkpoint, which is made now if none covers the record yet. With the server's
+/// public key, it can be verified by itself: `cargo run --example verify_proof -- KEY FILE`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Prove {
     /// The record
     offset: u64,
 
-    /// Put its payload in, too. Refused if it holds a secret
+    /// Include its payload. Refused if it contains a secret
     #[arg(long)]
     payload: bool,
 
@@ -36,16 +34,16 @@ pub(super) struct Prove {
 
 /// Prove that a later log extends an earlier one
 ///
-/// Writes JSON: two checkpoints that the server signed, and the hashes that tie them to each other.
-/// A checkpoint is named by a record: the newest one at or before it.
+/// Prints JSON: two checkpoints that the server signed, and the hashes that link them. A checkpoint
+/// is named by a record: the newest one at or before it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProveConsistency {
-    /// The earlier checkpoint: by a record, or the last one in an archive or a backup's directory
-    /// of segments
+    /// The earlier checkpoint: by a record, or the last one in an archive or in the segments of a
+    /// backup
     #[arg(value_name = "OFFSET|DIR")]
     first: String,
 
-    /// The later checkpoint, by a record; if not given, one of all that there is now
+    /// The later checkpoint, by a record [default: one that covers the whole log]
     #[arg(value_name = "OFFSET")]
     second: Option<u64>,
 

@@ -1,5 +1,5 @@
-//! `logcabin registration-token`: the tokens with which accounts can be made, of a server that is
-//! running or not.
+//! `logcabin registration-token`: the tokens with which users can register, on a running or stopped
+//! server.
 
 use std::{fmt::Write as _, process::ExitCode, str::FromStr};
 
@@ -22,10 +22,10 @@ use crate::{
 
 /// Manage registration tokens
 ///
-/// They are asked for where the setting `registration.require` has "token". A running server does
-/// it at once, by the socket in its data directory; while there is none, it is done in the data
-/// directory itself. Of a token no more than a hash is kept: it is shown once, when it is made.
-/// Afterwards it is named by its id, which `list` shows.
+/// Registration requires one if the setting `registration.require` contains "token". A running
+/// server applies changes at once, through the socket in its data directory; if none runs, they are
+/// made in the data directory itself. Only a hash of a token is stored: the token is shown once,
+/// when it is created. Afterwards, its id names it, which `list` shows.
 #[derive(Debug, clap::Args)]
 pub(super) struct RegistrationToken {
     #[command(subcommand)]
@@ -40,23 +40,23 @@ enum Command {
     Delete(Delete),
 }
 
-/// Make a token and print it
+/// Create a token and print it
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// Ask for the token on the terminal, or read it from standard input, instead of making one up
+    /// Prompt for the token, or read it from standard input, instead of generating one
     #[arg(long)]
     given: bool,
 
-    /// For so many accounts, or "unlimited"
+    /// How many accounts it is valid for, or "unlimited"
     #[arg(long, value_name = "NUMBER", default_value = "unlimited")]
     uses: Uses,
 
-    /// Good until then (2026-12-31, "2026-12-31 18:00" in UTC), for so long (90m, 12h, 7d, 2w), or
-    /// "never"
+    /// When it expires (2026-12-31, "2026-12-31 18:00" in UTC), after how long (90m, 12h, 7d, 2w),
+    /// or "never"
     #[arg(long, value_name = "WHEN", default_value = "never")]
     expires: Expiry,
 
-    /// What it is for, shown in lists and in the history
+    /// A label, shown in lists and in the history
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
@@ -71,23 +71,23 @@ struct List {
     common: Common,
 }
 
-/// Set anew what a token is good for; what is not named stays, and so does how often it was used
+/// Change a token; settings that are not given stay, as does the number of uses
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["uses", "expires", "label"])))]
 struct Update {
     #[command(flatten)]
     which: Which,
 
-    /// For so many accounts in all, or "unlimited"
+    /// How many accounts it is valid for in all, or "unlimited"
     #[arg(long, value_name = "NUMBER")]
     uses: Option<Uses>,
 
-    /// Good until then (2026-12-31, "2026-12-31 18:00" in UTC), for so long (90m, 12h, 7d, 2w), or
-    /// "never"
+    /// When it expires (2026-12-31, "2026-12-31 18:00" in UTC), after how long (90m, 12h, 7d, 2w),
+    /// or "never"
     #[arg(long, value_name = "WHEN")]
     expires: Option<Expiry>,
 
-    /// What it is for; empty for nothing
+    /// The label; empty for none
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
@@ -95,7 +95,7 @@ struct Update {
     common: Common,
 }
 
-/// Remove a token: nobody can make an account with it any more
+/// Delete a token: nobody can register with it any more
 #[derive(Debug, clap::Args)]
 struct Delete {
     #[command(flatten)]
@@ -107,7 +107,7 @@ struct Delete {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// The id of the token, or `-` to give the token itself on the terminal or on standard input
+    /// The id of the token, or `-` to prompt for the token itself or read it from standard input
     #[arg(value_name = "ID")]
     id: String,
 }
@@ -122,7 +122,7 @@ impl Which {
     }
 }
 
-/// How many accounts can be made with a token.
+/// How many accounts a token is valid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Uses(Option<u64>);
 
@@ -144,7 +144,7 @@ enum Expiry {
     Never,
     /// At this time, in milliseconds since the Unix epoch.
     At(u64),
-    /// In so many milliseconds.
+    /// After this many milliseconds.
     In(u64),
 }
 

@@ -1,4 +1,4 @@
-//! `logcabin replay`: builds the projections from nothing but the log.
+//! `logcabin replay`: computes the projections from the log alone.
 
 use std::{path::PathBuf, process::ExitCode, time::Instant};
 
@@ -19,8 +19,8 @@ use crate::{
 
 /// Rebuild the state from the first record, and report its digest and the time taken
 ///
-/// Nothing is written: a server does the same when it starts. The digest is the same on every
-/// machine and every time, for the same log.
+/// Writes nothing. A server does the same when it starts. For the same log, the digest is always
+/// the same, on every machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct Replay {
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(super) struct Replay {
     json: bool,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Serialize)]
 struct Replayed {
     data_dir: PathBuf,

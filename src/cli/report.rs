@@ -1,4 +1,4 @@
-//! `logcabin report`: what users have reported.
+//! `logcabin report`: the users' reports.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -35,7 +35,7 @@ struct List {
     common: Common,
 }
 
-/// Show one report, with what it is about
+/// Show one report, with its subject
 #[derive(Debug, clap::Args)]
 struct Show {
     /// Its number
@@ -46,7 +46,7 @@ struct Show {
     common: Common,
 }
 
-/// Take a report that was dealt with off the list
+/// Close a report, which removes it from the list
 #[derive(Debug, clap::Args)]
 struct Remove {
     /// Its number

@@ -1,4 +1,4 @@
-//! `logcabin restore`: a log as it was at an earlier moment, or all of it.
+//! `logcabin restore`: restores a log, completely or as of an earlier moment.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -12,27 +12,27 @@ use crate::ops::{
 
 /// Restore a data directory from a backup, an archive or another log, up to any moment
 ///
-/// A directory with a log in it is never overwritten: move that away (`DIR/log`), or restore
-/// `--in-place`, which keeps it aside. What is read is verified, and the new log appears only once
-/// it is complete. With `--to`, what came after that moment is forgotten, but for what must not be:
-/// passwords, tokens and devices, keys that were handed out, erasures. A new epoch begins; clients
-/// that were further begin anew.
+/// A directory with a log is never overwritten: move it away (`DIR/log`), or restore `--in-place`,
+/// which keeps it aside. The source is verified, and the new log appears only once it is complete.
+/// With `--to`, everything after that moment is lost, except what must not be: passwords, tokens
+/// and devices, keys that were handed out, erasures. A new epoch starts; clients with later
+/// positions sync from the start.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("source").required(true).args(["from", "in_place"]))]
 pub(super) struct Restore {
-    /// What to restore from: a directory of backups, an archive, or another data directory
+    /// The source: a directory of backups, an archive, or another data directory
     #[arg(long, value_name = "SOURCE", visible_alias = "from-archive")]
     from: Option<PathBuf>,
 
-    /// Restore from the log that is in the data directory, and keep it aside
+    /// Restore from the log in the data directory, and keep it aside
     #[arg(long)]
     in_place: bool,
 
-    /// Up to this moment: an offset, a time (2026-03-01 14:00 in UTC), or -10m for ten minutes ago
+    /// The moment: an offset, a time (2026-03-01 14:00 in UTC), or -10m for ten minutes ago
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     to: Option<Moment>,
 
-    /// Drop all one-time keys, even if all that were handed out are known
+    /// Drop all one-time keys, even if it is known which were handed out
     #[arg(long)]
     drop_keys: bool,
 

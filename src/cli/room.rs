@@ -1,4 +1,4 @@
-//! `logcabin room`: the rooms of a server, running or not.
+//! `logcabin room`: the rooms of a running or stopped server.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -18,9 +18,9 @@ use crate::ops::{
 
 /// Manage rooms
 ///
-/// A running server does it at once, by the socket in its data directory; while there is none, it
-/// is done in the data directory itself. Rooms are named by their id or by an alias. What is done
-/// is recorded with your name on this machine.
+/// A running server applies changes at once, through the socket in its data directory; if none
+/// runs, they are made in the data directory itself. Rooms are named by id or alias. Changes are
+/// recorded with your name on this machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct Room {
     #[command(subcommand)]
@@ -46,27 +46,27 @@ enum Command {
 /// List rooms
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Only those that have this in their name, alias or id
+    /// Only rooms with this text in their name, alias or id
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
 
-    /// Only those that the public directory lists (true), or the others (false)
+    /// Only rooms that the public directory lists (true) or does not list (false)
     #[arg(long, value_name = "BOOL")]
     public: Option<bool>,
 
-    /// Only those that nobody is in (true), or the others (false)
+    /// Only rooms without members (true) or with members (false)
     #[arg(long, value_name = "BOOL")]
     empty: Option<bool>,
 
-    /// By what they are ordered
+    /// The order
     #[arg(long, value_name = "ORDER", default_value = "name")]
     order: RoomOrder,
 
-    /// The other way round
+    /// Reverse the order
     #[arg(long)]
     reverse: bool,
 
-    /// Not more than so many
+    /// At most so many
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
 
@@ -97,24 +97,24 @@ struct Change {
 
 /// Shut a room down: all members leave
 ///
-/// It leaves the public directory, its aliases are removed, and all who are in it leave. With
-/// --new-room-by, members and aliases move to a new room, in which only its maker can say anything.
-/// What was said in the room stays in the log.
+/// The room leaves the public directory, its aliases are removed, and all members leave. With
+/// --new-room-by, members and aliases move to a new room, in which only its creator can send
+/// messages. The room's history stays in the log.
 #[derive(Debug, clap::Args)]
 struct Shutdown {
     /// The room
     #[arg(value_name = "ROOM")]
     room: String,
 
-    /// Block it, too: nobody can come back
+    /// Block it, too, so that nobody can return
     #[arg(long)]
     block: bool,
 
-    /// Purge it at the end: nothing of it is left, and there is no way back
+    /// Purge it at the end, which cannot be undone
     #[arg(long)]
     purge: bool,
 
-    /// Have this user make a new room, which all who were in the old one join
+    /// Let this user create a new room, which the members join
     #[arg(long, value_name = "USER")]
     new_room_by: Option<String>,
 
@@ -122,7 +122,7 @@ struct Shutdown {
     #[arg(long, value_name = "TEXT", default_value = "This room was shut down")]
     new_room_name: String,
 
-    /// What the new room says
+    /// The message in the new room
     #[arg(
         long,
         value_name = "TEXT",

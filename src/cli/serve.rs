@@ -1,4 +1,4 @@
-//! `logcabin serve`: the server itself, until it is told to stop.
+//! `logcabin serve`: runs the server.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -42,9 +42,9 @@ impl Serve {
         runtime.block_on(async {
             let stop = stop_signal()?;
             let started = |config: &Config| {
-                // For the person at the terminal; programs have the log.
+                // For a user at a terminal; programs read the log output.
                 if io::stdout().is_terminal() || self.log_format == LogFormat::Human {
-                    // A closed standard output is no reason not to serve.
+                    // The server runs without standard output.
                     let _ = io::stdout().lock().write_all(banner(config).as_bytes());
                 }
             };
@@ -78,7 +78,7 @@ fn stop_signal() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     })
 }
 
-/// What a newcomer needs to know once the server runs.
+/// What a new operator needs to know once the server runs.
 fn banner(config: &Config) -> String {
     let url = config.local_url();
     let listening: Vec<_> =
@@ -92,7 +92,7 @@ fn banner(config: &Config) -> String {
         (false, _) => "closed",
     };
     let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
-    // More than a line can say where newcomers must show something.
+    // Several lines if registration has stages.
     let nothing_asked = config.registration.require == [Requirement::default()];
     let try_next = if config.registration_is_open() && nothing_asked {
         format!(
@@ -105,7 +105,7 @@ fn banner(config: &Config) -> String {
         format!("    curl {url}{prefix}/client/versions")
     };
     let loopback = config.server.bind.iter().all(|bind| bind.ip().is_loopback());
-    // Too late once people have accounts: said before they do.
+    // It would be too late once there are accounts.
     let name_note = if config.server.name == "localhost" && !loopback {
         "; it can never be changed:\n                 \
          for a server that others use, start anew with --server-name and a name of your own"

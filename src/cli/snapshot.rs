@@ -18,7 +18,8 @@ use crate::{
 /// Write a snapshot of the state, or compare snapshots with the log
 ///
 /// A server that starts loads the newest snapshot and replays only the records after it. It writes
-/// one now and then and when it stops; they are never needed, and can be deleted at any time.
+/// one from time to time and when it stops. Snapshots are optional: they can be deleted at any
+/// time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Snapshot {
     #[command(subcommand)]
@@ -32,24 +33,24 @@ enum Command {
     Status(Status),
 }
 
-/// Write one now, beside the running server if there is one
+/// Write one now, also while the server runs
 #[derive(Debug, clap::Args)]
 struct Write {
     #[command(flatten)]
     common: Common,
 }
 
-/// Check the whole log, replay it, and compare the snapshots, and the running server, with what it
-/// adds up to
+/// Verify the whole log, replay it, and compare the snapshots and the running server with the
+/// result
 ///
-/// What differs is replaced with what the log adds up to, in the running server, too.
+/// Differences are corrected, in the running server, too.
 #[derive(Debug, clap::Args)]
 struct Compare {
     #[command(flatten)]
     common: Common,
 }
 
-/// Up to where all was found to be what the log adds up to, and what is being made again
+/// Show up to which record snapshots were compared with the log, and what is being rebuilt
 #[derive(Debug, clap::Args)]
 struct Status {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `logcabin user`: the accounts of a server, running or not.
+//! `logcabin user`: the accounts of a running or stopped server.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -19,9 +19,9 @@ use crate::ops::{
 
 /// Manage accounts
 ///
-/// A running server does it at once, by the socket in its data directory; while there is none, it
-/// is done in the data directory itself. Users are named by their whole id or by what is before its
-/// colon. What is done is recorded with your name on this machine.
+/// A running server applies changes at once, through the socket in its data directory; if none
+/// runs, they are made in the data directory itself. Users are named by id or by its part before
+/// the colon. Changes are recorded with your name on this machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct User {
     #[command(subcommand)]
@@ -91,7 +91,7 @@ struct Show {
 
 /// Create an account, even while registration is closed
 ///
-/// The password is asked for on the terminal, or read from standard input.
+/// The password is prompted for, or read from standard input.
 #[derive(Debug, clap::Args)]
 struct Create {
     /// The user name
@@ -116,7 +116,7 @@ struct Create {
 
 /// Reset a password and log out all devices
 ///
-/// The password is asked for on the terminal, or read from standard input.
+/// The password is prompted for, or read from standard input.
 #[derive(Debug, clap::Args)]
 struct ResetPassword {
     /// The user
@@ -141,10 +141,10 @@ struct Change {
     options: ActOptions,
 }
 
-/// Close an account permanently
+/// Deactivate an account permanently
 ///
-/// Its devices are logged out, its rooms left, its password is gone, and nobody else can ever have
-/// its name. There is no way back.
+/// Logs out its devices, leaves its rooms, and removes its password. Nobody can ever register its
+/// name again. This cannot be undone.
 #[derive(Debug, clap::Args)]
 struct Deactivate {
     /// The user
@@ -248,7 +248,7 @@ impl Create {
     }
 }
 
-/// Of an administrator, locked, suspended.
+/// Administrator, locked, suspended.
 type Status = (Option<bool>, Option<bool>, Option<bool>);
 
 impl Change {

@@ -1,12 +1,12 @@
 //! The configuration: one struct for each concern, read once at start and passed down.
 //!
-//! Sources, later ones winning: the defaults, a TOML file, environment variables
-//! (`LOGCABIN_<SECTION>_<KEY>`), command-line flags. A key that does not exist or a value that
-//! cannot be is refused with the key, the place it came from, and what is allowed.
+//! Sources, in ascending order of precedence: the defaults, a TOML file, environment variables
+//! (`LOGCABIN_<SECTION>_<KEY>`), command-line flags. An unknown key or an invalid value is refused;
+//! the error names the key, the source, and the allowed values.
 //!
 //! Everything about a setting (its key, documentation, type, default, bounds, environment variable)
-//! is said once, in the list at the end of this file; the structs, the parser and the text that
-//! `logcabin config` prints are made from that list. How values are read is in [`value`].
+//! is declared once, in the list at the end of this file. The structs, the parser and the output of
+//! `logcabin config` are generated from that list. [`value`] parses the values.
 
 use std::{
     collections::BTreeMap,
@@ -40,12 +40,12 @@ use crate::{
     snapshot,
 };
 
-/// What comes before the name of each environment variable.
+/// The prefix of the environment variables.
 const ENV_PREFIX: &str = "LOGCABIN_";
-/// Variables with the prefix that are not settings: the file to read, and what to log.
+/// Variables with the prefix that are not settings: the file to read, and the log filter.
 const ENV_OTHER: [&str; 3] = ["LOGCABIN_CONFIG", "LOGCABIN_LOG", "LOGCABIN_LOG_FORMAT"];
 
-/// Where a setting's value came from.
+/// The source of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A line of the configuration file.
@@ -66,7 +66,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A configuration that cannot be used.
+/// Why a configuration is not usable.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -82,45 +82,45 @@ pub enum ConfigError {
     Syntax {
         /// Where it is set.
         place: Place,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
-    /// There is no such key.
+    /// The key does not exist.
     #[error("{place}: there is no setting `{key}`; {known}")]
     Unknown {
         /// Where it is set.
         place: Place,
-        /// The key as given.
+        /// The given key.
         key: String,
-        /// What there is instead.
+        /// The existing keys.
         known: String,
     },
-    /// The key cannot have this value.
+    /// The value is not allowed.
     #[error("{place}: `{key}` cannot be {value}: allowed is {allowed}")]
     Bad {
         /// Where it is set.
         place: Place,
         /// The key.
         key: String,
-        /// The value as given.
+        /// The given value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
 }
 
-/// A value given on the command line: the key, the flag, and the text.
+/// A value from the command line.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// The key, for example `server.bind`.
     pub key: &'static str,
-    /// The flag, for the message if the value is refused.
+    /// The flag, for error messages.
     pub flag: &'static str,
-    /// The value, written as in an environment variable.
+    /// The value, in the syntax of environment variables.
     pub text: String,
 }
 
-/// A configuration with the knowledge of where its values came from.
+/// A configuration, with the sources of its values.
 #[derive(Clone, Debug)]
 pub struct Effective {
     /// The values.
@@ -129,10 +129,10 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// Puts the configuration together from its sources.
+    /// Merges the sources.
     ///
     /// # Errors
-    /// When a source has a key that does not exist or a value that is not allowed.
+    /// When a source has an unknown key or an invalid value.
     pub fn load(
         file: Option<(PathBuf, String)>,
         env: impl IntoIterator<Item = (String, String)>,
@@ -223,7 +223,7 @@ impl Effective {
         Ok(())
     }
 
-    /// The configuration as a TOML file with every key explained.
+    /// The configuration as a TOML file that explains every key.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::from(
@@ -261,14 +261,14 @@ impl Effective {
 }
 
 impl ServerNotices {
-    /// The user in whose name notices are sent on this server.
+    /// The user who sends notices on this server.
     #[must_use]
     pub fn sender(&self, server_name: &ruma::ServerName) -> Option<ruma::OwnedUserId> {
         let localpart = self.localpart.as_ref()?;
         ruma::UserId::parse_with_server_name(localpart.as_str(), server_name).ok()
     }
 
-    /// Whether notices are sent in the name of this user, who is one of this server.
+    /// Whether this user of the server sends notices.
     #[must_use]
     pub fn is_sender(&self, user_id: &ruma::UserId) -> bool {
         self.localpart.as_ref().is_some_and(|own| own.as_str() == user_id.localpart())
@@ -276,11 +276,12 @@ impl ServerNotices {
 }
 
 impl Config {
-    /// Whether anyone may register, once "auto" is settled.
+    /// Whether anyone may register, with "auto" resolved.
     #[must_use]
     pub fn registration_is_open(&self) -> bool {
         match self.registration.open {
-            // A public address or a proxy in front means that others get in by way of loopback.
+            // A public address or a proxy in front means that others can reach the loopback
+            // address.
             OpenRegistration::Auto => {
                 self.server.bind.iter().all(|bind| bind.ip().is_loopback())
                     && self.server.public_url == PublicUrl::Auto
@@ -291,7 +292,7 @@ impl Config {
         }
     }
 
-    /// The address at which clients reach the server, without a slash at its end.
+    /// The address at which clients reach the server, without a trailing slash.
     #[must_use]
     pub fn public_url(&self) -> String {
         match (&self.server.public_url, self.server.bind.first()) {
@@ -301,15 +302,15 @@ impl Config {
         }
     }
 
-    /// The address of the server that clients are told; none if the configuration does not say at
-    /// which address a client on another machine reaches it.
+    /// The address that clients are told; none if the configuration names no address that works on
+    /// other machines.
     #[must_use]
     pub fn announced_url(&self) -> Option<String> {
         let Server { public_url, bind, trust_forwarded_for, .. } = &self.server;
         if *public_url == PublicUrl::Auto {
             let first = bind.first()?.ip();
             let only_local = bind.iter().all(|bind| bind.ip().is_loopback());
-            // Behind a proxy, clients know the proxy's address alone.
+            // Behind a proxy, clients know only the proxy's address.
             if *trust_forwarded_for || first.is_unspecified() || first.is_loopback() && !only_local
             {
                 return None;
@@ -318,22 +319,22 @@ impl Config {
         Some(self.public_url())
     }
 
-    /// How to reach whoever runs the server, as a URI.
+    /// How to contact the administrators, as a URI.
     #[must_use]
     pub fn admin_contact(&self) -> String {
-        // Whoever runs a domain reads the mail of its postmaster (RFC 2142).
+        // The administrators of a domain read the mail of its postmaster (RFC 2142).
         let postmaster = || format!("mailto:postmaster@{}", self.server.name.host());
         self.server.admin_contact.uri().unwrap_or_else(postmaster)
     }
 
-    /// The first address that it listens on, as this machine can reach it.
+    /// The first listening address, as this machine can reach it.
     #[must_use]
     pub fn local_url(&self) -> String {
         let bind = self.server.bind.first();
         bind.map_or_else(String::new, |bind| format!("http://{}", reachable(*bind)))
     }
 
-    /// The directory of the archive, unless there is to be none.
+    /// The directory of the archive, unless there is none.
     #[must_use]
     pub fn archive_dir(&self) -> Option<PathBuf> {
         match &self.log.archive_dir {
@@ -343,7 +344,7 @@ impl Config {
         }
     }
 
-    /// What is erased, and how often.
+    /// What sweeps erase, and how often.
     #[must_use]
     pub fn sweep_policy(&self) -> retention::SweepPolicy {
         let redacted_after = match self.erasure.redacted_after_seconds {
@@ -423,7 +424,7 @@ impl Config {
     #[must_use]
     pub fn concurrent_hashes(&self) -> usize {
         match self.passwords.concurrent {
-            // One processor is left to everything else.
+            // One processor stays free.
             0 => std::thread::available_parallelism().map_or(1, |all| all.get().max(2) - 1),
             number => number,
         }
@@ -445,11 +446,11 @@ struct Entry {
     section: &'static str,
     name: &'static str,
     doc: &'static [&'static str],
-    /// Whether a value may be a secret, or hold one.
+    /// Whether a value may be, or contain, a secret.
     secret: bool,
     allowed: fn() -> String,
     get: fn(&Config) -> toml::Value,
-    /// `None` when the value is not allowed.
+    /// `None` for values that are not allowed.
     set: fn(&mut Config, &Given<'_>) -> Option<()>,
 }
 
@@ -459,7 +460,7 @@ impl Entry {
     }
 }
 
-/// Makes the structs and [`SETTINGS`] from one list.
+/// Generates the structs and [`SETTINGS`] from one list.
 macro_rules! settings {
     ($(
         $(#[doc = $section_doc:literal])+
@@ -519,8 +520,7 @@ macro_rules! settings {
     };
 }
 
-/// An address to speak to: one that means "all of this machine's" can be listened on, not spoken
-/// to.
+/// An address for connecting: a wildcard address can only be listened on.
 fn reachable(bind: SocketAddr) -> SocketAddr {
     match bind.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, bind.port()).into(),
@@ -530,80 +530,80 @@ fn reachable(bind: SocketAddr) -> SocketAddr {
 }
 
 settings! {
-    /// Where the server listens and what it is called.
+    /// Listening addresses, the server's name, and its data.
     server: Server {
-        /// The addresses to listen on. Put a reverse proxy with TLS before any that others can
-        /// reach.
+        /// The addresses to listen on. Addresses that others can reach need a reverse proxy with
+        /// TLS in front.
         bind: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8008))];
-        /// The name in every user id (@ann:NAME) and room id. It is written into the log at the
-        /// first start and cannot be changed afterwards.
+        /// The name in every user id (@ann:NAME) and room id. It is written to the log at the first
+        /// start and cannot be changed afterwards.
         name: ruma::OwnedServerName = ruma::owned_server_name!("localhost");
-        /// The directory of the log and of all else that is kept.
+        /// The directory of the log and all other data.
         data_dir: PathBuf = PathBuf::from("./data");
-        /// What the paths of the API begin with.
+        /// The prefix of the API's paths.
         prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
-        /// The address at which clients reach this server, told to them at
-        /// /.well-known/matrix/client; "auto" is the first address of `bind`, by http. Where that
-        /// is no address for clients on other machines (0.0.0.0, or a loopback address behind a
-        /// proxy), clients are told nothing.
+        /// The address at which clients reach this server, which /.well-known/matrix/client tells
+        /// them. "auto" is the first address of `bind`, with http. If that address does not work on
+        /// other machines (0.0.0.0, or a loopback address behind a proxy), clients are told
+        /// nothing.
         public_url: PublicUrl = PublicUrl::Auto;
-        /// Whether clients are told at /.well-known/matrix/client, and when they log in, how to
-        /// reach this server. Without it the one is 404, and the other says nothing of it.
+        /// Whether /.well-known/matrix/client and login responses tell clients how to reach this
+        /// server. Otherwise the former returns 404, and the latter leave it out.
         discovery: bool = true;
-        /// The identity server that is told to clients together with this server's address; "off"
-        /// for none.
+        /// The identity server that clients are told together with this server's address; "off" for
+        /// none.
         identity_server: Option<BaseUrl> = None;
-        /// How to reach whoever runs the server. It is told at /.well-known/matrix/support, and to
-        /// those who meet a limit of the server; they are told of the domain's postmaster when it
-        /// is "none".
+        /// How to contact the administrators. Shown at /.well-known/matrix/support, and to users
+        /// who reach a limit of the server. With "none", users are referred to the domain's
+        /// postmaster.
         admin_contact: AdminContact = AdminContact::None;
         /// If this server's name is that of a policy server: its public ed25519 key, in unpadded
-        /// base64. It is told at /.well-known/matrix/policy_server.
+        /// base64. Shown at /.well-known/matrix/policy_server.
         policy_server_key: PublicKey = PublicKey::None;
-        /// Believe the last address in the header X-Forwarded-For. Only behind a proxy that sets
-        /// it: anyone else could then write any address there.
+        /// Trust the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
+        /// otherwise anyone could forge addresses.
         trust_forwarded_for: bool = false;
     }
 
     /// Who may create an account.
     registration: Registration {
-        /// Whether anyone may register; "auto" means only while every address of `server.bind` is a
-        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for` says
-        /// that there is a proxy in front, so that nobody opens a server to the world unawares.
+        /// Whether anyone may register. "auto" means only while every address of `server.bind` is a
+        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for`
+        /// indicates a proxy, so that nobody opens a server to the public by accident.
         open: OpenRegistration = OpenRegistration::Auto;
-        /// How many accounts there may be, those of guests and those that were deactivated with
-        /// them; 0 means any number. Those who register at the very same moment may get past it
-        /// together.
+        /// The maximum number of accounts, including guests and deactivated accounts; 0 means any
+        /// number. Simultaneous registrations may exceed it slightly.
         max_accounts: usize = 0, in 0..=1_000_000_000;
-        /// A secret by which tools make accounts, administrators' too, also while registration is
-        /// closed (`register_new_matrix_user`, at /_synapse/admin/v1/register). Best given in the
-        /// environment, and 16 characters long or longer: the server warns of a shorter one.
+        /// A secret with which tools create accounts, including administrators, even while
+        /// registration is closed (`register_new_matrix_user`, at /_synapse/admin/v1/register).
+        /// Best set in the environment, with at least 16 characters: the server warns of shorter
+        /// ones.
         shared_secret: Option<SharedSecret> = None;
-        /// What a newcomer must do, one after the other: "dummy" (nothing), "token" (show a
-        /// registration token), "captcha", "terms" (agree to the documents of `terms`), "email" and
-        /// "msisdn" (show that a mail address or a phone number is theirs). "email|msisdn" leaves
-        /// the choice, "email|dummy" does not insist.
+        /// The stages of registration, in order: "dummy" (nothing), "token" (a registration token),
+        /// "captcha", "terms" (agreement to the documents of `terms`), "email" and "msisdn"
+        /// (confirmation of an e-mail address or a phone number). "email|msisdn" offers a choice,
+        /// "email|dummy" makes a stage optional.
         require: Vec<Requirement> = vec![Requirement::default()];
-        /// Whether anyone may have a guest's account, which needs none of that.
+        /// Whether guests may register, without any of these stages.
         guests: bool = false;
-        /// A TOML file with the documents to agree to, "off" for none: a table for each, named as
-        /// you like, with its `version` and, for each language, `{ name = "…", url = "https://…"
-        /// }`, as in `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy", url =
-        /// "https://…" }`.
+        /// A TOML file with the documents that users agree to, "off" for none: a table for each,
+        /// under any name, with its `version` and, for each language, `{ name = "…", url =
+        /// "https://…" }`, as in `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy",
+        /// url = "https://…" }`.
         terms: Option<FilePath> = None;
     }
 
-    /// The captcha of registration: reCAPTCHA (version 2, the box to tick), or a service that works
-    /// alike.
+    /// The captcha of registration: reCAPTCHA (version 2, with the checkbox), or a compatible
+    /// service.
     captcha: Captcha {
-        /// The key that clients and the page of the captcha get; "off" for no captcha.
+        /// The site key, which clients and the captcha's page get; "off" for no captcha.
         public_key: Option<String> = None;
-        /// A file that holds the secret key and nothing else; "off" for none.
+        /// A file with the secret key and nothing else; "off" for none.
         secret_key_file: Option<SecretFile> = None;
-        /// Where answers are checked.
+        /// The address that verifies responses.
         verify_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api/siteverify");
-        /// The script of the captcha. It may fetch more from the same origin (and Google's from
-        /// Google's others).
+        /// The script of the captcha. It may load more from its own origin (and Google's from other
+        /// Google hosts).
         script_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api.js");
     }
 
@@ -611,93 +611,94 @@ settings! {
     login: Login {
         /// Whether users can log in with a password.
         password: bool = true;
-        /// Whether a device that is logged in can get a token with which another one logs in.
+        /// Whether a logged-in device can get a token with which another device logs in.
         get_token: bool = true;
-        /// Seconds for which such a token is good.
+        /// The lifetime of such a token, in seconds.
         get_token_seconds: u64 = 300, in 1..=3600;
     }
 
-    /// Single sign-on: logging in by way of another service.
+    /// Single sign-on: logging in through another service.
     sso: Sso {
         /// The providers, each described in a TOML file of its own (see docs/sso.md).
         providers: List<FilePath> = List::default();
-        /// Where browsers are sent with a login without being asked. Of anything else a page names
-        /// the host first, so that nobody gives their account away by following a link.
+        /// The addresses to which browsers are sent after a login without confirmation. For other
+        /// addresses, a page asks the user first and names the host, so that following a link does
+        /// not give an account away.
         redirects: List<RedirectPrefix> = List::default();
-        /// Whether they can be sent anywhere else at all.
+        /// Whether other addresses are allowed at all.
         other_redirects: bool = true;
-        /// Seconds for which the token is good that a browser brings back.
+        /// The lifetime of the token that a browser brings back, in seconds.
         token_seconds: u64 = 120, in 1..=3600;
     }
 
-    /// How often callers may use endpoints that write or are expensive to answer. Endpoints that
-    /// the specification lists as not rate-limited are not.
+    /// Rate limits for endpoints that write or are expensive. Endpoints that the specification
+    /// exempts have none.
     rate_limits: RateLimits {
-        /// Whether there are limits at all.
+        /// Whether rate limits apply.
         enabled: bool = true;
-        /// Of everyone at one address who has no login, all their limited requests together. (Of
-        /// IPv6, one address here is a /64.)
+        /// All limited requests without a login from one address. (For IPv6, an address here is a
+        /// /64.)
         address: Rate = Rate::per_second(5, 50);
-        /// Of one user on all their devices, all limited requests together.
+        /// All limited requests of one user, on all devices.
         user: Rate = Rate::per_second(50, 500);
-        /// Of one device, all limited requests together.
+        /// All limited requests of one device.
         device: Rate = Rate::per_second(30, 300);
-        /// Kilobytes of request bodies that one user, or one address without a login, may write.
-        /// This bounds how fast one user can make the log grow. Uploaded files do not count (see
+        /// Kilobytes of request bodies from one user, or from one address without a login. This
+        /// limits how fast one user can make the log grow. Uploaded files do not count (see
         /// `media.user_quota_bytes`).
         written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
-        /// Users with a limit of their own, instead of all that are here, or "off" for none: bots,
+        /// Users with a limit of their own in place of all others, or "off" for none: bots,
         /// bridges.
         users: List<UserRate> = List::default();
-        /// Logging in; like all that follow: of one user, or of one address without a login.
+        /// Logging in; like all that follow, for one user, or for one address without a login.
         login: Rate = Rate::per_second(1, 20);
         /// Exchanging refresh tokens.
         refresh: Rate = Rate::per_second(5, 100);
-        /// Registering: an account takes two requests or more.
+        /// Registering: an account takes at least two requests.
         registration: Rate = Rate::per_second(1, 30);
         /// Changing the password, adding addresses, deactivating the account, renaming and removing
         /// devices.
         account: Rate = Rate::per_second(1, 20);
-        /// Making and upgrading rooms.
+        /// Creating and upgrading rooms.
         rooms: Rate = Rate::per_second(1, 30);
-        /// Joining rooms and knocking on them.
+        /// Joining rooms and knocking.
         joins: Rate = Rate::per_second(2, 50);
         /// Inviting.
         invites: Rate = Rate::per_second(2, 50);
-        /// Sending messages and other events, which includes kicks, bans and leaves.
+        /// Sending messages and other events, including kicks, bans and leaves.
         messages: Rate = Rate::per_second(10, 100);
-        /// Receipts, typing notices, presence, messages to devices.
+        /// Receipts, typing notifications, presence, to-device messages.
         ephemeral: Rate = Rate::per_second(20, 300);
-        /// Uploading, asking for and claiming keys of end-to-end encryption.
+        /// Uploading, querying and claiming encryption keys.
         keys: Rate = Rate::per_second(20, 200);
         /// Writing to room key backups. A client that starts a backup sends hundreds of requests.
         key_backups: Rate = Rate::per_second(20, 400);
-        /// Changing a profile. Each change is sent to every room that the user is in.
+        /// Changing a profile. Each change is sent to every room of the user.
         profile: Rate = Rate::per_minute(10, 30);
         /// Setting account data, tags, push rules and pushers. A login sets about twenty.
         settings: Rate = Rate::per_second(10, 300);
         /// Creating and removing aliases, and publishing rooms in the directory.
         directory: Rate = Rate::per_second(1, 50);
-        /// Searching: messages, users, rooms, spaces.
+        /// Searching for messages, users, rooms and spaces.
         search: Rate = Rate::per_second(5, 50);
         /// Reading history, members and state of rooms.
         reads: Rate = Rate::per_second(20, 200);
         /// Uploading and downloading files.
         media: Rate = Rate::per_second(20, 200);
-        /// How much of one processor one user's long reads may take in the long run, in percent:
-        /// initial syncs, searches, long pages. After a pause they may take ten seconds at once.
+        /// The share of one processor, in percent, that one user's long reads may take over time:
+        /// initial syncs, searches, long pages. After a pause, they may take ten seconds at once.
         processor_percent: u32 = 25, in 1..=10_000;
         /// Reporting events, rooms and users.
         reports: Rate = Rate::per_minute(6, 20);
         /// Administration over HTTP.
         admin: Rate = Rate::per_second(10, 100);
-        /// Mails and text messages that are sent at the request of one address. (How many are sent
-        /// to one recipient is `threepids.messages_per_address`.)
+        /// E-mails and text messages sent at the request of one address.
+        /// (`threepids.messages_per_address` limits the messages to one recipient.)
         notices: Rate = Rate::per_minute(1, 5);
-        /// Wrong passwords from one address, whomever they are tried for.
+        /// Wrong passwords from one address, for any user.
         wrong_passwords_of_address: Rate = Rate::per_minute(6, 20);
-        /// Wrong passwords for one user, from addresses at which they have not been seen lately:
-        /// guesses from elsewhere do not keep them from logging in where they are at home.
+        /// Wrong passwords for one user, from addresses at which the user was not recently active:
+        /// guesses from elsewhere do not lock the user out.
         wrong_passwords_for_user: Rate = Rate::per_minute(1, 30);
     }
 
@@ -741,314 +742,307 @@ settings! {
         reports: usize = 1000, in 1..=10_000_000;
     }
 
-    /// Bounds on connections and requests.
+    /// Limits on connections and requests.
     http: Http {
-        /// The largest JSON body, in bytes. An event may have 65,536; uploads of keys are the
-        /// largest.
+        /// The largest JSON body, in bytes. An event may have 65,536; key uploads are the largest.
         max_body_bytes: usize = 2 * 1024 * 1024, in 65_536..=268_435_456;
-        /// Seconds that a client may take to send the head of a request, and that an idle
+        /// Seconds in which a client must send the head of a request, and for which an idle
         /// connection is kept.
         header_timeout_seconds: u64 = 60, in 1..=3600;
-        /// Seconds that a client may take to send the body of a request, and one second more for
-        /// each `min_body_bytes_per_second` bytes that have arrived.
+        /// Seconds in which a client must send the body of a request, plus one second for each
+        /// `min_body_bytes_per_second` bytes that have arrived.
         body_timeout_seconds: u64 = 20, in 1..=3600;
         /// The lowest rate at which the body of a request may arrive, in bytes per second, after
         /// the first `body_timeout_seconds`.
         min_body_bytes_per_second: u64 = 1024, in 1..=1_000_000_000;
-        /// Seconds after which a response that the client does not read ends its connection. They
-        /// count from the last bytes that the client took.
+        /// Seconds after which a connection is closed if the client does not read its response.
+        /// They count from the last bytes that the client read.
         response_timeout_seconds: u64 = 30, in 1..=3600;
-        /// Connections open at once; more wait to be accepted. Every waiting sync over HTTP/1.1 is
+        /// Open connections; further ones wait to be accepted. Every waiting sync over HTTP/1.1 is
         /// one.
         max_connections: usize = 20_000, in 1..=1_000_000;
-        /// Connections open at once from one address (of IPv6: from one /64); further ones are
-        /// closed. At most half of `max_connections` in any case. With
-        /// `server.trust_forwarded_for`, connections are the proxy's, and this bounds the requests
-        /// in progress for one client. Not applied without rate limits.
+        /// Open connections from one address (for IPv6, from one /64); further ones are closed.
+        /// Never more than half of `max_connections`. With `server.trust_forwarded_for`,
+        /// connections are the proxy's, and this limits the requests in progress for one client.
+        /// Does not apply without rate limits.
         max_connections_per_address: usize = 2_000, in 1..=1_000_000;
-        /// How many bytes of responses that are not written yet one user may have in memory.
-        /// Further requests are refused with 429 until the client has read.
+        /// The bytes of unread responses that one user may have in memory. Further requests are
+        /// refused with 429 until the client has read them.
         response_bytes_per_user: u64 = 32 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
-        /// The same for everyone at one address (of IPv6: at one /64).
+        /// The same for everyone at one address (for IPv6, at one /64).
         response_bytes_per_address: u64 = 256 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
-        /// Whether long responses are compressed (zstd, gzip) for clients that ask for it.
+        /// Whether long responses are compressed (zstd, gzip) for clients that support it.
         compression: bool = true;
-        /// Seconds that requests in progress are given to finish when the server is stopped.
+        /// Seconds that requests in progress get to finish when the server stops.
         shutdown_seconds: u64 = 10, in 0..=600;
     }
 
     /// The log.
     log: Log {
         /// The directory of the archive: plain files with every record, from which all data can be
-        /// rebuilt should the database be damaged. Best on another disk. "auto" is the directory
+        /// restored if the database is corrupt. Best on another disk. "auto" is the directory
         /// `archive` in the data directory.
         archive_dir: ArchiveDir = ArchiveDir::Auto;
-        /// The size at which a file of the archive is closed and the next begun, in bytes.
+        /// The size at which a file of the archive is closed and the next one started, in bytes.
         archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
-        /// When less than this is free on the disk, in bytes, writes are refused while reads go on.
-        /// Uploads and thumbnails end at twice as much.
+        /// When less than this is free on the disk, in bytes, writes are refused; reads continue.
+        /// Uploads and thumbnails stop at twice as much.
         min_free_bytes: u64 = 256 * 1024 * 1024, in 0..=1_099_511_627_776;
     }
 
-    /// Snapshots of what the log adds up to, from which a start goes on.
+    /// Snapshots of the projections, which make starts fast.
     snapshots: Snapshots {
-        /// After how many records the next snapshot is written beside the running server. Another
-        /// is written when it stops.
+        /// The number of records after which a running server writes the next snapshot. It also
+        /// writes one when it stops.
         every_records: u64 = 100_000, in 100..=1_000_000_000;
-        /// How many are kept.
+        /// How many snapshots are kept.
         keep: usize = 2, in 1..=100;
-        /// Hours between two comparisons of the projections with a replay of the whole log, which
-        /// takes half of a processor and as much memory again for a while; 0 compares never.
+        /// Hours between two comparisons of the projections with a replay of the whole log. A
+        /// comparison takes half of a processor and doubles the memory for a while; 0 for none.
         scrub_hours: u64 = 168, in 0..=87_600;
     }
 
-    /// Signed checkpoints of the log, on which proofs rest.
+    /// Signed checkpoints of the log, which proofs refer to.
     proofs: Proofs {
-        /// After how many records the next is made; 0: not for their number.
+        /// The number of records after which the next checkpoint is made; 0 for no such rule.
         every_records: u64 = 10_000, in 0..=1_000_000_000;
-        /// Minutes after which the next is made, if anything was written meanwhile; 0: not for the
-        /// time. Another is made when the server stops, unless both are 0.
+        /// Minutes after which the next checkpoint is made, if anything was written; 0 for no such
+        /// rule. Another one is made when the server stops, unless both are 0.
         every_minutes: u64 = 60, in 0..=525_600;
     }
 
-    /// What leaves the log.
+    /// What is erased from the log.
     erasure: Erasure {
         /// Seconds after which the content of a redacted event is erased from the log and the
-        /// archive; "off" keeps it. Nobody is shown it from the redaction on, whatever this says.
+        /// archive; "off" keeps it. It is hidden at once in any case.
         redacted_after_seconds: EraseAfter = EraseAfter::Seconds(7 * 24 * 3600);
-        /// Seconds between two sweeps. A sweep erases what is due, and receipts and typing notices
-        /// that later ones have superseded; then the files that held it are written anew, which
-        /// takes as much again of the disk for a while.
+        /// Seconds between two sweeps. A sweep erases what is due, and receipts and typing
+        /// notifications that later ones supersede. Then it rewrites the affected files, which
+        /// temporarily takes as much disk space again.
         sweep_seconds: u64 = 24 * 3600, in 1..=31_536_000;
-        /// The files of the log are written anew for records alone that have done their work once
-        /// these are this share of all records, in percent; a segment of the archive once they are
-        /// of its records, or after a week. For texts that were erased they are after every sweep.
+        /// The share of superseded records, in percent, at which the log's files are rewritten for
+        /// these alone. A segment of the archive is rewritten at this share of its records, or
+        /// after a week. After erasures of content, files are rewritten at every sweep.
         compact_percent: u64 = 25, in 1..=100;
     }
 
-    /// How long events live (MSC1763). State stays.
+    /// The lifetime of events (MSC1763). State events stay.
     retention: Retention {
-        /// Seconds after which events of rooms that say nothing of it are erased, with the next
-        /// sweep; "off" keeps them.
+        /// Seconds after which events expire in rooms without a lifetime of their own; the next
+        /// sweep erases them. "off" keeps them.
         default_seconds: EraseAfter = EraseAfter::Off;
-        /// Whether rooms may ask for another time, by the state event `m.room.retention`.
+        /// Whether rooms may set another lifetime with the state event `m.room.retention`.
         rooms_say: bool = true;
-        /// The shortest time in seconds that a room can ask for; a shorter one is taken for this
-        /// one.
+        /// The shortest lifetime that a room can set, in seconds; shorter ones are raised to it.
         lowest_seconds: u64 = 24 * 3600, in 0..=4_000_000_000;
-        /// The longest time in seconds that a room can ask for; "off" sets no bound.
+        /// The longest lifetime that a room can set, in seconds; "off" for any.
         highest_seconds: EraseAfter = EraseAfter::Off;
-        /// What goes before all that: the first of these that fits an event says how many seconds
-        /// it lives, or "off". The words are a room's id, a type of event and the seconds; `*`
-        /// stands for every room or type.
+        /// Exceptions to all of these: the first that matches an event sets its lifetime in
+        /// seconds, or "off". An exception is a room's id, an event type and the lifetime; `*`
+        /// matches every room or type.
         rules: List<retention::Rule> = List::default();
     }
 
-    /// Receipts and typing notices.
+    /// Read receipts and typing notifications.
     receipts: Receipts {
-        /// Milliseconds for which those of a large room are gathered, to be one record and to wake
-        /// those who wait once; 0 gathers none.
+        /// Milliseconds for which those of a large room are gathered into one record, which wakes
+        /// waiting clients once; 0 gathers none.
         gather_ms: u64 = 100, in 0..=10_000;
-        /// How many must have joined a room for it to be a large one.
+        /// The number of joined members that makes a room large.
         gather_members: u64 = 100, in 1..=1_000_000;
     }
 
-    /// What passwords have to be like, and how they are kept.
+    /// Rules for new passwords, and their hashes.
     passwords: Passwords {
-        /// Characters that a new password has at least.
+        /// The minimum length of a new password, in characters.
         min_length: usize = 8, in 1..=128;
-        /// Whether a new password has to have a letter, capital or small.
+        /// Whether a new password must contain a letter.
         require_letter: bool = false;
-        /// Whether it has to have a small letter.
+        /// Whether it must contain a lower-case letter.
         require_lowercase: bool = false;
-        /// Whether it has to have a capital letter.
+        /// Whether it must contain an upper-case letter.
         require_uppercase: bool = false;
-        /// Whether it has to have a digit.
+        /// Whether it must contain a digit.
         require_digit: bool = false;
-        /// Whether it has to have something that is neither letter nor digit.
+        /// Whether it must contain a character that is neither a letter nor a digit.
         require_symbol: bool = false;
         /// Whether to refuse very common passwords, such as "password1".
         deny_common: bool = true;
-        /// Further passwords to refuse, ignoring case. A user's own name is always refused.
+        /// Further passwords to refuse, ignoring case. The user's own name is always refused.
         denied: List<DeniedPassword> = List::default();
-        /// Rounds of PBKDF2-HMAC-SHA-512 for a new hash (OWASP advises 210,000). An old hash of
-        /// fewer is made anew when its user next logs in.
+        /// Iterations of PBKDF2-HMAC-SHA-512 for new hashes (OWASP recommends 210,000). Older
+        /// hashes with fewer are replaced at the user's next login.
         iterations: u32 = 210_000, in 1_000..=10_000_000;
-        /// Hashes computed at once, at a low priority; 0 means one for each processor but one.
+        /// Hashes computed at once, at a low priority; 0 means one for each processor except one.
         concurrent: usize = 0, in 0..=1024;
     }
 
-    /// E-mail that the server sends. Without a host it sends none, and offers nothing that needs
-    /// it.
+    /// E-mail from the server. Without a host it sends none, and offers nothing that needs it.
     email: Email {
-        /// The mail server that takes it: a host name or an address; "off" for none.
+        /// The mail server's host name or address; "off" for none.
         host: Option<String> = None;
-        /// Its port; 0 means the usual one: 587 with STARTTLS, 465 with TLS, 25 without either.
+        /// Its port; 0 means the default: 587 with STARTTLS, 465 with TLS, 25 without either.
         port: u32 = 0, in 0..=65_535;
-        /// How the connection is secured. "none" is only allowed for a mail server on this machine,
-        /// that is, when `host` is "localhost" or a loopback address: mails contain links that
-        /// reset passwords.
+        /// How the connection is secured. "none" is only allowed for a mail server on this machine
+        /// (`host` is "localhost" or a loopback address), because mails contain links that reset
+        /// passwords.
         security: MailSecurity = MailSecurity::Starttls;
-        /// A file with certificates (PEM) of authorities to be trusted besides the system's; "off"
-        /// for none.
+        /// A file with certificates (PEM) of authorities to trust in addition to the system's;
+        /// "off" for none.
         certificates: Option<FilePath> = None;
-        /// The name to log in with; "off" to send without a login.
+        /// The user name for the mail server; "off" to send without a login.
         user: Option<String> = None;
-        /// The password to log in with.
+        /// The password for the mail server.
         password: Option<Hidden> = None;
-        /// A file that holds the password instead, for example one that only the server may read.
+        /// A file with the password instead, for example one that only the server may read.
         password_file: Option<SecretFile> = None;
         /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at
         /// `server.name`.
         from: Option<String> = None;
-        /// Seconds that handing over one mail may take, waiting for others before it included.
+        /// Seconds in which a mail must be handed over, including the wait for earlier ones.
         timeout_seconds: u64 = 20, in 1..=300;
-        /// Mails handed over at once.
+        /// Mails handed over at the same time.
         concurrent: usize = 8, in 1..=1000;
     }
 
-    /// Text messages, by way of a gateway that takes them over HTTP. Without its address there are
-    /// none, and nothing is offered that needs them.
+    /// Text messages, through an HTTP gateway. Without its address the server sends none, and
+    /// offers nothing that needs them.
     sms: Sms {
         /// The address to which each message is posted; "off" for none.
         url: Option<SecretUrl> = None;
         /// Headers of the request, such as "Authorization: Bearer ...".
         headers: List<Hidden> = List::default();
-        /// The body, a JSON object. In its texts {number} is the phone number in digits, that of
-        /// the country first and without a plus, {text} the message, and {server} `server.name`.
+        /// The body, a JSON object. In its strings, {number} is replaced by the phone number in
+        /// digits, with the country code and without a plus, {text} by the message, and {server} by
+        /// `server.name`.
         template: JsonTemplate = JsonTemplate::usual();
-        /// Seconds that handing over one message may take, waiting for others before it included.
+        /// Seconds in which a message must be handed over, including the wait for earlier ones.
         timeout_seconds: u64 = 20, in 1..=300;
-        /// Messages handed over at once.
+        /// Messages handed over at the same time.
         concurrent: usize = 8, in 1..=1000;
     }
 
     /// E-mail addresses and phone numbers of accounts.
     threepids: Threepids {
-        /// Which may be used. Of a medium without any pattern all may.
+        /// Patterns of allowed ones. A medium without a pattern allows all.
         allow: List<Pattern> = List::default();
-        /// Which may not, even if `allow` has them.
+        /// Patterns of forbidden ones, even if `allow` matches.
         deny: List<Pattern> = List::default();
-        /// Seconds within which a message must be answered, and what was confirmed by it be made
-        /// use of.
+        /// Seconds in which a confirmation must be completed and used.
         validation_seconds: u64 = 3600, in 60..=604_800;
-        /// Messages that one address is sent within that time, whoever asks for them.
+        /// Messages to one address within that time, whoever requests them.
         messages_per_address: u64 = 10, in 1..=1_000_000;
-        /// Whether someone without an account who asks to register with an address, or for a new
-        /// password, is told if there is an account with that address. Otherwise the answer is
-        /// always the same, and only the owner of the address learns more, by a message. (Who asks
-        /// to add an address to an account is always told that it is in use, as the specification
-        /// has it.)
+        /// Whether somebody without a login who registers with an address, or asks for a new
+        /// password, is told if an account has that address. Otherwise the response is always the
+        /// same, and only the owner of the address learns more, by a message. (A user who adds an
+        /// address to an account is always told if it is in use, as the specification requires.)
         reveal: bool = false;
         /// The hosts to which a browser may be sent after a confirmation, with * for any part, such
-        /// as "app.example.org" or "*.example.org"; those of `server.public_url` and this are all.
+        /// as "app.example.org" or "*.example.org", in addition to that of `server.public_url`.
         next_link_hosts: List<String> = List::default();
         /// The identity servers on which users may publish their addresses.
         identity_servers: List<IdentityServer> = List::default();
     }
 
-    /// Requests that the server makes to other services: identity servers, providers of single
-    /// sign-on, application services, gateways.
+    /// Requests to other services: identity servers, providers of single sign-on, application
+    /// services, gateways.
     outbound: Outbound {
-        /// Files with certificates in PEM of authorities that are trusted for them, besides those
-        /// that the operating system trusts. The mail server has a setting of its own,
-        /// `email.certificates`.
+        /// Files with certificates (PEM) of authorities that are trusted for these, in addition to
+        /// the system's. The mail server has a setting of its own, `email.certificates`.
         certificates: List<FilePath> = List::default();
     }
 
-    /// How long logins are good for.
+    /// The lifetime of logins.
     tokens: Tokens {
-        /// Seconds for which the access token is good of a client that can refresh it.
+        /// The lifetime of access tokens of clients that can refresh them, in seconds.
         access_lifetime_seconds: u64 = 3600, in 1..=31_536_000;
-        /// Seconds for which the access token is good of a client that cannot; it has to log in
+        /// The lifetime of access tokens of other clients, in seconds; afterwards, they must log in
         /// again.
         unrefreshable_lifetime_seconds: Lifetime = Lifetime::Never;
-        /// Seconds for which a client that can refresh may stay away before it has to log in again.
+        /// Seconds without a refresh after which a client that can refresh must log in again.
         refresh_lifetime_seconds: Lifetime = Lifetime::Never;
-        /// Seconds after which anyone has to log in again, however often they refreshed.
+        /// Seconds after which every client must log in again, even if it refreshes.
         session_lifetime_seconds: Lifetime = Lifetime::Never;
     }
 
-    /// What users may do with their accounts. Clients are told, and it is held to.
+    /// What users may change about their accounts. Clients are told, and the server enforces it.
     accounts: Accounts {
-        /// Change their password.
+        /// The password.
         change_password: bool = true;
-        /// Change their display name.
+        /// The display name.
         set_displayname: bool = true;
-        /// Change their avatar.
+        /// The avatar.
         set_avatar_url: bool = true;
-        /// Change other fields of their profile.
+        /// Other fields of the profile.
         profile_fields: bool = true;
-        /// Add and remove mail addresses and phone numbers.
+        /// E-mail addresses and phone numbers.
         third_party_ids: bool = true;
-        /// Whether a room that a user leaves is forgotten with that.
+        /// Whether leaving a room also forgets it.
         forget_on_leave: bool = false;
     }
 
     /// Rooms.
     rooms: Rooms {
-        /// The version of rooms that are created without naming one. Server notices and shut-down
-        /// rooms keep "10".
+        /// The version of new rooms if the request names none. Server notices and shut-down rooms
+        /// use "10".
         default_version: RoomVersion = RoomVersion(DEFAULT_ROOM_VERSION);
     }
 
     /// Application services: bridges and bots that are part of the server.
     appservices: Appservices {
-        /// Their registration files, in YAML, as the bridges write them. They are read at start.
+        /// Their registration files, in YAML, as bridges write them. They are read at start.
         files: List<FilePath> = List::default();
-        /// Whether the server's token is also sent in the query of each request to them, as the
-        /// specification had it before v1.4. It may end up in logs there.
+        /// Whether the server's token is also sent in the query of each request, as the
+        /// specification required before v1.4. The services' logs may then contain it.
         token_in_query: bool = false;
-        /// Seconds that one of them may take to answer when it is handed events.
+        /// Seconds in which a service must answer a transaction.
         delivery_timeout_seconds: u64 = 60, in 1..=3600;
     }
 
     /// The user directory.
     user_directory: UserDirectory {
-        /// Whether it finds every user of this server. Otherwise users find those with whom they
-        /// share a room and those who are in public rooms.
+        /// Whether it finds every user of this server. Otherwise users find those who share a room
+        /// with them or are in public rooms.
         all_users: bool = false;
     }
 
-    /// Pushers: notifications for devices that sleep, by way of the gateways that their apps name,
-    /// and mail about what was missed, for those who want it (and only with `email.host`).
+    /// Pushers: notifications for sleeping devices, through the gateways of their apps, and mail
+    /// about missed messages for users who want it (only with `email.host`).
     push: Push {
-        /// Addresses of your own networks at which a gateway may be. All others that are not of the
-        /// public internet are refused, by whatever name they go: users choose the gateway.
+        /// Addresses of your own networks that gateways may have. Other addresses that are not
+        /// public are refused, even through names, because users choose the gateway.
         allowed_networks: List<Range> = List::default();
-        /// Whether a gateway may be reached by http, too. Anyone between it and this server can
-        /// then read what is notified of.
+        /// Whether gateways may be reached over http. Anyone on the way can then read the
+        /// notifications.
         allow_http: bool = false;
-        /// Seconds for which a notification is tried again while its gateway does not take it.
+        /// Seconds for which a notification is retried while its gateway does not accept it.
         give_up_seconds: u64 = 3600, in 1..=604_800;
-        /// Seconds that a message is unread before there is a mail about it, which then tells of
-        /// all that is unread.
+        /// Seconds after which an unread message causes a mail, which lists everything unread.
         email_delay_seconds: u64 = 600, in 0..=604_800;
-        /// Seconds at least between two mails to one user. Each mail after which they read nothing
-        /// doubles this, until they do.
+        /// The minimum pause between two mails to one user, in seconds. It doubles with each mail
+        /// after which the user reads nothing.
         email_interval_seconds: u64 = 600, in 1..=604_800;
-        /// The most that it becomes, in seconds.
+        /// The maximum of that pause, in seconds.
         email_max_interval_seconds: u64 = 86_400, in 1..=2_592_000;
     }
 
     /// Synchronisation.
     sync: Sync {
-        /// The longest time a client may ask a sync to wait, in seconds; more is cut to this.
+        /// The longest time that a sync waits, in seconds; longer requests are shortened.
         max_timeout_seconds: u64 = 300, in 0..=3600;
-        /// Events of each room in a sync whose filter does not say.
+        /// Events of each room in a sync whose filter sets no limit.
         timeline_limit: u32 = 10, in 1..=1000;
-        /// The most events of each room that a filter can ask for; more is cut to this.
+        /// The most events of each room that a filter can request.
         max_timeline_limit: u32 = 1000, in 1..=10_000;
     }
 
     /// Presence: who is online.
     presence: Presence {
-        /// Whether there is any. Without it everyone counts as offline, and nobody is told
-        /// otherwise.
+        /// Whether presence is on. Otherwise everyone counts as offline.
         enabled: bool = true;
-        /// Seconds without doing anything after which a user who is connected counts as idle.
+        /// Seconds of inactivity after which a connected user counts as idle.
         idle_seconds: u64 = 300, in 1..=86_400;
-        /// Seconds after the last sync has ended after which a device counts as gone.
+        /// Seconds after its last sync after which a device counts as offline.
         offline_seconds: u64 = 30, in 1..=3600;
     }
 
@@ -1056,95 +1050,94 @@ settings! {
     media: Media {
         /// The largest file that can be uploaded, in bytes.
         max_upload_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;
-        /// How many bytes the files of one user may have together.
+        /// The total size of one user's files, in bytes.
         user_quota_bytes: u64 = 10 * 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// How many addresses one user may have been given for files that are still to be uploaded.
+        /// How many media ids one user may have reserved for later uploads.
         unused_ids: usize = 20, in 0..=100_000;
-        /// Seconds after which such an address lapses if nothing was uploaded to it.
+        /// Seconds after which such an id expires if nothing is uploaded.
         unused_seconds: u64 = 24 * 3600, in 1..=31_536_000;
-        /// What is served by the old paths (/_matrix/media), to anyone who knows the address,
-        /// without an access token: "none", "all", or what was uploaded before a moment. Clients
-        /// that know Matrix 1.11 do not need them.
+        /// What the old paths (/_matrix/media) serve without an access token to anyone who knows
+        /// the address: "none", "all", or files that were uploaded before a moment. Clients that
+        /// support Matrix 1.11 do not need them.
         unauthenticated: Unauthenticated = Unauthenticated::None;
-        /// Seconds after which an uploaded file is removed that is not the picture of a user or a
-        /// room by then; "off" keeps files.
+        /// Seconds after which an uploaded file is deleted unless it is the avatar of a user or
+        /// room; "off" keeps files.
         lifetime_seconds: EraseAfter = EraseAfter::Off;
-        /// How many bytes of thumbnails are kept. The oldest are deleted, and made again when they
-        /// are asked for.
+        /// The total size of thumbnails, in bytes. The oldest are deleted, and computed again on
+        /// request.
         thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// Seconds after which a file is deleted that nothing names: one that was being uploaded
-        /// when the server was killed, or of which the log lost the record in a restore.
+        /// Seconds after which an unreferenced file is deleted: one whose upload was interrupted by
+        /// a crash, or whose record was lost in a restore.
         orphan_seconds: u64 = 24 * 3600, in 0..=31_536_000;
-        /// Whether the server fetches pages of which clients want a preview. The users of a room
-        /// then see what a link leads to, and the site sees this server's address, not theirs.
+        /// Whether the server fetches pages for previews. Users then see what a link leads to, and
+        /// the site sees this server's address instead of theirs.
         url_previews: bool = true;
-        /// Addresses of your own networks from which previews may be fetched. All others that are
-        /// not of the public internet are refused, by whatever name they go.
+        /// Addresses of your own networks from which previews may be fetched. Other addresses that
+        /// are not public are refused, even through names.
         preview_allowed_ranges: List<Range> = List::default();
-        /// Pages of which there are no previews.
+        /// Pages without previews.
         preview_denied_urls: List<UrlPattern> = List::default();
-        /// The largest picture of a page that is fetched, in bytes; 0 fetches none.
+        /// The largest picture of a page that is fetched, in bytes; 0 for none.
         preview_image_bytes: u64 = 5 * 1024 * 1024, in 0..=268_435_456;
-        /// How many bytes the pictures of all pages may have together. After that, previews have
-        /// none.
+        /// The total size of pictures of pages, in bytes. Beyond that, previews have none.
         preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
-        /// Seconds for which a preview is remembered.
+        /// Seconds for which a preview is cached.
         preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
     }
 
-    /// What those who run the server have to say to users, each in a room of their own (`logcabin
-    /// notice`).
+    /// Server notices: messages of the administrators to users, each in a room of the user's own
+    /// (`logcabin notice`).
     server_notices: ServerNotices {
-        /// The user who says it: what is before the colon of its id. Nobody else can have the name;
-        /// if somebody has it already, notices are refused until another is configured. "off" for
-        /// no notices.
+        /// The localpart of the user who sends them. Nobody else can have the name; if somebody
+        /// already has it, notices are refused until another one is configured. "off" for no
+        /// notices.
         localpart: Option<Localpart> = Some(Localpart::new("notices"));
-        /// What that user is called.
+        /// That user's display name.
         display_name: String = "Server Notices".to_owned();
-        /// That user's picture: the address of an uploaded file, or "off" for none.
+        /// That user's avatar: the address of an uploaded file, or "off" for none.
         avatar_url: Option<MxcAddress> = None;
         /// The name of the rooms.
         room_name: String = "Server Notices".to_owned();
     }
 
-    /// What is known of people's devices.
+    /// Data about users' devices.
     devices: Devices {
-        /// How often it is recorded at most, in seconds, when and from where a device was last in
-        /// use: that much is still known after a restart. With 0 it never is, and known while the
-        /// server runs.
+        /// The minimum pause, in seconds, between two records of when and from where a device was
+        /// last used, which is thus known after a restart. With 0 it is known only while the server
+        /// runs.
         note_last_seen_seconds: u64 = 3600, in 0..=31_536_000;
     }
 
-    /// The TURN server by which calls find their way through firewalls, if there is one.
+    /// The TURN server that connects calls through firewalls, if there is one.
     turn: Turn {
         /// Its addresses, such as "turn:turn.example.org:3478?transport=udp".
         uris: List<TurnUri> = List::default();
-        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best given
-        /// in the environment.
+        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best set in
+        /// the environment.
         shared_secret: Option<SharedSecret> = None;
-        /// For how many seconds a user may use it before they ask again.
+        /// Seconds after which a user's credentials expire.
         ttl_seconds: u64 = 86_400, in 60..=31_536_000;
     }
 
-    /// Calls of many (MatrixRTC).
+    /// Group calls (MatrixRTC).
     rtc: Rtc {
-        /// The addresses of LiveKit services by which calls are held.
+        /// The addresses of LiveKit services for calls.
         livekit_urls: List<WebUrl> = List::default();
     }
 
-    /// Where two devices meet, one of which signs the other in by a QR code.
+    /// Rendezvous: a logged-in device signs another one in by a QR code.
     rendezvous: Rendezvous {
-        /// Whether there is such a place.
+        /// Whether the endpoints exist.
         enabled: bool = true;
-        /// Whether those may begin a meeting, too, who are not logged in: a new device that shows
-        /// the code. Others could leave short texts for each other that way. Without it, the
-        /// endpoints of an earlier form (MSC4108), where nobody says who they are, are closed.
+        /// Whether devices without a login may start a session, such as a new device that shows the
+        /// code. Strangers could exchange short texts that way. Without it, the endpoints of an
+        /// earlier version (MSC4108), which have no authentication, are closed.
         for_anyone: bool = false;
     }
 
-    /// Events that clients have sent later (MSC4140).
+    /// Scheduled events (MSC4140).
     delayed_events: DelayedEvents {
-        /// The longest delay, in seconds; 0 allows none at all.
+        /// The longest delay, in seconds; 0 for no scheduled events.
         max_delay_seconds: u64 = 86_400, in 0..=31_536_000;
         /// How many events one user may have scheduled at a time.
         max_per_user: usize = 100, in 0..=100_000;

@@ -167,8 +167,7 @@ async fn a_client_from_an_undone_future_starts_over() {
     let room_id = ann.create_room(json!({})).await;
     ann.send_text(&room_id, "kept", "kept").await;
     let known = next_batch(&ann.sync(None, 0, None).await);
-    // The archive is at most a second behind.
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    server.until_archived().await;
     let earlier = TempDir::new().expect("a temporary directory");
     let archive = earlier.path().join("archive");
     copy_files(&server.data_dir().join("archive"), &archive);

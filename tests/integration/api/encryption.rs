@@ -452,7 +452,7 @@ async fn one_time_keys_have_the_form_of_their_algorithm() {
 }
 
 #[tokio::test]
-async fn only_the_two_concerned_learn_of_a_signature_on_anothers_key() {
+async fn only_the_two_users_learn_of_a_signature_on_the_others_key() {
     let server = server().await;
     let (ann, bob, cas) =
         (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);

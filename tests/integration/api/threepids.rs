@@ -577,7 +577,7 @@ async fn newcomer(mail: &MailServer, http: &Http, name: &str) -> (User, String) 
 }
 
 #[tokio::test]
-async fn nobody_completes_anothers_stage_by_an_address_of_their_own() {
+async fn nobody_completes_another_users_stage_with_their_own_address() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let require = ("LOGCABIN_REGISTRATION_REQUIRE", "email");
     let server = start(&mail.settings(), &[require]).await;
@@ -1131,7 +1131,7 @@ async fn addresses_are_published_on_trusted_identity_servers_and_taken_back_from
 }
 
 #[tokio::test]
-async fn what_is_published_needs_all_that_names_it_and_may_be_anothers_too() {
+async fn a_published_address_needs_its_full_credentials_and_may_have_several_owners() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let id = StandIn::start(identity_server).await;
     let servers = format!("id.test=http://{}", id.address);

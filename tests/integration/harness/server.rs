@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use logcabin::source::Source;
 use tempfile::TempDir;
 
-use super::{Http, User, free_address};
+use super::{Http, User, free_address, until};
 
 /// How long a server may take to answer its first request. Generous: the machine may be busy, and
 /// no test is about this.
@@ -153,6 +154,17 @@ impl TestServer {
     /// Where the server keeps its data.
     pub(crate) fn data_dir(&self) -> &Path {
         &self.data_dir
+    }
+
+    /// Waits until the archive has the records that the log has now.
+    pub(crate) async fn until_archived(&self) {
+        let end_of = |place: &str| {
+            let end = || Source::open(place).and_then(|source| source.end());
+            tokio::task::block_in_place(end).expect("the end of the log")
+        };
+        let end = end_of(&format!("unix:{}", self.data_dir.join("admin.sock").display()));
+        let archive = self.data_dir.join("archive").display().to_string();
+        until("the archive has caught up", async || end_of(&archive) >= end).await;
     }
 
     /// Registers a user.
