@@ -10,7 +10,6 @@
 //! service  what takes several steps between endpoints and engine
 //! search   the search index
 //! outside  other services, and what is sent to them
-//! config   settings
 //! snapshot projections on the disk
 //! media    uploaded files
 //! engine   the one writer: commits, the live projections, the head
@@ -18,6 +17,7 @@
 //! read     events as clients see them, rooms as of an offset, what is new, what notifies
 //! state    projections of the log
 //! log      the records, in memory and on the disk, and their archive
+//! config   settings
 //! record   what a record is and says
 //! base     time, bounds, text, files, secrets
 //! ```

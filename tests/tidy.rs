@@ -16,7 +16,6 @@ const FOLDERS: [(&str, &str); 17] = [
     ("service", "what takes several steps, or memory of its own, between endpoints and engine"),
     ("search", "the search index, which follows the log"),
     ("outside", "other services, and what the server sends them"),
-    ("config", "the settings, with their documentation"),
     ("snapshot", "projections on disk"),
     ("media", "uploaded files and pictures"),
     (
@@ -27,6 +26,7 @@ const FOLDERS: [(&str, &str); 17] = [
     ("read", "events as clients see them, rooms as of an offset, what is new, what notifies"),
     ("state", "projections of the log"),
     ("log", "the records, in memory and on disk, and their archive"),
+    ("config", "the settings, with their documentation"),
     ("record", "commands, their versions and bytes"),
     ("base", "time, limits, text, files and secrets"),
 ];
@@ -34,7 +34,7 @@ const FOLDERS: [(&str, &str); 17] = [
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
 const LONG_FILES: [(&str, usize); 15] = [
-    ("src/config/mod.rs", 1156),
+    ("src/config/mod.rs", 1067),
     ("src/config/value.rs", 1268),
     ("src/decide/account.rs", 892),
     ("src/edge/http/tests/mod.rs", 990),

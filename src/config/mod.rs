@@ -14,8 +14,6 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
-    sync::Arc,
-    time::Duration,
 };
 
 use thiserror::Error;
@@ -33,11 +31,8 @@ pub use value::{
 use value::{Given, Setting};
 
 use crate::{
-    base::rate::Rate,
-    decide::{create_room::DEFAULT_ROOM_VERSION, quota, retention},
-    media::network::Range,
-    record::address::Pattern,
-    snapshot,
+    base::{lifetime::Rule, network::Range, rate::Rate},
+    record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION},
 };
 
 /// The prefix of the environment variables.
@@ -342,82 +337,6 @@ impl Config {
             ArchiveDir::Off => None,
             ArchiveDir::Path(path) => Some(path.clone()),
         }
-    }
-
-    /// What sweeps erase, and how often.
-    #[must_use]
-    pub fn sweep_policy(&self) -> retention::SweepPolicy {
-        let redacted_after = match self.erasure.redacted_after_seconds {
-            EraseAfter::Off => None,
-            EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
-        };
-        let retention = &self.retention;
-        let ms = |seconds: u64| seconds.saturating_mul(1000);
-        let seconds = |after: &EraseAfter| match after {
-            EraseAfter::Off => None,
-            EraseAfter::Seconds(seconds) => Some(u64::from(*seconds)),
-        };
-        let retention = retention::Retention {
-            default_ms: seconds(&retention.default_seconds).map(ms),
-            rooms_say: retention.rooms_say,
-            lowest_ms: ms(retention.lowest_seconds),
-            highest_ms: seconds(&retention.highest_seconds).map(ms),
-            rules: retention.rules.iter().cloned().collect(),
-        };
-        retention::SweepPolicy {
-            redacted_after,
-            retention: Arc::new(retention),
-            media_after: seconds(&self.media.lifetime_seconds).map(Duration::from_secs),
-            every: Duration::from_secs(self.erasure.sweep_seconds),
-        }
-    }
-
-    /// The quotas, without exemptions.
-    #[must_use]
-    pub fn quotas(&self) -> quota::Quotas {
-        let Quotas {
-            account_data_types,
-            account_data_bytes,
-            filters,
-            filter_bytes,
-            devices,
-            aliases,
-            rooms,
-            invites,
-            invites_by_one,
-            to_device,
-            to_device_by_one,
-            key_backups,
-            room_keys,
-            room_key_bytes,
-            reports,
-        } = self.quotas;
-        quota::Quotas {
-            account_data_types,
-            account_data_bytes,
-            filters,
-            filter_bytes,
-            devices,
-            aliases,
-            rooms,
-            invites,
-            invites_by_one,
-            to_device,
-            to_device_by_one,
-            key_backups,
-            room_keys,
-            room_key_bytes,
-            reports,
-            exempt: quota::Exempt::default(),
-        }
-    }
-
-    /// When snapshots are written and compared, and how many are kept.
-    #[must_use]
-    pub fn snapshot_policy(&self) -> snapshot::Policy {
-        let Snapshots { every_records, keep, scrub_hours } = self.snapshots;
-        let scrub_every = (scrub_hours > 0).then(|| Duration::from_secs(scrub_hours * 3600));
-        snapshot::Policy { every: every_records, keep, scrub_every }
     }
 
     /// How many password hashes may be computed at once.
@@ -840,7 +759,7 @@ settings! {
         /// Exceptions to all of these: the first that matches an event sets its lifetime in
         /// seconds, or "off". An exception is a room's id, an event type and the lifetime; `*`
         /// matches every room or type.
-        rules: List<retention::Rule> = List::default();
+        rules: List<Rule> = List::default();
     }
 
     /// Read receipts and typing notifications.

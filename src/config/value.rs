@@ -7,8 +7,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::{Value, de::DeValue};
 
 use crate::{
-    base::glob::Glob, base::rate::Rate, decide::create_room::ROOM_VERSIONS,
-    decide::retention::Rule, media::network::Range,
+    base::{glob::Glob, lifetime::Rule, network::Range, rate::Rate},
+    record::room_version::ROOM_VERSIONS,
 };
 
 /// A value as a source gives it.

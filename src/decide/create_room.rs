@@ -15,27 +15,11 @@ use super::{
     object,
     powers::raise_tombstone,
 };
+pub use crate::record::room_version::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS};
 use crate::record::{
     Offset, Stream,
     command::{AliasSet, RoomVisibility},
 };
-
-/// The default version of new rooms.
-pub const DEFAULT_ROOM_VERSION: RoomVersionId = RoomVersionId::V10;
-
-/// The supported room versions, all stable.
-pub const ROOM_VERSIONS: [RoomVersionId; 10] = [
-    RoomVersionId::V3,
-    RoomVersionId::V4,
-    RoomVersionId::V5,
-    RoomVersionId::V6,
-    RoomVersionId::V7,
-    RoomVersionId::V8,
-    RoomVersionId::V9,
-    RoomVersionId::V10,
-    RoomVersionId::V11,
-    RoomVersionId::V12,
-];
 
 /// The initial state of a room (client-server API, `POST /createRoom`, `preset`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! How long events live: what is configured, and what rooms wish (MSC1763).
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use ruma::{OwnedRoomId, RoomId};
+use ruma::RoomId;
 
+pub use crate::base::lifetime::Rule;
 use crate::{
     base::clock::Clock,
     read::events::{Lifetimes, StoredEvent},
@@ -23,18 +24,6 @@ pub struct Retention {
     pub highest_ms: Option<u64>,
     /// What goes before all that: the first rule that fits an event.
     pub rules: Vec<Rule>,
-}
-
-/// How long certain events live, written `ROOM TYPE SECONDS`, with `*` for every room and every
-/// type, and `off` for events that stay.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Of which room; `None` for every one.
-    pub room_id: Option<OwnedRoomId>,
-    /// Of which type; `None` for every one.
-    pub event_type: Option<Box<str>>,
-    /// How long, in seconds; `None` for ever.
-    pub seconds: Option<u64>,
 }
 
 impl Retention {
@@ -151,37 +140,6 @@ impl Lifetimes for Kept {
     fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
         let shortest_ms = self.retention.shortest_ms(room)?;
         Some(self.clock.now_ms().saturating_sub(shortest_ms))
-    }
-}
-
-impl FromStr for Rule {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let words: Vec<_> = text.split_whitespace().collect();
-        let [room, event_type, seconds] = words[..] else { return Err(()) };
-        let every = |word: &str| word == "*";
-        let room_id = match room {
-            room if every(room) => None,
-            room => Some(OwnedRoomId::try_from(room).map_err(|_| ())?),
-        };
-        let event_type = (!every(event_type)).then(|| event_type.into());
-        let seconds = match seconds {
-            "off" => None,
-            seconds => Some(seconds.replace('_', "").parse().map_err(|_| ())?),
-        };
-        Ok(Self { room_id, event_type, seconds })
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let room = self.room_id.as_ref().map_or("*", |room_id| room_id.as_str());
-        write!(f, "{room} {} ", self.event_type.as_deref().unwrap_or("*"))?;
-        match self.seconds {
-            Some(seconds) => write!(f, "{seconds}"),
-            None => f.write_str("off"),
-        }
     }
 }
 

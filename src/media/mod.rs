@@ -5,7 +5,6 @@
 //! record is appended.
 
 pub mod download;
-pub mod network;
 pub mod page;
 pub mod picture;
 pub mod store;

@@ -15,8 +15,8 @@ use thiserror::Error;
 
 use crate::{
     base::limits,
+    base::network::{Range, is_public},
     config::{self, FilePath},
-    media::network::{Range, is_public},
 };
 
 /// The client. Cheap to clone.

@@ -18,6 +18,7 @@ pub mod mask;
 pub mod merkle;
 pub mod pusher;
 mod reduce;
+pub mod room_version;
 pub(crate) mod signed_json;
 pub mod threepid;
 

@@ -47,7 +47,10 @@ use crate::{
     },
     record::Offset,
     search::Search,
-    service::{last_seen::LastSeen, passwords::Passwords, presence::Tracker, rendezvous::Meetings},
+    service::{
+        last_seen::LastSeen, passwords::Passwords, policies, presence::Tracker,
+        rendezvous::Meetings,
+    },
     snapshot::{self, StartedFrom},
 };
 
@@ -128,7 +131,7 @@ impl Core {
         // Before the log takes appends: an archive that is ahead of the log, or belongs to another
         // one, prevents the start while nothing has been written.
         let archiver = open_archive(config, Arc::clone(&log) as Arc<dyn Log>)?;
-        let quotas = Quotas { exempt: exempt(&named.services, config), ..config.quotas() };
+        let quotas = Quotas { exempt: exempt(&named.services, config), ..policies::quotas(config) };
         let (engine, begun) = open_engine(config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
         watch_for_failure(&log);
         make_private(config);
@@ -158,7 +161,7 @@ impl Parts {
         let snapshots = snapshot::Keeper::new(
             snapshot::directory(&config.server.data_dir),
             Arc::clone(engine),
-            config.snapshot_policy(),
+            policies::snapshot_policy(config),
             std::mem::take(&mut core.begun),
             shutdown.clone(),
         );
@@ -296,7 +299,7 @@ async fn open_engine(
         clock: Clock::system(),
     };
     let engine = Engine::start(log, state, options).await?;
-    engine.keep_to(config.sweep_policy().retention);
+    engine.keep_to(policies::sweep_policy(config).retention);
     Ok((engine, begun))
 }
 

@@ -16,7 +16,7 @@ use crate::{
     edge::api,
     log::archive::Archiver,
     ops::{admin::rooms::shutdown as shutdowns, proof},
-    service::{accounts, last_seen},
+    service::{accounts, last_seen, policies},
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -138,7 +138,7 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
     // A running compaction is abandoned; the log is complete without it.
     let (engine, log) = (Arc::clone(engine), Arc::clone(&core.log));
     let archived = core.archiver.as_ref().map(Archiver::archived);
-    let (policy, percent) = (config.sweep_policy(), config.erasure.compact_percent);
+    let (policy, percent) = (policies::sweep_policy(config), config.erasure.compact_percent);
     let sweeper = tasks.keep("sweep", move || {
         let (engine, log, archived) = (Arc::clone(&engine), Arc::clone(&log), archived.clone());
         sweep(engine, log, archived, policy.clone(), percent, shutdown.clone())

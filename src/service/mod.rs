@@ -5,5 +5,6 @@ pub(crate) mod accounts;
 pub mod erasure;
 pub(crate) mod last_seen;
 pub(crate) mod passwords;
+pub(crate) mod policies;
 pub(crate) mod presence;
 pub(crate) mod rendezvous;

@@ -17,7 +17,7 @@ use crate::{
     },
     outside::outbound::Outbound,
     record::Origin,
-    service::{last_seen::LastSeen, passwords::Passwords},
+    service::{last_seen::LastSeen, passwords::Passwords, policies},
     snapshot::{self, StartedFrom},
 };
 
@@ -86,7 +86,7 @@ async fn on_log<A: Act>(
     let snapshots = Arc::new(snapshot::Keeper::new(
         snapshots,
         Arc::clone(&engine),
-        config.snapshot_policy(),
+        policies::snapshot_policy(config),
         begun,
         Shutdown::when(std::future::pending()),
     ));

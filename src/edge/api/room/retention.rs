@@ -9,6 +9,7 @@ use crate::{
         http::{ApiError, Cx, Json, endpoint},
     },
     record::Offset,
+    service::policies,
     state::lifetimes::Own,
 };
 
@@ -24,7 +25,7 @@ endpoint! {
 /// The policies of the server: the default as `*`, those of the user's rooms, and the limits for
 /// rooms' own policies. All in milliseconds.
 pub(super) async fn configuration(cx: Cx<Server>, _: Configuration) -> Result<Json, ApiError> {
-    let policy = cx.app.config.sweep_policy();
+    let policy = policies::sweep_policy(&cx.app.config);
     let retention = policy.retention;
     let mut policies = Map::new();
     let lives = |lifetime_ms: Option<u64>| match lifetime_ms {
