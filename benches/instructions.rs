@@ -38,7 +38,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use logcabin::{push::Judge, state::State, view::filter::EventFilter};
+use logcabin::{notifications::Judge, state::State, view::filter::EventFilter};
 
 use ruma::UserId;
 

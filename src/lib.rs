@@ -57,7 +57,7 @@ pub mod state;
 // The paths by which programs that embed the server know these.
 pub use base::{clock, glob, limits, rate, telemetry, text, work};
 pub use ops::{admin, backup, export, history, proof, restore, socket, source};
-pub use read::{events, push, sync, view};
+pub use read::{events, notifications, sync, view};
 pub use record::address as threepid;
 pub use service::erasure;
 pub use snapshot::shutdown_digest;

@@ -38,7 +38,7 @@ const LONG_FILES: [(&str, usize); 15] = [
     ("src/config/value.rs", 1268),
     ("src/decide/account.rs", 892),
     ("src/edge/http/tests/mod.rs", 990),
-    ("src/read/push/rules.rs", 930),
+    ("src/read/notifications/rules.rs", 930),
     ("src/state/rooms.rs", 1188),
     ("tests/history.rs", 1014),
     ("tests/integration/api/media.rs", 924),

@@ -21,7 +21,7 @@ use logcabin::{
     engine::{Engine, Options, Rejected},
     limits,
     log::{Log, memory::MemoryLog},
-    push::{Count, Counts, Judge, Unread},
+    notifications::{Count, Counts, Judge, Unread},
     record::{Command, Offset, Origin, Record, command::AccountKind},
     state::Room,
 };

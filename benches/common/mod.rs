@@ -25,7 +25,7 @@ use logcabin::{
     engine::{Engine, Options},
     events::{EventForm, Viewer},
     log::{Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, memory::MemoryLog},
-    push::Unread,
+    notifications::Unread,
     record::{
         Epoch, Offset, Origin, Record,
         command::{AccountKind, TokenHash, Tokens},

@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use logcabin::{
     events::EventRef,
     limits,
-    push::{Circumstances, Glob, Judge, Levels, Rules, Subject, Unread, ruleset},
+    notifications::{Circumstances, Glob, Judge, Levels, Rules, Subject, Unread, ruleset},
     record::Offset,
     state::Membership,
 };

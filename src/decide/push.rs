@@ -11,7 +11,7 @@ use ruma::{
 use super::{Commit, Env, Proposal, Refusal, account::no_account};
 use crate::{
     base::limits,
-    read::push::{Glob, PART_CHARS, ruleset},
+    read::notifications::{Glob, PART_CHARS, ruleset},
     record::{Offset, Stream, command::AccountDataSet},
 };
 

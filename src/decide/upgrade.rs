@@ -24,7 +24,7 @@ use crate::{
     base::limits,
     read::{
         events::{StoredEvent, as_shown, to_raw},
-        push::ruleset,
+        notifications::ruleset,
     },
     record::{
         Offset, Stream,

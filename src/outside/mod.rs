@@ -3,7 +3,7 @@
 
 pub(crate) mod appservice;
 pub(crate) mod delivery;
-pub(crate) mod messages;
+pub(crate) mod mail;
 pub(crate) mod oidc;
 pub(crate) mod outbound;
 pub(crate) mod pushers;

@@ -1,6 +1,6 @@
 //! Reads: events as clients see them, rooms as of an offset, sync, and notifications.
 
 pub mod events;
-pub mod push;
+pub mod notifications;
 pub mod sync;
 pub mod view;

@@ -36,13 +36,13 @@ use crate::{
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Services},
-        messages::Messages,
+        mail::Messages,
         oidc::Providers,
         outbound::Outbound,
         pushers::{Mails, Pushers},
     },
     read::{
-        push::Unread,
+        notifications::Unread,
         sync::{KnownMembers, sliding::Connections},
     },
     record::Offset,

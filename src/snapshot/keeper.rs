@@ -23,7 +23,7 @@ use crate::{
     },
     engine::{Engine, OpenError, replay_onto},
     log::{Log, verify::Checker},
-    read::push::{Unread, unread::written_at},
+    read::notifications::{Unread, unread::written_at},
     record::{Offset, Record},
     snapshot::shutdown_digest::ShutdownDigest,
     state::{SECTIONS, Section, State},

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use logcabin::{
     events::Viewer,
-    push::Unread,
+    notifications::Unread,
     record::Epoch,
     state::Room,
     sync::{

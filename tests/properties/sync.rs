@@ -7,7 +7,7 @@ use logcabin::{
     events::{EventStore, Viewer},
     history::audit::{Asked, Ledger},
     log::{Appending, Batch, Follower, ReadError, StreamHeads},
-    push::Unread,
+    notifications::Unread,
     sync::{
         Effort, KnownMembers,
         v3::{Memory, Request, SyncFilter, respond},

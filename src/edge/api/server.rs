@@ -23,13 +23,13 @@ use crate::{
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Service, Services},
-        messages::Messages,
+        mail::Messages,
         oidc::Providers,
         outbound::Outbound,
     },
     read::{
         events::Viewer,
-        push::Unread,
+        notifications::Unread,
         sync::{CameFrom, KnownMembers, sliding::Connections},
         view::{
             View,

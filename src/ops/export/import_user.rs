@@ -30,7 +30,7 @@ use crate::{
     },
     engine::{Engine, Rejected},
     media::store,
-    read::{events::to_raw, push::ruleset},
+    read::{events::to_raw, notifications::ruleset},
     record::{
         Origin,
         command::{AccountKind, BackedUpKey, FileHash},

@@ -15,7 +15,7 @@ use crate::{
     ops::source::Source,
     read::{
         events::{ClientEvent, EventForm, EventRef, EventStore, Viewer},
-        push::ruleset,
+        notifications::ruleset,
         sync::to_device,
         view::{View, filter::EventFilter, key_backup::room_keys},
     },

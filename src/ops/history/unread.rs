@@ -12,7 +12,7 @@ use crate::{
     log::{Log, ReadError},
     read::{
         events::EventStore,
-        push::{Judge, Unread},
+        notifications::{Judge, Unread},
     },
     record::Offset,
     state::Room,

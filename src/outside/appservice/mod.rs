@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! registration files ─ registration → Services ─ who may be whom, whose a name is → api
-//! log ─ interest → what concerns a service ─ transaction → JSON ─ push (delivery) → service
+//! log ─ interest → what concerns a service ─ transaction → JSON ─ deliver → service
 //! questions (a user, an alias, a ping) ─ ask → the service
 //! ```
 
 mod ask;
+mod deliver;
 mod interest;
-mod push;
 mod registration;
 mod transaction;
 
@@ -21,7 +21,7 @@ use ruma::{OwnedUserId, RoomAliasId, RoomId, ServerName, UserId};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 pub(crate) use ask::{Asked, Questions, Request};
-pub(crate) use push::Push;
+pub(crate) use deliver::Transactions;
 use registration::RegistrationError;
 
 use crate::{

@@ -41,9 +41,9 @@ use crate::{
     log::ReadError,
     outside::{
         delivery::Retry,
-        messages::{Digest, Messages, cut},
+        mail::{Digest, Messages, cut},
     },
-    read::push::Unread,
+    read::notifications::Unread,
     record::{Offset, Origin, pusher::PusherMail, threepid::Medium},
     state::State,
     state::{Mailed, Pusher},

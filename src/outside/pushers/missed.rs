@@ -13,10 +13,10 @@ use super::state_text;
 use crate::{
     base::limits,
     log::ReadError,
-    outside::messages::{InviteDigest, Line, Place, RoomDigest, Said, cut},
+    outside::mail::{InviteDigest, Line, Place, RoomDigest, Said, cut},
     read::{
         events::{EventRef, EventStore},
-        push::{Judge, Unread, UnreadEvent},
+        notifications::{Judge, Unread, UnreadEvent},
     },
     record::Offset,
     state::{Membership, Room, State},

@@ -64,7 +64,7 @@ use crate::{
     },
     read::{
         events::{EventRef, EventStore},
-        push::{Judge, Unread},
+        notifications::{Judge, Unread},
     },
     record::{Command, Offset, Origin, Record, pusher::PusherEnd},
     state::{Membership, Pusher, Room, State},

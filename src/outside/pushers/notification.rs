@@ -4,7 +4,7 @@ use ruma::{push::Action, serde::Raw};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    read::{events::StoredEvent, push::Outcome},
+    read::{events::StoredEvent, notifications::Outcome},
     state::Pusher,
 };
 

@@ -9,7 +9,7 @@ use crate::{
     log::ReadError,
     read::{
         events::to_raw,
-        push::ruleset,
+        notifications::ruleset,
         view::{View, filter::EventFilter},
     },
     record::{Command, Offset},

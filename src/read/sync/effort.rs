@@ -7,7 +7,7 @@
 use crate::{
     base::limits,
     log::ReadError,
-    read::{push::Unread, view::View},
+    read::{notifications::Unread, view::View},
     record::Offset,
     state::{Membership, RoomMembership},
 };

@@ -36,7 +36,7 @@ use crate::{
     base::limits,
     log::ReadError,
     read::{
-        push::Unread,
+        notifications::Unread,
         view::{ByteBudget, View, token::Pos},
     },
     record::{Epoch, Offset, Stream},

@@ -22,7 +22,7 @@ use crate::{
     base::{background::lock_at_length, limits},
     read::{
         events::EventForm,
-        push::Unread,
+        notifications::Unread,
         view::{
             ByteBudget, View,
             filter::{EventFilter, Filter, RoomSelection},

@@ -19,7 +19,7 @@ use crate::{
             ClientEvent, EventForm, EventRef, Reference, References, Relations, StoredEvent,
             Thread, Unsigned, age, as_shown, client_event, redacted,
         },
-        push::Ignored,
+        notifications::Ignored,
     },
     record::Offset,
     state::{

@@ -25,7 +25,7 @@ use crate::{
         events::{
             ClientEvent, EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip,
         },
-        push::{self, Ignored},
+        notifications::{self, Ignored},
     },
     record::Offset,
     state::{Membership, Room, RoomMembership, State},
@@ -123,7 +123,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// When the log cannot be read.
     pub fn ignored(&self) -> Result<Arc<Ignored>, ReadError> {
-        push::ignored(&self.state, self.events, self.user_id(), self.at())
+        notifications::ignored(&self.state, self.events, self.user_id(), self.at())
     }
 
     /// Whether the user sees this invite to them: not if it is by somebody whom they ignore, or if

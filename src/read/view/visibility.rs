@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::View;
 use crate::{
     log::ReadError,
-    read::{events::StoredEvent, push::Ignored},
+    read::{events::StoredEvent, notifications::Ignored},
     record::Offset,
     state::{Membership, Room},
 };

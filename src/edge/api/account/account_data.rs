@@ -28,7 +28,7 @@ use crate::{
         api::{Server, json},
         http::{ApiError, Cx, Json, endpoint, read_body},
     },
-    read::{events::to_raw, push::ruleset, sync::account_data::is_deleted},
+    read::{events::to_raw, notifications::ruleset, sync::account_data::is_deleted},
     record::Offset,
 };
 

@@ -26,7 +26,7 @@ use crate::{
     },
     engine::Rejected,
     outside::{
-        appservice::{Asked, Push, Request, Service},
+        appservice::{Asked, Request, Service, Transactions},
         delivery,
     },
     record::{Origin, command::AccountKind},
@@ -264,7 +264,7 @@ pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
 pub(crate) fn deliver(app: &Server, shutdown: &Shutdown) {
     let timeout = Duration::from_secs(app.config.appservices.delivery_timeout_seconds);
     for service in app.outside.services.iter().filter(|service| service.url.is_some()) {
-        let push = Push::new(service, &app.engine, &app.outside.questions, timeout);
+        let push = Transactions::new(service, &app.engine, &app.outside.questions, timeout);
         tokio::spawn(delivery::keep(push, Arc::clone(&app.engine), shutdown.clone()));
     }
 }

@@ -44,7 +44,7 @@ use crate::{
         },
         http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
     },
-    outside::messages::{Proof, SendError, Topic},
+    outside::mail::{Proof, SendError, Topic},
     record::{
         Origin,
         address::{self as threepid, Invalid, is_allowed, is_opaque_id},

@@ -29,7 +29,7 @@ use crate::{
     log::ReadError,
     read::{
         events::{ClientEvent, EventForm, EventRef},
-        push::{Judge, ruleset},
+        notifications::{Judge, ruleset},
         view::View,
     },
     record::Offset,

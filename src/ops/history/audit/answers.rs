@@ -15,7 +15,7 @@ use crate::{
     ops::history::{HistoryError, Source, SourceError},
     read::{
         events::{EventStore, Viewer},
-        push::Unread,
+        notifications::Unread,
         sync::{
             Effort, KnownMembers, LookError,
             v3::{Memory, Request, SyncFilter, respond},

@@ -18,7 +18,7 @@ use crate::{
     log::ReadError,
     read::{
         events::{ClientEvent, EventForm, EventRef, as_shown},
-        push,
+        notifications,
         sync::{summary::Summary, timeline::Stretch},
         view::{ByteBudget, PageLimit, View, filter::EventFilter, token::Token},
     },
@@ -109,7 +109,7 @@ pub(super) struct RoomSync<'a> {
     pub(super) epoch: Epoch,
     pub(super) has: Option<&'a HasRoom>,
     pub(super) is_dm: bool,
-    pub(super) unread: &'a push::Unread,
+    pub(super) unread: &'a notifications::Unread,
     pub(super) budget: &'a ByteBudget,
 }
 
@@ -456,7 +456,8 @@ impl RoomSync<'_> {
     /// Whether they may differ from those as of `since`.
     fn unread_changed(&self) -> Result<bool, ReadError> {
         let View { state, events, .. } = &self.view;
-        let judge = push::Judge { state, events, user_id: self.view.user_id(), room: self.room };
+        let judge =
+            notifications::Judge { state, events, user_id: self.view.user_id(), room: self.room };
         self.unread.changed(judge, self.since, self.view.at())
     }
 

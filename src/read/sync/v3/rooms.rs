@@ -12,7 +12,7 @@ use crate::{
     log::ReadError,
     read::{
         events::{ClientEvent, EventRef},
-        push::{Count, Counts, Judge, Unread},
+        notifications::{Count, Counts, Judge, Unread},
         sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
         view::{ByteBudget, PageLimit, View, token::Token},
     },

@@ -25,7 +25,7 @@ use crate::{
         },
         http::{ApiError, Caller as _, ErrorCode, Session},
     },
-    outside::{messages::Messages, oidc::Provider},
+    outside::{mail::Messages, oidc::Provider},
     record::{
         command::TokenHash,
         threepid::{Medium, Purpose},

@@ -7,7 +7,7 @@ use ruma::OwnedUserId;
 
 use super::{
     frame::{BUTTON, LINK, SOFT, frame},
-    mail::Mail,
+    smtp::Mail,
 };
 use crate::base::text::html as text;
 

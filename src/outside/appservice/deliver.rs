@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Delivers to one service.
-pub(crate) struct Push {
+pub(crate) struct Transactions {
     name: String,
     service: Arc<Service>,
     interest: Interest,
@@ -30,7 +30,7 @@ pub(crate) struct Push {
     is_back: Arc<Notify>,
 }
 
-impl Push {
+impl Transactions {
     /// For this service, with this timeout.
     pub(crate) fn new(
         service: &Arc<Service>,
@@ -50,7 +50,7 @@ impl Push {
     }
 }
 
-impl Receiver for Push {
+impl Receiver for Transactions {
     type Found = Found;
     type Parcel = Parcel;
 
@@ -103,7 +103,7 @@ impl Receiver for Push {
     }
 }
 
-impl Push {
+impl Transactions {
     /// Marks messages as received by the service's devices. Only for a service that receives them
     /// this way: other services' devices sync.
     async fn acknowledge(&self, parcel: &Parcel) {

@@ -6,7 +6,7 @@ use ruma::OwnedUserId;
 
 use super::{
     frame::{LINK, SOFT, frame},
-    mail::Mail,
+    smtp::Mail,
 };
 use crate::base::text::html as text;
 

@@ -1,14 +1,14 @@
 //! The server's messages to people: e-mail and text messages.
 //!
-//! [`letter`] and [`digest`] have the texts, [`mail`] and [`sms`] send them. Each way is limited in
+//! [`letter`] and [`digest`] have the texts, [`smtp`] and [`sms`] send them. Each way is limited in
 //! time and number, so that a mail server that never answers delays only those who wait for their
 //! mail.
 
 mod digest;
 mod frame;
 mod letter;
-mod mail;
 mod sms;
+mod smtp;
 
 use std::{sync::Arc, time::Duration};
 
@@ -74,7 +74,7 @@ impl SendError {
 #[derive(Debug)]
 pub(crate) struct Messages {
     server: String,
-    mail: Option<Lane<mail::Mailer>>,
+    mail: Option<Lane<smtp::Mailer>>,
     sms: Option<Lane<sms::Gateway>>,
 }
 
@@ -108,7 +108,7 @@ impl Messages {
         let (email, sms) = (&config.email, &config.sms);
         let host = email.host.as_ref();
         let mail = host
-            .map(|host| mail::Mailer::new(email, host, &config.server.name))
+            .map(|host| smtp::Mailer::new(email, host, &config.server.name))
             .transpose()?
             .map(|way| Lane {
                 way,

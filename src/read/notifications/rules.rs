@@ -653,7 +653,7 @@ mod tests {
     use crate::{
         read::{
             events::{StoredEvent, to_raw},
-            push::ruleset,
+            notifications::ruleset,
         },
         record::{Offset, command::RoomEvent},
     };
