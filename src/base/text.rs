@@ -1,6 +1,5 @@
 //! Text for searching: split into words and folded, so that differences in case, accents or letter
-//! forms do not matter. Full-text search and the user directory share it. [`html`] escapes text for
-//! browsers.
+//! forms do not matter. Full-text search and the user directory share it.
 
 use std::ops::Range;
 
@@ -154,23 +153,6 @@ const fn is_unspaced(c: char) -> bool {
         | '\u{ac00}'..='\u{d7af}'   // Hangul
         | '\u{f900}'..='\u{faff}'
         | '\u{20000}'..='\u{3ffff}')
-}
-
-/// Plain text escaped for HTML, also for use in quoted attributes.
-#[must_use]
-pub fn html(plain: &str) -> String {
-    let mut html = String::with_capacity(plain.len());
-    for c in plain.chars() {
-        match c {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            c => html.push(c),
-        }
-    }
-    html
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use maud::{Markup, html};
 use ruma::OwnedUserId;
 
 use super::{
     frame::{LINK, SOFT, frame},
     smtp::Mail,
 };
-use crate::base::text::html as text;
 
 /// What a user missed. All texts are plain, in one line, and cut to their maximum length: see
 /// [`cut`].
@@ -246,40 +246,30 @@ impl Digest {
     }
 
     fn html(&self, subject: &str, server: &str) -> String {
-        let mut body = String::new();
-        for room in &self.rooms {
-            let messages = count(room.messages, "new message");
-            let _ = writeln!(
-                body,
-                "<h2 style=\"margin:24px 0 8px;font-size:17px;line-height:1.3\">{} \
-                 <span class=\"soft\" style=\"font-weight:400;font-size:13px;{SOFT}\">{messages}</span></h2>",
-                text(room.place.name())
-            );
-            if let Some(earlier) = room.earlier() {
-                let _ = writeln!(
-                    body,
-                    "<p class=\"soft\" style=\"margin:0 0 8px;font-size:13px;{SOFT}\">{earlier}</p>"
-                );
+        let body = html! {
+            @for room in &self.rooms {
+                h2 style="margin:24px 0 8px;font-size:17px;line-height:1.3" {
+                    (room.place.name()) " "
+                    span.soft style={ "font-weight:400;font-size:13px;" (SOFT) } {
+                        (count(room.messages, "new message"))
+                    }
+                }
+                @if let Some(earlier) = room.earlier() {
+                    p.soft style={ "margin:0 0 8px;font-size:13px;" (SOFT) } { (earlier) }
+                }
+                @for line in &room.lines { (line.html()) }
             }
-            room.lines.iter().for_each(|line| line.html(&mut body));
-        }
-        for invite in &self.invites {
-            let _ = writeln!(
-                body,
-                "<p style=\"margin:16px 0\"><strong>{}</strong>.</p>",
-                text(&invite.sentence())
-            );
-        }
-        if let Some(more) = self.more() {
-            let _ = writeln!(body, "<p style=\"margin:24px 0 0\">{more}</p>");
-        }
-        let _ = write!(
-            body,
-            "<p class=\"soft line\" style=\"margin:24px 0 0;padding:16px 0 0;border-top:1px solid #d5cfc5;\
-             font-size:13px;{SOFT}\">{} <a class=\"link\" href=\"{}\" style=\"{LINK}\">Get no more of it</a>.</p>",
-            text(&self.because(server)),
-            text(&self.unsubscribe)
-        );
+            @for invite in &self.invites {
+                p style="margin:16px 0" { strong { (invite.sentence()) } "." }
+            }
+            @if let Some(more) = self.more() { p style="margin:24px 0 0" { (more) } }
+            p.soft.line style={
+                "margin:24px 0 0;padding:16px 0 0;border-top:1px solid #d5cfc5;font-size:13px;" (SOFT)
+            } {
+                (self.because(server)) " "
+                a.link href=(self.unsubscribe) style=(LINK) { "Get no more of it" } "."
+            }
+        };
         frame(subject, &body, server)
     }
 }
@@ -298,25 +288,22 @@ impl RoomDigest {
 }
 
 impl Line {
-    fn html(&self, body: &mut String) {
-        let tag = if self.highlight {
-            " <span class=\"tag\" style=\"padding:1px 6px;border-radius:4px;background:#7a4a21;\
-             color:#ffffff;font-size:12px\">about you</span>"
-        } else {
-            ""
-        };
-        let said = match &self.said {
-            Said::Text(said) => text(said),
-            said => format!("<em>{}</em>", text(&said.deed().unwrap_or_default())),
-        };
-        let _ = writeln!(
-            body,
-            "<p class=\"line\" style=\"margin:0 0 8px;padding:0 0 0 12px;border-left:3px solid #d5cfc5\">\
-             <strong>{}</strong> <span class=\"soft\" style=\"font-size:13px;{SOFT}\">{} {}</span>{tag}<br>{said}</p>",
-            text(self.name()),
-            text(self.id()),
-            text(&self.when),
-        );
+    fn html(&self) -> Markup {
+        let tag =
+            "padding:1px 6px;border-radius:4px;background:#7a4a21;color:#ffffff;font-size:12px";
+        html! {
+            p.line
+                style="margin:0 0 8px;padding:0 0 0 12px;border-left:3px solid #d5cfc5" {
+                strong { (self.name()) } " "
+                span.soft style={ "font-size:13px;" (SOFT) } { (self.id()) " " (self.when) }
+                @if self.highlight { " " span.tag style=(tag) { "about you" } }
+                br;
+                @match &self.said {
+                    Said::Text(said) => (said),
+                    said => em { (said.deed().unwrap_or_default()) },
+                }
+            }
+        }
     }
 }
 

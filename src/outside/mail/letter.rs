@@ -3,13 +3,13 @@
 
 use std::fmt::Write as _;
 
+use maud::html;
 use ruma::OwnedUserId;
 
 use super::{
     frame::{BUTTON, LINK, SOFT, frame},
     smtp::Mail,
 };
-use crate::base::text::html as text;
 
 /// The subject of a message.
 #[derive(Clone, Debug)]
@@ -166,19 +166,19 @@ impl Letter {
     }
 
     fn html(&self, server: &str) -> String {
-        let mut body = format!("<p style=\"margin:0 0 16px\">{}</p>\n", text(&self.opening));
-        if let Some((label, link)) = &self.action {
-            let link = text(link);
-            let _ = write!(
-                body,
-                "<p style=\"margin:24px 0\"><a class=\"button\" href=\"{link}\" style=\"{BUTTON}\">{label}</a></p>\n\
-                 <p class=\"soft\" style=\"margin:0 0 16px;font-size:13px;{SOFT}\">If the button does not \
-                 work, open this address in your browser:<br>\
-                 <a class=\"link\" href=\"{link}\" style=\"{LINK};word-break:break-all\">{link}</a></p>\n"
-            );
-        }
-        let closing = text(&self.closing);
-        let _ = write!(body, "<p class=\"soft\" style=\"margin:0;{SOFT}\">{closing}</p>");
+        let body = html! {
+            p style="margin:0 0 16px" { (self.opening) }
+            @if let Some((label, link)) = &self.action {
+                p style="margin:24px 0" {
+                    a.button href=(link) style=(BUTTON) { (label) }
+                }
+                p.soft style={ "margin:0 0 16px;font-size:13px;" (SOFT) } {
+                    "If the button does not work, open this address in your browser:" br;
+                    a.link href=(link) style={ (LINK) ";word-break:break-all" } { (link) }
+                }
+            }
+            p.soft style={ "margin:0;" (SOFT) } { (self.closing) }
+        };
         frame(&self.subject, &body, server)
     }
 }

@@ -6,12 +6,11 @@
 //! nonce and the PKCE verifier are derived from that state and the server's key when they are
 //! needed.
 
-use std::fmt::Write as _;
-
 use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE},
 };
+use maud::{Markup, html};
 use reqwest::Url;
 use ruma::api::auth_scheme::{AccessToken, NoAccessToken};
 use ruma::{
@@ -39,7 +38,7 @@ use crate::{
             Server,
             browser::{
                 login_page::{self, client_api},
-                page::{Page, literal, refusal, text},
+                page::{Page, literal, refusal},
             },
             json,
         },
@@ -386,14 +385,15 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
     let errand = Errand::Confirm { session, browser };
     let errand = signed(app, ERRAND, &errand)?;
-    let html = format!(
-        "<p>{} asks that you confirm who you are.</p>\n\
-         <p class=\"note\">If you have not just changed something in your account, close this page: \
-         somebody else may be trying to.</p>\n",
-        text(app.config.server.name.as_str()),
-    );
-    let html = html + &buttons(app, providers_of(app, &user_id), &format!("errand={errand}"));
-    Ok(Page::new("Confirm that it is you", html).reply().with_header(SET_COOKIE, cookie))
+    let body = html! {
+        p { (app.config.server.name) " asks that you confirm who you are." }
+        p.note {
+            "If you have not just changed something in your account, close this page: somebody else \
+             may be trying to."
+        }
+        (buttons(app, providers_of(app, &user_id), &format!("errand={errand}")))
+    };
+    Ok(Page::new("Confirm that it is you", body).reply().with_header(SET_COOKIE, cookie))
 }
 
 /// Completes the stage, if the person who came back is the session's user.
@@ -430,17 +430,18 @@ fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, Api
     if trusted {
         return see(&url);
     }
-    let html = format!(
-        "<p>You are about to give <strong>{}</strong> access to your account \
-         <strong>{}</strong>.</p>\n\
-         <p class=\"note\">Continue only if that is where you wanted to log in. If you came here by \
-         a link that somebody sent you, close this page.</p>\n\
-         <a class=\"button\" id=\"continue\" href=\"{}\">Continue</a>",
-        text(&place),
-        text(user_id.as_str()),
-        text(url.as_str()),
-    );
-    Ok(Page::new(format!("Continue to {place}?"), html).reply())
+    let body = html! {
+        p {
+            "You are about to give " strong { (place) } " access to your account "
+            strong { (user_id) } "."
+        }
+        p.note {
+            "Continue only if that is where you wanted to log in. If you came here by a link that \
+             somebody sent you, close this page."
+        }
+        a.button id="continue" href=(url) { "Continue" }
+    };
+    Ok(Page::new(format!("Continue to {place}?"), body).reply())
 }
 
 fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<Url, ApiError> {
@@ -453,24 +454,22 @@ fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<U
 
 /// The pages in between.
 fn choose_provider(app: &Server, query: &str) -> Reply {
-    let mut html = String::from("<p>How do you want to log in?</p>\n");
-    html.push_str(&buttons(app, app.outside.providers.all().iter(), query));
-    Page::new(format!("Log in to {}", app.config.server.name), html).reply()
+    let body = html! {
+        p { "How do you want to log in?" }
+        (buttons(app, app.outside.providers.all().iter(), query))
+    };
+    Page::new(format!("Log in to {}", app.config.server.name), body).reply()
 }
 
-fn buttons<'a>(app: &Server, providers: impl Iterator<Item = &'a Provider>, query: &str) -> String {
-    let mut html = String::new();
-    for provider in providers {
-        let _ = writeln!(
-            html,
-            "<a class=\"button\" href=\"{}/login/sso/redirect/{}?{}\">Continue with {}</a>",
-            text(&client_api(&app.config)),
-            text(provider.id()),
-            text(query),
-            text(provider.name()),
-        );
+fn buttons<'a>(app: &Server, providers: impl Iterator<Item = &'a Provider>, query: &str) -> Markup {
+    let api = client_api(&app.config);
+    html! {
+        @for provider in providers {
+            a.button href={ (api) "/login/sso/redirect/" (provider.id()) "?" (query) } {
+                "Continue with " (provider.name())
+            }
+        }
     }
-    html
 }
 
 fn choose_name(
@@ -487,39 +486,40 @@ fn choose_name(
     let place = place(&redirect_url);
     let localpart = person.localpart.clone();
     let pending = pending(app, provider, person, Errand::Login { redirect_url })?;
-    let mut html = format!("<p>{} knows you; this server does not yet.", text(provider.name()));
-    if let Some(name) = localpart.as_deref().filter(|_| provider.allows_registration()) {
-        let _ = write!(html, " The name <strong>{}</strong> cannot be yours here.", text(name));
-    }
-    html.push_str("</p>\n<p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n");
-    if provider.allows_registration() {
-        html.push_str(
-            "<form method=\"post\" data-account>\n\
-             <label for=\"username\">Choose a user name</label>\n\
-             <input type=\"text\" id=\"username\" name=\"username\" autocomplete=\"username\" \
-             autocapitalize=\"none\" spellcheck=\"false\" required>\n\
-             <button type=\"submit\">Create the account</button>\n</form>\n",
-        );
-    }
-    if by_password {
-        html.push_str(
-            "<details>\n<summary>I have an account here already</summary>\n\
-             <form method=\"post\" data-account>\n\
-             <label for=\"user\">Its user name</label>\n\
-             <input type=\"text\" id=\"user\" name=\"user\" autocomplete=\"username\" \
-             autocapitalize=\"none\" spellcheck=\"false\" required>\n\
-             <label for=\"password\">Its password</label>\n\
-             <input type=\"password\" id=\"password\" name=\"password\" \
-             autocomplete=\"current-password\" required>\n\
-             <button type=\"submit\" class=\"second\">Link it</button>\n</form>\n</details>\n",
-        );
-    }
-    let _ = writeln!(
-        html,
-        "<p class=\"note\">After that, <strong>{}</strong> has access to the account.</p>",
-        text(&place)
-    );
-    Ok(Page::new("Which account?", html).script(script(app, &pending)).reply())
+    let registers = provider.allows_registration();
+    let body = html! {
+        p {
+            (provider.name()) " knows you; this server does not yet."
+            @if let Some(name) = localpart.filter(|_| registers) {
+                " The name " strong { (name) } " cannot be yours here."
+            }
+        }
+        p id="message" role="status" aria-live="polite" {}
+        @if registers {
+            form method="post" data-account {
+                label for="username" { "Choose a user name" }
+                input type="text" id="username" name="username" autocomplete="username"
+                    autocapitalize="none" spellcheck="false" required;
+                button type="submit" { "Create the account" }
+            }
+        }
+        @if by_password {
+            details {
+                summary { "I have an account here already" }
+                form method="post" data-account {
+                    label for="user" { "Its user name" }
+                    input type="text" id="user" name="user" autocomplete="username"
+                        autocapitalize="none" spellcheck="false" required;
+                    label for="password" { "Its password" }
+                    input type="password" id="password" name="password"
+                        autocomplete="current-password" required;
+                    button.second type="submit" { "Link it" }
+                }
+            }
+        }
+        p.note { "After that, " strong { (place) } " has access to the account." }
+    };
+    Ok(Page::new("Which account?", body).script(script(app, &pending)).reply())
 }
 
 fn offer_link(
@@ -530,27 +530,24 @@ fn offer_link(
 ) -> Result<Reply, ApiError> {
     let who = person.display_name.clone().or_else(|| person.localpart.clone());
     let who = who.unwrap_or_else(|| person.subject.clone());
-    let html = format!(
-        "<p>From then on, whoever logs in to {provider} as <strong>{}</strong> is \
-         <strong>{}</strong> here.</p>\n\
-         <p class=\"note\">If that is not your account, close this page.</p>\n\
-         <p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n\
-         <form method=\"post\" data-account><button type=\"submit\">Link them</button></form>",
-        text(&who),
-        text(user_id.as_str()),
-        provider = text(provider.name()),
-    );
+    let body = html! {
+        p {
+            "From then on, whoever logs in to " (provider.name()) " as " strong { (who) } " is "
+            strong { (user_id) } " here."
+        }
+        p.note { "If that is not your account, close this page." }
+        p id="message" role="status" aria-live="polite" {}
+        form method="post" data-account { button type="submit" { "Link them" } }
+    };
     let pending = pending(app, provider, person, Errand::Link { user_id })?;
-    Ok(Page::new("Link your account?", html).script(script(app, &pending)).reply())
+    Ok(Page::new("Link your account?", body).script(script(app, &pending)).reply())
 }
 
 fn linked(provider: &Provider, user_id: &UserId) -> Reply {
-    let html = format!(
-        "<p class=\"good\">You can log in as {} with {}.</p>",
-        text(user_id.as_str()),
-        text(provider.name())
-    );
-    Page::new("Your account is linked", html).reply()
+    let body = html! {
+        p.good { "You can log in as " (user_id) " with " (provider.name()) "." }
+    };
+    Page::new("Your account is linked", body).reply()
 }
 
 fn pending(

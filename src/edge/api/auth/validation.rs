@@ -13,6 +13,7 @@ use std::{
 };
 
 use http::{HeaderValue, StatusCode, header};
+use maud::{Markup, html};
 use parking_lot::Mutex;
 use reqwest::Url;
 use ruma::api::auth_scheme::NoAccessToken;
@@ -40,7 +41,7 @@ use crate::{
     edge::{
         api::{
             Server,
-            browser::page::{Page, refusal, text},
+            browser::page::{Page, refusal},
         },
         http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
     },
@@ -376,28 +377,21 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: ValidationPage) -> Result<Reply,
         Purpose::Add => "to add it to your account",
     };
     let next = submitted.next_link.as_deref().and_then(|link| check_next_link(&cx.app, link).ok());
-    let hidden = |name: &str, value: &str| {
-        format!("<input type=\"hidden\" name=\"{name}\" value=\"{}\">\n", text(value))
+    let body = html! {
+        p {
+            "Please confirm that " strong { (validation.threepid.to_string()) } " is yours, "
+            (what_for) " on " (server) "."
+        }
+        form method="post" action=(cx.uri.path()) {
+            input type="hidden" name="sid" value=(submitted.sid);
+            input type="hidden" name="client_secret" value=(submitted.client_secret);
+            input type="hidden" name="token" value=(submitted.token);
+            @if let Some(next) = &next { input type="hidden" name="next_link" value=(next); }
+            button type="submit" autofocus { "Confirm" }
+        }
+        p.note { "If you did not ask for this, close this page: nothing happens then." }
     };
-    let fields = [
-        hidden("sid", &submitted.sid),
-        hidden("client_secret", &submitted.client_secret),
-        hidden("token", &submitted.token),
-        next.as_ref().map_or_else(String::new, |next| hidden("next_link", next.as_str())),
-    ];
-    let mut page = Page::new(
-        "Is this your address?",
-        format!(
-            "<p>Please confirm that <strong>{}</strong> is yours, {what_for} on {}.</p>\n\
-             <form method=\"post\" action=\"{}\">\n{}<button type=\"submit\" autofocus>Confirm</button>\n\
-             </form>\n<p class=\"note\">If you did not ask for this, close this page: nothing \
-             happens then.</p>",
-            text(&validation.threepid.to_string()),
-            text(server.as_str()),
-            text(cx.uri.path()),
-            fields.concat(),
-        ),
-    );
+    let mut page = Page::new("Is this your address?", body);
     if let Some(next) = next {
         page = page.leads_to(next.origin().ascii_serialization());
     }
@@ -425,22 +419,26 @@ pub(super) async fn submit(cx: Cx<Server, ()>, _: SubmitToken) -> Result<Reply, 
     }
     let next = submitted.next_link.as_deref().and_then(|link| check_next_link(&cx.app, link).ok());
     if let Some(to) = next.and_then(|next| HeaderValue::from_str(next.as_str()).ok()) {
-        return Ok(Page::new("Your address is confirmed", "")
+        return Ok(Page::new("Your address is confirmed", Markup::default())
             .status(StatusCode::SEE_OTHER)
             .reply()
             .with_header(header::LOCATION, to));
     }
-    let body = "<p class=\"good\" role=\"status\">Thank you.</p>\n\
-                <p>You can close this page and go back to your app.</p>";
+    let body = html! {
+        p.good role="status" { "Thank you." }
+        p { "You can close this page and go back to your app." }
+    };
     Ok(Page::new("Your address is confirmed", body).reply())
 }
 
 fn useless_link(app: &Server) -> Reply {
-    let body = format!(
-        "<p role=\"alert\">This link of {} has been used already, has become too old, or is not \
-         whole.</p>\n<p>Go back to your app and ask for another message.</p>",
-        text(app.config.server.name.as_str())
-    );
+    let body = html! {
+        p role="alert" {
+            "This link of " (app.config.server.name) " has been used already, has become too old, or \
+             is not whole."
+        }
+        p { "Go back to your app and ask for another message." }
+    };
     Page::new("This link cannot be used", body).status(StatusCode::BAD_REQUEST).reply()
 }
 

@@ -1,12 +1,11 @@
 //! A page for logging in with any browser, for clients that support no other way (client-server
 //! API, "Login fallback").
 
-use std::fmt::Write as _;
-
+use maud::html;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ruma::api::auth_scheme::NoAccessToken;
 
-use super::page::{Page, refusal, text};
+use super::page::{Page, refusal};
 use crate::{
     config::Config,
     edge::{
@@ -27,42 +26,38 @@ const SCRIPT: &str = include_str!("login_page.js");
 
 pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiError> {
     let config = &cx.app.config;
-    let mut html = String::from("<p id=\"message\" role=\"status\" aria-live=\"polite\"></p>\n");
-    html.push_str("<div id=\"ways\">\n");
-    if config.login.password {
-        html.push_str(
-            "<form id=\"password-form\" method=\"post\">\n\
-             <label for=\"user\">User name</label>\n\
-             <input type=\"text\" id=\"user\" name=\"user\" autocomplete=\"username\" \
-             autocapitalize=\"none\" spellcheck=\"false\" required>\n\
-             <label for=\"password\">Password</label>\n\
-             <input type=\"password\" id=\"password\" name=\"password\" \
-             autocomplete=\"current-password\" required>\n\
-             <button type=\"submit\">Log in</button>\n\
-             </form>\n",
-        );
-    }
     let providers = cx.app.outside.providers.all();
     let here = address(config, cx.uri.query());
     let here = utf8_percent_encode(&here, NON_ALPHANUMERIC);
-    for provider in providers {
-        let (id, name) = (text(provider.id()), text(provider.name()));
-        let second = if config.login.password { " second" } else { "" };
-        let _ = writeln!(
-            html,
-            "<a class=\"button{second}\" href=\"{}/login/sso/redirect/{id}?redirectUrl={here}\">\
-             Continue with {name}</a>",
-            text(&client_api(config)),
-        );
-    }
-    if !config.login.password && providers.is_empty() {
-        html.push_str("<p>This server offers no login by a page.</p>\n");
-    }
-    html.push_str(
-        "</div>\n<noscript><p class=\"bad\">This page needs JavaScript.</p></noscript>\n",
-    );
+    let api = client_api(config);
+    let body = html! {
+        p id="message" role="status" aria-live="polite" {}
+        div id="ways" {
+            @if config.login.password {
+                form id="password-form" method="post" {
+                    label for="user" { "User name" }
+                    input type="text" id="user" name="user" autocomplete="username"
+                        autocapitalize="none" spellcheck="false" required;
+                    label for="password" { "Password" }
+                    input type="password" id="password" name="password"
+                        autocomplete="current-password" required;
+                    button type="submit" { "Log in" }
+                }
+            }
+            @for provider in providers {
+                a.button.second[config.login.password]
+                    href={ (api) "/login/sso/redirect/" (provider.id()) "?redirectUrl=" (here) } {
+                    "Continue with " (provider.name())
+                }
+            }
+            @if !config.login.password && providers.is_empty() {
+                p { "This server offers no login by a page." }
+            }
+        }
+        noscript { p.bad { "This page needs JavaScript." } }
+    };
     let title = format!("Log in to {}", config.server.name);
-    Ok(Page::new(title, html).script(SCRIPT).reply())
+    Ok(Page::new(title, body).script(SCRIPT).reply())
 }
 
 /// The page's address, with its query but without login tokens.

@@ -1,28 +1,25 @@
 //! Pages for browsers: small, self-contained, and with a restrictive content security policy.
 
-use std::fmt::Write as _;
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{
     HeaderName, HeaderValue, StatusCode,
     header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
 };
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::{
     base::clock::random_bytes,
     edge::http::{ApiError, Reply},
 };
 
-pub(crate) use crate::base::text::html as text;
-
 const STYLE: &str = include_str!("page.css");
 const HTML: &str = "text/html; charset=utf-8";
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 
-/// A page. Callers escape its HTML with [`text`].
+/// A page.
 pub(crate) struct Page {
     title: String,
-    body: String,
+    body: Markup,
     script: Option<String>,
     /// Other origins of scripts and frames, if needed.
     outside: Vec<String>,
@@ -32,11 +29,11 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// A page with this title, in plain text, and this HTML below it.
-    pub(crate) fn new(title: impl Into<String>, body: impl Into<String>) -> Self {
+    /// A page with this title, and this HTML below it.
+    pub(crate) fn new(title: impl Into<String>, body: Markup) -> Self {
         Self {
             title: title.into(),
-            body: body.into(),
+            body,
             script: None,
             outside: Vec::new(),
             leads_to: None,
@@ -75,18 +72,25 @@ impl Page {
     /// The page as a response.
     pub(crate) fn reply(self) -> Reply {
         let nonce = STANDARD.encode(random_bytes::<16>());
-        let title = text(&self.title);
-        let mut html = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>{title}</title>\n<style nonce=\"{nonce}\">\n{STYLE}</style>\n</head>\n<body>\n\
-             <main>\n<h1>{title}</h1>\n{}\n</main>\n",
-            self.body
-        );
-        if let Some(script) = &self.script {
-            let _ = writeln!(html, "<script nonce=\"{nonce}\">\n{script}\n</script>");
-        }
-        html.push_str("</body>\n</html>\n");
+        let Self { title, body, script, .. } = &self;
+        let html = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (title) }
+                    style nonce=(nonce) { (PreEscaped(STYLE)) }
+                }
+                body {
+                    main { h1 { (title) } (body) }
+                    @if let Some(script) = script {
+                        // Its values are literals: see `literal`.
+                        script nonce=(nonce) { (PreEscaped(script)) }
+                    }
+                }
+            }
+        };
         let outside = self.outside.join(" ");
         let leads_to = self.leads_to.unwrap_or_default();
         let policy = format!(
@@ -95,7 +99,7 @@ impl Page {
              base-uri 'none'; frame-ancestors 'none'",
             if outside.is_empty() { "'none'" } else { &outside }
         );
-        let mut reply = Reply::bytes(HTML, html)
+        let mut reply = Reply::bytes(HTML, html.into_string())
             .with_status(self.status)
             .with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
             // The address of a page may contain a token.
@@ -118,9 +122,11 @@ pub(crate) fn refusal(error: &ApiError) -> Reply {
         }
         None => "Go back to where you came from, and try again from there.".to_owned(),
     };
-    let html =
-        format!("<p class=\"bad\" role=\"alert\">{}</p>\n<p>{again}</p>", text(error.message()));
-    Page::new("This did not work", html).status(error.status()).reply()
+    let body = html! {
+        p.bad role="alert" { (error.message()) }
+        p { (again) }
+    };
+    Page::new("This did not work", body).status(error.status()).reply()
 }
 
 fn plural(count: u128) -> &'static str {
@@ -142,7 +148,9 @@ mod tests {
 
     #[test]
     fn user_input_cannot_end_an_element() {
-        assert_eq!(text("<a href='x'>&\""), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;");
+        let page = html! { a href="\"><script>" { "<script>&" } };
+        let escaped = "<a href=\"&quot;&gt;&lt;script&gt;\">&lt;script&gt;&amp;</a>";
+        assert_eq!(page.into_string(), escaped);
         let script = literal(&"</script><!--\u{2028}");
         assert!(!script.contains('<') && !script.contains('>') && !script.contains('\u{2028}'));
         assert_eq!(serde_json::from_str::<String>(&script).unwrap(), "</script><!--\u{2028}");

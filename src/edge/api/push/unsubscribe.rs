@@ -5,6 +5,7 @@
 //! 8058); their body carries no further information.
 
 use http::StatusCode;
+use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     edge::{
         api::{
             Server,
-            browser::page::{Page, refusal, text},
+            browser::page::{Page, refusal},
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
@@ -54,18 +55,17 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result
     });
     let Some((found, token)) = found else { return Ok(useless_link(&cx.app)) };
     let Some(ids) = found.ids else { return Ok(ended(&cx.app)) };
-    let body = format!(
-        "<p>The account <strong>{}</strong> on {} has mail sent to <strong>{}</strong> about messages \
-         that it has not read.</p>\n\
-         <form method=\"post\" action=\"{}?token={}\">\n\
-         <button type=\"submit\" autofocus>Send no more of it</button>\n</form>\n\
-         <p class=\"note\">It can be had again at any time, in the app's settings.</p>",
-        text(found.user_id.as_str()),
-        text(cx.app.config.server.name.as_str()),
-        text(&ids.pushkey),
-        text(cx.uri.path()),
-        text(token),
-    );
+    let server = &cx.app.config.server.name;
+    let body = html! {
+        p {
+            "The account " strong { (found.user_id) } " on " (server) " has mail sent to "
+            strong { (ids.pushkey) } " about messages that it has not read."
+        }
+        form method="post" action={ (cx.uri.path()) "?token=" (token) } {
+            button type="submit" autofocus { "Send no more of it" }
+        }
+        p.note { "It can be had again at any time, in the app's settings." }
+    };
     Ok(Page::new("No more mail about messages?", body).reply())
 }
 
@@ -83,20 +83,20 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: Unsubscribe) -> Result<R
 }
 
 fn ended(app: &Server) -> Reply {
-    let body = format!(
-        "<p class=\"good\" role=\"status\">{} sends you no mail about messages.</p>\n\
-         <p>You can close this page.</p>",
-        text(app.config.server.name.as_str())
-    );
+    let body = html! {
+        p.good role="status" { (app.config.server.name) " sends you no mail about messages." }
+        p { "You can close this page." }
+    };
     Page::new("No more mail about messages", body).reply()
 }
 
 fn useless_link(app: &Server) -> Reply {
-    let body = format!(
-        "<p role=\"alert\">This link is not whole, or not one of {}.</p>\n\
-         <p>Mail about messages can also be ended in the settings of the app in which it was asked \
-         for.</p>",
-        text(app.config.server.name.as_str())
-    );
+    let body = html! {
+        p role="alert" { "This link is not whole, or not one of " (app.config.server.name) "." }
+        p {
+            "Mail about messages can also be ended in the settings of the app in which it was asked \
+             for."
+        }
+    };
     Page::new("This link cannot be used", body).status(StatusCode::BAD_REQUEST).reply()
 }

@@ -12,6 +12,7 @@ use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{ACCEPT_LANGUAGE, LOCATION},
 };
+use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use ruma::api::{
     auth_scheme::NoAccessToken,
@@ -33,7 +34,7 @@ use crate::{
         api::{
             Server,
             auth::validation::{request_for_page, show_token},
-            browser::page::{Page, refusal, text},
+            browser::page::{Page, refusal},
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
@@ -198,106 +199,111 @@ async fn subject<'a>(
 impl Subject<'_> {
     /// The page that asks for what the stage needs, with the last error.
     fn form(&self, wrong: Option<&str>) -> Page {
-        let server = text(self.app.config.server.name.as_str());
-        let wrong = alert(wrong);
-        let form = |title: &str, before: &str, fields: &str, button: &str| {
-            Page::new(
-                title,
-                format!(
-                    "{before}\n{wrong}<form method=\"post\">\n{fields}\n\
-                     <button type=\"submit\">{button}</button>\n</form>"
-                ),
-            )
+        let server = &self.app.config.server.name;
+        let form = |title: &str, before: Markup, fields: Markup, button: &str| {
+            let body = html! {
+                (before)
+                (alert(wrong))
+                form method="post" {
+                    (fields)
+                    button type="submit" { (button) }
+                }
+            };
+            Page::new(title, body)
         };
         match &self.stage {
             AuthType::Dummy => {
-                let before = format!("<p>One more step on <strong>{server}</strong>.</p>");
-                form("Continue", &before, "", "Continue")
+                let before = html! { p { "One more step on " strong { (server) } "." } };
+                form("Continue", before, Markup::default(), "Continue")
             }
             AuthType::Terms => {
-                let documents: String = self
-                    .app.auth.stages
-                    .terms
-                    .in_language(&self.languages)
-                    .into_iter()
-                    .map(|document| {
-                        let (url, name) = (text(&document.url), text(&document.name));
-                        format!(
-                            "<li><a href=\"{url}\" target=\"_blank\" rel=\"noopener\">{name}</a></li>\n"
-                        )
-                    })
-                    .collect();
-                let before = format!(
-                    "<p>To have an account on <strong>{server}</strong>, read and agree to:</p>\n\
-                     <ul>\n{documents}</ul>"
-                );
-                form("Terms", &before, "", "I agree")
+                let before = html! {
+                    p { "To have an account on " strong { (server) } ", read and agree to:" }
+                    ul {
+                        @for document in self.app.auth.stages.terms.in_language(&self.languages) {
+                            li {
+                                a href=(document.url) target="_blank" rel="noopener" {
+                                    (document.name)
+                                }
+                            }
+                        }
+                    }
+                };
+                form("Terms", before, Markup::default(), "I agree")
             }
             AuthType::RegistrationToken => {
-                let before = format!(
-                    "<p>An account on <strong>{server}</strong> is for those with a registration \
-                     token. You get one from whoever runs the server.</p>"
-                );
-                let fields = "<label for=\"token\">Registration token</label>\n\
-                    <input type=\"text\" id=\"token\" name=\"token\" required maxlength=\"64\" \
-                    autocomplete=\"off\" autocapitalize=\"none\" spellcheck=\"false\" autofocus \
-                    aria-describedby=\"wrong\">";
-                form("Registration token", &before, fields, "Continue")
+                let before = html! {
+                    p {
+                        "An account on " strong { (server) } " is for those with a registration \
+                         token. You get one from whoever runs the server."
+                    }
+                };
+                let fields = html! {
+                    label for="token" { "Registration token" }
+                    input type="text" id="token" name="token" required maxlength="64"
+                        autocomplete="off" autocapitalize="none" spellcheck="false" autofocus
+                        aria-describedby="wrong";
+                };
+                form("Registration token", before, fields, "Continue")
             }
             AuthType::ReCaptcha => self.captcha(&form),
             AuthType::Password => {
-                let user = match &self.session.facts().user_id {
-                    Some(user_id) => format!(
-                        "<p>Confirm with your password that you are <strong>{}</strong>.</p>\n",
-                        text(user_id.as_str())
-                    ),
-                    None => format!("<p>Your password on <strong>{server}</strong>.</p>\n"),
-                };
-                let name = match &self.session.facts().user_id {
-                    // For password managers.
-                    Some(user_id) => format!(
-                        "<input type=\"text\" name=\"user\" value=\"{}\" autocomplete=\"username\" \
-                         hidden>",
-                        text(user_id.as_str())
-                    ),
-                    None => {
-                        "<label for=\"user\">User name</label>\n<input type=\"text\" id=\"user\" \
-                             name=\"user\" required autocomplete=\"username\" \
-                             autocapitalize=\"none\" spellcheck=\"false\" autofocus>"
-                            .to_owned()
+                let user_id = &self.session.facts().user_id;
+                let before = html! {
+                    p {
+                        @if let Some(user_id) = user_id {
+                            "Confirm with your password that you are " strong { (user_id) } "."
+                        } @else {
+                            "Your password on " strong { (server) } "."
+                        }
                     }
                 };
-                let fields = format!(
-                    "{name}\n<label for=\"password\">Password</label>\n<input type=\"password\" \
-                     id=\"password\" name=\"password\" required \
-                     autocomplete=\"current-password\" autofocus aria-describedby=\"wrong\">"
-                );
-                form("Confirm it is you", &user, &fields, "Confirm")
+                let fields = html! {
+                    @if let Some(user_id) = user_id {
+                        // For password managers.
+                        input type="text" name="user" value=(user_id) autocomplete="username" hidden;
+                    } @else {
+                        label for="user" { "User name" }
+                        input type="text" id="user" name="user" required autocomplete="username"
+                            autocapitalize="none" spellcheck="false" autofocus;
+                    }
+                    label for="password" { "Password" }
+                    input type="password" id="password" name="password" required
+                        autocomplete="current-password" autofocus aria-describedby="wrong";
+                };
+                form("Confirm it is you", before, fields, "Confirm")
             }
             AuthType::EmailIdentity => {
-                let fields = "<label for=\"email\">E-mail address</label>\n<input type=\"email\" \
-                    id=\"email\" name=\"email\" required maxlength=\"254\" autocomplete=\"email\" \
-                    autofocus aria-describedby=\"wrong\">";
-                let before = format!(
-                    "<p>Show <strong>{server}</strong> that an e-mail address is yours: you will get \
-                     a message with a link.</p>"
-                );
-                form("Your e-mail address", &before, fields, "Send the message")
+                let before = html! {
+                    p {
+                        "Show " strong { (server) } " that an e-mail address is yours: you will get a \
+                         message with a link."
+                    }
+                };
+                let fields = html! {
+                    label for="email" { "E-mail address" }
+                    input type="email" id="email" name="email" required maxlength="254"
+                        autocomplete="email" autofocus aria-describedby="wrong";
+                };
+                form("Your e-mail address", before, fields, "Send the message")
             }
             AuthType::Msisdn => {
-                let fields = format!(
-                    "<label for=\"country\">Country</label>\n<select id=\"country\" \
-                     name=\"country\" autocomplete=\"country\">\n{}</select>\n\
-                     <label for=\"phone\">Phone number</label>\n<input type=\"tel\" id=\"phone\" \
-                     name=\"phone\" required maxlength=\"64\" autocomplete=\"tel\" autofocus \
-                     aria-describedby=\"wrong\">",
-                    countries(self.country.as_deref(), &self.languages)
-                );
-                let before = format!(
-                    "<p>Show <strong>{server}</strong> that a phone number is yours: you will get a \
-                     message with a code.</p>"
-                );
-                form("Your phone number", &before, &fields, "Send the message").script(COUNTRIES)
+                let before = html! {
+                    p {
+                        "Show " strong { (server) } " that a phone number is yours: you will get a \
+                         message with a code."
+                    }
+                };
+                let fields = html! {
+                    label for="country" { "Country" }
+                    select id="country" name="country" autocomplete="country" {
+                        (countries(self.country.as_deref(), &self.languages))
+                    }
+                    label for="phone" { "Phone number" }
+                    input type="tel" id="phone" name="phone" required maxlength="64"
+                        autocomplete="tel" autofocus aria-describedby="wrong";
+                };
+                form("Your phone number", before, fields, "Send the message").script(COUNTRIES)
             }
             _ => unknown_stage(),
         }
@@ -340,39 +346,39 @@ impl Subject<'_> {
 
     /// The page that waits for the code in the message.
     fn sent(&self, medium: Medium, sid: &str, secret: &str, wrong: Option<&str>) -> Page {
-        let wrong = alert(wrong);
-        let (what, field) = match medium {
-            Medium::Email => {
-                ("<p>Open the link of the message that was sent to you, then go on here.</p>", "")
+        let body = html! {
+            p {
+                @match medium {
+                    Medium::Email => {
+                        "Open the link of the message that was sent to you, then go on here."
+                    }
+                    Medium::Msisdn => "Enter the code of the message that was sent to you.",
+                }
             }
-            Medium::Msisdn => (
-                "<p>Enter the code of the message that was sent to you.</p>",
-                "<label for=\"code\">Code</label>\n<input type=\"text\" id=\"code\" name=\"code\" \
-                 required inputmode=\"numeric\" autocomplete=\"one-time-code\" autofocus \
-                 aria-describedby=\"wrong\">\n",
-            ),
+            (alert(wrong))
+            form method="post" {
+                input type="hidden" name="sid" value=(sid);
+                input type="hidden" name="client_secret" value=(secret);
+                @if medium == Medium::Msisdn {
+                    label for="code" { "Code" }
+                    input type="text" id="code" name="code" required inputmode="numeric"
+                        autocomplete="one-time-code" autofocus aria-describedby="wrong";
+                }
+                button type="submit" { "Continue" }
+            }
         };
-        let body = format!(
-            "{what}\n{wrong}<form method=\"post\">\n<input type=\"hidden\" name=\"sid\" \
-             value=\"{}\">\n<input type=\"hidden\" name=\"client_secret\" value=\"{}\">\n{field}\
-             <button type=\"submit\">Continue</button>\n</form>",
-            text(sid),
-            text(secret)
-        );
         Page::new("A message is on its way", body)
     }
 
-    fn captcha(&self, form: &dyn Fn(&str, &str, &str, &str) -> Page) -> Page {
+    fn captcha(&self, form: &dyn Fn(&str, Markup, Markup, &str) -> Page) -> Page {
         let Some(captcha) = &self.app.auth.stages.captcha else { return unknown_stage() };
-        let fields = format!(
-            "<div class=\"g-recaptcha\" data-sitekey=\"{}\" data-callback=\"solved\"></div>\n\
-             <noscript><p class=\"bad\">The captcha needs JavaScript.</p></noscript>\n\
-             <script src=\"{}\" async defer></script>",
-            text(&captcha.public_key),
-            text(captcha.script_url.as_str()),
-        );
-        let page =
-            form("Are you human?", "<p>Solve the captcha to go on.</p>", &fields, "Continue");
+        let fields = html! {
+            div.g-recaptcha data-sitekey=(captcha.public_key) data-callback="solved" {}
+            noscript { p.bad { "The captcha needs JavaScript." } }
+            script src=(captcha.script_url) async defer {}
+        };
+        let before = html! { p { "Solve the captcha to go on." } };
+        let page = form("Are you human?", before, fields, "Continue");
         captcha.origins().into_iter().fold(page.script(CAPTCHA), Page::outside)
     }
 
@@ -409,16 +415,17 @@ impl Subject<'_> {
 
 /// The page of a completed stage.
 pub(in crate::edge::api) fn done() -> Page {
-    let body = "<p class=\"good\" role=\"status\">Thank you. You can close this page and go back to \
-                your app.</p>";
+    let body = html! {
+        p.good role="status" { "Thank you. You can close this page and go back to your app." }
+    };
     Page::new("Done", body).script(TELL)
 }
 
 /// The last error, if any: fields refer to it as their description.
-fn alert(wrong: Option<&str>) -> String {
-    wrong.map_or_else(String::new, |wrong| {
-        format!("<p class=\"bad\" id=\"wrong\" role=\"alert\">{}</p>\n", text(wrong))
-    })
+fn alert(wrong: Option<&str>) -> Markup {
+    html! {
+        @if let Some(wrong) = wrong { p.bad id="wrong" role="alert" { (wrong) } }
+    }
 }
 
 /// The page of a stage that must wait for others: which ones, and a link.
@@ -427,14 +434,15 @@ fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
         let sentence = "Your app has chosen another way. Go back to it.";
         return problem("Not needed", sentence).status(StatusCode::CONFLICT);
     }
-    let way = |first: &AuthType| {
-        let page = page_of(first, session, Some(stage));
-        format!("<a class=\"button\" href=\"{}\">{}</a>\n", text(&page), what_to_do(first))
+    let body = html! {
+        p {
+            @if before.len() == 1 { "This comes first:" } @else { "One of these comes first:" }
+        }
+        @for first in before {
+            a.button href=(page_of(first, session, Some(stage))) { (what_to_do(first)) }
+        }
     };
-    let ways: String = before.iter().map(way).collect();
-    let which = if before.len() == 1 { "This comes first:" } else { "One of these comes first:" };
-    Page::new("One step before this", format!("<p>{which}</p>\n{ways}"))
-        .status(StatusCode::CONFLICT)
+    Page::new("One step before this", body).status(StatusCode::CONFLICT)
 }
 
 /// The instruction of a stage.
@@ -473,24 +481,23 @@ fn see_other(address: &str) -> Result<Reply, ApiError> {
 
 /// The countries of phone numbers as options. `chosen` is selected, or a country where the
 /// browser's preferred language is spoken.
-fn countries(chosen: Option<&str>, languages: &str) -> String {
+fn countries(chosen: Option<&str>, languages: &str) -> Markup {
     let preferred = languages.split([',', ';']).next().and_then(|tag| tag.rsplit_once('-'));
     let preferred = preferred.map(|(_, region)| region).filter(|region| region.len() == 2);
     let chosen = chosen.or(preferred).unwrap_or_default();
-    let mut options = "<option value=\"\">Any: the number begins with +</option>\n".to_owned();
     let regions: BTreeMap<&str, u16> = phonenumber::metadata::DATABASE
         .iter()
         .map(|region| (region.id(), region.country_code()))
         .filter(|(id, _)| id.bytes().all(|byte| byte.is_ascii_alphabetic()))
         .collect();
-    for (id, code) in regions {
-        let selected = if id.eq_ignore_ascii_case(chosen) { " selected" } else { "" };
-        let _ = writeln!(
-            options,
-            "<option value=\"{id}\" data-code=\"+{code}\"{selected}>{id} +{code}</option>"
-        );
+    html! {
+        option value="" { "Any: the number begins with +" }
+        @for (id, code) in regions {
+            option value=(id) data-code={ "+" (code) } selected[id.eq_ignore_ascii_case(chosen)] {
+                (id) " +" (code)
+            }
+        }
     }
-    options
 }
 
 fn unknown_stage() -> Page {
@@ -499,5 +506,5 @@ fn unknown_stage() -> Page {
 }
 
 fn problem(title: &str, sentence: &str) -> Page {
-    Page::new(title, format!("<p role=\"alert\">{}</p>", text(sentence)))
+    Page::new(title, html! { p role="alert" { (sentence) } })
 }
