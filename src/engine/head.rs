@@ -8,20 +8,11 @@ use std::sync::{
 use ruma::UserId;
 use tokio::sync::{broadcast, watch};
 
-use super::waker::{Listener, Listeners};
+use super::waker::{Listener, Listeners, Published};
 use crate::{record::Offset, state::Effect};
 
 /// How many publications a subscriber may lag behind before it loses some.
 const CAPACITY: usize = 1024;
-
-/// What was published together: the head, and the effects of the records that it moved over.
-#[derive(Clone, Debug)]
-pub struct Published {
-    /// The head.
-    pub offset: Offset,
-    /// The effects.
-    pub effects: Arc<[Effect]>,
-}
 
 /// The last offset that is durable and applied, as readers may see it.
 #[derive(Debug)]

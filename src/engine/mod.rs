@@ -23,9 +23,9 @@ use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
 
 pub use commits::Rejected;
 pub use durable::Durable;
-pub use head::{Head, Lagged, Published, Work};
+pub use head::{Head, Lagged, Work};
 pub use projections::{LiveEnv, LiveState};
-pub use waker::Listener;
+pub use waker::{Listener, Published};
 
 use projections::Live;
 

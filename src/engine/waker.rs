@@ -16,12 +16,21 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{head::Published, projections::Live};
+use super::projections::Live;
 use crate::{
     base::limits,
     record::Offset,
     state::{Effect, Membership, Room, State},
 };
+
+/// What was published together: the head, and the effects of the records that it moved over.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The head.
+    pub offset: Offset,
+    /// The effects.
+    pub effects: Arc<[Effect]>,
+}
 
 /// The users with open long-polls.
 #[derive(Debug, Default)]
@@ -58,8 +67,8 @@ impl Drop for Listener {
     }
 }
 
-/// Wakes until the engine is gone. Runs apart from the log's follower, so that thousands of
-/// long-polls do not come before the one writer.
+/// Wakes until the engine is gone. Runs apart from the log's follower, so that waking thousands of
+/// long-polls does not delay the writer.
 pub(super) async fn run(
     mut published: broadcast::Receiver<Published>,
     listeners: Arc<Listeners>,
@@ -73,13 +82,13 @@ pub(super) async fn run(
             received = published.recv() => Some(received),
             () = sleep_until(wave.unwrap_or_else(Instant::now)), if wave.is_some() => None,
         };
-        // Held only meanwhile: whoever drops the engine may open the log again at once.
+        // Only while waking: once the engine is dropped, the log may be opened again at once.
         let Some(live) = live.upgrade() else { return };
         match received {
             Some(Ok(Published { effects, .. })) => {
                 listeners.wake(&live.env().state, &effects, &mut presence);
             }
-            // Whom the lost effects concern is not known any more.
+            // It is not known whom the lost effects concern.
             Some(Err(RecvError::Lagged(_))) => listeners.wake_everyone(),
             Some(Err(RecvError::Closed)) => return,
             None => {
@@ -148,7 +157,7 @@ impl Listeners {
         }
     }
 
-    /// Costs the fewer of those in the room and those who wait.
+    /// Iterates over the smaller set: the members of the room or the waiting users.
     fn wake_room(&self, room: &Room) {
         if self.0.len() >= room.present_now() {
             room.each_member_now(|user_id| self.wake_user(user_id));
