@@ -43,9 +43,9 @@ pub struct Diff {
     pub to_time: Option<String>,
     /// How many records of the period concern it.
     pub records: u64,
-    /// They by kind; events by type.
+    /// Their number by kind, and for events by type.
     pub kinds: Vec<KindRow>,
-    /// The facts that changed, by name.
+    /// The changed facts, by name.
     pub changes: Vec<Change>,
 }
 
@@ -54,13 +54,13 @@ pub struct Diff {
 pub struct Change {
     /// The subject.
     pub what: String,
-    /// What it was; none if it was not.
+    /// The value before; none if there was none.
     pub before: Option<Value>,
-    /// What it is; none if it is not any more.
+    /// The value afterwards; none if it was removed.
     pub after: Option<Value>,
 }
 
-/// A fact as it is first compared: bodies of events are read for those that differ alone.
+/// A fact before bodies of events are read: those are read only for facts that differ.
 #[derive(Clone, Debug, PartialEq)]
 enum Held {
     Is(Value),
@@ -85,7 +85,7 @@ pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff
         })
     };
     let target = match named(&history) {
-        // It may have come to be only between the two.
+        // It may have been created between the two moments.
         Err(_) => named(&History::open(source, Some(Moment::At(to)))?)?,
         found => found?,
     };
@@ -116,7 +116,7 @@ pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff
     })
 }
 
-/// Whether a record is about what is asked for.
+/// Whether a record concerns the scope.
 fn concerns(record: &Record, scope: &Scope, target: Option<&str>) -> bool {
     let Some(target) = target else { return true };
     let header = &record.header;
@@ -133,7 +133,7 @@ fn concerns(record: &Record, scope: &Scope, target: Option<&str>) -> bool {
     }
 }
 
-/// The kind of a record; of an event, its type besides.
+/// The kind of a record; for an event, also its type.
 fn kind_of(record: &Record) -> String {
     #[derive(serde::Deserialize)]
     struct Event {
@@ -165,7 +165,7 @@ impl History<'_> {
         Ok(time)
     }
 
-    /// The facts of `scope`, whose name is `target`, as of the end.
+    /// The facts of `scope`, whose subject is `target`, as of the end of the replay.
     fn facts(&self, scope: &Scope, target: Option<&str>) -> Facts {
         let mut facts = Facts::new();
         match (scope, target) {
@@ -284,7 +284,7 @@ impl History<'_> {
         }
     }
 
-    /// Which facts differ, with the bodies of events that they are.
+    /// The facts that differ, with the bodies of their events.
     fn changes(&self, before: Facts, after: Facts) -> Result<Vec<Change>, HistoryError> {
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         let differ: Vec<_> = names

@@ -1,5 +1,5 @@
-//! What a log says about rooms, users and itself: computed by replaying it, with the bodies that an
-//! answer needs read again afterwards.
+//! Rooms, users, records and counts as of a moment. The projections are rebuilt by replay. Bodies
+//! of events are read from the log only for what an answer shows.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,10 +29,10 @@ use crate::{
     state::{Membership, Room, State},
 };
 
-/// How many bodies are in memory at a time while a timeline is written.
+/// How many event bodies are held in memory while a timeline is written.
 const CHUNK: usize = 512;
 
-/// How many rooms the statistics name.
+/// How many rooms the statistics list.
 const BUSIEST: usize = 10;
 
 /// A log, replayed up to a moment.
@@ -40,7 +40,7 @@ const BUSIEST: usize = 10;
 pub struct History<'a> {
     source: &'a Source,
     state: State,
-    /// The snapshot that it began with; [`Offset::ZERO`] for none.
+    /// The offset of the snapshot that the replay started from; [`Offset::ZERO`] for none.
     base: Offset,
 }
 
@@ -65,11 +65,11 @@ pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError
 }
 
 impl<'a> History<'a> {
-    /// What the log of `source` adds up to as of `at`, or as of now: from the nearest snapshot
-    /// before that, if there is one beside the log, and the records after it.
+    /// The state of `source` as of `at`, or now. Starts from the nearest earlier snapshot, if there
+    /// is one, and replays the records after it.
     ///
     /// # Errors
-    /// When the source cannot be read or a record not be applied.
+    /// When the source cannot be read or a record cannot be applied.
     pub fn open(source: &'a Source, at: Option<Moment>) -> Result<Self, HistoryError> {
         let to = at.map(|at| offset_of(source, at)).transpose()?;
         let mut history = Self::beginning(source);
@@ -81,25 +81,25 @@ impl<'a> History<'a> {
         Ok(history)
     }
 
-    /// The whole log, of which each record is shown to `each`.
+    /// Replays the whole log and passes each record to `each`.
     ///
     /// # Errors
-    /// When the source cannot be read or a record not be applied.
+    /// When the source cannot be read or a record cannot be applied.
     pub fn walk(source: &'a Source, each: impl FnMut(&Record)) -> Result<Self, HistoryError> {
         let mut history = Self::beginning(source);
         history.go_on(None, each)?;
         Ok(history)
     }
 
-    /// Before the first record.
+    /// The empty state, before the first record.
     fn beginning(source: &'a Source) -> Self {
         Self { source, state: State::default(), base: Offset::ZERO }
     }
 
-    /// Applies the records up to `to`, or to the last. Each is shown to `each`.
+    /// Applies the records up to `to`, or up to the last one, and passes each to `each`.
     ///
     /// # Errors
-    /// When the source cannot be read or a record not be applied.
+    /// When the source cannot be read or a record cannot be applied.
     pub fn go_on(
         &mut self,
         to: Option<Moment>,
@@ -125,7 +125,7 @@ impl<'a> History<'a> {
         Ok(())
     }
 
-    /// Where it is, and how it came there, in words.
+    /// How the moment was reached, for people: from which snapshot, and by how many records.
     #[must_use]
     pub fn way(&self) -> String {
         let (end, base) = (self.end().get(), self.base.get());
@@ -140,13 +140,13 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Where the records come from.
+    /// The source of the records.
     #[must_use]
     pub const fn source(&self) -> &'a Source {
         self.source
     }
 
-    /// The projections as of the end.
+    /// The projections as of the moment.
     #[must_use]
     pub const fn state(&self) -> &State {
         &self.state
@@ -158,11 +158,11 @@ impl<'a> History<'a> {
         self.state.applied()
     }
 
-    /// The room that `name` is the id or alias of, or the beginning of the id or alias of, or else
-    /// the name, if that of one room only.
+    /// Finds a room by its id, its alias, the beginning of either, or its name if only one room has
+    /// it.
     ///
     /// # Errors
-    /// When it is that of no room, or of several.
+    /// When no room or several rooms match.
     pub fn room(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
         let rooms = &self.state.rooms;
         if let Some(room) = <&RoomId>::try_from(name).ok().and_then(|id| rooms.get(id)) {
@@ -186,7 +186,7 @@ impl<'a> History<'a> {
             }
         }
         if matches.is_empty() {
-            // Names are in the events, which are read only when nothing nearer fits.
+            // Names are in event bodies, which are read only if nothing else matches.
             for row in self.rooms()? {
                 if row.name.is_some_and(|called| called.eq_ignore_ascii_case(name)) {
                     matches.insert(row.room_id);
@@ -204,7 +204,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// A room that has its name only since later: it is found by what it is called now.
+    /// Finds a room that got its name after the moment, by its current name.
     fn room_by_later_name(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
         if self.end() >= self.source.end()? {
             return Err(HistoryError::NoRoom(name.to_owned()));
@@ -215,16 +215,16 @@ impl<'a> History<'a> {
         self.state.rooms.get(&room_id).ok_or_else(not_yet)
     }
 
-    /// The user that `name` is, or is before the colon of.
+    /// Finds a user by id, or by the part before the colon.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such user.
     pub fn user_id(&self, name: &str) -> Result<OwnedUserId, HistoryError> {
         let accounts = self.state.accounts.user_ids().into_iter();
         let mut found = accounts.filter(|id| id.as_str() == name || id.localpart() == name);
         match found.next() {
             Some(user_id) => Ok(user_id),
-            // Rooms know others, too.
+            // Rooms may have members from other servers, who have no account here.
             None => match OwnedUserId::try_from(name) {
                 Ok(user_id) => Ok(user_id),
                 Err(_) => Err(HistoryError::NoUser(name.to_owned())),
@@ -250,7 +250,7 @@ impl<'a> History<'a> {
         Ok(loaded)
     }
 
-    /// Every room, as of now, in the order of their making.
+    /// All rooms, in the order of their creation.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -298,11 +298,11 @@ impl<'a> History<'a> {
             .collect())
     }
 
-    /// The events of `room` after `after`, up to and with `to`, oldest first; of many only the
-    /// `last`, if that is given. Each is handed to `found`.
+    /// Passes the events of `room` after `after` and up to `to`, inclusive, to `found`, oldest
+    /// first. With `last`, only that many of the newest.
     ///
     /// # Errors
-    /// When the source cannot be read, or what `found` fails with.
+    /// When the source cannot be read, or an error of `found`.
     pub fn timeline(
         &self,
         room: &Room,
@@ -343,14 +343,14 @@ impl<'a> History<'a> {
             .and_then(|target| OwnedUserId::try_from(target).ok())
             .and_then(|target| room.membership(&target, offset.prev()))
             .map(|(_, membership)| membership);
-        // Two events of one room whose ids have the same 64 bits of hash: then no record is named.
+        // If two events of the room share the 64-bit hash of their ids, no record is named.
         let about = words::about(&event).and_then(|event_id| {
             let mut candidates = self.state.events.candidates(&event_id);
             candidates.retain(|offset| room.has_event(*offset));
             candidates.pop().filter(|_| candidates.is_empty())
         });
         let text = match redacted_by {
-            // A redaction is a wish not to be read; `show` has what the log still holds.
+            // Redacted content is not shown here. `show` displays what the log still holds.
             Some(by) => format!("(redacted by record {by})"),
             None => words::of_event(&event, words::Context { before, about }),
         };
@@ -368,7 +368,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The state of `room` as of `at`, by type and key.
+    /// The state of `room` as of `at`, by type and state key.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -383,7 +383,7 @@ impl<'a> History<'a> {
         Ok(rows)
     }
 
-    /// Every user, in the order of their ids.
+    /// All users, sorted by id.
     ///
     /// # Errors
     /// When the source cannot be read.
@@ -431,8 +431,8 @@ pub(super) struct Loaded {
     pub(super) event: Option<StoredEvent>,
 }
 
-/// The newest snapshot beside the log that is not after `to` and can be used. What cannot be is
-/// passed over: it costs time alone.
+/// The newest usable snapshot at or before `to`. An unusable one is skipped; the replay then takes
+/// longer.
 fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
     let snapshots = snapshot::list(&snapshot::directory(source.dir()?)).ok()?;
     let fits = |(offset, _): &(Offset, _)| to.is_none_or(|to| *offset <= to);
@@ -450,10 +450,10 @@ fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
     })
 }
 
-/// Counts what is in the log of `source` as of `at`.
+/// Statistics of the log as of `at`.
 ///
 /// # Errors
-/// When the source cannot be read or a record not be applied.
+/// When the source cannot be read or a record cannot be applied.
 pub fn stats(source: &Source, at: Option<Moment>) -> Result<Stats, HistoryError> {
     let mut kinds: BTreeMap<String, KindRow> = BTreeMap::new();
     let mut times: Option<(u64, u64)> = None;
@@ -501,7 +501,7 @@ pub fn show(source: &Source, offset: Offset) -> Result<RecordView, HistoryError>
     }
 }
 
-/// The erasure that took the payload of the record at `offset`: a walk through all that follow it.
+/// The erasure that removed the payload of the record at `offset`. Reads all records after it.
 fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, HistoryError> {
     for record in source.records(offset.next())? {
         let record = record?;
@@ -537,7 +537,7 @@ fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, Hi
     Ok(None)
 }
 
-/// How many there are of what the projections hold.
+/// The number of entities in the projections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Accounts.
@@ -553,7 +553,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of `state` as it stands.
+    /// The counts of `state`.
     #[must_use]
     pub fn of(state: &State) -> Self {
         let accounts = state.accounts.user_ids();
@@ -574,7 +574,7 @@ impl Counts {
 pub struct RoomRow {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// Its main alias, or else its first.
+    /// Its canonical alias, or else its first alias.
     pub alias: Option<String>,
     /// Its name.
     pub name: Option<String>,
@@ -582,39 +582,39 @@ pub struct RoomRow {
     pub version: String,
     /// Whether the public directory lists it.
     pub public: bool,
-    /// How many users are joined.
+    /// The number of joined users.
     pub joined: u64,
-    /// How many users are invited.
+    /// The number of invited users.
     pub invited: u64,
-    /// How many events it has.
+    /// The number of events.
     pub events: u64,
-    /// When it was made.
+    /// The time of its creation.
     pub created: Option<String>,
-    /// When its last event was sent.
+    /// The time of its last event.
     pub last_event: Option<String>,
 }
 
 /// An event of a timeline or a state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EventRow {
-    /// Its record.
+    /// The offset of its record.
     pub offset: Offset,
-    /// When the record was appended.
+    /// The time when the record was appended.
     pub time: String,
     /// Its id.
     pub event_id: String,
     /// Its type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Who sent it.
+    /// The sender.
     pub sender: String,
     /// Its state key, if it is a state event.
     pub state_key: Option<String>,
-    /// Its content, unless it was redacted.
+    /// Its content; none if it was redacted.
     pub content: Option<Value>,
     /// The record that redacts it.
     pub redacted_by: Option<Offset>,
-    /// What it says, in words.
+    /// A description for people.
     pub text: String,
 }
 
@@ -625,35 +625,35 @@ pub struct UserRow {
     pub user_id: String,
     /// Display name.
     pub display_name: Option<String>,
-    /// Whether it is a guest.
+    /// Whether this is a guest account.
     pub guest: bool,
     /// The devices that are logged in.
     pub devices: Vec<String>,
-    /// How many rooms the user is joined to.
+    /// The number of joined rooms.
     pub rooms: u64,
-    /// When the account was made.
+    /// The time of the registration.
     pub registered: Option<String>,
-    /// When anything about the account (not in rooms) last changed.
+    /// The time of the last change to the account, except in rooms.
     pub changed: Option<String>,
 }
 
-/// What a log holds.
+/// Statistics of a log.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stats {
-    /// Records.
+    /// The number of records.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// The total size of the payloads, in bytes.
     pub bytes: u64,
-    /// Time of the first record.
+    /// The time of the first record.
     pub first: Option<String>,
-    /// Time of the last record.
+    /// The time of the last record.
     pub last: Option<String>,
-    /// How many there are of what the projections hold.
+    /// The number of entities in the projections.
     #[serde(flatten)]
     pub counts: Counts,
     /// Records by kind.
     pub kinds: Vec<KindRow>,
-    /// The rooms with the most events, most first.
+    /// The rooms with the most events, in descending order.
     pub busiest: Vec<RoomRow>,
 }
 
@@ -664,16 +664,16 @@ pub struct KindRow {
     pub kind: String,
     /// The number of records.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// The total size of their payloads, in bytes.
     pub bytes: u64,
 }
 
 /// A record with its secrets masked.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordView {
-    /// Its offset.
+    /// The offset.
     pub offset: Offset,
-    /// When it was appended.
+    /// The time when it was appended.
     pub time: String,
     /// Its kind.
     pub kind: String,
@@ -683,9 +683,9 @@ pub struct RecordView {
     pub stream: String,
     /// The room it concerns.
     pub room: Option<String>,
-    /// Who did what the record says.
+    /// The acting user.
     pub who: String,
-    /// What it says, in words.
+    /// A description for people.
     pub text: String,
     /// The user who made the request, if any.
     pub user: String,
@@ -693,48 +693,48 @@ pub struct RecordView {
     pub device: String,
     /// The request's id, if any.
     pub request: String,
-    /// The life of the log it belongs to.
+    /// The epoch of the log that it belongs to.
     pub epoch: u32,
-    /// How many records of its batch follow.
+    /// The number of records of its batch that follow it.
     pub batch_remaining: u32,
-    /// Whether it survives a restore to a moment before it.
+    /// Whether a restore to an earlier moment keeps it.
     pub must_not_rewind: bool,
     /// Whether compaction may drop its payload.
     pub ephemeral: bool,
-    /// Length of its payload.
+    /// The length of its payload, in bytes.
     pub payload_len: u32,
-    /// blake3 of its payload, in hex.
+    /// The blake3 hash of its payload, in hex.
     pub payload_hash: String,
-    /// Its value of the hash chain, in hex.
+    /// Its chain value, in hex.
     pub chain: String,
     /// `whole`, `reduced` or `erased`.
     pub payload_is: &'static str,
-    /// Who erased from it, when one record was asked for.
+    /// What erased its payload; only if a single record was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub erasure: Option<ErasureView>,
-    /// Its payload, or what is left of it, with secrets masked; none if erased or sealed.
+    /// Its payload, or what remains of it, with secrets masked; none if erased or sealed.
     pub payload: Option<Value>,
 }
 
-/// Why a payload is not what it was.
+/// Why a payload was erased or reduced.
 #[derive(Clone, Debug, Serialize)]
 pub struct ErasureView {
-    /// The `log.erase` record.
+    /// The offset of the `log.erase` record.
     pub record: Offset,
-    /// When it was appended.
+    /// The time when that was appended.
     pub time: String,
-    /// The redaction, or what else took the content; none for what was superseded.
+    /// The record that caused the erasure, such as a redaction; none for superseded content.
     pub because: Option<Offset>,
-    /// Who did that.
+    /// The user who caused it.
     pub who: Option<String>,
-    /// What they did, in words, if it is no redaction.
+    /// A description of the cause, unless it is a redaction.
     pub how: Option<String>,
-    /// When it was redacted.
+    /// The time of the redaction.
     pub redacted: Option<String>,
 }
 
 impl RecordView {
-    /// The view of `record`.
+    /// The view of `record`, with its secrets masked.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         let header = &record.header;

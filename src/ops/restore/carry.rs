@@ -382,9 +382,9 @@ mod tests {
                 let said = carrier.judge(&record, command);
                 match said {
                     Carry::Forget if must_not => {
-                        // The data of erased users is searched again.
-                        let made_anew = ["server.identity", "server.restore", "user.erase"];
-                        assert!(made_anew.contains(&kind.as_str()), "{kind} is forgotten");
+                        // The data of erased users is searched for again.
+                        let repeated = ["server.identity", "server.restore", "user.erase"];
+                        assert!(repeated.contains(&kind.as_str()), "{kind} is forgotten");
                     }
                     Carry::Forget => {}
                     _ if must_not => {}

@@ -1,15 +1,15 @@
-//! Restoring: a log as it was at an earlier moment, or all of it, and what may not be forgotten of
-//! what came after.
+//! Restores a log to an earlier moment, or to its end, and keeps what must not be forgotten of what
+//! came afterwards.
 //!
-//! The records up to the moment are copied as they are. Then a new epoch begins, with
-//! `server.restore`; the records after that say anew what of the abandoned future still counts
-//! ([`carry`]). The new log is made aside and takes its place in one step ([`place`]): whoever is
-//! interrupted begins again, and loses nothing.
+//! The records up to the moment are copied unchanged. Then `server.restore` begins a new epoch. The
+//! records after it repeat what still counts of the abandoned future ([`carry`]). The new log is
+//! built in a directory of its own and replaces the old one in one step ([`place`]), so an
+//! interrupted restore loses nothing and can be repeated.
 //!
-//! **One-time keys.** Which were handed out is known as far as the source goes. A log in its data
-//! directory is all there was. An archive or a backup may end before the log did: then any key may
-//! be out there, and all are dropped (`keys.drop`), so that devices upload new ones, and everyone's
-//! devices are looked at anew.
+//! **One-time keys.** A log in its data directory is complete, so it is known which keys were
+//! handed out. An archive or a backup may lack the newest records. Then any key may have been
+//! handed out. The restore therefore drops all of them (`keys.drop`), so that devices upload new
+//! ones, and lists all users' devices as changed.
 
 mod carry;
 mod place;
@@ -63,92 +63,93 @@ use undone::UndoneRooms;
 pub(crate) use writing::OfflineWriter;
 pub use writing::WriteError;
 
-/// What a log is restored from.
+/// The source of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum From {
-    /// The log that is in the data directory already. It is kept aside.
+    /// The log in the data directory, which is kept under another name.
     InPlace,
     /// An archive, a directory of backups, or another data directory.
     Place(PathBuf),
 }
 
-/// What is asked for.
+/// The parameters of a restore.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// From what.
+    /// The source.
     pub from: From,
-    /// Up to which moment; none: all there is.
+    /// The moment to restore to; none for the end of the source.
     pub to: Option<Moment>,
     /// The target directory.
     pub data_dir: PathBuf,
-    /// Where the archive of the server in `data_dir` is, if it has one.
+    /// The directory of the server's archive, if it has one.
     pub archive_dir: Option<PathBuf>,
-    /// Whether all one-time keys are dropped, also when all that was handed out is known.
+    /// Drop all one-time keys, even if all that were handed out are known.
     pub drop_keys: bool,
-    /// Whether it is only said what would be done.
+    /// Only report what would be done.
     pub dry_run: bool,
 }
 
-/// What was done, or would be.
+/// The result of a restore, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// What it was restored from: `archive`, `backup` or `log`.
+    /// The kind of source: `archive`, `backup` or `log`.
     pub source: String,
-    /// How many records were restored.
+    /// The number of restored records.
     pub records: u64,
-    /// The last of them.
+    /// The last restored record.
     pub last: Offset,
-    /// When that was written, in milliseconds since the Unix epoch.
+    /// Its time, in milliseconds since the Unix epoch.
     pub last_ms: u64,
-    /// The chain value of the last, in hex.
+    /// Its chain value, in hex.
     pub chain: String,
-    /// [`State::digest`] as of the last, in hex.
+    /// [`State::digest`] as of that record, in hex.
     pub digest: String,
-    /// How many records were left out at the source's end because the rest of their batch is not
-    /// there.
+    /// The number of records at the end of the source that were dropped because their batch is
+    /// incomplete.
     pub dropped: u64,
-    /// How many bytes could not be read at an archive's end.
+    /// The number of unreadable bytes at the end of an archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub torn_bytes: Option<u64>,
-    /// How many payloads the source still held that were erased later: they were left behind.
+    /// The number of payloads that the source still held, but that were erased later. They were not
+    /// copied.
     pub erased: u64,
     /// The last record of the source, if it is after `last`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undone: Option<Offset>,
-    /// Whether the source is known to hold everything that there was.
+    /// Whether the source is known to be complete.
     pub complete: bool,
-    /// By kind: how many records are lost.
+    /// The number of lost records, by kind.
     pub lost: BTreeMap<String, u64>,
-    /// How many events are lost, of those, in rooms that were there before.
+    /// The number of lost events in rooms that existed at the moment.
     pub lost_events: u64,
-    /// How many rooms are lost.
+    /// The number of lost rooms.
     pub lost_rooms: u64,
-    /// By kind: how many records were carried over.
+    /// The number of records that were carried over, by kind.
     pub carried: BTreeMap<String, u64>,
-    /// How many redactions were made again.
+    /// The number of redactions that were repeated.
     pub redacted_again: u64,
-    /// How many could not be, for example as their sender is not in the room: the texts are gone
-    /// all the same.
+    /// The number of redactions that could not be repeated, for example because the sender is not
+    /// in the room. Their content is erased nevertheless.
     pub redacted_without: u64,
     /// Whether all one-time keys were dropped.
     pub keys_dropped: bool,
-    /// How many uploaded files were copied.
+    /// The number of uploaded files that were copied.
     pub files: u64,
-    /// How many uploaded files the restored log names and nobody has.
+    /// The number of uploaded files that the restored log refers to but that no longer exist.
     pub missing_files: u64,
-    /// The epoch that began.
+    /// The new epoch.
     pub epoch: Epoch,
-    /// The last record there is now.
+    /// The last record of the new log.
     pub end: Offset,
-    /// Where the log is that was there before.
+    /// The path of the previous log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_log: Option<PathBuf>,
-    /// Where the archive is that was there before.
+    /// The path of the previous archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_archive: Option<PathBuf>,
 }
 
-/// Why a log could not be restored.
+/// Why a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// The source cannot be read.
@@ -166,35 +167,35 @@ pub enum RestoreError {
     /// A record of the source cannot be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// There is a log already.
+    /// The target directory has a log already.
     #[error("{} is not empty; move it away first, it is not overwritten", .0.display())]
     NotEmpty(PathBuf),
-    /// There is no moment to go back to.
-    #[error("there is nothing in {0} at that moment")]
+    /// The source has no record at or before the moment.
+    #[error("{0} has no records as of that moment")]
     Nothing(String),
-    /// The source does not go so far.
+    /// The source ends before the requested record.
     #[error("{place} ends at record {end}, before record {asked}")]
     Beyond {
-        /// What is read.
+        /// The source.
         place: String,
-        /// Its end.
+        /// Its last record.
         end: Offset,
-        /// What was asked for.
+        /// The requested record.
         asked: Offset,
     },
     /// The source does not begin with the first record.
-    #[error("{place} does not begin with record 1, but with {first}")]
+    #[error("{place} begins with record {first}, not with record 1")]
     Incomplete {
-        /// What is read.
+        /// The source.
         place: String,
         /// Its first record.
         first: Offset,
     },
-    /// The directory that is restored to is the one that is read.
-    #[error("{} is what is restored from: use --in-place", .0.display())]
+    /// The target directory is the source.
+    #[error("{} is both source and target: use --in-place", .0.display())]
     SameDirectory(PathBuf),
-    /// A server ran meanwhile.
-    #[error("the log in {} has gone on meanwhile: stop the server first", .0.display())]
+    /// A server wrote to the log during the restore.
+    #[error("the log in {} has changed during the restore: stop the server first", .0.display())]
     Moved(PathBuf),
     /// The new log cannot be written.
     #[error(transparent)]
@@ -205,10 +206,10 @@ pub enum RestoreError {
     /// The new log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The new log cannot be gone on with.
+    /// The engine cannot continue the new log.
     #[error(transparent)]
     Engine(#[from] engine::OpenError),
-    /// The new log does not take what was erased.
+    /// The erasures cannot be repeated in the new log.
     #[error(transparent)]
     Rejected(#[from] engine::Rejected),
     /// A file or directory failed.
@@ -227,15 +228,15 @@ impl RestoreError {
     }
 }
 
-/// What is read from.
+/// The source of the records.
 struct Origins {
     source: Source,
     name: &'static str,
-    /// Whether it holds all that there was.
+    /// Whether it is known to be complete.
     complete: bool,
-    /// Where uploaded files are, if it has any.
+    /// The directory of uploaded files, if it has one.
     media: Option<PathBuf>,
-    /// No epoch up to this one is begun again.
+    /// The highest epoch in use. The new one is higher.
     epochs: Epoch,
 }
 
@@ -274,8 +275,8 @@ impl Origins {
         let all: Vec<_> =
             manifests.iter().map(|path| Manifest::read(path)).collect::<Result<_, _>>()?;
         let epochs = all.iter().map(|manifest| manifest.epoch).max().unwrap_or_default();
-        // The newest, which knows most of what came after the moment; another only if the moment is
-        // not in that one's history.
+        // The newest backup knows the most about what came after the moment. Another is used only
+        // if its history does not contain the moment.
         let newest = all.iter().max_by_key(|manifest| manifest.moment());
         let manifest =
             newest.ok_or_else(|| BackupError::None { dir: place.clone(), offset: None })?;
@@ -289,19 +290,19 @@ impl Origins {
     }
 }
 
-/// What a first look at all records of the source gives.
+/// The result of a first pass over all records of the source.
 struct Survey {
     /// The last record up to the moment, at the end of its batch.
     cut: Record,
-    /// The last record at the end of its batch.
+    /// The last record that ends a batch.
     end: Offset,
-    /// How many follow that.
+    /// The number of records after that.
     dropped: u64,
-    /// The last record, whole batch or not.
+    /// The last record, whether its batch is complete or not.
     read: Offset,
     /// The highest epoch.
     epoch: Epoch,
-    /// What is erased, of the records up to the moment.
+    /// The records up to the moment whose payloads were erased.
     targets: Targets,
 }
 
@@ -346,18 +347,18 @@ impl Survey {
     }
 }
 
-/// Restores. Blocks for as long as it takes, in a runtime of its own thread.
+/// Performs a restore. Blocks the current thread until it is done.
 ///
 /// # Errors
-/// When the source is not intact, the directory is not empty, or a disk fails. What was there is
-/// still there, and the same can be asked for again.
+/// When the source is not intact, the directory is not empty, or a disk fails. The previous log is
+/// then unchanged, and the restore can be repeated.
 pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     let clock = Clock::system();
     let now_ms = clock.now_ms();
     let to = request.to.map(|to| to.from_now(now_ms));
     let data_dir = &request.data_dir;
     let in_place = request.from == From::InPlace;
-    // In place, the source takes the lock.
+    // In place, the source holds the lock.
     let mut lock = None;
     if !in_place && !request.dry_run {
         lock = Some(store::lock_data_dir(data_dir)?);
@@ -390,7 +391,7 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     }
     restored.end = go_on(&aside, state, &redactions, erasures, restored_at, &mut restored).await?;
     place::copy_files(origins.media.as_deref(), &named, data_dir, &mut restored)?;
-    // A source in the same directory has its lock.
+    // A source in the same directory holds its lock.
     drop(origins);
     let _lock = match lock {
         Some(lock) => lock,
@@ -400,7 +401,7 @@ pub async fn restore(request: &Request) -> Result<Restored, RestoreError> {
     Ok(restored)
 }
 
-/// A new log on its way.
+/// A new log that is being built.
 struct Making {
     state: State,
     restored: Restored,
@@ -458,7 +459,8 @@ impl Making {
                 break;
             }
             let kind = record.header.kind.to_string();
-            // What an erased payload said was said anew by another, or is not to be known.
+            // The content of an erased record was either replaced by a later record or must stay
+            // unknown.
             let command = record
                 .command()
                 .map_err(|source| ApplyError::Command { offset: record.offset(), source })?;
@@ -499,7 +501,8 @@ impl Making {
                 Carry::Redact(redaction) => redactions.push(redaction),
                 Carry::Erase(erasure) => {
                     for gone in &erasure.reduced {
-                        // It was sent, and what was sent is gone: there is nothing left to send.
+                        // The event was sent, and is lost with the restore: the schedule is not
+                        // carried over either.
                         if let Some(delay_id) = state.delayed.waits_at(gone.offset) {
                             let (outcome, by_action) = (DelayedOutcome::Cancel, false);
                             let finish = DelayedFinish { delay_id, outcome, by_action, ts: now_ms };
@@ -535,7 +538,7 @@ impl Making {
     }
 }
 
-/// What `record` said, again, in the words of `command`.
+/// A new record for `command` with the stream and origin of `record`.
 fn again(record: &Record, command: &Command) -> NewRecord {
     NewRecord::new(record.header.stream.clone(), record.header.origin.clone(), command)
 }
@@ -553,8 +556,8 @@ fn count_event(
     }
 }
 
-/// Goes on with the new log in `aside` as a server would: redacts again what was redacted, and
-/// names what was erased. Gives its last record.
+/// Continues the new log in `aside` through an engine: repeats redactions and records the erasures.
+/// Returns the last offset.
 async fn go_on(
     aside: &Path,
     state: State,
@@ -590,11 +593,12 @@ async fn go_on(
             None => restored.redacted_without += 1,
         }
     }
-    // Those of texts that the source still holds, and whose redaction nobody may make: they go now.
+    // Content that the source still holds, and whose redaction is no longer allowed, is erased
+    // directly.
     let unmade = redactions.iter().filter(|redaction| !because.contains_key(&redaction.record));
     let mut reduced: BTreeMap<Offset, Reduced> = BTreeMap::new();
     for redaction in unmade {
-        // What scheduled the event has the same content.
+        // The record that scheduled the event has the same content.
         let schedule = engine.state().delayed.sent_as(redaction.target);
         for event in [Some(redaction.target), schedule].into_iter().flatten() {
             if let Some(gone) = reduced_event(&engine.env(), event, restored_at)? {
@@ -626,13 +630,13 @@ async fn go_on(
     drop(engine);
     log.close();
     drop(log);
-    // They were never in it.
+    // The erased payloads were never written to this store.
     let made = AtRest::open(&store::log_dir(aside))?;
     made.note_compacted(end).map_err(WriteError::from)?;
     Ok(end)
 }
 
-/// Redacts once more, as the same user; none if they may not, as of that moment.
+/// Repeats a redaction as the same user; returns none if the user is not allowed to redact.
 async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>, RestoreError> {
     let Some(event) = engine.events().get(redaction.target)? else { return Ok(None) };
     let mut content = CanonicalJsonObject::new();
@@ -661,14 +665,14 @@ async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>
     }
 }
 
-/// About how many records share the pages that one `log.erase` record has written again: the store
-/// writes its pages whole, and one group is to stay far below one of its segments.
+/// About how many records one `log.erase` record names. The store rewrites whole pages, and one
+/// group must stay far below the size of one of its segments.
 const PIECE: u64 = 128;
 
-/// About how many records share a page with one.
+/// About how many records share a page.
 const PAGE: u64 = 16;
 
-/// Records that name all of it, none of them too large.
+/// Records that together name all erasures, each of limited size.
 fn in_pieces(
     reduced: impl Iterator<Item = Reduced>,
     superseded: Vec<(Offset, Offset)>,

@@ -2,9 +2,9 @@
 //!
 //! It is built in `DATA_DIR/restoring`. Where there was no log, it is then renamed. Otherwise it
 //! replaces the old log in one step, a swap with `log.ready`, which contains the new log before it
-//! and the old one afterwards; the old one is then renamed for its epoch. [`tidy`] distinguishes
-//! the two by their epochs. On a file system that cannot swap, three renames do it, and whoever
-//! takes the lock of the directory completes them ([`disk::finish_exchange`]).
+//! and the old one afterwards; the old one is then renamed after its epoch. [`tidy`] distinguishes
+//! the two by their epochs. On a file system that cannot swap, three renames do it, and the next
+//! process that takes the lock of the directory completes them ([`disk::finish_exchange`]).
 
 use std::{
     fs, io,

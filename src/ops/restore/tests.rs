@@ -1,4 +1,4 @@
-//! What is restored from an archive, byte for byte.
+//! Restores from an archive, compared byte for byte.
 
 use std::{fs::OpenOptions, path::PathBuf, sync::Arc, time::Duration};
 
@@ -82,7 +82,7 @@ fn all(log: &dyn Log) -> Vec<Record> {
     log.read(Offset::new(1), usize::MAX).unwrap()
 }
 
-/// That the log holds these records, and then those that begin the next epoch.
+/// Asserts that the log holds these records, followed by those that begin the next epoch.
 fn assert_restored(found: &[Record], expected: &[Record], restored: &Restored) {
     let (copied, new) = found.split_at(expected.len());
     assert!(copied == expected, "the restored records are not the archived ones");
@@ -108,7 +108,7 @@ async fn a_log_is_restored_byte_for_byte() {
     let there = place.restore_here().await;
     assert!(matches!(there, Err(RestoreError::NotEmpty(_))));
     place.lose_log();
-    // What a server that was refused beside the archive leaves.
+    // What a server leaves that refused to start beside the archive.
     drop(place.log());
     let restored = place.restore_here().await.unwrap();
     assert_eq!((restored.dropped, restored.torn_bytes, &restored.kept_archive), (0, None, &None));
@@ -122,7 +122,7 @@ async fn a_log_is_restored_byte_for_byte() {
 
 #[tokio::test]
 async fn a_batch_that_is_not_whole_is_not_restored() {
-    // It ends a segment, or is alone in one.
+    // The damaged record ends a segment, or is alone in one.
     for segment_bytes in [DEFAULT_SEGMENT_BYTES, 1] {
         // Its last record is there in part, or not at all.
         for whole_entries in [false, true] {
@@ -145,7 +145,7 @@ async fn a_batch_that_is_not_whole_is_not_restored() {
             assert_eq!(restored.torn_bytes.is_none(), whole_entries, "{restored:?}");
             let log = place.log();
             assert_restored(&all(&*log), &expected[..2], &restored);
-            // The archive goes on after the last whole batch, with what the log holds there now.
+            // The archive continues after the last complete batch, with the log's current records.
             place.archive(&log, segment_bytes);
             assert_eq!(place.archived(), all(&*log));
             fill(&*log, 3).await;
@@ -155,7 +155,7 @@ async fn a_batch_that_is_not_whole_is_not_restored() {
     }
 }
 
-/// An old copy of a segment, put back among newer ones.
+/// Puts an old copy of a segment back among newer ones.
 #[tokio::test]
 async fn a_restore_erases_again_what_an_old_copy_still_holds() {
     const SECRET: &str = "the-eagle-has-landed";
@@ -170,7 +170,7 @@ async fn a_restore_erases_again_what_an_old_copy_still_holds() {
     let old = place.segments().remove(0);
     let copy = std::fs::read(&old).unwrap();
     let appended = log.append(one(erasure(&*log, &[1], &[(2, 3)]))).await.unwrap();
-    // Its end is archived, and what was erased is taken out, before the archiver stops.
+    // The end is archived, and erased payloads are removed, before the archiver stops.
     place.archive(&log, 2_000);
     let records = all(&*log);
     drop(log);

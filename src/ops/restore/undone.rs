@@ -14,9 +14,8 @@ use crate::{
     state::{Membership, State},
 };
 
-/// How many rooms one record names: even with the longest ids, far below the size limit of a
-/// record.
-/// hold.
+/// How many rooms one record names. Even with the longest ids it stays far below the size limit of
+/// a record.
 const ROOMS: usize = 200;
 
 /// The first record of each user's membership of each room.

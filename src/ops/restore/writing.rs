@@ -130,7 +130,7 @@ impl<'a> OfflineWriter<'a> {
         Ok(())
     }
 
-    /// Makes all of it durable.
+    /// Makes all records durable.
     pub(crate) fn finish(self) -> Result<(), WriteError> {
         if let Some(store) = self.store {
             store.put(self.frames)?;

@@ -44,7 +44,8 @@ pub fn of_record(record: &Record) -> Words {
             let (said, mut text) =
                 each_command!(command, body => body.describe(record, who.clone()));
             if origin.as_ref() == "admin" && said != who {
-                // The subject is the user whom it concerns, although somebody else did it.
+                // The text names the user whom the record concerns, who need not be the one who
+                // acted.
                 text = format!("{text} (done by {who})");
             }
             let who = said;
@@ -57,7 +58,7 @@ pub fn of_record(record: &Record) -> Words {
     Words { who, room, text }
 }
 
-/// Who did it, and the text.
+/// The acting user, and the text.
 type Description = (String, String);
 
 /// The payload of a command.
