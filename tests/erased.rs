@@ -2,9 +2,11 @@
 //! of the log or its archive. The remaining records give the same state.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod contents;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -477,12 +479,7 @@ impl World {
         assert_eq!(self.with(text), Vec::<String>::new());
         let state = sections::bytes(&self.engine.state());
         assert!(!has(&state, text), "the projections hold {text}");
-        for path in files(self.dir.path()) {
-            let bytes = std::fs::read(&path).unwrap();
-            let is_volume = path.extension().is_some_and(|extension| extension == "lcvol");
-            let bytes = if is_volume { zstd::stream::decode_all(&*bytes).unwrap() } else { bytes };
-            assert!(!has(&bytes, text), "{} holds {text}", path.display());
-        }
+        assert_eq!(contents::files_with(self.dir.path(), text), Vec::<PathBuf>::new());
         self.assert_sound();
     }
 
@@ -503,15 +500,6 @@ fn parts_that_differ(a: &State, b: &State) -> Vec<&'static str> {
 
 fn has(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|part| part == text.as_bytes())
-}
-
-fn files(dir: &Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::record::{Chain, NewRecord, Offset, Record, Stream};
 
 pub mod archive;
+mod block;
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod erase;

@@ -1,6 +1,7 @@
 //! The default log: new records in an embedded sled 0.34 tree, old ones in volumes.
 //!
-//! Key: the offset as 8 bytes, big-endian. Value: the record's frame (`log_format.md`).
+//! Key: an offset as 8 bytes, big-endian. Value: the frames of the records that were committed
+//! together, compressed (`group`, and `log_format.md`).
 //!
 //! A database takes the newest records. When it is full, a new one takes over and its records are
 //! *sealed*: they are written to volumes ([`super::volume`]), which take a fifth of the space and
@@ -30,7 +31,9 @@ mod aside;
 mod committer;
 mod data_dir;
 mod database;
+mod group;
 mod layers;
+mod recent;
 mod repair;
 mod seal;
 mod shadow;
@@ -74,9 +77,11 @@ use committer::{Committer, Message, QUEUE_BATCHES, Request};
 pub use data_dir::log_dir;
 use data_dir::make_private_dir;
 pub(crate) use data_dir::{has_log, importing_dir, lock_data_dir, ready_dir, swapping_dir};
+#[cfg(test)]
 use database::key;
 pub(crate) use database::{Store, StoreError};
 use layers::Layers;
+use recent::Recent;
 pub use repair::{RepairError, Repaired, repair};
 use seal::Sealer;
 pub(crate) use shadow::Shadow;
@@ -90,7 +95,7 @@ pub struct SledOptions {
     pub clock: Clock,
     /// Appends are refused while the disk has less free space than this, in bytes.
     pub min_free_bytes: u64,
-    /// How much memory sled may use to cache pages, in bytes.
+    /// How much memory may cache records, in bytes: half of it new ones, in sled, half old ones.
     pub cache_bytes: u64,
     /// How many of the last records are verified on open.
     pub verify_tail: u64,
@@ -241,6 +246,7 @@ struct Idle {
 struct Shared {
     durable: watch::Sender<Offset>,
     failure: watch::Sender<Option<Arc<str>>>,
+    recent: Recent,
     /// The last durable record, for the tip file.
     tip: Mutex<Noted>,
     closing: AtomicBool,
@@ -296,6 +302,7 @@ impl SledLog {
         let shared = Arc::new(Shared {
             durable: watch::Sender::new(tip.offset),
             failure: watch::Sender::new(None),
+            recent: Recent::default(),
             tip: Mutex::new(Noted { offset: tip.offset, chain: tip.chain }),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -425,13 +432,19 @@ impl Log for SledLog {
         if offset == Offset::ZERO || offset > *self.shared.durable.borrow() {
             return Ok(None);
         }
+        if let Some(recent) = self.shared.recent.read(offset, offset, 1) {
+            return Ok(recent.into_iter().next());
+        }
         let frame = self.current().get(offset)?.ok_or(ReadError::Missing(offset))?;
         decode(offset, &frame).map(Some)
     }
 
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
-        let durable = *self.shared.durable.borrow();
-        self.current().read(from.max(Offset::new(1)), durable, limit)
+        let (from, durable) = (from.max(Offset::new(1)), *self.shared.durable.borrow());
+        match self.shared.recent.read(from, durable, limit) {
+            Some(records) => Ok(records),
+            None => self.current().read(from, durable, limit),
+        }
     }
 
     fn off_disk(&self) -> Result<Offset, ReadError> {
@@ -527,7 +540,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(1);
 fn check_noted(layers: &Layers, dir: &Path, tip: &Tip) -> Result<(), OpenError> {
     let failed = |source| OpenError::Io { path: tip_file::path(dir), source };
     let Some(known) = tip_file::read(dir).map_err(failed)? else { return Ok(()) };
-    let unusable = |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
+    let unusable =
+        |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.to_string() };
     let frame = layers.get(known.offset).map_err(unusable)?;
     let record = frame.and_then(|frame| Frame::decode(&frame).ok()).map(|frame| frame.record);
     if known.offset == Offset::ZERO || record.is_some_and(|record| record.chain == known.chain) {
@@ -545,10 +559,16 @@ impl Drop for SledLog {
 
 /// Drops an incomplete last batch, verifies the last records, and returns the log's end.
 fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenError> {
-    let unusable = |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
+    let unusable =
+        |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.to_string() };
     let damaged = |offset, fault| OpenError::Damaged(VerifyError { offset, fault });
     let load = |offset| -> Result<Record, OpenError> {
-        let frame = layers.get(offset).map_err(unusable)?;
+        let frame = layers.get(offset).map_err(|error| match error {
+            StoreError::Damaged { first, what } => {
+                damaged(first, Fault::Damaged(CodecError::Group(what)))
+            }
+            error @ StoreError::Failed(_) => unusable(error),
+        })?;
         let frame = frame.ok_or_else(|| damaged(offset, Fault::Missing))?;
         Frame::decode(&frame)
             .map(|frame| frame.record)
@@ -574,11 +594,7 @@ fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenErr
             last = end.get(),
             "the last batch of the log is not whole; its records are dropped"
         );
-        let mut torn = sled::Batch::default();
-        for offset in last.get() + 1..=end.get() {
-            torn.remove(&key(Offset::new(offset)));
-        }
-        layers.tail().and_then(|tail| tail.write(torn)).map_err(unusable)?;
+        layers.tail().and_then(|tail| tail.truncate(last)).map_err(unusable)?;
     }
     if last == Offset::ZERO {
         return Ok(Tip::default());
@@ -659,7 +675,7 @@ pub enum CompactError {
 
 impl From<StoreError> for CompactError {
     fn from(error: StoreError) -> Self {
-        Self::Store(error.0)
+        Self::Store(error.to_string())
     }
 }
 

@@ -15,6 +15,7 @@ use std::{
 
 use bytes::Bytes;
 
+use super::block::{self, Block};
 use crate::{
     base::disk,
     record::{Chain, Offset},
@@ -218,21 +219,9 @@ impl Volume {
             return Err(wrong(&"it is not as long as it should be"));
         }
         let next = self.index.get(number + 1).map_or_else(|| self.last.next(), |next| next.first);
-        let mut block = Block {
-            first: entry.first,
-            frames: Bytes::from(full),
-            ends: Vec::new(),
-            stands_in: false,
-        };
-        let mut at = 0;
-        while at < block.frames.len() {
-            let length = block.frames.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-            let length = length.map(u32::from_be_bytes).ok_or_else(|| wrong(&"it is torn"))?;
-            at = at.saturating_add(4).saturating_add(length as usize);
-            block.ends.push(at);
-        }
+        let block = Block::parse(entry.first, Bytes::from(full)).map_err(|error| wrong(&error))?;
         let count = next.get().saturating_sub(entry.first.get());
-        if at != block.frames.len() || block.ends.len() as u64 != count {
+        if block.count() != count {
             return Err(wrong(&"it does not hold the records that it should"));
         }
         Ok(block)
@@ -254,47 +243,6 @@ impl Volume {
 
     fn io(&self, source: io::Error) -> VolumeError {
         VolumeError::Io { path: self.path.clone(), source }
-    }
-}
-
-/// The frames of consecutive records.
-#[derive(Debug)]
-pub struct Block {
-    first: Offset,
-    frames: Bytes,
-    /// Where each frame ends.
-    ends: Vec<usize>,
-    /// Whether it replaces a block that cannot be read.
-    pub(crate) stands_in: bool,
-}
-
-impl Block {
-    /// The frames of the records from `first` on, in place of a block that cannot be read.
-    pub(crate) fn standing_in(first: Offset, records: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        let (mut frames, mut ends) = (Vec::new(), Vec::new());
-        for frame in records {
-            // No frame is larger: see `MAX_FRAME_BYTES`.
-            frames.extend_from_slice(&u32::try_from(frame.len()).unwrap_or(u32::MAX).to_be_bytes());
-            frames.extend_from_slice(&frame);
-            ends.push(frames.len());
-        }
-        Self { first, frames: Bytes::from(frames), ends, stands_in: true }
-    }
-
-    /// The frame of the record at `offset`.
-    #[must_use]
-    pub fn get(&self, offset: Offset) -> Option<Bytes> {
-        let number = usize::try_from(offset.get().checked_sub(self.first.get())?).ok()?;
-        let end = *self.ends.get(number)?;
-        let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        // A copy: a slice would keep the whole block in memory for as long as one record.
-        Some(Bytes::copy_from_slice(&self.frames[begin + 4..end]))
-    }
-
-    /// Its approximate size in memory, in bytes.
-    #[must_use]
-    pub const fn weight(&self) -> u64 {
-        (self.frames.len() + self.ends.len() * 8 + 64) as u64
     }
 }
 
@@ -356,8 +304,7 @@ impl Writer {
         if frame.len() > super::archive::MAX_FRAME_BYTES {
             return Err(self.io(io::Error::other("a frame is longer than frames are")));
         }
-        self.block.extend_from_slice(&length.to_be_bytes());
-        self.block.extend_from_slice(frame);
+        block::append(&mut self.block, frame);
         self.full_bytes += u64::from(length);
         self.last = self.last.next();
         self.chain = chain;
@@ -500,8 +447,8 @@ mod tests {
             let mut frames = Vec::new();
             for number in 0..volume.blocks() {
                 let block = volume.block(number)?;
-                let count = block.ends.len() as u64;
-                frames.extend((0..count).map(|i| block.get(Offset::new(block.first.get() + i))));
+                let (first, last) = volume.records_of(number);
+                frames.extend((first.get()..=last.get()).map(|at| block.get(Offset::new(at))));
             }
             Ok((volume.first, volume.last, frames))
         };

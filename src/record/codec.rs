@@ -60,6 +60,9 @@ pub enum CodecError {
     /// The reduced payload does not match the hash that was stored with it.
     #[error("the reduced payload does not match its hash")]
     ReducedHash,
+    /// The records that are stored in one piece with it cannot be unpacked.
+    #[error("its group cannot be read: {0}")]
+    Group(String),
 }
 
 /// Encodes `header` alone: the bytes that the chain value covers.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::contents::contains;
 use crate::crash::assert_verifies;
 use crate::harness::{
     Direction, Random, TestServer, User, encode, number_from_env, offline::history, run_and_kill,
@@ -373,10 +374,7 @@ async fn a_restore_killed_at_any_moment_loses_nothing_and_can_be_repeated() {
 /// Waits until nothing in these directories has the text.
 async fn wait_until_gone(dirs: &[PathBuf], text: &str) {
     until_ok("what is erased is in no file", async || {
-        let holds = |path: &PathBuf| {
-            let bytes = fs::read(path).unwrap_or_default();
-            bytes.windows(text.len()).any(|part| part == text.as_bytes())
-        };
+        let holds = |path: &PathBuf| contains(path, text).is_ok_and(|found| found);
         let all = dirs.iter().filter(|dir| dir.is_dir()).flat_map(|dir| files(dir));
         let found: Vec<_> = all.filter(holds).collect();
         if found.is_empty() { Ok(()) } else { Err(found) }

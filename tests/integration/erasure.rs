@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::administration::done;
+use crate::contents::files_with;
 use crate::crash::assert_verifies;
 use crate::harness::{
     Direction, Random, TestServer, User, encode, number_from_env, restore, run_logcabin,
@@ -20,30 +21,6 @@ const AT_ONCE: [(&str, &str); 2] =
     [("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"), ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1")];
 
 const DELAYED: &str = "/_matrix/client/unstable/org.matrix.msc4140/delayed_events";
-
-/// The files below `dir` that hold `text`.
-fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    // Files come and go while a server runs.
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(files_with(&path, text));
-        } else if plain(&path)
-            .is_ok_and(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
-        {
-            found.push(path);
-        }
-    }
-    found
-}
-
-/// What a file holds, once it is no longer compressed.
-fn plain(path: &Path) -> std::io::Result<Vec<u8>> {
-    let bytes = fs::read(path)?;
-    let compressed = path.extension().is_some_and(|extension| extension == "lcvol");
-    if compressed { zstd::stream::decode_all(&*bytes) } else { Ok(bytes) }
-}
 
 async fn wait_until_gone(server: &TestServer, text: &str) {
     until_ok("what is erased is in no file", async || {

@@ -11,6 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::contents::contains;
 use crate::crash::assert_verifies;
 use crate::harness::{
     Direction, Random, TestServer, User, encode, run_logcabin, run_logcabin_with, runs, skip, until,
@@ -76,8 +77,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn holds(path: &Path, text: &str) -> bool {
-    let bytes = fs::read(path).expect("the file can be read");
-    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+    contains(path, text).expect("the file can be read")
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -134,7 +134,7 @@ async fn lived() -> Lived {
 
 /// As [`holds`], of a file that may go away meanwhile.
 fn holds_now(path: &Path, text: &str) -> bool {
-    fs::read(path).is_ok_and(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+    contains(path, text).is_ok_and(|found| found)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,6 +29,8 @@ mod backup;
 mod bridge;
 mod brute_force;
 mod clients;
+#[path = "../contents/mod.rs"]
+mod contents;
 mod crash;
 mod durability;
 mod encryption;

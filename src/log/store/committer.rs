@@ -79,6 +79,8 @@ pub(super) struct Committer {
 struct Group {
     frames: Vec<(Offset, Vec<u8>)>,
     records: Vec<Arc<Record>>,
+    /// What remains of the records that it erases.
+    remains: Vec<(Offset, Vec<u8>)>,
 }
 
 impl Committer {
@@ -188,7 +190,7 @@ impl Committer {
         let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
         let dir = match self.layers.read().tail() {
             Ok(tail) => tail.dir.clone(),
-            Err(error) => return Err(AppendError::Full(error.0)),
+            Err(error) => return Err(AppendError::Full(error.to_string())),
         };
         let free = disk::free_bytes(&dir)
             .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
@@ -248,7 +250,7 @@ impl Committer {
         for left in erased_by(accepted.iter().map(|(record, _)| record), get)? {
             let frame = codec::encode_frame(&left)
                 .map_err(|error| AppendError::Erase(error.to_string()))?;
-            group.frames.push((left.offset(), frame));
+            group.remains.push((left.offset(), frame));
         }
         for (record, frame) in accepted {
             self.heads.insert(record.header.stream.clone(), record.offset());
@@ -266,8 +268,13 @@ impl Committer {
             return Ok(());
         }
         let layers = Arc::clone(&self.layers.read());
-        let written = layers.tail().and_then(|tail| tail.put(group.frames));
-        written.map_err(|error| self.shared.fail(&error.0))?;
+        let erases = !group.remains.is_empty();
+        let written = layers.tail().and_then(|tail| tail.put(&group.frames, group.remains));
+        written.map_err(|error| self.shared.fail(&error.to_string()))?;
+        if erases {
+            self.shared.recent.clear();
+        }
+        self.shared.recent.add(&group.records);
         *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
         (self.follower)(&group.records);

@@ -92,3 +92,20 @@ fn try_lock(file: &File) -> Result<(), TryLockError> {
 pub(super) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
     disk::make_private_dir(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::store::{SledLog, SledOptions};
+
+    #[test]
+    fn directories_are_private() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let parent = tempfile::tempdir().unwrap();
+        let data_dir = parent.path().join("new/data");
+        drop(SledLog::open(SledOptions::new(&data_dir)).unwrap());
+        for dir in [data_dir.clone(), log_dir(&data_dir)] {
+            assert_eq!(std::fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+    }
+}

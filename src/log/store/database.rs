@@ -6,8 +6,8 @@
 //!   file's metadata nor flushes the device's cache. Each flush is followed by `fdatasync` on
 //!   sled's data file, through a handle of our own. sled's timed flush is off.
 //! - **Blobs.** sled writes a page larger than a quarter of a segment to a file of its own, and
-//!   never syncs that file. A page holds up to 17 records, so segments are as large as sled allows
-//!   and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest records below
+//!   never syncs that file. A page holds up to 17 values, so segments are as large as sled allows
+//!   and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest groups below
 //!   the quarter. No record is ever in a blob.
 //! - **Reuse of space.** sled may overwrite a segment once all its pages were rewritten elsewhere
 //!   and flushed *in its sense*. A group writes less than one segment, so our `fdatasync` always
@@ -16,21 +16,36 @@
 //!   call.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
+use quick_cache::{Weighter, sync::Cache};
 
-use super::OpenError;
-use crate::{base::disk, log::ReadError, record::Offset};
+use super::{OpenError, group};
+use crate::{
+    base::disk,
+    log::{ReadError, block::Block},
+    record::{Offset, codec::CodecError},
+};
 
 /// A sled database, with panics caught and writes made durable.
 pub(crate) struct Store {
     pub(super) records: sled::Tree,
+    packer: group::Packer,
+    /// The groups that were read last.
+    groups: Cache<Offset, Arc<Block>, ByBytes>,
+    /// Whether there is what remains of erased records.
+    has_remains: AtomicBool,
     /// Facts about the store itself.
     about: sled::Tree,
     db: sled::Db,
@@ -39,13 +54,39 @@ pub(crate) struct Store {
     pub(super) dir: PathBuf,
 }
 
-/// A call into sled, or a sync, failed.
-#[derive(Debug)]
-pub(crate) struct StoreError(pub(crate) String);
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Offset, Arc<Block>> for ByBytes {
+    fn weight(&self, _: &Offset, block: &Arc<Block>) -> u64 {
+        block.weight()
+    }
+}
+
+/// Why a store could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// A call into sled, or a sync, failed.
+    #[error("{0}")]
+    Failed(String),
+    /// A group was altered after it was written.
+    #[error("the records from {first} on are damaged: {what}")]
+    Damaged {
+        /// Its first record.
+        first: Offset,
+        /// What is wrong.
+        what: String,
+    },
+}
 
 impl From<StoreError> for ReadError {
     fn from(error: StoreError) -> Self {
-        Self::Storage(error.0)
+        match error {
+            StoreError::Failed(reason) => Self::Storage(reason),
+            StoreError::Damaged { first, what } => {
+                Self::Damaged { offset: first, source: CodecError::Group(what) }
+            }
+        }
     }
 }
 
@@ -55,6 +96,13 @@ const SEGMENT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The name of the tree of records.
 const TREE: &str = "records";
+
+/// The first byte of the keys of what remains of erased records; the offset follows. The keys of
+/// groups are offsets, which never begin with this byte.
+const REMAINS: u8 = 0xff;
+
+/// How many bytes of groups are kept after they were read.
+const GROUP_CACHE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The name of the other tree, and its key: the offset up to which erased content has left the
 /// disk.
@@ -68,8 +116,10 @@ const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Store {
     pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
-        let unusable =
-            |error: StoreError| OpenError::Store { path: dir.to_owned(), reason: error.0 };
+        let unusable = |error: StoreError| OpenError::Store {
+            path: dir.to_owned(),
+            reason: error.to_string(),
+        };
         let failed = |path: &Path, source| OpenError::Io { path: path.to_owned(), source };
         let config = sled::Config::new()
             .path(dir)
@@ -80,19 +130,20 @@ impl Store {
         let db = loop {
             match fenced("opening the database", || config.open()) {
                 Err(error)
-                    if error.0.contains("could not acquire lock") && retries < LOCK_RETRIES =>
+                    if error.to_string().contains("could not acquire lock")
+                        && retries < LOCK_RETRIES =>
                 {
                     retries += 1;
                     std::thread::sleep(LOCK_RETRY_PAUSE);
                 }
                 Err(error)
-                    if error.0.contains("corrupted")
+                    if error.to_string().contains("corrupted")
                         && !begun_again
                         && set_snapshots_aside(dir).map_err(|source| failed(dir, source))? =>
                 {
                     begun_again = true;
                     tracing::warn!(
-                        error = error.0,
+                        %error,
                         dir = %dir.display(),
                         "the database disagrees with its own snapshot file; reading it from the beginning"
                     );
@@ -104,7 +155,12 @@ impl Store {
         let about = fenced("opening the tree", || db.open_tree(ABOUT)).map_err(unusable)?;
         let path = dir.join("db");
         let data = File::open(&path).map_err(|source| failed(&path, source))?;
-        let store = Self { records, about, db, data, dir: dir.to_owned() };
+        let remains = fenced("reading", || records.range([REMAINS]..).next().transpose());
+        let has_remains = AtomicBool::new(remains.map_err(unusable)?.is_some());
+        let packer = group::Packer::new().map_err(|source| failed(dir, source))?;
+        let groups = Cache::with_weighter(64, GROUP_CACHE_BYTES, ByBytes);
+        let store =
+            Self { records, packer, groups, has_remains, about, db, data, dir: dir.to_owned() };
         store.sync().map_err(unusable)?;
         // The files' names must survive a power cut too, and sled's own configuration file.
         let conf = dir.join("conf");
@@ -114,22 +170,58 @@ impl Store {
         Ok(store)
     }
 
-    /// Writes `frames` atomically, and returns once they are durable.
-    pub(crate) fn put(&self, mut frames: Vec<(Offset, Vec<u8>)>) -> Result<(), StoreError> {
-        if frames.len() == 1
-            && let Some((offset, frame)) = frames.pop()
+    /// Writes the frames of consecutive records and what remains of erased ones atomically, and
+    /// returns once they are durable.
+    pub(crate) fn put(
+        &self,
+        frames: &[(Offset, Vec<u8>)],
+        remains: Vec<(Offset, Vec<u8>)>,
+    ) -> Result<(), StoreError> {
+        let mut groups = self.packer.pack(frames)?;
+        if groups.len() == 1
+            && remains.is_empty()
+            && let Some((first, group)) = groups.pop()
         {
             // The tree of a batch is written, and awaited, by itself.
-            fenced("writing", || self.records.insert(key(offset), frame))?;
+            fenced("writing", || self.records.insert(key(first), group))?;
             return self.sync();
         }
         let mut batch = sled::Batch::default();
-        frames.into_iter().for_each(|(offset, frame)| batch.insert(&key(offset), frame));
+        for (first, group) in groups {
+            batch.insert(&key(first), group);
+        }
+        if !remains.is_empty() {
+            // Before the write: a reader that looks too early finds nothing there.
+            self.has_remains.store(true, Ordering::SeqCst);
+        }
+        for (offset, frame) in remains {
+            batch.insert(&remains_key(offset), frame);
+        }
+        self.write(batch)
+    }
+
+    /// Removes the records after `last`.
+    pub(super) fn truncate(&self, last: Offset) -> Result<(), StoreError> {
+        let mut batch = sled::Batch::default();
+        let mut kept = Vec::new();
+        if let Some((first, block)) = self.group_of(last)? {
+            for offset in (first.get()..=last.get()).map(Offset::new) {
+                kept.extend(block.get(offset).map(|frame| (offset, frame.to_vec())));
+            }
+        }
+        for (first, group) in self.packer.pack(&kept)? {
+            batch.insert(&key(first), group);
+        }
+        let after = key(last.next());
+        for first in self.records.range(&after[..]..&[REMAINS][..]).keys() {
+            batch.remove(fenced("reading", || first)?);
+        }
+        self.groups.clear();
         self.write(batch)
     }
 
     /// Applies `batch` atomically, and returns once it is durable.
-    pub(super) fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
+    fn write(&self, batch: sled::Batch) -> Result<(), StoreError> {
         fenced("writing", || self.records.apply_batch(batch))?;
         self.sync()
     }
@@ -150,22 +242,62 @@ impl Store {
         fenced("flushing", || self.db.flush())?;
         self.data
             .sync_data()
-            .map_err(|error| StoreError(format!("syncing the data file failed: {error}")))
+            .map_err(|error| StoreError::Failed(format!("syncing the data file failed: {error}")))
     }
 
+    /// The frame of a record, or what remains of it.
     pub(crate) fn get(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
-        let value = fenced("reading", || self.records.get(key(offset)))?;
+        if let Some(remains) = self.remains(offset)? {
+            return Ok(Some(remains));
+        }
+        let Some((first, value)) = self.value_of(offset)? else { return Ok(None) };
+        if let Some(block) = self.groups.get(&first) {
+            return Ok(block.get(offset));
+        }
+        let block = Arc::new(self.packer.unpack(first, &value)?);
+        let frame = block.get(offset);
+        self.groups.insert(first, block);
+        Ok(frame)
+    }
+
+    /// What remains of an erased record.
+    pub(super) fn remains(&self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
+        if !self.has_remains.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        let value = fenced("reading", || self.records.get(remains_key(offset)))?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
+    /// The group that would contain `offset`, with its first record; the record may be after it.
+    pub(super) fn group_of(&self, offset: Offset) -> Result<Option<(Offset, Block)>, StoreError> {
+        let Some((first, value)) = self.value_of(offset)? else { return Ok(None) };
+        Ok(Some((first, self.packer.unpack(first, &value)?)))
+    }
+
+    fn value_of(&self, offset: Offset) -> Result<Option<(Offset, sled::IVec)>, StoreError> {
+        let mut values = self.records.range(..=key(offset));
+        match fenced("reading", || values.next_back().transpose())? {
+            Some((key, value)) => Ok(Some((self::offset(&key)?, value))),
+            None => Ok(None),
+        }
+    }
+
     /// The offsets up to `last` in this store.
-    pub(super) fn offsets_to(
-        &self,
-        last: Offset,
-    ) -> impl Iterator<Item = Result<Offset, StoreError>> {
-        let mut keys = self.records.range(..=key(last)).keys();
-        std::iter::from_fn(move || fenced("reading", || keys.next().transpose()).transpose())
-            .map(|key| offset(&key?))
+    pub(super) fn offsets_to(&self, last: Offset) -> Result<BTreeSet<Offset>, StoreError> {
+        let mut offsets = BTreeSet::new();
+        for value in self.records.range(..=key(last)) {
+            let (key, value) = fenced("reading", || value)?;
+            let first = offset(&key)?.get();
+            let end = last.get().min(first.saturating_add(group::count(&value)).saturating_sub(1));
+            offsets.extend((first..=end).map(Offset::new));
+        }
+        for key in self.records.range([REMAINS]..).keys() {
+            let key = fenced("reading", || key)?;
+            let offset = offset(key.get(1..).unwrap_or_default())?;
+            offsets.extend((offset <= last).then_some(offset));
+        }
+        Ok(offsets)
     }
 
     /// Its size on disk in bytes.
@@ -175,10 +307,20 @@ impl Store {
         Ok(self.data.metadata()?.blocks() * 512)
     }
 
+    /// The offset of the first record.
+    pub(super) fn first(&self) -> Result<Option<Offset>, StoreError> {
+        let mut keys = self.records.range(..&[REMAINS][..]).keys();
+        fenced("reading", || keys.next().transpose())?.map(|key| offset(&key)).transpose()
+    }
+
     /// The offset of the last record.
     pub(crate) fn last(&self) -> Result<Option<Offset>, StoreError> {
-        let Some((key, _)) = fenced("reading", || self.records.last())? else { return Ok(None) };
-        offset(&key).map(Some)
+        let mut values = self.records.range(..&[REMAINS][..]);
+        let Some((key, value)) = fenced("reading", || values.next_back().transpose())? else {
+            return Ok(None);
+        };
+        let first = offset(&key)?.get();
+        Ok(Some(Offset::new(first.saturating_add(group::count(&value)).saturating_sub(1))))
     }
 }
 
@@ -198,12 +340,18 @@ fn set_snapshots_aside(dir: &Path) -> io::Result<bool> {
 
 pub(super) fn offset(key: &[u8]) -> Result<Offset, StoreError> {
     let key = <[u8; 8]>::try_from(key)
-        .map_err(|_| StoreError(format!("a key of {} bytes is in the tree", key.len())))?;
+        .map_err(|_| StoreError::Failed(format!("a key of {} bytes is in the tree", key.len())))?;
     Ok(Offset::new(u64::from_be_bytes(key)))
 }
 
 pub(super) const fn key(offset: Offset) -> [u8; 8] {
     offset.get().to_be_bytes()
+}
+
+fn remains_key(offset: Offset) -> [u8; 9] {
+    let mut key = [REMAINS; 9];
+    key[1..].copy_from_slice(&self::key(offset));
+    key
 }
 
 /// Calls into sled and turns a panic into a failure.
@@ -213,8 +361,8 @@ pub(super) fn fenced<T>(
 ) -> Result<T, StoreError> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(StoreError(format!("{what} failed: {error}"))),
-        Err(panic) => Err(StoreError(format!("{what} panicked: {}", panic_text(&*panic)))),
+        Ok(Err(error)) => Err(StoreError::Failed(format!("{what} failed: {error}"))),
+        Err(panic) => Err(StoreError::Failed(format!("{what} panicked: {}", panic_text(&*panic)))),
     }
 }
 

@@ -9,22 +9,16 @@ use std::{
 use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 
-use super::{
-    OpenError, ReadError, Store, StoreError, aside,
-    database::{self, fenced},
-    decode, key, remove_dir,
-};
+use super::{OpenError, ReadError, Store, StoreError, aside, decode, remove_dir};
 use crate::{
     base::disk,
     log::{
         archive::{Erased, Spare, SpareError, Wanted},
-        volume::{self, Block, Volume, VolumeError},
+        block::Block,
+        volume::{self, Volume, VolumeError},
     },
     record::{CHAIN_START, Offset, Record, codec},
 };
-
-/// How many bytes of blocks are cached, for clients that page back.
-const BLOCK_CACHE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The directory of the volumes.
 pub(super) fn volumes_dir(log_dir: &Path) -> PathBuf {
@@ -124,12 +118,14 @@ impl Weighter<(u64, usize), Arc<Block>> for ByBytes {
 }
 
 impl Layers {
-    /// Opens what is in a log's directory. Creates the first database if there is none.
+    /// Opens what is in a log's directory. Creates the first database if there is none. Half of
+    /// `cache_bytes` is for blocks of volumes, for clients that page back.
     pub(super) fn open(
         log_dir: &Path,
         cache_bytes: u64,
         spare: Option<Arc<Spare>>,
     ) -> Result<Self, OpenError> {
+        let cache_bytes = cache_bytes / 2;
         let volumes_dir = volumes_dir(log_dir);
         disk::remove_unfinished(&volumes_dir)
             .map_err(|source| OpenError::Io { path: volumes_dir, source })?;
@@ -153,12 +149,14 @@ impl Layers {
             stores,
             volumes: volumes(log_dir)?,
             before_tail: Offset::ZERO,
-            blocks: Arc::new(Cache::with_weighter(512, BLOCK_CACHE_BYTES, ByBytes)),
+            blocks: Arc::new(Cache::with_weighter(512, cache_bytes, ByBytes)),
             spare,
             aside,
         };
-        let unusable =
-            |error: StoreError| OpenError::Store { path: log_dir.to_owned(), reason: error.0 };
+        let unusable = |error: StoreError| OpenError::Store {
+            path: log_dir.to_owned(),
+            reason: error.to_string(),
+        };
         layers.before_tail = layers.older().last().map_err(unusable)?.unwrap_or_default();
         Ok(layers)
     }
@@ -170,7 +168,7 @@ impl Layers {
             stores: vec![(1, Arc::new(store))],
             volumes: Vec::new(),
             before_tail: Offset::ZERO,
-            blocks: Arc::new(Cache::with_weighter(16, BLOCK_CACHE_BYTES, ByBytes)),
+            blocks: Arc::new(Cache::with_weighter(16, 1024 * 1024, ByBytes)),
             spare: None,
             aside: None,
         }
@@ -240,7 +238,7 @@ impl Layers {
     /// The database that takes writes.
     pub(super) fn tail(&self) -> Result<&Arc<Store>, StoreError> {
         let newest = self.stores.first().map(|(_, store)| store);
-        newest.ok_or_else(|| StoreError("there is no database".to_owned()))
+        newest.ok_or_else(|| StoreError::Failed("there is no database".to_owned()))
     }
 
     /// The last record in the volumes.
@@ -325,7 +323,7 @@ impl Layers {
                 }
                 Ok(block)
             }
-            Err(error) => Err(StoreError(format!("{damage}; {error}"))),
+            Err(error) => Err(StoreError::Failed(format!("{damage}; {error}"))),
         }
     }
 
@@ -355,9 +353,9 @@ impl Layers {
     /// The frames of the records from `from` to `to`.
     pub(super) fn frames(&self, from: Offset, to: Offset, erased: Erased) -> Frames<'_> {
         let cursor = |(_, store): &(u64, Arc<Store>)| Cursor {
-            values: store.records.range(key(from)..=key(to)),
-            head: None,
-            ended: false,
+            store: Arc::clone(store),
+            begins: None,
+            group: None,
         };
         let cursors = self.stores.iter().map(cursor).collect();
         Frames { layers: self, cursors, block: None, next: from, to, erased }
@@ -411,7 +409,8 @@ pub(super) fn begin_tail(
     super::make_private_dir(&tails_dir(log_dir))?;
     super::make_private_dir(&made)?;
     let mut store = Store::open(&made, cache_bytes)?;
-    let unusable = |error: StoreError| OpenError::Store { path: place.clone(), reason: error.0 };
+    let unusable =
+        |error: StoreError| OpenError::Store { path: place.clone(), reason: error.to_string() };
     store.note_compacted(compacted).map_err(unusable)?;
     disk::put_in_place(&made, &place)
         .map_err(|source| OpenError::Io { path: place.clone(), source })?;
@@ -433,24 +432,31 @@ pub(super) struct Frames<'a> {
 
 /// The position of a run in one database.
 struct Cursor {
-    values: sled::Iter,
-    head: Option<(Offset, sled::IVec)>,
-    ended: bool,
+    store: Arc<Store>,
+    /// The first record in it; none before it was looked up.
+    begins: Option<Offset>,
+    /// The group that was read last.
+    group: Option<Block>,
 }
 
 impl Cursor {
     /// The frame of the record at `offset`, if it is here. The offsets must increase.
     fn at(&mut self, offset: Offset) -> Result<Option<Bytes>, StoreError> {
-        while !self.ended && self.head.as_ref().is_none_or(|(head, _)| *head < offset) {
-            let next = fenced("reading", || self.values.next().transpose())?;
-            self.ended = next.is_none();
-            self.head = match next {
-                Some((key, frame)) => Some((database::offset(&key)?, frame)),
-                None => None,
-            };
+        if let Some(remains) = self.store.remains(offset)? {
+            return Ok(Some(remains));
         }
-        let found = self.head.as_ref().filter(|(head, _)| *head == offset);
-        Ok(found.map(|(_, frame)| Bytes::copy_from_slice(frame)))
+        if let Some(frame) = self.group.as_ref().and_then(|group| group.get(offset)) {
+            return Ok(Some(frame));
+        }
+        let begins = match self.begins {
+            Some(begins) => begins,
+            None => *self.begins.insert(self.store.first()?.unwrap_or(Offset::MAX)),
+        };
+        if offset < begins {
+            return Ok(None);
+        }
+        self.group = self.store.group_of(offset)?.map(|(_, group)| group);
+        Ok(self.group.as_ref().and_then(|group| group.get(offset)))
     }
 }
 

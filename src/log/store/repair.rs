@@ -69,7 +69,7 @@ pub enum RepairError {
 
 impl From<StoreError> for RepairError {
     fn from(error: StoreError) -> Self {
-        Self::Store(error.0)
+        Self::Store(error.to_string())
     }
 }
 
@@ -260,7 +260,8 @@ fn read_block(volume: &Volume, number: usize) -> Result<Vec<Record>, RepairError
     let (first, last) = volume.records_of(number);
     let record = |offset: u64| {
         let offset = Offset::new(offset);
-        let frame = block.get(offset).ok_or_else(|| StoreError(format!("no record {offset}")))?;
+        let frame =
+            block.get(offset).ok_or_else(|| StoreError::Failed(format!("no record {offset}")))?;
         decode(offset, &frame).map_err(|error| RepairError::Store(error.to_string()))
     };
     (first.get()..=last.get()).map(record).collect()
@@ -337,9 +338,7 @@ impl Rest {
         let mut rest = Self { stores, begin: None, last: Offset::ZERO };
         let mut offsets = BTreeSet::new();
         for store in &rest.stores {
-            for offset in store.offsets_to(Offset::MAX) {
-                offsets.insert(offset?);
-            }
+            offsets.append(&mut store.offsets_to(Offset::MAX)?);
         }
         let tip = tip_file::read(log_dir)
             .map_err(|source| OpenError::Io { path: tip_file::path(log_dir), source })?;

@@ -135,7 +135,7 @@ impl Sealer {
         let layers = Arc::clone(&self.layers.read());
         let number = layers.stores.first().map_or(0, |(number, _)| *number) + 1;
         let compacted = layers.compacted()?;
-        let store = layers::begin_tail(&self.log_dir, number, self.cache_bytes, compacted)?;
+        let store = layers::begin_tail(&self.log_dir, number, self.cache_bytes / 2, compacted)?;
         let (reply, swapped) = oneshot::channel();
         let swap = Message::Swap(Swap { number, store: Arc::new(store), reply });
         let sent =
@@ -233,8 +233,7 @@ fn write_volumes(
 fn changed(old: &Layers) -> Result<BTreeSet<usize>, CompactError> {
     let mut changed = BTreeSet::new();
     for (_, store) in &old.stores {
-        for offset in store.offsets_to(old.sealed()) {
-            let offset = offset?;
+        for offset in store.offsets_to(old.sealed())? {
             if let Some(number) = old.volume_number(offset)
                 && !changed.contains(&number)
                 && old.differs_from_volume(offset)?
@@ -298,7 +297,7 @@ fn damaged(offset: Offset, what: &dyn std::fmt::Display) -> CompactError {
 
 impl From<VolumeError> for StoreError {
     fn from(error: VolumeError) -> Self {
-        Self(format!("{error}; `logcabin verify --repair` can mend it from the archive"))
+        Self::Failed(format!("{error}; `logcabin verify --repair` can mend it from the archive"))
     }
 }
 

@@ -1,5 +1,10 @@
 //! The log in sled and volumes: opened, truncated, damaged and killed.
 
+#[path = "../../../tests/contents/mod.rs"]
+mod contents;
+
+use contents::files_with;
+
 use super::*;
 use crate::{
     log::{
@@ -26,12 +31,30 @@ fn newest_tail(dir: &tempfile::TempDir) -> PathBuf {
     layers::tail_dir(&log_dir, newest)
 }
 
-/// Changes the stored frames behind the log's back.
+/// Changes the stored frames behind the log's back. Each is a value of its own, as earlier versions
+/// wrote them.
 fn tamper(dir: &tempfile::TempDir, change: impl FnOnce(&Store)) {
+    tamper_with_groups(dir, |store| {
+        for (offset, frame) in take_all(store) {
+            put(store, offset.get(), &frame);
+        }
+        change(store);
+    });
+}
+
+fn tamper_with_groups(dir: &tempfile::TempDir, change: impl FnOnce(&Store)) {
     let store = newest_tail(dir);
     let store = Store::open(&store, DEFAULT_CACHE_BYTES).unwrap();
     change(&store);
     store.sync().unwrap();
+}
+
+/// Removes all frames from the store.
+fn take_all(store: &Store) -> Vec<(Offset, Vec<u8>)> {
+    let frame = |offset| (offset, store.get(offset).unwrap().unwrap().to_vec());
+    let frames = store.offsets_to(Offset::MAX).unwrap().into_iter().map(frame).collect();
+    store.records.clear().unwrap();
+    frames
 }
 
 fn put(store: &Store, offset: u64, frame: &[u8]) {
@@ -55,17 +78,6 @@ async fn a_second_process_is_told_who_has_the_directory() {
     assert!(error.to_string().contains("another logcabin"), "{error}");
     drop(log);
     SledLog::open(options(&dir)).unwrap();
-}
-
-#[tokio::test]
-async fn directories_are_private() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let parent = tempfile::tempdir().unwrap();
-    let data_dir = parent.path().join("new/data");
-    drop(SledLog::open(SledOptions::new(&data_dir)).unwrap());
-    for dir in [data_dir.clone(), log_dir(&data_dir)] {
-        assert_eq!(std::fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
-    }
 }
 
 #[tokio::test]
@@ -93,6 +105,48 @@ async fn a_torn_last_batch_is_dropped() {
     });
     std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
     assert_eq!(*open(&dir).durable().borrow(), Offset::ZERO);
+}
+
+#[tokio::test]
+async fn a_torn_last_batch_is_dropped_from_a_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    log.append(batch("a", 2)).await.unwrap();
+    log.append(batch("b", 4)).await.unwrap();
+    let before = log.read(Offset::new(1), 10).unwrap();
+    drop(log);
+    tamper_with_groups(&dir, |store| {
+        let mut frames = take_all(store);
+        frames.pop();
+        store.put(&frames, Vec::new()).unwrap();
+    });
+    std::fs::remove_file(tip_file::path(&log_dir(dir.path()))).unwrap();
+    let log = open(&dir);
+    assert_eq!(log.read(Offset::new(1), 10).unwrap(), before[..2]);
+    log.append(batch("c", 3)).await.unwrap();
+    drop(log);
+    assert_eq!(verify(&open(&dir), |_| ()).unwrap().records, 5);
+}
+
+#[tokio::test]
+async fn a_damaged_group_is_refused_with_the_offset() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(&dir);
+    for _ in 0..10 {
+        log.append(batch("a", 3)).await.unwrap();
+    }
+    drop(log);
+    let mut good = sled::IVec::default();
+    let at = key(Offset::new(7));
+    tamper_with_groups(&dir, |store| good = store.records.get(at).unwrap().unwrap());
+    for index in 1..good.len() {
+        let mut bad = good.to_vec();
+        bad[index] ^= 4;
+        tamper_with_groups(&dir, |store| drop(store.records.insert(at, bad).unwrap()));
+        assert_eq!(damaged_at(SledLog::open(options(&dir))), 7, "byte {index}");
+    }
+    tamper_with_groups(&dir, |store| drop(store.records.insert(at, good).unwrap()));
+    verify(&open(&dir), |_| ()).unwrap();
 }
 
 /// If its newest part is damaged, sled silently comes back shorter.
@@ -211,26 +265,6 @@ async fn after_a_failed_sync_nothing_is_written_or_shown() {
     assert!(log.read(Offset::new(1), 10).unwrap().is_empty());
     log.close();
     assert!(matches!(log.append(batch("a", 1)).await, Err(AppendError::Failed(_))));
-}
-
-/// The files below `dir` that hold `text`, those that are compressed included.
-fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files_with(&path, text));
-            continue;
-        }
-        let mut bytes = std::fs::read(&path).unwrap();
-        if path.extension().is_some_and(|extension| extension == "lcvol") {
-            bytes = zstd::stream::decode_all(&*bytes).unwrap();
-        }
-        if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
-            found.push(path);
-        }
-    }
-    found
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

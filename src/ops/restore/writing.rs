@@ -40,7 +40,7 @@ impl WriteError {
 
 impl From<StoreError> for WriteError {
     fn from(error: StoreError) -> Self {
-        Self::Write(error.0)
+        Self::Write(error.to_string())
     }
 }
 
@@ -125,7 +125,7 @@ impl<'a> OfflineWriter<'a> {
         // Only whole batches, so that the store contains a valid log at any moment.
         if self.bytes >= PIECE_BYTES && record.header.batch_remaining == 0 {
             self.bytes = 0;
-            store.put(std::mem::take(&mut self.frames))?;
+            store.put(&std::mem::take(&mut self.frames), Vec::new())?;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl<'a> OfflineWriter<'a> {
     /// Makes all records durable.
     pub(crate) fn finish(self) -> Result<(), WriteError> {
         if let Some(store) = self.store {
-            store.put(self.frames)?;
+            store.put(&self.frames, Vec::new())?;
             // Nothing that was erased so far was ever written to this store.
             store.note_compacted(self.tip.offset)?;
         }
