@@ -23,7 +23,7 @@ use std::{
         mpsc::{self, RecvTimeoutError},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +34,7 @@ use tokio::sync::oneshot;
 use self::index::{Entry, Mark, Reader, Writer};
 pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
 use crate::{
+    base::background,
     engine::Engine,
     log::{ReadError, follow::Follow},
     read::events::{EventRef, StoredEvent},
@@ -41,8 +42,13 @@ use crate::{
     state::Room,
 };
 
-/// How often new records are indexed while nobody searches.
+/// How often new records are indexed and committed while nobody searches.
 const PAUSE: Duration = Duration::from_secs(15);
+
+/// After more records than this in one go, the next ones are indexed soon, while they are still in
+/// memory. They are committed no sooner for that.
+const MANY_RECORDS: u64 = 256;
+const SHORT_PAUSE: Duration = Duration::from_millis(250);
 
 /// The pause before the index is opened again after a failure, for example a full disk.
 const RETRY: Duration = Duration::from_secs(10);
@@ -202,6 +208,8 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
+        // The threads that tantivy starts have the same priority.
+        background::stand_back();
         let mut anew = false;
         while !self.is_stopping() {
             let failure = match catch_unwind(AssertUnwindSafe(|| self.follow(anew))) {
@@ -220,8 +228,8 @@ impl Worker {
 
     /// Waits before the next attempt. Searches that arrive meanwhile are answered at once.
     fn rest(&self) {
-        let until = std::time::Instant::now() + RETRY;
-        while let Some(left) = until.checked_duration_since(std::time::Instant::now())
+        let until = Instant::now() + RETRY;
+        while let Some(left) = until.checked_duration_since(Instant::now())
             && !self.is_stopping()
         {
             match self.messages.recv_timeout(left) {
@@ -241,17 +249,27 @@ impl Worker {
         let mut sources = self.sources(committed);
         self.shared.complete.store(committed.get(), Ordering::Release);
         *self.shared.reader.write() = Some(writer.reader());
+        let mut commit_from = Instant::now();
         loop {
+            let before = sources.next_offset();
             self.catch_up(&mut sources, &mut writer, &mut committed)?;
+            let taken = sources.next_offset().prev();
             if self.is_stopping() {
-                let taken = sources.next_offset().prev();
                 if committed < taken {
                     self.commit(&mut writer, taken, &mut committed)?;
                 }
                 return Ok(());
             }
+            let is_busy = taken.get() - before.prev().get() > MANY_RECORDS;
+            let is_due = !is_busy || !self.waiting.is_empty() || Instant::now() >= commit_from;
+            if !writer.is_dirty() {
+                self.say(taken);
+            } else if is_due {
+                self.commit(&mut writer, taken, &mut committed)?;
+                commit_from = Instant::now() + PAUSE;
+            }
             writer.purge()?;
-            match self.messages.recv_timeout(PAUSE) {
+            match self.messages.recv_timeout(if is_busy { SHORT_PAUSE } else { PAUSE }) {
                 Ok(message) => {
                     for message in [message].into_iter().chain(self.messages.try_iter()) {
                         match message {
@@ -312,7 +330,7 @@ impl Worker {
         Follow::new(taken.next(), head, Box::new(read)).in_chunks_of(RECORDS)
     }
 
-    /// Indexes the records up to the head.
+    /// Indexes the records up to the head. Commits only if there are very many.
     fn catch_up(
         &mut self,
         sources: &mut Follow<Source>,
@@ -330,12 +348,6 @@ impl Worker {
             if taken.get() - committed.get() >= COMMIT_RECORDS {
                 self.commit(writer, taken, committed)?;
             }
-        }
-        let taken = sources.next_offset().prev();
-        if writer.is_dirty() {
-            self.commit(writer, taken, committed)?;
-        } else {
-            self.say(taken);
         }
         Ok(())
     }
