@@ -48,7 +48,7 @@ impl Serve {
                     let _ = io::stdout().lock().write_all(banner(config).as_bytes());
                 }
             };
-            server::run(config, stop, started).await?;
+            Box::pin(server::run(config, stop, started)).await?;
             Ok(ExitCode::SUCCESS)
         })
     }

@@ -462,9 +462,8 @@ settings! {
         /// The prefix of the API's paths.
         prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
         /// The address at which clients reach this server, which /.well-known/matrix/client tells
-        /// them. "auto" is the first address of `bind`, with http. If that address does not work on
-        /// other machines (0.0.0.0, or a loopback address behind a proxy), clients are told
-        /// nothing.
+        /// them. "auto" is the first address of `bind`, with http, or nothing if that does not work
+        /// on other machines (0.0.0.0, or a loopback address behind a proxy).
         public_url: PublicUrl = PublicUrl::Auto;
         /// Whether /.well-known/matrix/client and login responses tell clients how to reach this
         /// server. Otherwise the former returns 404, and the latter leave it out.
@@ -472,9 +471,8 @@ settings! {
         /// The identity server that clients are told together with this server's address; "off" for
         /// none.
         identity_server: Option<BaseUrl> = None;
-        /// How to contact the administrators. Shown at /.well-known/matrix/support, and to users
-        /// who reach a limit of the server. With "none", users are referred to the domain's
-        /// postmaster.
+        /// How to contact the administrators. Shown at /.well-known/matrix/support and to users at
+        /// a limit of the server. With "none", users are referred to the domain's postmaster.
         admin_contact: AdminContact = AdminContact::None;
         /// If this server's name is that of a policy server: its public ed25519 key, in unpadded
         /// base64. Shown at /.well-known/matrix/policy_server.
@@ -482,6 +480,8 @@ settings! {
         /// Trust the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
         /// otherwise anyone could forge addresses.
         trust_forwarded_for: bool = false;
+        /// The memory that the server should use, in bytes. Its caches are sized accordingly.
+        memory_bytes: u64 = 128 * 1024 * 1024, in 67_108_864..=1_099_511_627_776;
     }
 
     /// Who may create an account.

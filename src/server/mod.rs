@@ -1,6 +1,7 @@
 //! The server as a whole: opens its parts ([`open`]), starts the background tasks ([`tasks`]),
 //! serves requests, and shuts everything down in order.
 
+mod memory;
 mod open;
 mod sweep;
 mod tasks;

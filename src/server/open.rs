@@ -9,7 +9,7 @@ use std::{
 use tokio::net::TcpListener;
 use tracing::{error, info, warn};
 
-use super::ServerError;
+use super::{ServerError, memory::Caches};
 use crate::{
     base::{
         background,
@@ -53,10 +53,6 @@ use crate::{
     },
     snapshot::{self, StartedFrom},
 };
-
-/// How many bytes of events are kept in memory. Enough for the recent history of busy rooms; other
-/// events are read from the log.
-const EVENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The files that the configuration names, read and checked before anything is changed.
 pub(super) struct Named {
@@ -255,6 +251,7 @@ fn exempt(services: &Services, config: &Config) -> Exempt {
 pub(super) fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     let mut options = SledOptions::new(&config.server.data_dir);
     options.min_free_bytes = config.log.min_free_bytes;
+    options.cache_bytes = Caches::of(config.server.memory_bytes).records;
     options.archive = config.archive_dir();
     Ok(Arc::new(SledLog::open(options)?))
 }
@@ -286,7 +283,7 @@ async fn open_engine(
     }
     let options = engine::Options {
         server_name: config.server.name.clone(),
-        event_cache_bytes: EVENT_CACHE_BYTES,
+        event_cache_bytes: Caches::of(config.server.memory_bytes).events,
         gather: Gather {
             window: Duration::from_millis(config.receipts.gather_ms),
             members: config.receipts.gather_members,
