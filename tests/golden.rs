@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use logcabin::{
     clock::Clock,
     decide::{
@@ -59,13 +60,14 @@ use logcabin::{
             Tokens, Transaction, UnderWay, UndoneRoom,
         },
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
+        server_keys::ServerKeys,
         threepid::{Medium, Purpose, Threepid},
     },
     state::{SECTIONS, State, deliveries::Position, sections, validations::token_hash},
 };
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedUserId, UInt,
-    events::TimelineEventType,
+    events::TimelineEventType, signatures::Ed25519KeyPair,
 };
 use serde_json::value::RawValue;
 
@@ -95,6 +97,42 @@ fn every_golden_log_verifies_and_replays() {
         // One of each version, one for notices, and one whose events have a lifetime.
         assert_eq!(state.rooms.len(), ROOM_VERSIONS.len() + 2);
     }
+}
+
+/// Earlier versions stored events with a signature, this one signs them when they leave. The
+/// signatures are the same, also of events that were redacted since.
+#[test]
+fn events_are_signed_later_as_they_were_signed_when_they_were_written() {
+    let mut signed = 0;
+    for log in logs() {
+        let (state, mut keys) = (State::default(), None);
+        for record in ArchiveReader::open(&log).unwrap().records(Offset::new(1)) {
+            let record = record.unwrap();
+            let _ = state.apply(&record).unwrap();
+            match record.command().unwrap() {
+                Some(Command::ServerIdentity(identity)) => {
+                    let key = STANDARD_NO_PAD.decode(identity.private_key.expose()).unwrap();
+                    let version = identity.key_id.strip_prefix("ed25519:").unwrap().to_owned();
+                    let key_pair = Ed25519KeyPair::from_der(&key, version).unwrap();
+                    let name = identity.server_name.try_into().unwrap();
+                    keys = Some(ServerKeys { name, key_pair });
+                }
+                Some(Command::RoomEvent(body)) => {
+                    let stored: CanonicalJsonObject = serde_json::from_str(body.pdu.get()).unwrap();
+                    let mut now = stored.clone();
+                    now.remove("signatures");
+                    let rules = state.rooms.get(&body.room_id).unwrap().rules.redaction.clone();
+                    keys.as_ref().unwrap().sign_event(&mut now, &rules).unwrap();
+                    if record.header.version == 1 {
+                        assert_eq!(now["signatures"], stored["signatures"], "{}", record.offset());
+                        signed += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(signed > 100, "only {signed} events were signed when they were written");
 }
 
 /// Of every kind of command what it leaves is in a snapshot: taken after each record of a log that
@@ -192,7 +230,7 @@ fn the_golden_logs_contain_every_kind_of_command() {
 async fn a_command_of_a_newer_version_stops_the_replay() {
     for (kind, version, said) in [
         ("room.dream", 1, "`room.dream` is not known to this version"),
-        ("room.event", 2, "has version 2, this version of logcabin reads up to 1"),
+        ("room.event", 3, "has version 3, this version of logcabin reads up to 2"),
     ] {
         let clock = Clock::manual(1_770_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));

@@ -1,20 +1,23 @@
 //! A room with the events that a turn is about to add.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, Int, MilliSecondsSinceUnixEpoch,
     OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, UserId,
     events::{StateEventType, TimelineEventType},
     room_version_rules::RoomVersionRules,
-    signatures::{hash_and_sign_event, reference_hash},
+    signatures::{content_hash, reference_hash},
     state_res::{
         auth_types_for_event, check_state_dependent_auth_rules, check_state_independent_auth_rules,
         events::RoomPowerLevelsIntField,
     },
 };
 
-use super::{Env, Refusal, is_local, powers::Powers};
+use super::{Env, Refusal, is_local, permits, powers::Powers};
 use crate::{
     base::limits,
     read::events::{EventRef, StoredEvent, as_shown},
@@ -73,9 +76,24 @@ pub struct RoomDraft {
     version: RoomVersionId,
     rules: RoomVersionRules,
     base: Option<Arc<Room>>,
-    added: Vec<EventRef>,
+    added: Vec<Added>,
     state: HashMap<(StateEventType, String), EventRef>,
     tip: Option<Tip>,
+}
+
+/// An event that is not in the log yet.
+#[derive(Debug)]
+struct Added {
+    body: RoomEvent,
+    /// Read from the body when it is first needed.
+    event: OnceLock<Option<EventRef>>,
+}
+
+impl Added {
+    fn event(&self) -> Option<&EventRef> {
+        let read = || StoredEvent::new(Offset::ZERO, self.body.clone()).ok().map(Arc::new);
+        self.event.get_or_init(read).as_ref()
+    }
 }
 
 /// A state of a draft to return to.
@@ -125,7 +143,8 @@ impl RoomDraft {
         self.added.truncate(mark.added);
         self.tip.clone_from(&mark.tip);
         self.state.clear();
-        for event in self.added.clone() {
+        let added: Vec<_> = self.added.iter().filter_map(Added::event).cloned().collect();
+        for event in added {
             self.note_state(&event);
         }
     }
@@ -176,9 +195,8 @@ impl RoomDraft {
     }
 
     /// The additional events, which are not in the log yet.
-    #[must_use]
-    pub fn added(&self) -> &[EventRef] {
-        &self.added
+    pub fn added(&self) -> impl Iterator<Item = &EventRef> {
+        self.added.iter().filter_map(Added::event)
     }
 
     /// The content of the state event of this key, without redacted parts.
@@ -245,23 +263,30 @@ impl RoomDraft {
         Ok(members.map(|(user_id, _)| user_id).find(may))
     }
 
-    /// Builds the event on the room's tip, authorises it, hashes and signs it, and adds it.
+    /// Builds the event on the room's tip, hashes it, authorises it, and adds it.
     pub(super) fn add(&mut self, env: &Env, new: NewEvent) -> Result<RoomEvent, Refusal> {
         check_lengths(&new)?;
         let is_create = self.tip.is_none();
-        let mut pdu = self.pdu(env, &new)?;
-        hash_and_sign_event(
-            env.server.name.as_str(),
-            &env.server.key_pair,
-            &mut pdu,
-            &self.rules.redaction,
-        )
-        .map_err(|error| Refusal::TooLarge(format!("The event cannot be signed: {error}")))?;
+        let key = self.permit_key(&new);
+        let permit = key.as_ref().and_then(|key| env.permits.get(key));
+        let auth_events = match &permit {
+            Some(auth_events) => auth_events.to_vec(),
+            None => self.auth_events(env, &new)?,
+        };
+        let mut pdu = self.pdu(&new, &auth_events)?;
+        let hash = content_hash(&pdu)
+            .map_err(|error| Refusal::TooLarge(format!("The event cannot be hashed: {error}")))?;
+        let hash = CanonicalJsonValue::String(hash.encode());
+        pdu.insert(
+            "hashes".to_owned(),
+            CanonicalJsonValue::Object([("sha256".to_owned(), hash)].into()),
+        );
         let hash = reference_hash(&pdu, &self.rules)
             .map_err(|error| Refusal::TooLarge(format!("The event cannot be hashed: {error}")))?;
         let pdu = serde_json::value::to_raw_value(&pdu)
             .map_err(|error| Refusal::BadJson(format!("Not canonical JSON: {error}")))?;
-        let length = pdu.get().len();
+        // The limit is for the event as another server gets it.
+        let length = pdu.get().len() + env.server.signature_bytes();
         if length > limits::EVENT_BYTES {
             return Err(Refusal::TooLarge(format!(
                 "The event takes {length} bytes, {} are allowed.",
@@ -285,16 +310,46 @@ impl RoomDraft {
             delay_id: None,
             pdu,
         };
-        let event = StoredEvent::new(Offset::ZERO, body.clone())
-            .map_err(|error| Refusal::BadJson(error.to_string()))?;
-        let event = Arc::new(event);
-        self.authorise(env, &event)?;
-
+        let added = Added { body: body.clone(), event: OnceLock::new() };
+        if permit.is_none() {
+            let event = StoredEvent::new(Offset::ZERO, body.clone())
+                .map_err(|error| Refusal::BadJson(error.to_string()))?;
+            let event = Arc::new(event);
+            self.authorise(env, &event)?;
+            if let Some(key) = key {
+                env.permits.give(key, &auth_events);
+            }
+            self.note_state(&event);
+            let _ = added.event.set(Some(event));
+        }
         self.room_id = Some(room_id);
         self.tip = Some(Tip { event_id, depth });
-        self.note_state(&event);
-        self.added.push(event);
+        self.added.push(added);
         Ok(body)
+    }
+
+    /// What the authorisation of an event depends on, if on nothing but the present state.
+    fn permit_key(&self, new: &NewEvent) -> Option<permits::Key> {
+        let room = self.base.as_ref()?;
+        if new.state_key.is_some() || permits::has_own_rules(&new.event_type) {
+            return None;
+        }
+        // State that this commit adds has no offset yet.
+        if !self.state.is_empty() {
+            return None;
+        }
+        let standing =
+            |event_type, state_key: &str| room.state_event(&event_type, state_key, Offset::MAX);
+        let key = permits::Key {
+            create: standing(StateEventType::RoomCreate, "")?,
+            levels: standing(StateEventType::RoomPowerLevels, ""),
+            member: standing(StateEventType::RoomMember, new.sender.as_str())?,
+            event_type: new.event_type.clone(),
+        };
+        // A redaction takes some of the content away that the rules look at.
+        let of = [Some(key.create), key.levels, Some(key.member)];
+        let is_redacted = |event: Offset| room.redaction_of(event, Offset::MAX).is_some();
+        (!of.into_iter().flatten().any(is_redacted)).then_some(key)
     }
 
     fn note_state(&mut self, event: &EventRef) {
@@ -304,9 +359,13 @@ impl RoomDraft {
         }
     }
 
-    fn pdu(&self, env: &Env, new: &NewEvent) -> Result<CanonicalJsonObject, Refusal> {
+    fn pdu(
+        &self,
+        new: &NewEvent,
+        auth_events: &[OwnedEventId],
+    ) -> Result<CanonicalJsonObject, Refusal> {
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
-        let ids = |ids: Vec<OwnedEventId>| {
+        let ids = |ids: &[OwnedEventId]| {
             CanonicalJsonValue::Array(ids.iter().map(|id| text(id.as_str())).collect())
         };
         let depth = self.tip.as_ref().map_or(0, |tip| tip.depth) + 1;
@@ -333,8 +392,8 @@ impl RoomDraft {
             pdu.insert("redacts".to_owned(), text(redacts.as_str()));
         }
         let prev: Vec<_> = self.tip.iter().map(|tip| tip.event_id.clone()).collect();
-        pdu.insert("prev_events".to_owned(), ids(prev));
-        pdu.insert("auth_events".to_owned(), ids(self.auth_events(env, new)?));
+        pdu.insert("prev_events".to_owned(), ids(&prev));
+        pdu.insert("auth_events".to_owned(), ids(auth_events));
         Ok(pdu)
     }
 
@@ -368,7 +427,7 @@ impl RoomDraft {
             })
         };
         let by_id = |event_id: &EventId| {
-            let added = self.added.iter().find(|event| event.event_id == event_id);
+            let added = self.added().find(|event| event.event_id == event_id);
             added
                 .cloned()
                 .or_else(|| keep(env.events.find(&env.state, event_id).map_err(Refusal::from)))

@@ -24,6 +24,7 @@ mod member_event;
 pub mod membership;
 pub mod moderation;
 pub mod notice;
+mod permits;
 mod powers;
 pub mod presence;
 pub mod purge;
@@ -48,19 +49,22 @@ use std::{
 };
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, OwnedUserId, RoomId,
-    UserId, canonical_json::CanonicalJsonError, events::StateEventType, signatures::Ed25519KeyPair,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedUserId, RoomId, UserId,
+    canonical_json::CanonicalJsonError, events::StateEventType,
 };
 use serde_json::value::RawValue;
 
 pub use draft::{NewEvent, RoomDraft};
+pub use permits::Permits;
 pub use powers::Powers;
 
 use crate::{
     base::limits,
     log::{Batch, ReadError},
     read::events::EventStore,
-    record::{Command, NewRecord, Offset, Origin, Stream, command::Transaction},
+    record::{
+        Command, NewRecord, Offset, Origin, Stream, command::Transaction, server_keys::ServerKeys,
+    },
     state::State,
 };
 
@@ -81,20 +85,8 @@ pub struct Env {
     pub accounts: account::AccountLimit,
     /// The quotas of users.
     pub quotas: Arc<quota::Quotas>,
-}
-
-/// The server's name and the key it signs events with.
-pub struct ServerKeys {
-    /// The name.
-    pub name: OwnedServerName,
-    /// The key pair.
-    pub key_pair: Ed25519KeyPair,
-}
-
-impl std::fmt::Debug for ServerKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerKeys").field("name", &self.name).finish_non_exhaustive()
-    }
+    /// Remembered results of the rooms' rules.
+    pub permits: Arc<Permits>,
 }
 
 /// The refusal for a room that the caller is not in, or that does not exist.

@@ -214,7 +214,7 @@ impl SendEvent {
                 return Err(Refusal::DuplicateAnnotation);
             }
         }
-        if commit.room(&self.room_id)?.added().iter().any(|event| is_same(event)) {
+        if commit.room(&self.room_id)?.added().any(|event| is_same(event)) {
             return Err(Refusal::DuplicateAnnotation);
         }
         Ok(())

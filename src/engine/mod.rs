@@ -32,7 +32,7 @@ use projections::Live;
 use crate::{
     base::clock::Clock,
     decide::{
-        Env, Proposal, ServerKeys,
+        Env, Proposal,
         account::AccountLimit,
         ephemeral::Gather,
         quota::Quotas,
@@ -40,7 +40,10 @@ use crate::{
     },
     log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow},
     read::events::EventStore,
-    record::{Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity},
+    record::{
+        Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity,
+        server_keys::ServerKeys,
+    },
     state::{ApplyError, State},
 };
 
@@ -207,6 +210,7 @@ impl Engine {
         };
         let server = Arc::new(keys(&identity, &options.server_name)?);
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
+        events.sign_with(Arc::clone(&server));
         let head = Arc::new(Head::new(state.applied()));
         let heads: StreamHeads = state.streams.heads();
         let live = Arc::new(Live::new(Env {
@@ -216,6 +220,7 @@ impl Engine {
             gather: options.gather,
             accounts: options.accounts,
             quotas: options.quotas,
+            permits: Arc::default(),
         }));
         let (wakes, listeners) = head.wakes();
         tokio::spawn(waker::run(wakes, listeners, Arc::downgrade(&live)));

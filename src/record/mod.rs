@@ -19,6 +19,7 @@ pub mod merkle;
 pub mod pusher;
 mod reduce;
 pub mod room_version;
+pub mod server_keys;
 pub(crate) mod signed_json;
 pub mod threepid;
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use quick_cache::{Weighter, sync::Cache};
-use ruma::{EventId, RoomId, UserId, events::TimelineEventType};
+use ruma::{CanonicalJsonObject, EventId, RoomId, UserId, events::TimelineEventType};
 use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
@@ -20,6 +20,7 @@ use crate::{
     record::{
         Command, Offset, Record,
         command::{LogErase, RoomEvent},
+        server_keys::ServerKeys,
     },
     state::{Room, State},
 };
@@ -32,6 +33,7 @@ pub struct EventStore {
     erasures: AtomicU64,
     derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
     lifetimes: OnceLock<Box<dyn Lifetimes>>,
+    keys: OnceLock<Arc<ServerKeys>>,
 }
 
 /// The lifetimes of events other than state.
@@ -86,6 +88,7 @@ impl EventStore {
             erasures: AtomicU64::new(0),
             derived: Cache::with_weighter(4096, DERIVED_BYTES, ByBytes),
             lifetimes: OnceLock::new(),
+            keys: OnceLock::new(),
         }
     }
 
@@ -98,6 +101,26 @@ impl EventStore {
     pub(crate) fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
         // A second call has no effect.
         let _ = self.lifetimes.set(lifetimes);
+    }
+
+    /// From now on, events in federation format are signed with these keys. To be called once.
+    pub fn sign_with(&self, keys: Arc<ServerKeys>) {
+        // A second call has no effect.
+        let _ = self.keys.set(keys);
+    }
+
+    /// The event, redacted if necessary, in the format that servers exchange, with this server's
+    /// signature.
+    pub(crate) fn in_federation_format(&self, room: &Room, event: &StoredEvent) -> Box<RawValue> {
+        let signed = || {
+            let mut pdu: CanonicalJsonObject = serde_json::from_str(event.pdu.get()).ok()?;
+            if pdu.contains_key("signatures") {
+                return None;
+            }
+            self.keys.get()?.sign_event(&mut pdu, &room.rules.redaction).ok()?;
+            serde_json::value::to_raw_value(&pdu).ok()
+        };
+        signed().unwrap_or_else(|| event.pdu.clone())
     }
 
     /// The time before which events of the room may have expired, in milliseconds since the Unix

@@ -96,7 +96,7 @@ impl<'v> Sight<'v> {
             shown = redacted(room, &shown);
         }
         if form.federation {
-            return Ok(shown.pdu.clone().into());
+            return Ok(self.view.events.in_federation_format(room, &shown).into());
         }
         let mut unsigned = self.unsigned(&shown);
         let previous = self.previous(&shown)?;

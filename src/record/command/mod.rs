@@ -221,7 +221,7 @@ commands! {
     /// A device received the messages that were sent to it.
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 1 Rewindable;
+    RoomEvent(RoomEvent) = "room.event" version 2 Rewindable;
     /// Events of a room were deleted, and their content is to be erased from the log.
     RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
     /// A room was deleted, and the content of its events is to be erased from the log.

@@ -26,7 +26,8 @@ pub struct RoomEvent {
     /// For an event that was scheduled: the id of its delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_id: Option<String>,
-    /// The event in federation format: hashed, signed, canonical JSON.
+    /// The event in federation format, hashed, as canonical JSON. It has no signature; in version 1
+    /// it has the server's.
     pub pdu: Box<RawValue>,
 }
 

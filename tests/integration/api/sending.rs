@@ -51,6 +51,53 @@ async fn only_those_in_the_room_send_and_only_with_the_power_for_it() {
 }
 
 #[tokio::test]
+async fn a_user_who_sent_before_may_not_send_after_losing_the_power_for_it() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let mut number = 0;
+    let mut attempt = async |allowed: bool| {
+        // Twice, because the first one may be remembered.
+        for _ in 0..2 {
+            number += 1;
+            let answer =
+                bob.send(&room_id, "m.room.message", &number.to_string(), &text("x")).await;
+            if allowed { drop(answer.ok()) } else { drop(answer.refused(403, "M_FORBIDDEN")) }
+        }
+    };
+    let before = ann.state(&room_id, "m.room.power_levels", "").await.ok();
+    let levels = async |change: Value| {
+        let mut levels = before.clone();
+        for (key, value) in change.as_object().expect("an object") {
+            levels[key] = value.clone();
+        }
+        ann.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+    };
+    attempt(true).await;
+    levels(json!({ "events_default": 1 })).await;
+    attempt(false).await;
+    levels(json!({ "events_default": 1, "users": { &ann.user_id: 100, &bob.user_id: 1 } })).await;
+    attempt(true).await;
+    levels(json!({ "events": { "m.room.message": 2 } })).await;
+    attempt(false).await;
+    levels(json!({})).await;
+    attempt(true).await;
+    ann.post(&format!("/rooms/{room_id}/kick"), json!({ "user_id": bob.user_id })).await.ok();
+    attempt(false).await;
+    bob.join(&room_id).await.ok();
+    attempt(true).await;
+    ann.post(&format!("/rooms/{room_id}/ban"), json!({ "user_id": bob.user_id })).await.ok();
+    attempt(false).await;
+    // The rules look at the content of power levels, whether they are state or not.
+    let levels = json!({ "users": { "no user": 1 } });
+    for id in ["levels", "again"] {
+        let answer = ann.send(&room_id, "m.room.power_levels", id, &levels).await;
+        answer.refused(403, "M_FORBIDDEN");
+    }
+}
+
+#[tokio::test]
 async fn old_clients_send_and_redact_without_transactions() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

@@ -1,0 +1,96 @@
+//! The server's name, its key, and the signatures of events.
+//!
+//! Events are stored without a signature. Nobody needs one until the event leaves for another
+//! server, and making it takes longer than everything else in a decision. Ed25519 is deterministic
+//! and the signature covers only what a redaction keeps, so it has the same bytes whenever it is
+//! made.
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedServerName,
+    canonical_json::redact,
+    room_version_rules::RedactionRules,
+    signatures::{Ed25519KeyPair, sign_json},
+};
+
+/// The server's name and the key it signs events with.
+pub struct ServerKeys {
+    /// The name.
+    pub name: OwnedServerName,
+    /// The key pair.
+    pub key_pair: Ed25519KeyPair,
+}
+
+impl std::fmt::Debug for ServerKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerKeys").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Why an event cannot be signed: it lacks a field that every event has.
+#[derive(Debug, thiserror::Error)]
+#[error("the event cannot be signed: {0}")]
+pub struct NotSigned(String);
+
+impl ServerKeys {
+    /// Sets the server's signature of `pdu`, an event in federation format with its content hash
+    /// (server-server API, "Signing Events"). It is the same before and after a redaction.
+    ///
+    /// # Errors
+    /// When `pdu` is not an event.
+    pub fn sign_event(
+        &self,
+        pdu: &mut CanonicalJsonObject,
+        rules: &RedactionRules,
+    ) -> Result<(), NotSigned> {
+        let failed = |error: &dyn std::fmt::Display| NotSigned(error.to_string());
+        let mut kept = redact(pdu.clone(), rules, None).map_err(|error| failed(&error))?;
+        sign_json(self.name.as_str(), &self.key_pair, &mut kept).map_err(|error| failed(&error))?;
+        let signatures = kept.remove("signatures").ok_or_else(|| failed(&"no signature"))?;
+        pdu.insert("signatures".to_owned(), signatures);
+        Ok(())
+    }
+
+    /// How many bytes [`sign_event`](Self::sign_event) adds to the canonical JSON of an event.
+    #[must_use]
+    pub fn signature_bytes(&self) -> usize {
+        /// An Ed25519 signature of 64 bytes in unpadded base64.
+        const SIGNATURE: usize = 86;
+        let name = CanonicalJsonValue::String(self.name.to_string()).to_string();
+        let around = r#","signatures":{:{"ed25519:":""}}"#.len();
+        around + name.len() + self.key_pair.version().len() + SIGNATURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::{RoomVersionId, signatures::hash_and_sign_event};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_event_has_the_signature_that_it_had_when_it_was_made() {
+        let document = Ed25519KeyPair::generate();
+        let key_pair = Ed25519KeyPair::from_der(&document, "abc".to_owned()).unwrap();
+        let keys = ServerKeys { name: "test.example:8448".try_into().unwrap(), key_pair };
+        let rules = RoomVersionId::V11.rules().unwrap().redaction;
+        let event = json!({
+            "type": "m.room.message", "sender": "@ann:test.example", "room_id": "!r:test.example",
+            "origin_server_ts": 1, "depth": 2, "prev_events": [], "auth_events": [],
+            "content": { "body": "hello", "msgtype": "m.text" },
+        });
+        let mut signed: CanonicalJsonObject = serde_json::from_value(event).unwrap();
+        hash_and_sign_event(keys.name.as_str(), &keys.key_pair, &mut signed, &rules).unwrap();
+
+        let mut stored = signed.clone();
+        stored.remove("signatures");
+        let unsigned_bytes = serde_json::to_string(&stored).unwrap().len();
+        let redacted = redact(stored.clone(), &rules, None).unwrap();
+        for mut event in [stored, redacted] {
+            keys.sign_event(&mut event, &rules).unwrap();
+            assert_eq!(event["signatures"], signed["signatures"]);
+        }
+        let bytes = serde_json::to_string(&signed).unwrap().len();
+        assert_eq!(bytes, unsigned_bytes + keys.signature_bytes());
+    }
+}
