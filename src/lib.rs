@@ -61,3 +61,6 @@ pub use read::{events, notifications, sync, view};
 pub use record::address as threepid;
 pub use service::erasure;
 pub use snapshot::shutdown_digest;
+
+// The allocator of the binary, `main.rs`. The library does not choose one.
+use mimalloc as _;

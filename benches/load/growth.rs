@@ -1,5 +1,4 @@
-//! What grows how: everything at once, ten and a hundred times its size, each on a server of its
-//! own.
+//! How costs grow: each operation at several sizes, each size on a server of its own.
 
 use crate::{
     Failure,
@@ -25,13 +24,13 @@ pub(crate) enum What {
     Waiting,
 }
 
-pub(crate) const ALL: [(&str, What, usize); 6] = [
-    ("rooms of a user", What::Rooms, 10),
-    ("members of a room", What::Members, 10),
-    ("members who wait", What::Readers, 10),
-    ("messages in a room", What::Messages, 200),
-    ("accounts", What::Users, 100),
-    ("syncs that wait", What::Waiting, 100),
+pub(crate) const ALL: [(&str, What, &[usize]); 6] = [
+    ("rooms of a user", What::Rooms, &[10, 100, 1_000, 10_000]),
+    ("members of a room", What::Members, &[10, 100, 1_000, 10_000]),
+    ("members who wait", What::Readers, &[10, 100, 1_000]),
+    ("messages in a room", What::Messages, &[200, 2_000, 20_000, 200_000]),
+    ("accounts", What::Users, &[100, 10_000, 100_000]),
+    ("syncs that wait", What::Waiting, &[100, 1_000, 10_000]),
 ];
 
 /// How a cost may grow: with the size where the answer does.
@@ -95,19 +94,18 @@ async fn at(target: &Target, what: What, size: usize) -> Result<Vec<Row>, Failur
     })
 }
 
-/// Starts servers with `start`, measures each of what grows at three sizes, and says what it comes
-/// to.
+/// Starts servers with `start`, and measures each of what grows at each of its sizes.
 pub(crate) async fn run<F: Future<Output = Result<Target, Failure>>>(
     only: &[String],
     start: impl Fn() -> F,
 ) -> Result<Vec<Growth>, Failure> {
     let mut all = Vec::new();
-    for (name, what, smallest) in ALL {
+    for (name, what, sizes) in ALL {
         if !only.is_empty() && !only.iter().any(|only| name.contains(only)) {
             continue;
         }
         let mut grown = Vec::<Growth>::new();
-        for size in [1, 10, 100].map(|factor| factor * smallest) {
+        for &size in sizes {
             eprintln!("{name}: {size}");
             let target = start().await?;
             for (index, row) in at(&target, what, size).await?.into_iter().enumerate() {

@@ -8,7 +8,7 @@
 //!
 //!     cargo bench --bench load -- --help
 //!     cargo bench --bench load                   # Logcabin, every scenario
-//!     cargo bench --bench load -- growth         # each scenario at 1, 10 and 100 times its size
+//!     cargo bench --bench load -- growth         # each scenario at growing sizes
 //!     cargo bench --bench load -- compression    # answers with identity, gzip and zstd
 //!     cargo bench --bench load -- --base http://127.0.0.1:8008 --pid 123,456 --label "Another 1.2"
 //!     cargo bench --bench load -- compare A.jsonl B.jsonl

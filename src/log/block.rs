@@ -3,9 +3,38 @@
 //!
 //! In a block, each frame follows its length (`u32`, big-endian).
 
+use std::io;
+
 use bytes::Bytes;
+use parking_lot::Mutex;
+use zstd::bulk::Decompressor;
 
 use crate::record::Offset;
+
+/// Contexts for decompression. Making one costs as much as decompressing a block: zstd allocates
+/// 100 KB and asks the processor what it can do, which is slow in a virtual machine.
+static UNPACKERS: Mutex<Vec<Decompressor<'static>>> = Mutex::new(Vec::new());
+
+/// The most contexts that are kept.
+const MAX_UNPACKERS: usize = 8;
+
+/// Decompresses a zstd frame of at most `full` bytes.
+///
+/// # Errors
+/// If the frame is damaged or longer.
+pub(crate) fn decompress(packed: &[u8], full: usize) -> io::Result<Vec<u8>> {
+    let kept = UNPACKERS.lock().pop();
+    let mut unpacker = match kept {
+        Some(unpacker) => unpacker,
+        None => Decompressor::new()?,
+    };
+    let bytes = unpacker.decompress(packed, full)?;
+    let mut unpackers = UNPACKERS.lock();
+    if unpackers.len() < MAX_UNPACKERS {
+        unpackers.push(unpacker);
+    }
+    Ok(bytes)
+}
 
 /// The bytes are not a block: a frame ends outside of it.
 #[derive(Debug, thiserror::Error)]

@@ -214,7 +214,7 @@ impl Volume {
         let mut packed = vec![0; entry.packed as usize];
         self.file.read_exact_at(&mut packed, entry.at).map_err(|source| self.io(source))?;
         let full =
-            zstd::bulk::decompress(&packed, entry.full as usize).map_err(|error| wrong(&error))?;
+            block::decompress(&packed, entry.full as usize).map_err(|error| wrong(&error))?;
         if full.len() != entry.full as usize {
             return Err(wrong(&"it is not as long as it should be"));
         }

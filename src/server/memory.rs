@@ -1,23 +1,24 @@
 //! How the memory of `server.memory_bytes` is divided.
 
-/// What the server takes without its caches: the program, its threads, the buffers of the log and
-/// of the search index.
-const BESIDES: u64 = 56 * 1024 * 1024;
+/// What the server takes without its caches under load: the program, its threads, sled's write
+/// buffers of 16 MiB, the search index's writer and what the allocator keeps.
+const BESIDES: u64 = 96 * 1024 * 1024;
 
 /// The sizes of the caches, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caches {
-    /// Parsed events: the recent history of busy rooms. Other events are read from the log.
+    /// Parsed events and what was derived from them: the recent history of busy rooms. Other events
+    /// are read from the log.
     pub(super) events: u64,
     /// The log's records, as they are stored.
     pub(super) records: u64,
 }
 
 impl Caches {
-    /// The division of `memory_bytes`.
-    pub(super) const fn of(memory_bytes: u64) -> Self {
-        let caches = memory_bytes.saturating_sub(BESIDES);
-        let records = caches / 3;
+    /// The division of `memory_bytes`. The caches get at least an eighth.
+    pub(super) fn of(memory_bytes: u64) -> Self {
+        let caches = memory_bytes.saturating_sub(BESIDES).max(memory_bytes / 8);
+        let records = caches / 4;
         Self { events: caches - records, records }
     }
 }
@@ -26,13 +27,18 @@ impl Caches {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1024 * 1024;
+
     #[test]
     fn caches_and_everything_else_are_as_large_as_configured() {
-        const MIB: u64 = 1024 * 1024;
-        for memory in [64 * MIB, 128 * MIB, 8192 * MIB] {
+        for memory in [128 * MIB, 8192 * MIB] {
             let Caches { events, records } = Caches::of(memory);
             assert_eq!(events + records + BESIDES, memory);
-            assert!(records >= 2 * MIB && events >= 5 * MIB);
         }
+    }
+
+    #[test]
+    fn the_least_memory_leaves_room_for_small_caches() {
+        assert_eq!(Caches::of(64 * MIB), Caches { events: 6 * MIB, records: 2 * MIB });
     }
 }

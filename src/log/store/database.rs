@@ -31,7 +31,10 @@ use std::{
 use bytes::Bytes;
 use quick_cache::{Weighter, sync::Cache};
 
-use super::{OpenError, group};
+use super::{
+    OpenError,
+    group::{self, Packer},
+};
 use crate::{
     base::disk,
     log::{ReadError, block::Block},
@@ -41,7 +44,7 @@ use crate::{
 /// A sled database, with panics caught and writes made durable.
 pub(crate) struct Store {
     pub(super) records: sled::Tree,
-    packer: group::Packer,
+    packer: Packer,
     /// The groups that were read last.
     groups: Cache<Offset, Arc<Block>, ByBytes>,
     /// Whether there is what remains of erased records.
@@ -157,7 +160,7 @@ impl Store {
         let data = File::open(&path).map_err(|source| failed(&path, source))?;
         let remains = fenced("reading", || records.range([REMAINS]..).next().transpose());
         let has_remains = AtomicBool::new(remains.map_err(unusable)?.is_some());
-        let packer = group::Packer::new().map_err(|source| failed(dir, source))?;
+        let packer = Packer::new().map_err(|source| failed(dir, source))?;
         let groups = Cache::with_weighter(64, GROUP_CACHE_BYTES, ByBytes);
         let store =
             Self { records, packer, groups, has_remains, about, db, data, dir: dir.to_owned() };
@@ -254,7 +257,7 @@ impl Store {
         if let Some(block) = self.groups.get(&first) {
             return Ok(block.get(offset));
         }
-        let block = Arc::new(self.packer.unpack(first, &value)?);
+        let block = Arc::new(Packer::unpack(first, &value)?);
         let frame = block.get(offset);
         self.groups.insert(first, block);
         Ok(frame)
@@ -272,7 +275,7 @@ impl Store {
     /// The group that would contain `offset`, with its first record; the record may be after it.
     pub(super) fn group_of(&self, offset: Offset) -> Result<Option<(Offset, Block)>, StoreError> {
         let Some((first, value)) = self.value_of(offset)? else { return Ok(None) };
-        Ok(Some((first, self.packer.unpack(first, &value)?)))
+        Ok(Some((first, Packer::unpack(first, &value)?)))
     }
 
     fn value_of(&self, offset: Offset) -> Result<Option<(Offset, sled::IVec)>, StoreError> {

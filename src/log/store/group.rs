@@ -33,10 +33,9 @@ const MAX_BLOCK_BYTES: usize = BLOCK_BYTES + MAX_FRAME_BYTES + 4;
 /// The fastest level of zstd.
 const LEVEL: i32 = 1;
 
-/// Encodes and decodes groups. Each has a context of its own: to make one costs more than a group.
+/// Encodes and decodes groups. It keeps its context: to make one costs more than a group.
 pub(super) struct Packer {
     packer: Mutex<zstd::bulk::Compressor<'static>>,
-    unpacker: Mutex<zstd::bulk::Decompressor<'static>>,
 }
 
 impl Packer {
@@ -44,8 +43,7 @@ impl Packer {
         let mut packer = zstd::bulk::Compressor::new(LEVEL)?;
         // The checksum reveals a damaged group when it is read.
         packer.include_checksum(true)?;
-        let unpacker = zstd::bulk::Decompressor::new()?;
-        Ok(Self { packer: Mutex::new(packer), unpacker: Mutex::new(unpacker) })
+        Ok(Self { packer: Mutex::new(packer) })
     }
 
     /// The values that hold `frames`, each with the offset of its first record.
@@ -80,7 +78,7 @@ impl Packer {
     }
 
     /// The records of the value whose first record is `first`.
-    pub(super) fn unpack(&self, first: Offset, value: &[u8]) -> Result<Block, StoreError> {
+    pub(super) fn unpack(first: Offset, value: &[u8]) -> Result<Block, StoreError> {
         let Some((count, full)) = header(value) else { return Ok(Block::of(first, [value])) };
         let damaged =
             |what: &dyn std::fmt::Display| StoreError::Damaged { first, what: what.to_string() };
@@ -89,8 +87,7 @@ impl Packer {
             return Err(damaged(&"it is longer than groups are"));
         }
         let packed = value.get(HEADER_BYTES..).unwrap_or_default();
-        let frames =
-            self.unpacker.lock().decompress(packed, full).map_err(|error| damaged(&error))?;
+        let frames = block::decompress(packed, full).map_err(|error| damaged(&error))?;
         if frames.len() != full {
             return Err(damaged(&"it is not as long as it should be"));
         }
@@ -141,7 +138,7 @@ mod tests {
             assert_eq!(values.len(), groups, "{lengths:?}");
             let mut expected = frames.iter();
             for (first, value) in &values {
-                let block = packer.unpack(*first, value).unwrap();
+                let block = Packer::unpack(*first, value).unwrap();
                 assert_eq!(block.count(), count(value));
                 for offset in first.get()..first.get() + block.count() {
                     let (at, frame) = expected.next().unwrap();
@@ -169,19 +166,19 @@ mod tests {
         let (first, value) = &values[0];
         let content =
             |block: &Block| (7..10).map(|at| block.get(Offset::new(at))).collect::<Vec<_>>();
-        let good = content(&packer.unpack(*first, value).unwrap());
+        let good = content(&Packer::unpack(*first, value).unwrap());
         for at in 1..value.len() {
             for bit in 0..8 {
                 let mut value = value.clone();
                 value[at] ^= 1 << bit;
-                match packer.unpack(*first, &value) {
+                match Packer::unpack(*first, &value) {
                     // Not every bit of a zstd frame matters.
                     Ok(block) => assert!(content(&block) == good, "byte {at}, bit {bit}"),
                     Err(error) => assert!(matches!(error, StoreError::Damaged { .. }), "{error}"),
                 }
             }
             assert!(
-                packer.unpack(*first, &value[..at]).is_err() || at < HEADER_BYTES,
+                Packer::unpack(*first, &value[..at]).is_err() || at < HEADER_BYTES,
                 "{at} bytes"
             );
         }

@@ -46,8 +46,9 @@ pub(crate) trait Lifetimes: Send + Sync {
     fn youngest_over_ms(&self, room: &Room) -> Option<u64>;
 }
 
-/// Bytes of the cache of values derived from payloads: the push rules of some ten thousand users.
-const DERIVED_BYTES: u64 = 32 * 1024 * 1024;
+/// One part in so many of a store's cache is for values derived from payloads, for example the push
+/// rules of users.
+const DERIVED: u64 = 4;
 
 /// A value derived from one payload that is worth caching, for example a parsed list.
 pub trait Derived: Any + Send + Sync {
@@ -81,12 +82,14 @@ impl EventStore {
     #[must_use]
     pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
         // The estimate only sizes the cache's initial table: events take about 2 KiB.
-        let estimated = usize::try_from(cache_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
+        let derived_bytes = cache_bytes / DERIVED;
+        let event_bytes = cache_bytes - derived_bytes;
+        let estimated = usize::try_from(event_bytes / 2048).unwrap_or(1024).clamp(64, 1 << 20);
         Self {
             log,
-            cache: Cache::with_weighter(estimated, cache_bytes, ByBytes),
+            cache: Cache::with_weighter(estimated, event_bytes, ByBytes),
             erasures: AtomicU64::new(0),
-            derived: Cache::with_weighter(4096, DERIVED_BYTES, ByBytes),
+            derived: Cache::with_weighter(1024, derived_bytes, ByBytes),
             lifetimes: OnceLock::new(),
             keys: OnceLock::new(),
         }

@@ -313,7 +313,12 @@ fn rooms_to_look_at(
     with_account_data: BTreeSet<OwnedRoomId>,
 ) -> Vec<RoomMembership> {
     if request.since.is_none() || request.full_state {
-        return view.state.memberships.of(view.user_id(), view.at());
+        let mut rooms = view.state.memberships.of(view.user_id(), view.at());
+        // Rooms that were joined one after the other are often next to each other in the log, so
+        // one block of records serves several. The newest come first: the response's budget for
+        // timelines may not suffice for all.
+        rooms.sort_unstable_by_key(|room| std::cmp::Reverse(room.offset));
+        return rooms;
     }
     super::changed_rooms(view, since, with_account_data)
 }
