@@ -6,8 +6,8 @@ use clap::Parser as _;
 use logcabin::cli::Cli;
 use mimalloc::MiMalloc;
 
-/// Cheaper than the C library's allocator; `docs/decisions/allocator.md` has the figures. Programs that embed
-/// the library choose their own.
+/// Cheaper than the C library's allocator: `docs/decisions/allocator.md` has the figures. Programs
+/// that embed the library choose their own.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
