@@ -256,7 +256,11 @@ async fn newcomer(
             Err(error) => return Err(error),
         }
     }
-    choose_name(app, provider, person, redirect_url)
+    // Another login of the same person may have taken the name meanwhile.
+    match app.engine.state().accounts.linked(provider.id(), &person.subject) {
+        Some(user_id) => go_on(app, &user_id, redirect_url),
+        None => choose_name(app, provider, person, redirect_url),
+    }
 }
 
 async fn register(
