@@ -63,4 +63,4 @@ pub use service::erasure;
 pub use snapshot::shutdown_digest;
 
 // The allocator of the binary, `main.rs`. The library does not choose one.
-use mimalloc as _;
+use tikv_jemallocator as _;

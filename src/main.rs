@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use logcabin::cli::Cli;
-use mimalloc::MiMalloc;
+use tikv_jemallocator::Jemalloc;
 
 /// Cheaper than the C library's allocator: `docs/decisions/allocator.md` has the figures. Programs
 /// that embed the library choose their own.
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
     Cli::parse().run().unwrap_or_else(|error| {
