@@ -11,6 +11,7 @@
 //! search   the search index
 //! outside  other services, and what is sent to them
 //! snapshot projections on the disk
+//! cluster  the other nodes of a cluster
 //! media    uploaded files
 //! engine   the one writer: commits, the live projections, the head
 //! decide   the rules: what a proposal becomes
@@ -38,6 +39,7 @@
 
 mod base;
 pub mod cli;
+mod cluster;
 pub mod config;
 pub mod decide;
 mod edge;

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// The folders of `src/`, from the top down. A folder may use those below it and none above it.
-const FOLDERS: [(&str, &str); 17] = [
+const FOLDERS: [(&str, &str); 18] = [
     ("cli", "the command line: it starts everything and is used by nothing"),
     ("server", "starts the parts of a server, runs its background tasks and stops it"),
     ("edge", "HTTP and the endpoints: the only place that knows status codes and `errcode`s"),
@@ -17,6 +17,7 @@ const FOLDERS: [(&str, &str); 17] = [
     ("search", "the search index, which follows the log"),
     ("outside", "other services, and what the server sends them"),
     ("snapshot", "projections on disk"),
+    ("cluster", "the other nodes: leases, forwarded requests, comparison of the logs"),
     ("media", "uploaded files and pictures"),
     (
         "engine",
@@ -33,8 +34,7 @@ const FOLDERS: [(&str, &str); 17] = [
 
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
-const LONG_FILES: [(&str, usize); 15] = [
-    ("src/config/mod.rs", 1067),
+const LONG_FILES: [(&str, usize); 14] = [
     ("src/config/value.rs", 1268),
     ("src/decide/account.rs", 892),
     ("src/edge/http/tests/mod.rs", 990),

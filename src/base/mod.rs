@@ -13,6 +13,7 @@ pub mod rate;
 pub(crate) mod secret_text;
 pub(crate) mod shutdown;
 pub(crate) mod signed;
+pub(crate) mod tag;
 pub mod telemetry;
 pub mod text;
 pub(crate) mod timers;

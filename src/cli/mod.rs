@@ -16,6 +16,7 @@ use crate::{
 
 mod act;
 mod backup;
+mod cluster;
 mod config;
 mod du;
 mod endpoints;
@@ -60,6 +61,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Serve),
     Config(config::Print),
+    Cluster(cluster::Cluster),
     Endpoints(endpoints::Endpoints),
     Replay(replay::Replay),
     Verify(verify::Verify),
@@ -96,6 +98,7 @@ impl Cli {
             None => self.serve.run(),
             Some(Command::Serve(serve)) => serve.run(),
             Some(Command::Config(print)) => print.run(),
+            Some(Command::Cluster(cluster)) => cluster.run(),
             Some(Command::Endpoints(endpoints)) => endpoints.run(),
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
@@ -140,6 +143,10 @@ struct Settings {
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
 
+    /// Share the log of a cluster, through these NATS servers, such as nats://n1,n2,n3
+    #[arg(long, value_name = "SERVERS")]
+    log: Option<String>,
+
     /// Let anyone register; without this, only while listening on loopback addresses
     #[arg(long)]
     open_registration: bool,
@@ -175,6 +182,7 @@ impl Settings {
         give("server.data_dir", "--data-dir", self.data_dir.clone());
         give("server.bind", "--bind", (!self.bind.is_empty()).then(|| self.bind.join(",")));
         give("server.name", "--server-name", self.server_name.clone());
+        give("log.servers", "--log", self.log.clone());
         let set = |flag: bool, value: &str| flag.then(|| value.to_owned());
         give("registration.open", "--open-registration", set(self.open_registration, "true"));
         give("rate_limits.enabled", "--no-rate-limits", set(self.no_rate_limits, "false"));
@@ -202,6 +210,7 @@ impl DataDir {
             data_dir: self.data_dir.clone(),
             bind: Vec::new(),
             server_name: None,
+            log: None,
             open_registration: false,
             no_rate_limits: false,
         };

@@ -20,7 +20,7 @@ pub(super) enum Given<'a> {
 }
 
 impl Given<'_> {
-    fn text(&self) -> Option<&str> {
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text.trim()),
             Self::Toml(DeValue::String(text)) => Some(text),

@@ -227,10 +227,7 @@ impl Engine {
         log.start(heads, Box::new(follower::follower(&live, &events, &head)));
 
         if recorded.is_none() {
-            let identity = Command::from(ServerIdentity::clone(&identity));
-            let record = NewRecord::new(Stream::server(), Origin::server(), &identity);
-            let expect = vec![(Stream::server(), Offset::ZERO)];
-            log.append(Batch { expect, records: vec![record] }).await?;
+            log.append(first_batch(&identity)).await?;
         }
         let commits = commits::Commits::new(Arc::clone(&live), Arc::clone(&log), Arc::clone(&head));
         Ok(Self { log, live, events, head, commits, clock: options.clock })
@@ -284,6 +281,26 @@ impl Engine {
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }
+}
+
+/// Begins a log that others may begin, too, at the same time: with the identity of a server of this
+/// name, unless it has one. Nothing can follow the log; it is to be opened again after this.
+///
+/// # Errors
+/// When the log takes no writes.
+pub async fn found(log: &dyn Log, name: &ServerName) -> Result<(), OpenError> {
+    log.start(StreamHeads::new(), Box::new(|_| ()));
+    match log.append(first_batch(&new_identity(name)?)).await {
+        Ok(_) | Err(AppendError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The identity of a server, which is the first record of its log.
+fn first_batch(identity: &ServerIdentity) -> Batch {
+    let identity = Command::from(identity.clone());
+    let record = NewRecord::new(Stream::server(), Origin::server(), &identity);
+    Batch { expect: vec![(Stream::server(), Offset::ZERO)], records: vec![record] }
 }
 
 fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {

@@ -108,6 +108,22 @@ impl Backend for InVolumes {
     }
 }
 
+/// A log that follows a stream.
+#[cfg(feature = "nats")]
+struct InStream(tempfile::TempDir, super::nats::testing::NatsServer);
+
+#[cfg(feature = "nats")]
+impl Backend for InStream {
+    fn open(&self) -> Arc<dyn Log> {
+        let options =
+            SledOptions { clock: Clock::manual(1_000), ..SledOptions::new(self.0.path()) };
+        let local = Arc::new(SledLog::open(options).unwrap());
+        let opening = super::nats::NatsLog::open(local, self.1.options("contract"));
+        let runtime = tokio::runtime::Handle::current();
+        Arc::new(tokio::task::block_in_place(|| runtime.block_on(opening)).unwrap())
+    }
+}
+
 macro_rules! contract {
     ($($test:ident),* $(,)?) => {
         mod memory {
@@ -128,6 +144,17 @@ macro_rules! contract {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
                 super::$test(&super::InVolumes(tempfile::tempdir().unwrap())).await;
+            })*
+        }
+
+        #[cfg(feature = "nats")]
+        mod nats {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                let server = super::super::nats::testing::NatsServer::start(stringify!($test));
+                let Some(server) = server else { return };
+                let dir = tempfile::tempdir().unwrap();
+                super::$test(&super::InStream(dir, server)).await;
             })*
         }
     };

@@ -24,6 +24,8 @@ pub mod fault;
 pub mod follow;
 pub mod format;
 pub mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 pub mod store;
 mod tip_file;
 pub mod verify;
@@ -106,6 +108,10 @@ pub enum AppendError {
     /// A `log.erase` record does not match the records that it names.
     #[error("nothing was erased: {0}")]
     Erase(String),
+    /// The log's replicas do not answer, or too few of them do. Whether the batch is appended yet
+    /// is unknown.
+    #[error("the log does not answer: {0}")]
+    Unavailable(String),
     /// The log is shutting down.
     #[error("the server is shutting down")]
     Closed,

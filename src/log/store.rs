@@ -228,6 +228,7 @@ pub struct SledLog {
     /// The threads, in the order in which they are joined.
     threads: Mutex<Vec<JoinHandle<()>>>,
     log_dir: PathBuf,
+    is_of_cluster: bool,
     // Released last: only then may another process open the directory.
     _lock: File,
 }
@@ -253,6 +254,8 @@ struct Shared {
     /// Set once nothing more will become durable.
     ended: AtomicBool,
     min_free_bytes: AtomicU64,
+    /// Why the committer waits for space, while it does.
+    full: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for SledLog {
@@ -263,6 +266,9 @@ impl fmt::Debug for SledLog {
             .finish_non_exhaustive()
     }
 }
+
+/// The file in the log's directory that says how far the log has followed the stream of a cluster.
+pub(crate) const CLUSTER_FILE: &str = "cluster.json";
 
 impl SledLog {
     /// Opens the log, or creates an empty one. Verifies its last records and drops an incomplete
@@ -307,9 +313,11 @@ impl SledLog {
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             min_free_bytes: AtomicU64::new(options.min_free_bytes),
+            full: Mutex::default(),
         });
         let layers = Arc::new(RwLock::new(Arc::new(layers)));
         let log_dir = log_dir(&options.data_dir);
+        let is_of_cluster = log_dir.join(CLUSTER_FILE).exists();
         let sealer = Arc::new(Sealer {
             layers: Arc::clone(&layers),
             shared: Arc::clone(&shared),
@@ -328,6 +336,7 @@ impl SledLog {
             seal_records: options.seal_records,
             threads: Mutex::default(),
             log_dir,
+            is_of_cluster,
             _lock: lock,
         }
     }
@@ -382,6 +391,45 @@ impl SledLog {
         Ok(Compacted { before, after })
     }
 
+    /// Whether the log is that of a node of a cluster. Then only that node writes to it, what the
+    /// cluster has [ordered](Self::append_ordered).
+    #[must_use]
+    pub fn is_of_cluster(&self) -> bool {
+        self.is_of_cluster
+    }
+
+    /// The log's directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.log_dir
+    }
+
+    /// Why batches that were [ordered](Self::append_ordered) elsewhere wait for space, while they
+    /// do.
+    pub(crate) fn is_full(&self) -> Option<String> {
+        self.shared.full.lock().clone()
+    }
+
+    /// Queues a batch whose place in the log and time were decided elsewhere. It is appended after
+    /// those that were queued before it, or refused because of what it is, never because of this
+    /// machine: if the disk is full, it waits.
+    ///
+    /// # Errors
+    /// When the log is closed.
+    pub(crate) async fn append_ordered(
+        &self,
+        batch: Batch,
+        time_ms: u64,
+    ) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
+        let (reply, outcome) = oneshot::channel();
+        if let Err(error) = check_size(&batch) {
+            let _ = reply.send(Err(error));
+            return Ok(outcome);
+        }
+        let request = Request { batch, ordered_ms: Some(time_ms), reply };
+        let sent = self.queue.send(Message::Append(request)).await;
+        sent.map(|()| outcome).map_err(|_| self.shared.gone())
+    }
+
     async fn outcome(
         &self,
         reply: oneshot::Receiver<Result<Appended, AppendError>>,
@@ -412,9 +460,14 @@ impl Log for SledLog {
         if self.shared.closing.load(Ordering::SeqCst) {
             return Box::pin(std::future::ready(Err(self.shared.gone())));
         }
+        if self.is_of_cluster {
+            let reason = "it belongs to a node of a cluster, which is not running";
+            return Box::pin(std::future::ready(Err(AppendError::Unavailable(reason.to_owned()))));
+        }
         let (reply, outcome) = oneshot::channel();
         // Queued now rather than when first polled, so a caller that goes away does not cancel it.
-        match self.queue.try_send(Message::Append(Request { batch, reply })) {
+        let request = Request { batch, ordered_ms: None, reply };
+        match self.queue.try_send(Message::Append(request)) {
             Ok(()) => Box::pin(self.outcome(outcome)),
             Err(mpsc::error::TrySendError::Full(message)) => Box::pin(async move {
                 if self.queue.send(message).await.is_err() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DATA_DIR/media/ab/cd/abcd…         files, named by their hash
-//! DATA_DIR/media/incoming/…          uploads under way; emptied when the server starts
+//! DATA_DIR/media/incoming/…          uploads in progress; emptied when the server starts
 //! DATA_DIR/media/thumbnails/ab/…     what can be made again: may be deleted at any time
 //! ```
 //!
@@ -72,6 +72,8 @@ pub fn files(root: &Path) -> io::Result<Vec<(FileHash, PathBuf)>> {
 #[derive(Debug)]
 pub struct Store {
     root: PathBuf,
+    /// The directory of the uploads in progress.
+    incoming: PathBuf,
     /// Free space that uploads must leave on the disk for the log.
     min_free_bytes: u64,
     /// How many bytes of thumbnails are kept.
@@ -110,8 +112,58 @@ impl Store {
     /// # Errors
     /// When the directory cannot be made or cleared.
     pub fn open(data_dir: &Path, min_free_bytes: u64, thumbnail_bytes: u64) -> io::Result<Self> {
+        let incoming = directory(data_dir).join(INCOMING);
+        Self::open_with(directory(data_dir), incoming, min_free_bytes, thumbnail_bytes)
+    }
+
+    /// Opens the store in `shared`, which the servers of a cluster have in common; `data_dir` gets
+    /// a link to it. Deletes the uploads that this `node` had in progress.
+    ///
+    /// # Errors
+    /// As [`Store::open`], and when `data_dir` has files of its own.
+    pub fn open_shared(
+        data_dir: &Path,
+        (shared, node): (&Path, &str),
+        min_free_bytes: u64,
+        thumbnail_bytes: u64,
+    ) -> io::Result<Self> {
+        let (link, shared) = (directory(data_dir), std::path::absolute(shared)?);
+        match fs::read_link(&link) {
+            Ok(to) if to == shared => {}
+            Ok(_) => {
+                fs::remove_file(&link)?;
+                std::os::unix::fs::symlink(&shared, &link)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::os::unix::fs::symlink(&shared, &link)?;
+            }
+            // It is a directory: remains, if it was used.
+            Err(_) => {
+                for part in [INCOMING, THUMBNAILS] {
+                    let _ = fs::remove_dir(link.join(part));
+                }
+                fs::remove_dir(&link).map_err(|error| {
+                    let (link, shared) = (link.display(), shared.display());
+                    let kind = error.kind();
+                    io::Error::new(kind, format!("move the files of {link} to {shared}: {error}"))
+                })?;
+                std::os::unix::fs::symlink(&shared, &link)?;
+            }
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&shared)?;
+        let incoming = shared.join(INCOMING).join(node);
+        Self::open_with(shared, incoming, min_free_bytes, thumbnail_bytes)
+    }
+
+    fn open_with(
+        root: PathBuf,
+        incoming: PathBuf,
+        min_free_bytes: u64,
+        thumbnail_bytes: u64,
+    ) -> io::Result<Self> {
         let store = Self {
-            root: directory(data_dir),
+            root,
+            incoming,
             min_free_bytes,
             thumbnail_bytes,
             thumbnails: Mutex::default(),
@@ -120,9 +172,8 @@ impl Store {
             directories: Mutex::default(),
         };
         store.make(&store.root.join(THUMBNAILS))?;
-        let incoming = store.root.join(INCOMING);
-        store.make(&incoming)?;
-        for left in fs::read_dir(incoming)? {
+        store.make(&store.incoming)?;
+        for left in fs::read_dir(&store.incoming)? {
             fs::remove_file(left?.path())?;
         }
         Ok(store)
@@ -154,7 +205,7 @@ impl Store {
         let store = Arc::clone(self);
         let begun = spawn_blocking(move || {
             store.must_have_room(length.unwrap_or(0))?;
-            let temporary = Temporary(store.root.join(INCOMING).join(random_letters(24)));
+            let temporary = Temporary(store.incoming.join(random_letters(24)));
             let file = File::create_new(&temporary.0)?;
             let hasher = blake3::Hasher::new();
             let writing = Writing { store, file, hasher, size: 0, unsynced: 0 };
@@ -219,7 +270,7 @@ impl Store {
             *thumbnails = Some(kept);
         }
         let path = self.thumbnail(hash, name);
-        let temporary = Temporary(self.root.join(INCOMING).join(random_letters(24)));
+        let temporary = Temporary(self.incoming.join(random_letters(24)));
         let mut file = File::create_new(&temporary.0)?;
         file.write_all(bytes)?;
         file.write_all(blake3::hash(bytes).as_bytes())?;

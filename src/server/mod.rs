@@ -1,6 +1,7 @@
 //! The server as a whole: opens its parts ([`open`]), starts the background tasks ([`tasks`]),
 //! serves requests, and shuts everything down in order.
 
+mod cluster;
 mod memory;
 mod open;
 mod sweep;
@@ -8,8 +9,10 @@ mod tasks;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use thiserror::Error;
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use self::{
@@ -60,6 +63,9 @@ pub enum ServerError {
     /// The archive is not usable.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
+    /// The server cannot be a node of its cluster.
+    #[error("the cluster: {0}")]
+    Cluster(String),
     /// The store of uploaded files cannot be opened.
     #[error("{0}")]
     Media(Box<dyn std::error::Error + Send + Sync>),
@@ -86,6 +92,13 @@ pub enum ServerError {
     Endpoints(Box<dyn std::error::Error + Send + Sync>),
 }
 
+#[cfg(feature = "nats")]
+impl From<crate::log::nats::NatsError> for ServerError {
+    fn from(error: crate::log::nats::NatsError) -> Self {
+        Self::Cluster(error.to_string())
+    }
+}
+
 impl From<TableError> for ServerError {
     fn from(error: TableError) -> Self {
         Self::Endpoints(error.into())
@@ -108,20 +121,45 @@ pub async fn run(
     let named = Named::load(&config)?;
     open::warn_of(&config);
     // The log first: its lock makes this process the server, and a second one gets an error.
-    let log = open::open_log(&config)?;
+    let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config).await?;
     let mut core = Core::open(&config, &named, log).await?;
 
-    let shutdown = Shutdown::when(stop);
-    let parts = Parts::new(&config, named, &mut core, &shutdown)?;
+    let (out, taken_out) = oneshot::channel();
+    let shutdown = Shutdown::when(async {
+        tokio::select! {
+            () = stop => {}
+            Ok(()) = taken_out => {}
+        }
+    });
+    let joined = core.log.join(&config, &shutdown).await?;
+    let failure = joined.as_ref().map(|joined| joined.failure.clone());
+    if let Some(mut failure) = failure.clone() {
+        tokio::spawn(async move {
+            // Others serve its clients.
+            if failure.wait_for(Option::is_some).await.is_ok() {
+                let _ = out.send(());
+            }
+        });
+    }
+    let cluster = joined.map(|joined| joined.cluster);
+    let parts = Parts::new(&config, named, &mut core, cluster.clone(), &shutdown)?;
     let (app, snapshots) = (Arc::clone(&parts.app), Arc::clone(&parts.snapshots));
-    let mut tasks = Tasks::new(shutdown.clone());
-    if let Some(admin) = serve_admin(&config, &core.log, Arc::clone(&app.office), &shutdown) {
+    let mut tasks = Tasks::new(shutdown.clone(), cluster.clone());
+    if let Some(admin) = serve_admin(&config, &core.log.local, Arc::clone(&app.office), &shutdown) {
         tasks.wait_for("admin socket", admin);
     }
     tasks::begin(&config, &core, parts, &mut tasks).await;
     let search = Arc::clone(&app.listing.search);
-    let edge = Edge::new(app, api::endpoints(&config), &config, shutdown)?;
+    let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown)?);
+    if let Some(cluster) = cluster {
+        let (edge, hearing) = (Arc::clone(&edge), Arc::clone(&edge));
+        let answer = move |request| -> BoxFuture<'static, Bytes> {
+            let edge = Arc::clone(&edge);
+            Box::pin(async move { edge.answer_forwarded(request).await })
+        };
+        cluster.serve(Arc::new(answer), Arc::new(move |told: Bytes| hearing.heard(&told)));
+    }
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     started(&config);
     serve::run(listeners, edge).await;
@@ -130,7 +168,10 @@ pub async fn run(
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
     close(&config, search, core, snapshots).await;
     info!("stopped");
-    Ok(())
+    match failure.and_then(|failure| failure.borrow().clone()) {
+        Some(reason) => Err(ServerError::Cluster(reason.to_string())),
+        None => Ok(()),
+    }
 }
 
 /// Lets the command line act through the running server, and the history tool read its log: the
@@ -165,7 +206,7 @@ async fn close(
     let closing = move || {
         // It reads the log.
         search.stop();
-        log.close();
+        log.log.close();
         if let Some(archiver) = archiver {
             archiver.stop();
         }

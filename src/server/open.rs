@@ -9,7 +9,7 @@ use std::{
 use tokio::net::TcpListener;
 use tracing::{error, info, warn};
 
-use super::{ServerError, memory::Caches};
+use super::{ServerError, cluster::Opened, memory::Caches};
 use crate::{
     base::{
         background,
@@ -18,8 +18,10 @@ use crate::{
         long_work::LongWork,
         shutdown::Shutdown,
         signed::Signer,
+        tag::Tag,
         token_key,
     },
+    cluster::Cluster,
     config::{Config, OwnRate, SharedSecret},
     decide::{
         account::AccountLimit,
@@ -111,7 +113,7 @@ pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, Serv
 
 /// The log and its archive.
 pub(super) struct Core {
-    pub(super) log: Arc<SledLog>,
+    pub(super) log: Opened,
     pub(super) archiver: Option<Archiver>,
     pub(super) engine: Arc<Engine>,
     begun: StartedFrom,
@@ -122,14 +124,14 @@ impl Core {
     pub(super) async fn open(
         config: &Config,
         named: &Named,
-        log: Arc<SledLog>,
+        log: Opened,
     ) -> Result<Self, ServerError> {
         // Before the log takes appends: an archive that is ahead of the log, or belongs to another
         // one, prevents the start while nothing has been written.
-        let archiver = open_archive(config, Arc::clone(&log) as Arc<dyn Log>)?;
+        let archiver = open_archive(config, Arc::clone(&log.local) as Arc<dyn Log>)?;
         let quotas = Quotas { exempt: exempt(&named.services, config), ..policies::quotas(config) };
-        let (engine, begun) = open_engine(config, quotas, Arc::clone(&log) as Arc<dyn Log>).await?;
-        watch_for_failure(&log);
+        let (engine, begun) = open_engine(config, quotas, Arc::clone(&log.log)).await?;
+        watch_for_failure(&log.local);
         make_private(config);
         Ok(Self { log, archiver, engine: Arc::new(engine), begun })
     }
@@ -147,6 +149,7 @@ impl Parts {
         config: &Config,
         named: Named,
         core: &mut Core,
+        cluster: Option<Arc<dyn Cluster>>,
         shutdown: &Shutdown,
     ) -> Result<Self, ServerError> {
         let Named { services, outbound, messages, stages, providers, to_gateways } = named;
@@ -173,12 +176,19 @@ impl Parts {
             last_seen: Arc::clone(&last_seen),
             notices: config.server_notices.clone(),
             archive: config.archive_dir(),
+            cluster: cluster.clone(),
         });
         let search = Search::start(&config.server.data_dir, Arc::clone(engine));
         let search = Arc::new(search.map_err(ServerError::Search)?);
         let identity = engine.state().server();
         let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
         let lasting = Signer::new(private_key);
+        let tag = cluster.as_ref().map_or_else(Tag::default, |cluster| Tag::of(cluster.tag()));
+        let signer = match cluster {
+            // What one node signs is good on all of them.
+            Some(_) => Signer::new(&lasting.secret("cluster", "tokens")),
+            None => token_key::signer(&config.server.data_dir),
+        };
         let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
@@ -187,23 +197,24 @@ impl Parts {
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),
             epoch: engine.state().epoch(),
+            cluster,
             office,
             auth: api::Authentication {
                 passwords,
-                uiaa: uiaa::Sessions::default(),
+                uiaa: uiaa::Sessions::tagged(tag),
                 stages,
-                nonces: api::auth::shared_secret::Nonces::default(),
+                nonces: api::auth::shared_secret::Nonces::tagged(tag),
                 deliveries: api::Deliveries::default(),
-                rendezvous: Meetings::default(),
-                former_rendezvous: Meetings::default(),
+                rendezvous: Meetings::tagged(tag),
+                former_rendezvous: Meetings::tagged(tag),
             },
-            signing: api::Signing { signer: token_key::signer(&config.server.data_dir), lasting },
+            signing: api::Signing { signer, lasting },
             sync: api::Synchronisation {
                 filters: api::sync::filter::Filters::new(config),
                 known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
                 connections: Connections::new(
                     limits::SLIDING_BYTES,
-                    u64::from_be_bytes(random_bytes()),
+                    tag.mark_number(u64::from_be_bytes(random_bytes())),
                 ),
                 unread,
             },
@@ -248,7 +259,8 @@ fn exempt(services: &Services, config: &Config) -> Exempt {
     })
 }
 
-pub(super) fn open_log(config: &Config) -> Result<Arc<SledLog>, ServerError> {
+/// The log on this machine.
+pub(super) fn open_local(config: &Config) -> Result<Arc<SledLog>, ServerError> {
     let mut options = SledOptions::new(&config.server.data_dir);
     options.min_free_bytes = config.log.min_free_bytes;
     options.cache_bytes = Caches::of(config.server.memory_bytes).records;

@@ -12,8 +12,10 @@ use super::{
 };
 use crate::{
     base::{shutdown::Shutdown, timers},
+    cluster::Cluster,
     config::Config,
     edge::api,
+    engine::Engine,
     log::archive::Archiver,
     ops::{admin::rooms::shutdown as shutdowns, proof},
     service::{accounts, last_seen, policies},
@@ -28,14 +30,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The tasks of a server.
 pub(super) struct Tasks {
     shutdown: Shutdown,
+    cluster: Option<Arc<dyn Cluster>>,
     first_pause: Duration,
     /// The tasks that the server waits for when it stops, in this order.
     awaited: Vec<(&'static str, JoinHandle<()>)>,
 }
 
 impl Tasks {
-    pub(super) const fn new(shutdown: Shutdown) -> Self {
-        Self { shutdown, first_pause: FIRST_PAUSE, awaited: Vec::new() }
+    pub(super) const fn new(shutdown: Shutdown, cluster: Option<Arc<dyn Cluster>>) -> Self {
+        Self { shutdown, cluster, first_pause: FIRST_PAUSE, awaited: Vec::new() }
     }
 
     /// Runs the future of `begin` until the server stops. If it panics, the panic is logged with
@@ -62,6 +65,39 @@ impl Tasks {
                     () = shutdown.given() => return,
                 }
                 pause = LONGEST_PAUSE.min(pause * 2);
+            }
+        })
+    }
+
+    /// As [`Tasks::keep`], for work that only one node of a cluster may do at a time: it runs while
+    /// this node holds its lease.
+    pub(super) fn keep_leased<F>(
+        &self,
+        name: &'static str,
+        begin: impl Fn() -> F + Send + Sync + 'static,
+    ) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let Some(cluster) = &self.cluster else { return self.keep(name, begin) };
+        let lease = Arc::clone(cluster).lease(name);
+        let (begin, shutdown) = (Arc::new(begin), self.shutdown.clone());
+        self.keep(name, move || {
+            let (begin, mut lease) = (Arc::clone(&begin), lease.clone());
+            let shutdown = shutdown.clone();
+            async move {
+                loop {
+                    tokio::select! {
+                        () = lease.held() => {}
+                        () = shutdown.given() => return,
+                    }
+                    // It can be dropped at any point: what it has done is in the log.
+                    tokio::select! {
+                        biased;
+                        () = lease.lost() => {}
+                        () = begin() => return,
+                    }
+                }
             }
         })
     }
@@ -93,14 +129,24 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
             tracing::warn!(%error, "the application services' own users could not be made")
         }
     }
-    api::appservice::services::deliver(&app, &shutdown);
-    api::room::typing::resume(engine);
-    accounts::profile::resume(engine);
-    accounts::closing::resume(engine);
-    shutdowns::resume(engine);
+    let again = (Arc::clone(&app), shutdown.clone());
+    tasks.keep_leased("application services", move || {
+        let (app, shutdown) = again.clone();
+        async move { api::appservice::services::deliver(&app, &shutdown).await }
+    });
+    match tasks.cluster.clone() {
+        None => resume(engine),
+        Some(cluster) => {
+            let again = (Arc::clone(engine), shutdown.clone());
+            tasks.keep_leased("interrupted work", move || {
+                let ((engine, shutdown), cluster) = (again.clone(), Arc::clone(&cluster));
+                resume_for_others(engine, cluster, shutdown)
+            });
+        }
+    }
 
     // Notifications on their way to a gateway are recorded as sent.
-    let pushers = tasks.keep("pushers", move || Arc::clone(&pushers).run());
+    let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
     tasks.wait_for("pushers", pushers);
     let again = (Arc::clone(engine), Arc::clone(&app.last_seen), shutdown.clone());
     tasks.keep("last seen", move || {
@@ -108,7 +154,7 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
         last_seen::keep(last_seen, engine, shutdown)
     });
     let again = (Arc::clone(engine), shutdown.clone());
-    tasks.keep("guests", move || {
+    tasks.keep_leased("guests", move || {
         let (engine, shutdown) = again.clone();
         api::auth::guests::keep_out(engine, shutdown)
     });
@@ -120,13 +166,13 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
     });
     // Events that became due while no server ran are sent now.
     let again = (Arc::clone(&app), shutdown.clone());
-    tasks.keep("delayed events", move || {
+    tasks.keep_leased("delayed events", move || {
         let (app, shutdown) = again.clone();
         let clock = app.engine.clock().clone();
         timers::keep(api::room::delayed::Sender::new(app), clock, shutdown)
     });
     let again = (Arc::clone(&app), shutdown.clone());
-    tasks.keep("files", move || {
+    tasks.keep_leased("files", move || {
         let (app, shutdown) = again.clone();
         api::media::files::sweep(app, shutdown)
     });
@@ -136,7 +182,7 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
         proof::keep(engine, policy, shutdown)
     });
     // A running compaction is abandoned; the log is complete without it.
-    let (engine, log) = (Arc::clone(engine), Arc::clone(&core.log));
+    let (engine, log) = (Arc::clone(engine), Arc::clone(&core.log.local));
     let archived = core.archiver.as_ref().map(Archiver::archived);
     let (policy, percent) = (policies::sweep_policy(config), config.erasure.compact_percent);
     let sweeper = tasks.keep("sweep", move || {
@@ -146,6 +192,27 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
     tasks.wait_for("sweep", sweeper);
     let keeper = tasks.keep("snapshots", move || Arc::clone(&snapshots).run());
     tasks.wait_for("snapshots", keeper);
+}
+
+/// Continues what was interrupted when the server stopped.
+fn resume(engine: &Arc<Engine>) {
+    api::room::typing::resume(engine);
+    accounts::profile::resume(engine);
+    accounts::closing::resume(engine);
+    shutdowns::resume(engine);
+}
+
+/// Continues what nodes that have gone were doing, until the server stops.
+async fn resume_for_others(engine: Arc<Engine>, cluster: Arc<dyn Cluster>, shutdown: Shutdown) {
+    let mut departures = cluster.departures();
+    loop {
+        departures.mark_unchanged();
+        resume(&engine);
+        tokio::select! {
+            changed = departures.changed() => if changed.is_err() { return },
+            () = shutdown.given() => return,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +225,7 @@ mod tests {
     async fn a_task_that_panics_begins_again_until_it_ends() {
         let begun = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&begun);
-        let mut tasks = Tasks::new(Shutdown::when(std::future::pending()));
+        let mut tasks = Tasks::new(Shutdown::when(std::future::pending()), None);
         tasks.first_pause = Duration::from_millis(1);
         let task = tasks.keep("test", move || {
             let nth = counter.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_panics_does_not_begin_again_once_the_server_stops() {
-        let tasks = Tasks::new(Shutdown::when(std::future::ready(())));
+        let tasks = Tasks::new(Shutdown::when(std::future::ready(())), None);
         let task = tasks.keep("test", || async { panic!("as a test") });
         tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
     }
@@ -178,7 +245,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_waits_for_the_tasks_that_were_named() {
         let (send, receive) = tokio::sync::oneshot::channel();
-        let mut tasks = Tasks::new(Shutdown::when(std::future::ready(())));
+        let mut tasks = Tasks::new(Shutdown::when(std::future::ready(())), None);
         tasks.wait_for("test", tokio::spawn(async { receive.await.unwrap() }));
         let end = tokio::spawn(tasks.end());
         tokio::task::yield_now().await;

@@ -7,11 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::base::{clock::random_token, limits};
+use crate::base::{clock::random_token, limits, tag::Tag};
 
 /// The open sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Meetings(Mutex<Inner>);
+pub(crate) struct Meetings {
+    inner: Mutex<Inner>,
+    tag: Tag,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -47,14 +50,19 @@ pub(crate) enum WriteError {
 }
 
 impl Meetings {
+    /// No sessions yet; the ids of those to come have this mark.
+    pub(crate) fn tagged(tag: Tag) -> Self {
+        Self { inner: Mutex::default(), tag }
+    }
+
     /// Opens a session. Returns its id and content. If there are too many, the oldest is closed.
     pub(crate) fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
-        let id = random_token();
+        let id = self.tag.mark(random_token());
         let lasts_ms = u64::try_from(limits::RENDEZVOUS.as_millis()).unwrap_or(u64::MAX);
         let ends_ms = now_ms.saturating_add(lasts_ms);
         let outcomes = HashMap::new();
         let meeting = Meeting { data, writing: 1, written_ms: now_ms, ends_ms, outcomes };
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let is_over = |inner: &Inner| {
             inner.meetings.len() >= limits::RENDEZVOUS_SESSIONS
                 || inner.ends.front().is_some_and(|(ends_ms, _)| *ends_ms <= now_ms)
@@ -71,7 +79,7 @@ impl Meetings {
 
     /// The content.
     pub(crate) fn look(&self, id: &str, now_ms: u64) -> Option<Meeting> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         inner.meetings.get(id).filter(|meeting| now_ms < meeting.ends_ms).cloned()
     }
 
@@ -85,7 +93,7 @@ impl Meetings {
         data: Bytes,
         now_ms: u64,
     ) -> Result<Meeting, WriteError> {
-        let mut inner = self.0.lock();
+        let mut inner = self.inner.lock();
         let meeting = inner.meetings.get_mut(id).filter(|meeting| now_ms < meeting.ends_ms);
         let meeting = meeting.ok_or(WriteError::NoMeeting)?;
         if let Some(outcome) = transaction.and_then(|id| meeting.outcomes.get(id)) {
@@ -111,7 +119,7 @@ impl Meetings {
 
     /// Closes a session. Returns whether there was one.
     pub(crate) fn end(&self, id: &str, now_ms: u64) -> bool {
-        let ended = self.0.lock().meetings.remove(id);
+        let ended = self.inner.lock().meetings.remove(id);
         ended.is_some_and(|meeting| now_ms < meeting.ends_ms)
     }
 }
@@ -163,7 +171,7 @@ mod tests {
             let (id, _) = meetings.begin("c".into(), SOON);
             assert!(meetings.end(&id, SOON));
         }
-        let inner = meetings.0.lock();
+        let inner = meetings.inner.lock();
         assert!(inner.meetings.len() <= limits::RENDEZVOUS_SESSIONS);
         assert!(inner.ends.len() <= 2 * limits::RENDEZVOUS_SESSIONS);
     }

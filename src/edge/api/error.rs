@@ -101,6 +101,10 @@ impl From<AppendError> for ApiError {
                 Self::unavailable("The server cannot write; what is there can still be read.")
                     .with_cause(error)
             }
+            AppendError::Unavailable(_) => {
+                Self::unavailable("The servers of this cluster do not answer; try again.")
+                    .with_cause(error)
+            }
             AppendError::Closed => Self::unavailable("The server is shutting down."),
             AppendError::Conflict { .. } | AppendError::Erase(_) => Self::internal(error),
         }

@@ -4,6 +4,7 @@
 pub(crate) mod about;
 pub(crate) mod account;
 mod admin;
+mod affinity;
 pub(crate) mod appservice;
 pub(crate) mod auth;
 mod bodies;
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(difference(&documented, &served), BTreeSet::new(), "documented otherwise");
 
         let (limits, settings) =
-            (include_str!("../../base/limits.rs"), include_str!("../../config/mod.rs"));
+            (include_str!("../../base/limits.rs"), include_str!("../../config/list.rs"));
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         for name in quoted(chapter) {
             if name.starts_with("src/") {

@@ -2,12 +2,14 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Uri;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
 
 use super::{
     account::notices::Notices,
+    affinity,
     auth::{rights, session, shared_secret::Nonces, uiaa, validation::Deliveries},
     media::files::Media,
     not_in_it,
@@ -16,6 +18,7 @@ use super::{
 };
 use crate::{
     base::{long_work::LongWork, rate::household, signed::Signer},
+    cluster::Cluster,
     config::Config,
     decide::Proposal,
     edge::http::{ApiError, App, Caller, Cx, OpenTo, Session},
@@ -51,6 +54,8 @@ pub(crate) struct Server {
     pub(crate) config: Config,
     pub(crate) engine: Arc<Engine>,
     pub(crate) epoch: Epoch,
+    /// The other nodes, if there are any.
+    pub(crate) cluster: Option<Arc<dyn Cluster>>,
     /// Where what administrators ask for is done.
     pub(crate) office: Arc<Office>,
     pub(crate) auth: Authentication,
@@ -130,6 +135,32 @@ pub(crate) enum Whose {
 }
 
 impl App for Server {
+    fn elsewhere(&self, uri: &Uri, body: &[u8]) -> Option<u16> {
+        let cluster = self.cluster.as_ref()?;
+        affinity::process_of(uri, body).filter(|tag| *tag != cluster.tag())
+    }
+
+    fn is_in_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    fn tell(&self, message: Bytes) {
+        if let Some(cluster) = &self.cluster {
+            cluster.tell(message);
+        }
+    }
+
+    fn forward(&self, node: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>> {
+        match &self.cluster {
+            Some(cluster) => cluster.forward(node, request),
+            None => Box::pin(std::future::ready(None)),
+        }
+    }
+
+    fn catch_up(&self) -> Option<BoxFuture<'_, bool>> {
+        self.cluster.as_ref().map(|cluster| cluster.is_current())
+    }
+
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
@@ -218,7 +249,14 @@ impl Server {
         let offset = token.offset;
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();
-            return if given_out { Ok(Ok(offset)) } else { Err(not_ours()) };
+            return match (given_out, &self.cluster) {
+                (true, _) => Ok(Ok(offset)),
+                // Another node may have given it out while this one lags.
+                (false, Some(cluster)) if !cluster.is_connected() => {
+                    Err(ApiError::unavailable("This server lags behind others; try again."))
+                }
+                (false, _) => Err(not_ours()),
+            };
         }
         let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
         Ok(if offset <= after { Ok(offset) } else { Err(Undone(CameFrom { token, after })) })

@@ -1,6 +1,8 @@
 //! The classes of endpoints that are limited in rate together. The policy of each endpoint names
 //! its class.
 
+use serde::{Deserialize, Serialize};
+
 use http::Method;
 
 use crate::{base::rate::Rate, config::RateLimits};
@@ -8,7 +10,7 @@ use crate::{base::rate::Rate, config::RateLimits};
 macro_rules! classes {
     ($($(#[$doc:meta])* $class:ident = $setting:ident;)+) => {
         /// Endpoints that share a limit of their own, besides the one on all that a caller does.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub(crate) enum Class {
             $($(#[$doc])* $class,)+
             /// Limited, and not in a class of its own.

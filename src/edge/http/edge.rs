@@ -29,10 +29,11 @@ use super::{
     compress::Encoding,
     decode,
     endpoint::Body,
+    forward,
     incoming::{self, Pace},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answering, Call, Route, Routes},
-    throttle::Throttle,
+    throttle::{Spent, Throttle},
 };
 use crate::{
     base::{clock, limits, rate::household, shutdown::Shutdown},
@@ -161,6 +162,45 @@ impl<A: App> Edge<A> {
         response
     }
 
+    /// Tells the other nodes what a request took from its caller's limits.
+    fn tell(&self, spent: impl FnOnce() -> Spent) {
+        if self.app.is_in_cluster() {
+            self.app.tell(serde_json::to_vec(&spent()).unwrap_or_default().into());
+        }
+    }
+
+    /// Takes note of what another node told.
+    pub(crate) fn heard(&self, message: &[u8]) {
+        if let Ok(spent) = serde_json::from_slice(message) {
+            self.throttle.take_spent(spent);
+        }
+    }
+
+    /// Answers a request that another node forwarded.
+    pub(crate) async fn answer_forwarded(&self, request: Bytes) -> Bytes {
+        let Some(received) = forward::received(&request) else {
+            let error = ApiError::internal("a forwarded request is not understood");
+            report(&error);
+            return forward::answer(Reply::from(&error)).await;
+        };
+        let forward::Received { method, uri, headers, client, body } = received;
+        let request_id = self.ids.next();
+        let span = info_span!("request", id = %request_id, %method, route = Empty);
+        let body = stream::iter([Ok::<_, std::io::Error>(body)]);
+        let mut unread = Unread::new(&headers, body);
+        let head = RequestHead { method, uri, headers, peer: client };
+        let reply = async {
+            let handled = self.handle(head, &mut unread, &request_id);
+            let outcome = AssertUnwindSafe(handled).catch_unwind().await;
+            let result = outcome.unwrap_or_else(|_| Err(ApiError::internal("a handler panicked")));
+            result.unwrap_or_else(|error| {
+                report(&error);
+                Reply::from(&error)
+            })
+        };
+        forward::answer(reply.instrument(span).await).await
+    }
+
     async fn handle<S, D, E>(
         &self,
         head: RequestHead,
@@ -222,6 +262,10 @@ impl<A: App> Edge<A> {
     {
         let RequestHead { method, uri, headers, peer } = head;
         let client = self.client_address(&headers, peer);
+        if let Some(catching_up) = self.app.catch_up() {
+            // If that is not known, the answer is as new as what this server has.
+            let _is_current = catching_up.await;
+        }
         let who = self.who(route, &headers, &uri).await?;
         if let Some(session) = &who.session {
             let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
@@ -241,6 +285,7 @@ impl<A: App> Edge<A> {
         let limited = route.class.filter(|_| !self.is_exempt(&who));
         if let Some(class) = limited {
             self.throttle.check(class, who.session.as_ref(), client)?;
+            self.tell(|| Spent::new(class, who.session.as_ref(), client));
         }
         let mut incoming = None;
         let body = match route.body {
@@ -257,10 +302,20 @@ impl<A: App> Edge<A> {
                 Bytes::new()
             }
         };
+        if !headers.contains_key(forward::FORWARDED)
+            && let Some(node) = self.app.elsewhere(&uri, &body)
+        {
+            let request = forward::request(&method, &uri, &headers, client, &body);
+            if let Some(answer) = self.app.forward(node, request).await {
+                return Ok(Box::pin(std::future::ready(forward::reply(&answer))));
+            }
+            // With the node, what the request refers to is gone, as after a restart.
+        }
         if let Some(class) = limited
             && is_write(&method)
         {
             self.throttle.check_written(class, who.session.as_ref(), client, body.len())?;
+            self.tell(|| Spent::new(class, who.session.as_ref(), client).written(body.len()));
         }
         let call = Call {
             app: Arc::clone(&self.app),

@@ -36,6 +36,7 @@ mod edge;
 mod endpoint;
 mod error;
 mod exchange;
+mod forward;
 mod incoming;
 mod objects;
 mod outgoing;
@@ -71,6 +72,34 @@ use crate::{base::shutdown::Shutdown, outside::appservice::Service, record::Orig
 
 /// What the edge needs of the program behind it.
 pub(crate) trait App: Send + Sync + 'static {
+    /// Waits until a request that begins now sees every write that was acknowledged before it,
+    /// anywhere; `false` if that is not known. `None` if it does so anyway.
+    fn catch_up(&self) -> Option<BoxFuture<'_, bool>> {
+        None
+    }
+
+    /// The node that has in memory what a request refers to, if that is another one.
+    fn elsewhere(&self, uri: &::http::Uri, body: &[u8]) -> Option<u16> {
+        let _ = (uri, body);
+        None
+    }
+
+    /// Whether other nodes serve the same clients.
+    fn is_in_cluster(&self) -> bool {
+        false
+    }
+
+    /// Tells the other nodes something that they can do without.
+    fn tell(&self, message: Bytes) {
+        let _ = message;
+    }
+
+    /// Has another node answer a request; `None` if it is gone.
+    fn forward(&self, node: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>> {
+        let _ = (node, request);
+        Box::pin(std::future::ready(None))
+    }
+
     /// The session that an access token stands for.
     ///
     /// The error is what the client is told: [`ApiError::unknown_token`], or that its account is

@@ -80,6 +80,20 @@ impl Reply {
         self
     }
 
+    /// A reply that another node gave.
+    pub(super) const fn from_parts(
+        status: StatusCode,
+        headers: HeaderMap,
+        content: Content,
+    ) -> Self {
+        Self { status, headers, content }
+    }
+
+    /// What it is made of.
+    pub(super) fn into_parts(self) -> (StatusCode, HeaderMap, Content) {
+        (self.status, self.headers, self.content)
+    }
+
     /// The status.
     pub(crate) const fn status(&self) -> StatusCode {
         self.status

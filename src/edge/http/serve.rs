@@ -66,8 +66,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves `edge` on every listener until its shutdown signal is given; then accepts no more, and
 /// returns when all requests in progress are answered or the configured time for that is over.
-pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Edge<A>) {
-    let edge = Arc::new(edge);
+pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Arc<Edge<A>>) {
     // Cut when this function returns, by dropping the other end.
     let (_serving, cut) = oneshot::channel::<()>();
     let server = Arc::new(Server::new(&edge, Shutdown::when(cut.map(drop))));

@@ -7,6 +7,7 @@
 use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
 
 use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Class, ErrorCode, Session};
 use crate::{
@@ -42,7 +43,46 @@ enum Who {
     Address(IpAddr),
 }
 
+/// What a request took from the limits of its caller. Each node of a cluster tells the others, so
+/// that a caller has one budget on all of them.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Spent {
+    class: Class,
+    user: Option<(OwnedUserId, Offset)>,
+    client: IpAddr,
+    /// The bytes of the body, where those are limited.
+    bytes: Option<usize>,
+}
+
+impl Spent {
+    pub(super) fn new(class: Class, session: Option<&Session>, client: IpAddr) -> Self {
+        let user = session.map(|session| (session.user_id.clone(), session.session));
+        Self { class, user, client, bytes: None }
+    }
+
+    pub(super) const fn written(mut self, bytes: usize) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+}
+
 impl Throttle {
+    /// Takes from the limits what a request to another node took.
+    pub(super) fn take_spent(&self, spent: Spent) {
+        let Spent { class, user, client, bytes } = spent;
+        let session = user.map(|(user_id, session)| Session {
+            user_id,
+            device_id: "".into(),
+            session,
+            service: None,
+        });
+        // What exceeds the limits here was allowed there.
+        let _ = match bytes {
+            Some(bytes) => self.check_written(class, session.as_ref(), client, bytes),
+            None => self.check(class, session.as_ref(), client),
+        };
+    }
+
     /// The limiters that the configuration asks for.
     pub(super) fn new(config: &RateLimits) -> Self {
         let own = |UserRate { user_id, rate }: &UserRate| {

@@ -32,6 +32,9 @@ pub(super) enum Message {
 
 pub(super) struct Request {
     pub(super) batch: Batch,
+    /// The time of its records, in milliseconds since the Unix epoch, if the order and the time of
+    /// batches are decided elsewhere. Such a batch is never refused because of this machine.
+    pub(super) ordered_ms: Option<u64>,
     pub(super) reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
@@ -55,6 +58,9 @@ const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
 /// fifth longer and used as much CPU time for each message.
 const CROWD: usize = 4;
 const PACE: Duration = Duration::from_micros(400);
+
+/// How often a committer that must not refuse looks whether the disk has space again.
+const ROOM_AGAIN: Duration = Duration::from_millis(500);
 
 /// A group is closed once its payloads reach this. With the largest batch on top (4 MiB) and sled
 /// writing each record up to about twice, a group stays below one segment (16 MiB).
@@ -159,7 +165,7 @@ impl Committer {
         if requests.is_empty() {
             return;
         }
-        if let Err(error) = self.may_write() {
+        if let Err(error) = self.may_write_soon(requests) {
             for request in requests.drain(..) {
                 let _ = request.reply.send(Err(error.clone()));
             }
@@ -168,8 +174,9 @@ impl Committer {
         let now_ms = self.clock.now_ms();
         let mut group = Group::default();
         let mut answers = Vec::with_capacity(requests.len());
-        for Request { batch, reply } in requests.drain(..) {
-            answers.push((reply, self.accept(batch, now_ms, &mut group)));
+        for Request { batch, ordered_ms, reply } in requests.drain(..) {
+            let time_ms = ordered_ms.unwrap_or(now_ms);
+            answers.push((reply, self.accept(batch, time_ms, &mut group)));
         }
         if let Err(error) = self.publish(group) {
             // Nothing in the group is known to be on disk, including what its refusals depended on.
@@ -181,6 +188,32 @@ impl Committer {
         for (reply, answer) in answers {
             // The caller may be gone; the append stands.
             let _ = reply.send(answer);
+        }
+    }
+
+    /// Whether the requests can be written. Batches that were ordered elsewhere wait until the disk
+    /// has space: the log must not lack one of them.
+    fn may_write_soon(&mut self, requests: &[Request]) -> Result<(), AppendError> {
+        loop {
+            let refused = match self.may_write() {
+                Err(AppendError::Full(reason)) => reason,
+                other => {
+                    if self.shared.full.lock().take().is_some() {
+                        tracing::info!("the disk has space again; the log goes on");
+                    }
+                    return other;
+                }
+            };
+            if requests.iter().all(|request| request.ordered_ms.is_none()) {
+                return Err(AppendError::Full(refused));
+            }
+            if self.shared.closing.load(Ordering::SeqCst) {
+                return Err(AppendError::Closed);
+            }
+            if self.shared.full.lock().replace(refused.clone()).is_none() {
+                tracing::error!(reason = %refused, "no room for the log; it waits for space");
+            }
+            std::thread::sleep(ROOM_AGAIN);
         }
     }
 

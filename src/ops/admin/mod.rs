@@ -10,6 +10,7 @@
 
 pub(crate) mod act;
 pub(crate) mod actor;
+pub(crate) mod cluster;
 pub(crate) mod erasures;
 pub(crate) mod media;
 pub(crate) mod notices;

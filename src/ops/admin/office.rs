@@ -8,6 +8,7 @@ use ruma::{
 
 use crate::{
     base::clock::random_letters,
+    cluster::Cluster,
     config::{self, IdentityServer},
     decide::Refusal,
     engine::{self, Engine, Rejected},
@@ -43,6 +44,8 @@ pub(crate) struct Office {
     pub(crate) notices: config::ServerNotices,
     /// The directory of the archive, if there is one.
     pub(crate) archive: Option<PathBuf>,
+    /// The other nodes, if there are any.
+    pub(crate) cluster: Option<Arc<dyn Cluster>>,
 }
 
 /// Why an act was not done.

@@ -100,6 +100,7 @@ async fn on_log<A: Act>(
         last_seen: Arc::new(LastSeen::new(0)),
         notices: config.server_notices.clone(),
         archive: config.archive_dir(),
+        cluster: None,
     };
     let done = order.carry_out(&office, Origin::administrator(actor)).await;
     Ok((done, snapshots))

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{
     act::{Act, Order, Outcome},
+    cluster::ClusterStatus,
     erasures::{ListErasures, ShowErasure},
     media::{DeleteMedia, ListMedia, MediaStatistics, ProtectMedia, QuarantineMedia},
     notices::SendNotice,
@@ -46,6 +47,7 @@ macro_rules! handlers {
 
 const HANDLERS: &[(&str, Handler)] = handlers![
     BlockRoom,
+    ClusterStatus,
     CompareSnapshots,
     CreateRegistrationToken,
     CreateUser,

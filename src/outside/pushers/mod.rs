@@ -47,7 +47,7 @@ use ruma::{
 use serde::Deserialize;
 use tokio::{
     sync::{Notify, Semaphore},
-    task::yield_now,
+    task::{JoinSet, yield_now},
     time::{sleep, timeout},
 };
 use tracing::{debug, error, warn};
@@ -95,6 +95,19 @@ pub(crate) struct Pushers {
     at_once: Semaphore,
     /// Notified when a position is to be recorded.
     progress: Notify,
+    /// What sends notifications at the moment.
+    senders: Mutex<JoinSet<()>>,
+}
+
+/// Ends what sends notifications when [`Pushers::run`] is dropped: another node sends them then.
+/// What is queued is known from the log.
+struct EndsSenders<'a>(&'a Pushers);
+
+impl Drop for EndsSenders<'_> {
+    fn drop(&mut self) {
+        self.0.senders.lock().abort_all();
+        *self.0.queues.lock() = Queues::default();
+    }
 }
 
 /// The position of the follower.
@@ -134,16 +147,21 @@ impl Pushers {
             gateways: Mutex::default(),
             at_once: Semaphore::new(limits::PUSHES_AT_ONCE as usize),
             progress: Notify::new(),
+            senders: Mutex::default(),
         })
     }
 
     /// Follows the log and sends notifications until the server shuts down, and those in progress
     /// have arrived.
     pub(crate) async fn run(self: Arc<Self>) {
+        let _ends = EndsSenders(&self);
         let mut follower = self.begin();
         // After that: the mail that it finds pending is up to the position from which the follower
-        // starts, or beyond.
-        let mailing = self.mails.clone().map(|mails| tokio::spawn(mails.run()));
+        // starts, or beyond. In a set, which ends it if this is dropped.
+        let mut mailing = JoinSet::new();
+        if let Some(mails) = self.mails.clone() {
+            mailing.spawn(mails.run());
+        }
         while !self.shutdown.is_given() {
             let read = AssertUnwindSafe(self.read_on(&mut follower)).catch_unwind().await;
             let failed = match read {
@@ -182,9 +200,9 @@ impl Pushers {
         if is_news || follower.note_due.is_some() {
             self.note(&mut follower).await;
         }
-        if let (Some(mails), Some(mailing)) = (&self.mails, mailing) {
+        if let Some(mails) = &self.mails {
             // It ends with the shutdown signal; a panic in it was logged, and affects nothing else.
-            let _ = mailing.await;
+            let _ = mailing.join_next().await;
             mails.finish().await;
         }
     }
@@ -343,7 +361,9 @@ impl Pushers {
             warn!(user_id = %pusher.body.user_id, app_id, "too many notifications are queued; dropping one");
         }
         if added.begin {
-            tokio::spawn(Arc::clone(self).work(pusher.since));
+            let mut senders = self.senders.lock();
+            while senders.try_join_next().is_some() {}
+            senders.spawn(Arc::clone(self).work(pusher.since));
         }
     }
 

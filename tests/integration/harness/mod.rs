@@ -10,6 +10,7 @@ mod http;
 mod identity;
 mod keys;
 pub(crate) mod mail;
+pub(crate) mod nodes;
 pub(crate) mod offline;
 mod ports;
 mod random;

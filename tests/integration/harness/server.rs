@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use logcabin::source::Source;
 use tempfile::TempDir;
 
+use super::nodes::{self, Nodes};
 use super::{Http, User, free_address, until};
 
 /// How long a server may take to answer its first request. Generous: the machine may be busy, and
@@ -33,6 +34,9 @@ pub(crate) struct TestServer {
     /// Environment variables of the server.
     settings: Vec<(String, String)>,
     child: Option<Child>,
+    /// Where a server is a cluster: the other nodes, and what they share.
+    cluster: Option<Nodes>,
+    others: Vec<Child>,
     output: Arc<Mutex<String>>,
 }
 
@@ -86,19 +90,46 @@ impl TestServer {
         // Tests register many users; none of them is worth a guess at its password.
         let iterations = ("LOGCABIN_PASSWORDS_ITERATIONS".to_owned(), "1000".to_owned());
         let unlimited = ("LOGCABIN_RATE_LIMITS_ENABLED".to_owned(), "false".to_owned());
+        let (address, nodes) = (free_address(), nodes::count());
+        let cluster = (nodes > 1 && wrapper.is_empty()).then(|| Nodes::new(nodes, address));
+        let shared = cluster.as_ref().map(Nodes::settings).unwrap_or_default();
         Self {
             _temporary: temporary,
             data_dir,
-            address: free_address(),
+            address,
             wrapper,
-            settings: vec![iterations, unlimited],
+            settings: [iterations, unlimited].into_iter().chain(shared).collect(),
             child: None,
+            cluster,
+            others: Vec::new(),
             output: Arc::default(),
         }
     }
 
     /// Starts the process and waits until it answers.
     async fn spawn(&mut self) {
+        let nodes = match &self.cluster {
+            Some(cluster) => cluster.arguments(&self.data_dir),
+            None => {
+                let address = self.address.to_string().into();
+                let data_dir = self.data_dir.clone().into();
+                vec![(self.address, vec!["--bind".into(), address, "--data-dir".into(), data_dir])]
+            }
+        };
+        for (number, (_, arguments)) in nodes.iter().enumerate() {
+            let child = self.start_process(arguments);
+            match number {
+                0 => self.child = Some(child),
+                _ => self.others.push(child),
+            }
+        }
+        for (address, _) in nodes {
+            self.wait_until_ready(&Http::new(&format!("http://{address}"))).await;
+        }
+        self.wait_until_ready(&self.http()).await;
+    }
+
+    fn start_process(&self, arguments: &[OsString]) -> Child {
         let binary = OsString::from(env!("CARGO_BIN_EXE_logcabin"));
         let mut line = self.wrapper.iter().cloned().chain([binary]);
         let mut command = Command::new(line.next().expect("at least the program itself"));
@@ -106,10 +137,7 @@ impl TestServer {
             .args(line)
             .args(["serve", "--server-name", "e2e.test"])
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
-            .arg("--bind")
-            .arg(self.address.to_string())
-            .arg("--data-dir")
-            .arg(&self.data_dir)
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -118,21 +146,21 @@ impl TestServer {
             .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", command.get_program()));
         collect(child.stdout.take().expect("stdout is piped"), &self.output);
         collect(child.stderr.take().expect("stderr is piped"), &self.output);
-        self.child = Some(child);
-        self.wait_until_ready().await;
+        child
     }
 
-    async fn wait_until_ready(&mut self) {
-        let http = self.http();
+    async fn wait_until_ready(&mut self, http: &Http) {
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            let asked = http.try_request("GET", "/_matrix/client/versions", None, None).await;
-            if asked.is_ok_and(|answer| answer.status == 200) {
+            let asked = http.try_request("GET", "/_matrix/client/versions", None, None);
+            let asked = tokio::time::timeout(Duration::from_secs(5), asked).await;
+            if asked.is_ok_and(|asked| asked.is_ok_and(|answer| answer.status == 200)) {
                 return;
             }
-            let child = self.child.as_mut().expect("the server was started");
-            if let Some(status) = child.try_wait().expect("the child can be asked") {
-                panic!("the server ended at start ({status}):\n{}", self.output());
+            for child in self.child.iter_mut().chain(&mut self.others) {
+                if let Some(status) = child.try_wait().expect("the child can be asked") {
+                    panic!("the server ended at start ({status}):\n{}", self.output());
+                }
             }
             if Instant::now() > deadline {
                 panic!("the server did not answer within {READY_WITHIN:?}:\n{}", self.output());
@@ -206,6 +234,10 @@ impl TestServer {
         self.signal("KILL");
         let mut child = self.child.take().expect("the server runs");
         child.wait().expect("the server can be waited for");
+        for mut child in self.others.drain(..) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// Asks the server to end (SIGTERM), waits for it, and demands that it ends well.
@@ -217,6 +249,13 @@ impl TestServer {
             panic!("still running {STOP_WITHIN:?} after SIGTERM");
         };
         assert!(status.success(), "the server ended with {status}:\n{}", self.output());
+        for child in &self.others {
+            signal("TERM", child.id());
+        }
+        for mut child in std::mem::take(&mut self.others) {
+            let status = wait(&mut child, STOP_WITHIN).expect("a node ends after SIGTERM");
+            assert!(status.success(), "a node ended with {status}:\n{}", self.output());
+        }
     }
 
     fn signal(&self, name: &str) {
@@ -241,6 +280,10 @@ impl Drop for TestServer {
             if let Some(process) = serving_process(child, !self.wrapper.is_empty()) {
                 signal("KILL", process);
             }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for child in &mut self.others {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -16,6 +16,7 @@ use ruma::{
     },
 };
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use crate::{
     base::shutdown::Shutdown,
@@ -260,11 +261,13 @@ pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
     Ok(())
 }
 
-/// Begins to deliver events to the services, until the server shuts down.
-pub(crate) fn deliver(app: &Server, shutdown: &Shutdown) {
+/// Delivers events to the services, until the server shuts down.
+pub(crate) async fn deliver(app: &Server, shutdown: &Shutdown) {
     let timeout = Duration::from_secs(app.config.appservices.delivery_timeout_seconds);
+    let mut deliveries = JoinSet::new();
     for service in app.outside.services.iter().filter(|service| service.url.is_some()) {
         let push = Transactions::new(service, &app.engine, &app.outside.questions, timeout);
-        tokio::spawn(delivery::keep(push, Arc::clone(&app.engine), shutdown.clone()));
+        deliveries.spawn(delivery::keep(push, Arc::clone(&app.engine), shutdown.clone()));
     }
+    while deliveries.join_next().await.is_some() {}
 }

@@ -63,7 +63,9 @@ pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
         match app.engine.propose(origin, confirm).await {
             Ok(confirmed) => confirmed.into_inner(),
             // Both pairs stay valid until this can be recorded; reads go on meanwhile.
-            Err(Rejected::Log(AppendError::Full(_) | AppendError::Failed(_))) => {}
+            Err(Rejected::Log(
+                AppendError::Full(_) | AppendError::Failed(_) | AppendError::Unavailable(_),
+            )) => {}
             Err(error) => return Err(error.into()),
         }
     }

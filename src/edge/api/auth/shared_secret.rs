@@ -19,7 +19,7 @@ use super::{
     registration::free_user_id,
 };
 use crate::{
-    base::clock::random_bytes,
+    base::{clock::random_bytes, tag::Tag},
     decide::{
         account::{self, Login, Met},
         status::CreateAccount,
@@ -57,12 +57,21 @@ const USER_TYPES: [&str; 2] = ["bot", "support"];
 
 /// The outstanding nonces, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Nonces(Mutex<VecDeque<(String, u64)>>);
+pub(crate) struct Nonces {
+    nonces: Mutex<VecDeque<(String, u64)>>,
+    tag: Tag,
+}
 
 impl Nonces {
+    /// No nonces yet; those to come have this mark.
+    pub(crate) fn tagged(tag: Tag) -> Self {
+        Self { nonces: Mutex::default(), tag }
+    }
+
     fn make(&self, now_ms: u64) -> String {
         let nonce: String = random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut nonces = self.0.lock();
+        let nonce = self.tag.mark(nonce);
+        let mut nonces = self.nonces.lock();
         nonces.retain(|(_, until_ms)| *until_ms > now_ms);
         if nonces.len() == NONCES {
             nonces.pop_front();
@@ -73,7 +82,7 @@ impl Nonces {
 
     /// Uses up a nonce. Returns whether it was valid.
     fn take(&self, nonce: &str, now_ms: u64) -> bool {
-        let mut nonces = self.0.lock();
+        let mut nonces = self.nonces.lock();
         let Some(place) = nonces.iter().position(|(known, _)| known == nonce) else { return false };
         nonces.remove(place).is_some_and(|(_, until_ms)| until_ms > now_ms)
     }
@@ -219,6 +228,6 @@ mod tests {
         let all: Vec<_> = (0..NONCES).map(|_| nonces.make(10)).collect();
         assert!(!nonces.take(&oldest, 11));
         assert!(nonces.take(&all[0], 11));
-        assert_eq!(nonces.0.lock().len(), NONCES - 1);
+        assert_eq!(nonces.nonces.lock().len(), NONCES - 1);
     }
 }

@@ -30,7 +30,7 @@ use super::{
     validation::check_allowed,
 };
 use crate::{
-    base::clock::random_token,
+    base::{clock::random_token, tag::Tag},
     config::Config,
     decide::account::{LinkSso, Met, Register, RegisterLinked, Vouched},
     edge::{
@@ -164,7 +164,12 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
     let provider =
         provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
 
-    let state = random_token();
+    // The browser comes back to the node that has the session which it confirms.
+    let tag = match &errand {
+        Errand::Confirm { session, .. } => Tag::in_id(session).map(Tag::of),
+        _ => None,
+    };
+    let state = tag.unwrap_or_default().mark(random_token());
     let (nonce, verifier) = secrets(app, &state);
     let url = provider.begin(state.clone(), nonce, verifier).await;
     let url = url.map_err(|error| of_provider(provider, &error))?;

@@ -46,7 +46,7 @@ use super::{
 };
 use crate::{
     base::{clock::random_letters, limits, long_work::LongWork, shutdown::Shutdown},
-    config::Config,
+    config::{Config, MediaDir},
     decide::media::{AddMedia, CreateMedia},
     edge::{
         api::{Server, Whose},
@@ -96,12 +96,17 @@ pub(crate) enum MediaError {
 impl Media {
     /// Opens the files in the data directory of the configuration.
     pub(crate) fn open(config: &Config) -> Result<Self, MediaError> {
-        let store = Store::open(
-            &config.server.data_dir,
-            // Uploads never use the space that the log needs.
-            config.log.min_free_bytes.saturating_mul(2),
-            config.media.thumbnail_bytes,
-        );
+        let data_dir = &config.server.data_dir;
+        // Uploads never use the space that the log needs.
+        let min_free_bytes = config.log.min_free_bytes.saturating_mul(2);
+        let thumbnail_bytes = config.media.thumbnail_bytes;
+        let store = match &config.media.dir {
+            MediaDir::Auto => Store::open(data_dir, min_free_bytes, thumbnail_bytes),
+            MediaDir::Path(shared) => {
+                let shared = (&**shared, &*config.node_name());
+                Store::open_shared(data_dir, shared, min_free_bytes, thumbnail_bytes)
+            }
+        };
         let percent = config.rate_limits.processor_percent;
         let percent = config.rate_limits.enabled.then_some(percent);
         Ok(Self {

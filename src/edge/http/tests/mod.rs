@@ -50,7 +50,7 @@ impl Running {
         let shutdown = Shutdown::when(async move {
             let _ = stopped.await;
         });
-        let edge = Edge::new(Arc::new(Fake), table(), &config, shutdown).unwrap();
+        let edge = Arc::new(Edge::new(Arc::new(Fake), table(), &config, shutdown).unwrap());
         let serving = tokio::spawn(serve::run(vec![listener], edge));
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { address, stop: Some(stop), serving, client }

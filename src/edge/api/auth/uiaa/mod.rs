@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
-    base::{clock::random_token, rate::household},
+    base::{clock::random_token, rate::household, tag::Tag},
     decide::threepid::Validated,
     edge::http::{ApiError, AuthRequired, ErrorCode},
 };
@@ -240,7 +240,10 @@ fn without_auth(body: &[u8]) -> Value {
 
 /// The sessions in progress.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions(Mutex<Inner>);
+pub(crate) struct Sessions {
+    inner: Mutex<Inner>,
+    tag: Tag,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -326,9 +329,9 @@ impl Authenticated {
 }
 
 impl Session {
-    fn new(attempt: &Attempt<'_>, now_ms: u64) -> Arc<Self> {
+    fn new(attempt: &Attempt<'_>, now_ms: u64, tag: Tag) -> Arc<Self> {
         Arc::new(Self {
-            id: random_token(),
+            id: tag.mark(random_token()),
             purpose: attempt.purpose(),
             offer: Arc::clone(&attempt.offer),
             facts: attempt.facts.clone(),
@@ -416,6 +419,11 @@ fn stage_of(auth: &AuthData) -> Option<AuthType> {
 }
 
 impl Sessions {
+    /// No sessions yet; the ids of those to come have this mark.
+    pub(crate) fn tagged(tag: Tag) -> Self {
+        Self { inner: Mutex::default(), tag }
+    }
+
     /// Handles one attempt at a request. Ok means that a flow is complete and the request may be
     /// carried out, once. `check` checks the stage in `auth`, if it is due.
     ///
@@ -429,13 +437,13 @@ impl Sessions {
     ) -> Result<Authenticated, ApiError> {
         let begin_again = |message: &'static str| {
             let failure = Some((ErrorCode::Unauthorized, message.into()));
-            self.ask(&Session::new(&attempt, now_ms), &[], failure)
+            self.ask(&Session::new(&attempt, now_ms, self.tag), &[], failure)
         };
         let Some(auth) = attempt.auth else {
-            return Err(self.ask(&Session::new(&attempt, now_ms), &[], None));
+            return Err(self.ask(&Session::new(&attempt, now_ms, self.tag), &[], None));
         };
         let session = match auth.session() {
-            None => Session::new(&attempt, now_ms),
+            None => Session::new(&attempt, now_ms, self.tag),
             Some(id) => {
                 let found = self.open(id, now_ms);
                 let found = found.filter(|session| session.purpose == attempt.purpose());
@@ -466,13 +474,13 @@ impl Sessions {
         let Progress { completed, parameters, .. } =
             std::mem::replace(&mut *progress, Progress { over: true, ..Progress::default() });
         drop(progress);
-        self.0.lock().remove(&session.id);
+        self.inner.lock().remove(&session.id);
         Ok(Authenticated { session, completed, parameters })
     }
 
     /// The session with this id, unless it is over.
     pub(crate) fn open(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
-        let inner = self.0.lock();
+        let inner = self.inner.lock();
         let session = &inner.sessions.get(id)?.session;
         session.is_fresh(now_ms).then(|| Arc::clone(session))
     }
@@ -548,7 +556,7 @@ impl Sessions {
         completed: &[Completed],
         failure: Option<(ErrorCode, Cow<'static, str>)>,
     ) -> ApiError {
-        self.0.lock().keep(session);
+        self.inner.lock().keep(session);
         ApiError::auth_required(AuthRequired {
             flows: session.offer.flows.iter().cloned().map(AuthFlow::new).collect(),
             completed: completed.iter().map(|(stage, _)| stage.clone()).collect(),

@@ -121,7 +121,7 @@ async fn a_stage_completes_with_and_without_a_session() {
     assert_eq!(again["errcode"], "M_UNAUTHORIZED");
     assert_ne!(again["session"], session.as_str());
     assert_eq!(client.at(3, BODY, Some(auth('d', None, true))).await, Ok(1));
-    assert_eq!(client.sessions.0.lock().sessions.len(), 1, "only the one just begun");
+    assert_eq!(client.sessions.inner.lock().sessions.len(), 1, "only the one just begun");
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn one_address_cannot_end_the_sessions_of_others() {
         }
     }
     {
-        let inner = client.sessions.0.lock();
+        let inner = client.sessions.inner.lock();
         assert_eq!(inner.sessions.len(), SESSIONS);
         assert_eq!(inner.order.len(), SESSIONS);
         assert!(inner.owners.values().all(|own| own.len() <= SESSIONS_OF_ONE));
@@ -261,7 +261,7 @@ async fn sessions_that_are_over_leave_nothing_behind() {
         client.begin().await;
     }
     client.at(LIFETIME_MS + 1, BODY, None).await.unwrap_err();
-    let inner = client.sessions.0.lock();
+    let inner = client.sessions.inner.lock();
     let counts = (inner.sessions.len(), inner.order.len(), inner.owners.len());
     assert_eq!(counts, (1, 1, 1));
 }

@@ -1,0 +1,180 @@
+//! What a node does together with the other nodes of its cluster, besides the log.
+//!
+//! A server with an embedded log is alone: it is always current, and does all work itself. The
+//! nodes of a cluster share a log ([`crate::log`]) and
+//!
+//! - make sure that a read sees every write that was acknowledged by any node
+//!   ([`Cluster::is_current`]);
+//! - divide the work that only one of them may do at a time, by leases ([`Cluster::lease`]);
+//! - answer each other's requests, where one of them has in memory what a request refers to
+//!   ([`Cluster::forward`]);
+//! - compare the chain values of their logs, so that a node that differs takes itself out;
+//! - say how they are ([`Cluster::status`]).
+//!
+//! Nothing that must not be lost rests on this: the order of writes and their conflicts are the
+//! log's.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::record::Offset;
+
+#[cfg(feature = "nats")]
+pub(crate) mod nats;
+
+/// How long a lease lasts without being renewed.
+pub(crate) const LEASE: Duration = Duration::from_secs(4);
+
+/// The cluster of a node.
+pub(crate) trait Cluster: Send + Sync + fmt::Debug {
+    /// Waits until this node has applied every write that was acknowledged before the call, for
+    /// some seconds at most. Returns `false` if that cannot be found out.
+    fn is_current(&self) -> BoxFuture<'_, bool>;
+
+    /// Whether this node finds out what others have written.
+    fn is_connected(&self) -> bool;
+
+    /// The mark of this process, in the ids of what it has in memory.
+    fn tag(&self) -> u16;
+
+    /// Has the process of this mark answer a request; `None` if it is gone.
+    fn forward(&self, to: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>>;
+
+    /// Tells all other nodes something that they can do without.
+    fn tell(&self, message: Bytes);
+
+    /// From now on, requests for this process are answered by `answer`, and what others tell goes
+    /// to `hear`.
+    fn serve(&self, answer: Answer, hear: Hear);
+
+    /// The lease of a kind of work. From now on this node tries to hold it.
+    fn lease(self: Arc<Self>, work: &'static str) -> Lease;
+
+    /// How many nodes have gone so far, as far as this node knows. What they had in memory alone is
+    /// then work for others.
+    fn departures(&self) -> watch::Receiver<u64>;
+
+    /// The nodes and the stream.
+    fn status(&self) -> BoxFuture<'_, Result<Status, String>>;
+}
+
+/// Answers a forwarded request.
+pub(crate) type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Bytes> + Send + Sync>;
+
+/// Takes note of what another node tells.
+pub(crate) type Hear = Arc<dyn Fn(Bytes) + Send + Sync>;
+
+/// Whether this node may do a kind of work.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease(watch::Receiver<Option<tokio::time::Instant>>);
+
+impl Lease {
+    /// A lease that is held until the sender says otherwise.
+    pub(crate) const fn new(until: watch::Receiver<Option<tokio::time::Instant>>) -> Self {
+        Self(until)
+    }
+
+    /// Resolves once it is held; never if the node is closing.
+    pub(crate) async fn held(&mut self) {
+        let is_held = |until: &Option<tokio::time::Instant>| {
+            until.is_some_and(|until| tokio::time::Instant::now() < until)
+        };
+        if self.0.wait_for(is_held).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Resolves once it is not held any more.
+    pub(crate) async fn lost(&mut self) {
+        loop {
+            let until = *self.0.borrow_and_update();
+            let Some(until) = until.filter(|until| tokio::time::Instant::now() < *until) else {
+                return;
+            };
+            tokio::select! {
+                changed = self.0.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+}
+
+/// How a cluster is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// The nodes that are there, by name.
+    pub(crate) nodes: Vec<Node>,
+    /// The work that only one node does at a time.
+    pub(crate) work: Vec<Work>,
+    /// The stream.
+    pub(crate) stream: StreamStatus,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Node {
+    /// Its name.
+    pub(crate) name: String,
+    /// Whether it is the node that was asked.
+    #[serde(default)]
+    pub(crate) is_this: bool,
+    /// The version of Logcabin.
+    pub(crate) version: String,
+    /// The addresses that it listens on.
+    pub(crate) bind: Vec<String>,
+    /// The last message that it has taken from the stream.
+    pub(crate) sequence: u64,
+    /// Its last record.
+    pub(crate) offset: Offset,
+    /// The chain value of that record, in hex.
+    pub(crate) chain: String,
+    /// When it started, in milliseconds since the Unix epoch.
+    pub(crate) started_ms: u64,
+    /// The mark of its process.
+    pub(crate) tag: u16,
+    /// Its id, the same over restarts.
+    pub(crate) id: String,
+}
+
+/// A kind of work, and the node that does it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Work {
+    /// The work.
+    pub(crate) name: String,
+    /// The node.
+    pub(crate) node: String,
+}
+
+/// The stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StreamStatus {
+    /// Its name.
+    pub(crate) name: String,
+    /// The first message that it still has.
+    pub(crate) first: u64,
+    /// The last message.
+    pub(crate) last: u64,
+    /// Its size in bytes.
+    pub(crate) bytes: u64,
+    /// The server that leads its replicas; none while they have no quorum.
+    pub(crate) leader: Option<String>,
+    /// The other replicas.
+    pub(crate) replicas: Vec<Replica>,
+}
+
+/// A replica of the stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replica {
+    /// The name of its server.
+    pub(crate) name: String,
+    /// Whether it has everything that the leader has.
+    pub(crate) is_current: bool,
+    /// Whether it does not answer.
+    pub(crate) is_offline: bool,
+    /// How many messages it lags behind.
+    pub(crate) lag: u64,
+}

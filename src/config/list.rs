@@ -1,0 +1,731 @@
+//! Every setting: its key, documentation, type, default and bounds. The structs, the parser and the
+//! output of `logcabin config` are generated from this list.
+
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
+
+use super::{
+    ENV_PREFIX,
+    cluster::{MediaDir, NatsServer, NodeName, StreamName},
+    value::*,
+};
+use crate::{
+    base::{lifetime::Rule, network::Range, rate::Rate},
+    record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION},
+};
+
+/// One entry of the list.
+pub(super) struct Entry {
+    pub(super) section: &'static str,
+    pub(super) name: &'static str,
+    pub(super) doc: &'static [&'static str],
+    /// Whether a value may be, or contain, a secret.
+    pub(super) secret: bool,
+    pub(super) allowed: fn() -> String,
+    pub(super) get: fn(&Config) -> toml::Value,
+    /// `None` for values that are not allowed.
+    pub(super) set: fn(&mut Config, &Given<'_>) -> Option<()>,
+}
+
+impl Entry {
+    pub(super) fn env(&self) -> String {
+        format!("{ENV_PREFIX}{}_{}", self.section, self.name).to_ascii_uppercase()
+    }
+}
+
+/// Generates the structs and [`SETTINGS`] from one list.
+macro_rules! settings {
+    ($(
+        $(#[doc = $section_doc:literal])+
+        $section:ident: $Section:ident {$(
+            $(#[doc = $doc:literal])+
+            $name:ident: $type:ty = $default:expr $(, in $range:expr)?;
+        )+}
+    )+) => {
+        /// All settings.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Config {$(
+            $(#[doc = $section_doc])+
+            pub $section: $Section,
+        )+}
+
+        $(
+            $(#[doc = $section_doc])+
+            #[derive(Clone, Debug, PartialEq, Eq)]
+            pub struct $Section {$(
+                $(#[doc = $doc])+
+                pub $name: $type,
+            )+}
+
+            impl Default for $Section {
+                fn default() -> Self {
+                    Self { $($name: $default,)+ }
+                }
+            }
+        )+
+
+        pub(super) static SECTIONS: &[(&str, &[&str])] = &[$((stringify!($section), &[$($section_doc),+])),+];
+
+        pub(super) static SETTINGS: &[Entry] = &[$($(
+            Entry {
+                section: stringify!($section),
+                name: stringify!($name),
+                doc: &[$($doc),+],
+                secret: <$type as Setting>::SECRET,
+                allowed: || {
+                    let allowed = <$type as Setting>::ALLOWED;
+                    $(
+                        let range: RangeInclusive<$type> = $range;
+                        let allowed =
+                            format!("{allowed} from {} to {}", range.start(), range.end());
+                    )?
+                    allowed.to_owned()
+                },
+                get: |config| config.$section.$name.to_toml(),
+                set: |config, given| {
+                    let value = <$type as Setting>::read(given)?;
+                    $(if !$range.contains(&value) { return None; })?
+                    config.$section.$name = value;
+                    Some(())
+                },
+            },
+        )+)+];
+    };
+}
+
+settings! {
+    /// Listening addresses, the server's name, and its data.
+    server: Server {
+        /// The addresses to listen on. Addresses that others can reach need a reverse proxy with
+        /// TLS in front.
+        bind: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8008))];
+        /// The name in every user id (@ann:NAME) and room id. It is written to the log at the first
+        /// start and cannot be changed afterwards.
+        name: ruma::OwnedServerName = ruma::owned_server_name!("localhost");
+        /// The directory of the log and all other data.
+        data_dir: PathBuf = PathBuf::from("./data");
+        /// The prefix of the API's paths.
+        prefixes: Vec<PathPrefix> = vec![PathPrefix::new("/_svc"), PathPrefix::new("/_matrix")];
+        /// The address at which clients reach this server, which /.well-known/matrix/client tells
+        /// them. "auto" is the first address of `bind`, with http, or nothing if that does not work
+        /// on other machines (0.0.0.0, or a loopback address behind a proxy).
+        public_url: PublicUrl = PublicUrl::Auto;
+        /// Whether /.well-known/matrix/client and login responses tell clients how to reach this
+        /// server. Otherwise the former returns 404, and the latter leave it out.
+        discovery: bool = true;
+        /// The identity server that clients are told together with this server's address; "off" for
+        /// none.
+        identity_server: Option<BaseUrl> = None;
+        /// How to contact the administrators. Shown at /.well-known/matrix/support and to users at
+        /// a limit of the server. With "none", users are referred to the domain's postmaster.
+        admin_contact: AdminContact = AdminContact::None;
+        /// If this server's name is that of a policy server: its public ed25519 key, in unpadded
+        /// base64. Shown at /.well-known/matrix/policy_server.
+        policy_server_key: PublicKey = PublicKey::None;
+        /// Trust the last address in the header X-Forwarded-For. Only behind a proxy that sets it:
+        /// otherwise anyone could forge addresses.
+        trust_forwarded_for: bool = false;
+        /// The memory that the server should use, in bytes. Its caches are sized accordingly.
+        memory_bytes: u64 = 128 * 1024 * 1024, in 67_108_864..=1_099_511_627_776;
+    }
+
+    /// Who may create an account.
+    registration: Registration {
+        /// Whether anyone may register. "auto" means only while every address of `server.bind` is a
+        /// loopback address and neither `server.public_url` nor `server.trust_forwarded_for`
+        /// indicates a proxy, so that nobody opens a server to the public by accident.
+        open: OpenRegistration = OpenRegistration::Auto;
+        /// The maximum number of accounts, including guests and deactivated accounts; 0 means any
+        /// number. Simultaneous registrations may exceed it slightly.
+        max_accounts: usize = 0, in 0..=1_000_000_000;
+        /// A secret with which tools create accounts, including administrators, even while
+        /// registration is closed (`register_new_matrix_user`, at /_synapse/admin/v1/register).
+        /// Best set in the environment, with at least 16 characters: the server warns of shorter
+        /// ones.
+        shared_secret: Option<SharedSecret> = None;
+        /// The stages of registration, in order: "dummy" (nothing), "token" (a registration token),
+        /// "captcha", "terms" (agreement to the documents of `terms`), "email" and "msisdn"
+        /// (confirmation of an e-mail address or a phone number). "email|msisdn" offers a choice,
+        /// "email|dummy" makes a stage optional.
+        require: Vec<Requirement> = vec![Requirement::default()];
+        /// Whether guests may register, without any of these stages.
+        guests: bool = false;
+        /// A TOML file with the documents that users agree to, "off" for none: a table for each,
+        /// under any name, with its `version` and, for each language, `{ name = "…", url =
+        /// "https://…" }`, as in `[privacy_policy]`, `version = "1.0"`, `en = { name = "Privacy",
+        /// url = "https://…" }`.
+        terms: Option<FilePath> = None;
+    }
+
+    /// The captcha of registration: reCAPTCHA (version 2, with the checkbox), or a compatible
+    /// service.
+    captcha: Captcha {
+        /// The site key, which clients and the captcha's page get; "off" for no captcha.
+        public_key: Option<String> = None;
+        /// A file with the secret key and nothing else; "off" for none.
+        secret_key_file: Option<SecretFile> = None;
+        /// The address that verifies responses.
+        verify_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api/siteverify");
+        /// The script of the captcha. It may load more from its own origin (and Google's from other
+        /// Google hosts).
+        script_url: WebUrl = WebUrl::new("https://www.google.com/recaptcha/api.js");
+    }
+
+    /// Logging in.
+    login: Login {
+        /// Whether users can log in with a password.
+        password: bool = true;
+        /// Whether a logged-in device can get a token with which another device logs in.
+        get_token: bool = true;
+        /// The lifetime of such a token, in seconds.
+        get_token_seconds: u64 = 300, in 1..=3600;
+    }
+
+    /// Single sign-on: logging in through another service.
+    sso: Sso {
+        /// The providers, each described in a TOML file of its own (see docs/sso.md).
+        providers: List<FilePath> = List::default();
+        /// The addresses to which browsers are sent after a login without confirmation. For other
+        /// addresses, a page asks the user first and names the host, so that following a link does
+        /// not give an account away.
+        redirects: List<RedirectPrefix> = List::default();
+        /// Whether other addresses are allowed at all.
+        other_redirects: bool = true;
+        /// The lifetime of the token that a browser brings back, in seconds.
+        token_seconds: u64 = 120, in 1..=3600;
+    }
+
+    /// Rate limits for endpoints that write or are expensive. Endpoints that the specification
+    /// exempts have none.
+    rate_limits: RateLimits {
+        /// Whether rate limits apply.
+        enabled: bool = true;
+        /// All limited requests without a login from one address. (For IPv6, an address here is a
+        /// /64.)
+        address: Rate = Rate::per_second(5, 50);
+        /// All limited requests of one user, on all devices.
+        user: Rate = Rate::per_second(50, 500);
+        /// All limited requests of one device.
+        device: Rate = Rate::per_second(30, 300);
+        /// Kilobytes of request bodies from one user, or from one address without a login. This
+        /// limits how fast one user can make the log grow. Uploaded files do not count (see
+        /// `media.user_quota_bytes`).
+        written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
+        /// Users with a limit of their own in place of all others, or "off" for none: bots,
+        /// bridges.
+        users: List<UserRate> = List::default();
+        /// Logging in; like all that follow, for one user, or for one address without a login.
+        login: Rate = Rate::per_second(1, 20);
+        /// Exchanging refresh tokens.
+        refresh: Rate = Rate::per_second(5, 100);
+        /// Registering: an account takes at least two requests.
+        registration: Rate = Rate::per_second(1, 30);
+        /// Changing the password, adding addresses, deactivating the account, renaming and removing
+        /// devices.
+        account: Rate = Rate::per_second(1, 20);
+        /// Creating and upgrading rooms.
+        rooms: Rate = Rate::per_second(1, 30);
+        /// Joining rooms and knocking.
+        joins: Rate = Rate::per_second(2, 50);
+        /// Inviting.
+        invites: Rate = Rate::per_second(2, 50);
+        /// Sending messages and other events, including kicks, bans and leaves.
+        messages: Rate = Rate::per_second(10, 100);
+        /// Receipts, typing notifications, presence, to-device messages.
+        ephemeral: Rate = Rate::per_second(20, 300);
+        /// Uploading, querying and claiming encryption keys.
+        keys: Rate = Rate::per_second(20, 200);
+        /// Writing to room key backups. A client that starts a backup sends hundreds of requests.
+        key_backups: Rate = Rate::per_second(20, 400);
+        /// Changing a profile. Each change is sent to every room of the user.
+        profile: Rate = Rate::per_minute(10, 30);
+        /// Setting account data, tags, push rules and pushers. A login sets about twenty.
+        settings: Rate = Rate::per_second(10, 300);
+        /// Creating and removing aliases, and publishing rooms in the directory.
+        directory: Rate = Rate::per_second(1, 50);
+        /// Searching for messages, users, rooms and spaces.
+        search: Rate = Rate::per_second(5, 50);
+        /// Reading history, members and state of rooms.
+        reads: Rate = Rate::per_second(20, 200);
+        /// Uploading and downloading files.
+        media: Rate = Rate::per_second(20, 200);
+        /// The share of one processor, in percent, that one user's long reads may take over time:
+        /// initial syncs, searches, long pages. After a pause, they may take ten seconds at once.
+        processor_percent: u32 = 25, in 1..=10_000;
+        /// Reporting events, rooms and users.
+        reports: Rate = Rate::per_minute(6, 20);
+        /// Administration over HTTP.
+        admin: Rate = Rate::per_second(10, 100);
+        /// E-mails and text messages sent at the request of one address.
+        /// (`threepids.messages_per_address` limits the messages to one recipient.)
+        notices: Rate = Rate::per_minute(1, 5);
+        /// Wrong passwords from one address, for any user.
+        wrong_passwords_of_address: Rate = Rate::per_minute(6, 20);
+        /// Wrong passwords for one user, from addresses at which the user was not recently active:
+        /// guesses from elsewhere do not lock the user out.
+        wrong_passwords_for_user: Rate = Rate::per_minute(1, 30);
+    }
+
+    /// How much one user may store. Existing data above a quota stays readable; it can be deleted,
+    /// or replaced with something smaller. Users of application services are exempt unless their
+    /// registration sets `rate_limited`, and so are users whose rate is "off" in
+    /// `rate_limits.users`. See also `media.user_quota_bytes` and `delayed_events.max_per_user`.
+    quotas: Quotas {
+        /// Account data entries, counting global ones and those of all rooms.
+        account_data_types: usize = 10_000, in 1..=10_000_000;
+        /// Bytes of account data, including type names and a small overhead for each entry.
+        account_data_bytes: u64 = 16 * 1024 * 1024, in 131_072..=1_099_511_627_776;
+        /// Filters. The API cannot delete filters; at the quota, clients can still send filters
+        /// inline.
+        filters: usize = 1000, in 1..=10_000_000;
+        /// Bytes of filters.
+        filter_bytes: u64 = 4 * 1024 * 1024, in 131_072..=1_099_511_627_776;
+        /// Devices. At the quota, a login as a new device is refused until another one is logged
+        /// out.
+        devices: usize = 1000, in 1..=1_000_000;
+        /// Room aliases that the user created.
+        aliases: usize = 500, in 0..=10_000_000;
+        /// Rooms that the user has joined or knocked on.
+        rooms: usize = 20_000, in 1..=10_000_000;
+        /// Pending invites to the user. Every initial sync contains all of them.
+        invites: usize = 5000, in 1..=10_000_000;
+        /// Pending invites to the user from the same sender.
+        invites_by_one: usize = 500, in 1..=10_000_000;
+        /// To-device messages waiting for one device. While a device has this many, new messages to
+        /// it are dropped; the ones already waiting are kept.
+        to_device: usize = 100_000, in 1..=10_000_000;
+        /// To-device messages waiting for one device from the same sender.
+        to_device_by_one: usize = 10_000, in 1..=10_000_000;
+        /// Room key backups. Clients delete the old backup when they create a new one.
+        key_backups: usize = 50, in 1..=10_000;
+        /// Keys in all of the user's backups.
+        room_keys: usize = 1_000_000, in 1..=100_000_000;
+        /// Bytes of these keys.
+        room_key_bytes: u64 = 2 * 1024 * 1024 * 1024, in 131_072..=1_099_511_627_776;
+        /// Open reports made by the user.
+        reports: usize = 1000, in 1..=10_000_000;
+    }
+
+    /// Limits on connections and requests.
+    http: Http {
+        /// The largest JSON body, in bytes. An event may have 65,536; key uploads are the largest.
+        max_body_bytes: usize = 2 * 1024 * 1024, in 65_536..=268_435_456;
+        /// Seconds in which a client must send the head of a request, and for which an idle
+        /// connection is kept.
+        header_timeout_seconds: u64 = 60, in 1..=3600;
+        /// Seconds in which a client must send the body of a request, plus one second for each
+        /// `min_body_bytes_per_second` bytes that have arrived.
+        body_timeout_seconds: u64 = 20, in 1..=3600;
+        /// The lowest rate at which the body of a request may arrive, in bytes per second, after
+        /// the first `body_timeout_seconds`.
+        min_body_bytes_per_second: u64 = 1024, in 1..=1_000_000_000;
+        /// Seconds after which a connection is closed if the client does not read its response.
+        /// They count from the last bytes that the client read.
+        response_timeout_seconds: u64 = 30, in 1..=3600;
+        /// Open connections; further ones wait to be accepted. Every waiting sync over HTTP/1.1 is
+        /// one.
+        max_connections: usize = 20_000, in 1..=1_000_000;
+        /// Open connections from one address (for IPv6, from one /64); further ones are closed.
+        /// Never more than half of `max_connections`. With `server.trust_forwarded_for`,
+        /// connections are the proxy's, and this limits the requests in progress for one client.
+        /// Does not apply without rate limits.
+        max_connections_per_address: usize = 2_000, in 1..=1_000_000;
+        /// The bytes of unread responses that one user may have in memory. Further requests are
+        /// refused with 429 until the client has read them.
+        response_bytes_per_user: u64 = 32 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
+        /// The same for everyone at one address (for IPv6, at one /64).
+        response_bytes_per_address: u64 = 256 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
+        /// Whether long responses are compressed (zstd, gzip) for clients that support it.
+        compression: bool = true;
+        /// Seconds that requests in progress get to finish when the server stops.
+        shutdown_seconds: u64 = 10, in 0..=600;
+    }
+
+    /// The log.
+    log: Log {
+        /// The directory of the archive: plain files with every record, from which all data can be
+        /// restored if the database is corrupt. Best on another disk. "auto" is the directory
+        /// `archive` in the data directory.
+        archive_dir: ArchiveDir = ArchiveDir::Auto;
+        /// The size at which a file of the archive is closed and the next one started, in bytes.
+        archive_segment_bytes: u64 = 64 * 1024 * 1024, in 65_536..=1_099_511_627_776;
+        /// When less than this is free on the disk, in bytes, writes are refused; reads continue.
+        /// Uploads and thumbnails stop at twice as much.
+        min_free_bytes: u64 = 256 * 1024 * 1024, in 0..=1_099_511_627_776;
+        /// The NATS servers through which the nodes of a cluster share one log, such as
+        /// "nats://10.0.0.1:4222". Without any, this server is alone, and its log is embedded. See
+        /// `docs/cluster.md`.
+        servers: List<NatsServer> = List::default();
+        /// The name of the stream on these servers. All nodes of a cluster have the same.
+        stream: StreamName = StreamName::default();
+        /// The number of NATS servers that keep the stream. Set when the stream is created.
+        replicas: usize = 3, in 1..=5;
+        /// The most bytes that the stream keeps. Set when the stream is created. A node that falls
+        /// further behind needs `logcabin cluster join`.
+        stream_bytes: u64 = 4 * 1024 * 1024 * 1024, in 16_777_216..=1_099_511_627_776;
+        /// A file with the credentials for the NATS servers: a JWT and a seed, as `nsc` writes
+        /// them.
+        credentials_file: Option<FilePath> = None;
+        /// A file with certificates, in PEM format, of authorities that the NATS servers are
+        /// trusted by, besides those of the system. It requires TLS.
+        ca_file: Option<FilePath> = None;
+        /// The name of this node, in the cluster. "auto" is the name of the machine and the first
+        /// port of `server.bind`.
+        node: NodeName = NodeName::Auto;
+    }
+
+    /// Snapshots of the projections, which make starts fast.
+    snapshots: Snapshots {
+        /// The number of records after which a running server writes the next snapshot. It also
+        /// writes one when it stops.
+        every_records: u64 = 100_000, in 100..=1_000_000_000;
+        /// How many snapshots are kept.
+        keep: usize = 2, in 1..=100;
+        /// Hours between two comparisons of the projections with a replay of the whole log. A
+        /// comparison takes half of a processor and doubles the memory for a while; 0 for none.
+        scrub_hours: u64 = 168, in 0..=87_600;
+    }
+
+    /// Signed checkpoints of the log, which proofs refer to.
+    proofs: Proofs {
+        /// The number of records after which the next checkpoint is made; 0 for no such rule.
+        every_records: u64 = 10_000, in 0..=1_000_000_000;
+        /// Minutes after which the next checkpoint is made, if anything was written; 0 for no such
+        /// rule. Another one is made when the server stops, unless both are 0.
+        every_minutes: u64 = 60, in 0..=525_600;
+    }
+
+    /// What is erased from the log.
+    erasure: Erasure {
+        /// Seconds after which the content of a redacted event is erased from the log and the
+        /// archive; "off" keeps it. It is hidden at once in any case.
+        redacted_after_seconds: EraseAfter = EraseAfter::Seconds(7 * 24 * 3600);
+        /// Seconds between two sweeps. A sweep erases what is due, and receipts and typing
+        /// notifications that later ones supersede. Then it rewrites the affected files, which
+        /// temporarily takes as much disk space again.
+        sweep_seconds: u64 = 24 * 3600, in 1..=31_536_000;
+        /// The share of superseded records, in percent, at which the log's files are rewritten for
+        /// these alone. A segment of the archive is rewritten at this share of its records, or
+        /// after a week. After erasures of content, files are rewritten at every sweep.
+        compact_percent: u64 = 25, in 1..=100;
+    }
+
+    /// The lifetime of events (MSC1763). State events stay.
+    retention: Retention {
+        /// Seconds after which events expire in rooms without a lifetime of their own; the next
+        /// sweep erases them. "off" keeps them.
+        default_seconds: EraseAfter = EraseAfter::Off;
+        /// Whether rooms may set another lifetime with the state event `m.room.retention`.
+        rooms_say: bool = true;
+        /// The shortest lifetime that a room can set, in seconds; shorter ones are raised to it.
+        lowest_seconds: u64 = 24 * 3600, in 0..=4_000_000_000;
+        /// The longest lifetime that a room can set, in seconds; "off" for any.
+        highest_seconds: EraseAfter = EraseAfter::Off;
+        /// Exceptions to all of these: the first that matches an event sets its lifetime in
+        /// seconds, or "off". An exception is a room's id, an event type and the lifetime; `*`
+        /// matches every room or type.
+        rules: List<Rule> = List::default();
+    }
+
+    /// Read receipts and typing notifications.
+    receipts: Receipts {
+        /// Milliseconds for which those of a large room are gathered into one record, which wakes
+        /// waiting clients once; 0 gathers none.
+        gather_ms: u64 = 100, in 0..=10_000;
+        /// The number of joined members that makes a room large.
+        gather_members: u64 = 100, in 1..=1_000_000;
+    }
+
+    /// Rules for new passwords, and their hashes.
+    passwords: Passwords {
+        /// The minimum length of a new password, in characters.
+        min_length: usize = 8, in 1..=128;
+        /// Whether a new password must contain a letter.
+        require_letter: bool = false;
+        /// Whether it must contain a lower-case letter.
+        require_lowercase: bool = false;
+        /// Whether it must contain an upper-case letter.
+        require_uppercase: bool = false;
+        /// Whether it must contain a digit.
+        require_digit: bool = false;
+        /// Whether it must contain a character that is neither a letter nor a digit.
+        require_symbol: bool = false;
+        /// Whether to refuse very common passwords, such as "password1".
+        deny_common: bool = true;
+        /// Further passwords to refuse, ignoring case. The user's own name is always refused.
+        denied: List<DeniedPassword> = List::default();
+        /// Iterations of PBKDF2-HMAC-SHA-512 for new hashes (OWASP recommends 210,000). Older
+        /// hashes with fewer are replaced at the user's next login.
+        iterations: u32 = 210_000, in 1_000..=10_000_000;
+        /// Hashes computed at once, at a low priority; 0 means one for each processor except one.
+        concurrent: usize = 0, in 0..=1024;
+    }
+
+    /// E-mail from the server. Without a host it sends none, and offers nothing that needs it.
+    email: Email {
+        /// The mail server's host name or address; "off" for none.
+        host: Option<String> = None;
+        /// Its port; 0 means the default: 587 with STARTTLS, 465 with TLS, 25 without either.
+        port: u32 = 0, in 0..=65_535;
+        /// How the connection is secured. "none" is only allowed for a mail server on this machine
+        /// (`host` is "localhost" or a loopback address), because mails contain links that reset
+        /// passwords.
+        security: MailSecurity = MailSecurity::Starttls;
+        /// A file with certificates (PEM) of authorities to trust in addition to the system's;
+        /// "off" for none.
+        certificates: Option<FilePath> = None;
+        /// The user name for the mail server; "off" to send without a login.
+        user: Option<String> = None;
+        /// The password for the mail server.
+        password: Option<Hidden> = None;
+        /// A file with the password instead, for example one that only the server may read.
+        password_file: Option<SecretFile> = None;
+        /// The sender, such as "Example <noreply@example.org>"; "off" means noreply at
+        /// `server.name`.
+        from: Option<String> = None;
+        /// Seconds in which a mail must be handed over, including the wait for earlier ones.
+        timeout_seconds: u64 = 20, in 1..=300;
+        /// Mails handed over at the same time.
+        concurrent: usize = 8, in 1..=1000;
+    }
+
+    /// Text messages, through an HTTP gateway. Without its address the server sends none, and
+    /// offers nothing that needs them.
+    sms: Sms {
+        /// The address to which each message is posted; "off" for none.
+        url: Option<SecretUrl> = None;
+        /// Headers of the request, such as "Authorization: Bearer ...".
+        headers: List<Hidden> = List::default();
+        /// The body, a JSON object. In its strings, {number} is replaced by the phone number in
+        /// digits, with the country code and without a plus, {text} by the message, and {server} by
+        /// `server.name`.
+        template: JsonTemplate = JsonTemplate::usual();
+        /// Seconds in which a message must be handed over, including the wait for earlier ones.
+        timeout_seconds: u64 = 20, in 1..=300;
+        /// Messages handed over at the same time.
+        concurrent: usize = 8, in 1..=1000;
+    }
+
+    /// E-mail addresses and phone numbers of accounts.
+    threepids: Threepids {
+        /// Patterns of allowed ones. A medium without a pattern allows all.
+        allow: List<Pattern> = List::default();
+        /// Patterns of forbidden ones, even if `allow` matches.
+        deny: List<Pattern> = List::default();
+        /// Seconds in which a confirmation must be completed and used.
+        validation_seconds: u64 = 3600, in 60..=604_800;
+        /// Messages to one address within that time, whoever requests them.
+        messages_per_address: u64 = 10, in 1..=1_000_000;
+        /// Whether somebody without a login who registers with an address, or asks for a new
+        /// password, is told if an account has that address. Otherwise the response is always the
+        /// same, and only the owner of the address learns more, by a message. (A user who adds an
+        /// address to an account is always told if it is in use, as the specification requires.)
+        reveal: bool = false;
+        /// The hosts to which a browser may be sent after a confirmation, with * for any part, such
+        /// as "app.example.org" or "*.example.org", in addition to that of `server.public_url`.
+        next_link_hosts: List<String> = List::default();
+        /// The identity servers on which users may publish their addresses.
+        identity_servers: List<IdentityServer> = List::default();
+    }
+
+    /// Requests to other services: identity servers, providers of single sign-on, application
+    /// services, gateways.
+    outbound: Outbound {
+        /// Files with certificates (PEM) of authorities that are trusted for these, in addition to
+        /// the system's. The mail server has a setting of its own, `email.certificates`.
+        certificates: List<FilePath> = List::default();
+    }
+
+    /// The lifetime of logins.
+    tokens: Tokens {
+        /// The lifetime of access tokens of clients that can refresh them, in seconds.
+        access_lifetime_seconds: u64 = 3600, in 1..=31_536_000;
+        /// The lifetime of access tokens of other clients, in seconds; afterwards, they must log in
+        /// again.
+        unrefreshable_lifetime_seconds: Lifetime = Lifetime::Never;
+        /// Seconds without a refresh after which a client that can refresh must log in again.
+        refresh_lifetime_seconds: Lifetime = Lifetime::Never;
+        /// Seconds after which every client must log in again, even if it refreshes.
+        session_lifetime_seconds: Lifetime = Lifetime::Never;
+    }
+
+    /// What users may change about their accounts. Clients are told, and the server enforces it.
+    accounts: Accounts {
+        /// The password.
+        change_password: bool = true;
+        /// The display name.
+        set_displayname: bool = true;
+        /// The avatar.
+        set_avatar_url: bool = true;
+        /// Other fields of the profile.
+        profile_fields: bool = true;
+        /// E-mail addresses and phone numbers.
+        third_party_ids: bool = true;
+        /// Whether leaving a room also forgets it.
+        forget_on_leave: bool = false;
+    }
+
+    /// Rooms.
+    rooms: Rooms {
+        /// The version of new rooms if the request names none. Server notices and shut-down rooms
+        /// use "10".
+        default_version: RoomVersion = RoomVersion(DEFAULT_ROOM_VERSION);
+    }
+
+    /// Application services: bridges and bots that are part of the server.
+    appservices: Appservices {
+        /// Their registration files, in YAML, as bridges write them. They are read at start.
+        files: List<FilePath> = List::default();
+        /// Whether the server's token is also sent in the query of each request, as the
+        /// specification required before v1.4. The services' logs may then contain it.
+        token_in_query: bool = false;
+        /// Seconds in which a service must answer a transaction.
+        delivery_timeout_seconds: u64 = 60, in 1..=3600;
+    }
+
+    /// The user directory.
+    user_directory: UserDirectory {
+        /// Whether it finds every user of this server. Otherwise users find those who share a room
+        /// with them or are in public rooms.
+        all_users: bool = false;
+    }
+
+    /// Pushers: notifications for sleeping devices, through the gateways of their apps, and mail
+    /// about missed messages for users who want it (only with `email.host`).
+    push: Push {
+        /// Addresses of your own networks that gateways may have. Other addresses that are not
+        /// public are refused, even through names, because users choose the gateway.
+        allowed_networks: List<Range> = List::default();
+        /// Whether gateways may be reached over http. Anyone on the way can then read the
+        /// notifications.
+        allow_http: bool = false;
+        /// Seconds for which a notification is retried while its gateway does not accept it.
+        give_up_seconds: u64 = 3600, in 1..=604_800;
+        /// Seconds after which an unread message causes a mail, which lists everything unread.
+        email_delay_seconds: u64 = 600, in 0..=604_800;
+        /// The minimum pause between two mails to one user, in seconds. It doubles with each mail
+        /// after which the user reads nothing.
+        email_interval_seconds: u64 = 600, in 1..=604_800;
+        /// The maximum of that pause, in seconds.
+        email_max_interval_seconds: u64 = 86_400, in 1..=2_592_000;
+    }
+
+    /// Synchronisation.
+    sync: Sync {
+        /// The longest time that a sync waits, in seconds; longer requests are shortened.
+        max_timeout_seconds: u64 = 300, in 0..=3600;
+        /// Events of each room in a sync whose filter sets no limit.
+        timeline_limit: u32 = 10, in 1..=1000;
+        /// The most events of each room that a filter can request.
+        max_timeline_limit: u32 = 1000, in 1..=10_000;
+    }
+
+    /// Presence: who is online.
+    presence: Presence {
+        /// Whether presence is on. Otherwise everyone counts as offline.
+        enabled: bool = true;
+        /// Seconds of inactivity after which a connected user counts as idle.
+        idle_seconds: u64 = 300, in 1..=86_400;
+        /// Seconds after its last sync after which a device counts as offline.
+        offline_seconds: u64 = 30, in 1..=3600;
+    }
+
+    /// Uploaded files, and previews of pages.
+    media: Media {
+        /// The directory of the uploaded files. The nodes of a cluster need one that all of them
+        /// can reach. "auto" is the directory `media` in the data directory.
+        dir: MediaDir = MediaDir::Auto;
+        /// The largest file that can be uploaded, in bytes.
+        max_upload_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;
+        /// The total size of one user's files, in bytes.
+        user_quota_bytes: u64 = 10 * 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// How many media ids one user may have reserved for later uploads.
+        unused_ids: usize = 20, in 0..=100_000;
+        /// Seconds after which such an id expires if nothing is uploaded.
+        unused_seconds: u64 = 24 * 3600, in 1..=31_536_000;
+        /// What the old paths (/_matrix/media) serve without an access token to anyone who knows
+        /// the address: "none", "all", or files that were uploaded before a moment. Clients that
+        /// support Matrix 1.11 do not need them.
+        unauthenticated: Unauthenticated = Unauthenticated::None;
+        /// Seconds after which an uploaded file is deleted unless it is the avatar of a user or
+        /// room; "off" keeps files.
+        lifetime_seconds: EraseAfter = EraseAfter::Off;
+        /// The total size of thumbnails, in bytes. The oldest are deleted, and computed again on
+        /// request.
+        thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// Seconds after which an unreferenced file is deleted: one whose upload was interrupted by
+        /// a crash, or whose record was lost in a restore.
+        orphan_seconds: u64 = 24 * 3600, in 0..=31_536_000;
+        /// Whether the server fetches pages for previews. Users then see what a link leads to, and
+        /// the site sees this server's address instead of theirs.
+        url_previews: bool = true;
+        /// Addresses of your own networks from which previews may be fetched. Other addresses that
+        /// are not public are refused, even through names.
+        preview_allowed_ranges: List<Range> = List::default();
+        /// Pages without previews.
+        preview_denied_urls: List<UrlPattern> = List::default();
+        /// The largest picture of a page that is fetched, in bytes; 0 for none.
+        preview_image_bytes: u64 = 5 * 1024 * 1024, in 0..=268_435_456;
+        /// The total size of pictures of pages, in bytes. Beyond that, previews have none.
+        preview_store_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// Seconds for which a preview is cached.
+        preview_cache_seconds: u64 = 3600, in 1..=31_536_000;
+    }
+
+    /// Server notices: messages of the administrators to users, each in a room of the user's own
+    /// (`logcabin notice`).
+    server_notices: ServerNotices {
+        /// The localpart of the user who sends them. Nobody else can have the name; if somebody
+        /// already has it, notices are refused until another one is configured. "off" for no
+        /// notices.
+        localpart: Option<Localpart> = Some(Localpart::new("notices"));
+        /// That user's display name.
+        display_name: String = "Server Notices".to_owned();
+        /// That user's avatar: the address of an uploaded file, or "off" for none.
+        avatar_url: Option<MxcAddress> = None;
+        /// The name of the rooms.
+        room_name: String = "Server Notices".to_owned();
+    }
+
+    /// Data about users' devices.
+    devices: Devices {
+        /// The minimum pause, in seconds, between two records of when and from where a device was
+        /// last used, which is thus known after a restart. With 0 it is known only while the server
+        /// runs.
+        note_last_seen_seconds: u64 = 3600, in 0..=31_536_000;
+    }
+
+    /// The TURN server that connects calls through firewalls, if there is one.
+    turn: Turn {
+        /// Its addresses, such as "turn:turn.example.org:3478?transport=udp".
+        uris: List<TurnUri> = List::default();
+        /// The secret that it shares with this server (`static-auth-secret` of coturn). Best set in
+        /// the environment.
+        shared_secret: Option<SharedSecret> = None;
+        /// Seconds after which a user's credentials expire.
+        ttl_seconds: u64 = 86_400, in 60..=31_536_000;
+    }
+
+    /// Group calls (MatrixRTC).
+    rtc: Rtc {
+        /// The addresses of LiveKit services for calls.
+        livekit_urls: List<WebUrl> = List::default();
+    }
+
+    /// Rendezvous: a logged-in device signs another one in by a QR code.
+    rendezvous: Rendezvous {
+        /// Whether the endpoints exist.
+        enabled: bool = true;
+        /// Whether devices without a login may start a session, such as a new device that shows the
+        /// code. Strangers could exchange short texts that way. Without it, the endpoints of an
+        /// earlier version (MSC4108), which have no authentication, are closed.
+        for_anyone: bool = false;
+    }
+
+    /// Scheduled events (MSC4140).
+    delayed_events: DelayedEvents {
+        /// The longest delay, in seconds; 0 for no scheduled events.
+        max_delay_seconds: u64 = 86_400, in 0..=31_536_000;
+        /// How many events one user may have scheduled at a time.
+        max_per_user: usize = 100, in 0..=100_000;
+    }
+}

@@ -1,0 +1,446 @@
+//! The log of a cluster: one JetStream stream, which every node follows into its own local log.
+//!
+//! A node *proposes* a batch by publishing it to the stream, and the stream puts the proposals of
+//! all nodes in one order. Every node takes them in that order and checks each against the heads of
+//! the record streams, as the local log does with its own batches: it is appended, or refused with
+//! a conflict. The check rests on the order alone, so all nodes come to the same result, and
+//! offset, time and chain value of each record are the same on all of them. A proposal is
+//! acknowledged once its node has taken it from the stream, and has it on its own disk.
+//!
+//! So JetStream does nothing but order and replicate: a proposal is one message, and needs neither
+//! an expected sequence nor a batch of messages.
+//!
+//! - `wire`: the messages.
+//! - `propose`: batches on their way to the stream, and those who wait for them.
+//! - `take`: messages on their way into the local log.
+//! - `position`: how far the local log has followed.
+//! - `barrier`: whether it has followed everything that is acknowledged.
+//!
+//! A node never skips a message. If its disk is full, it waits; if it cannot read a message, or
+//! finds that its log differs from the stream, it stops.
+
+mod barrier;
+mod position;
+mod propose;
+mod take;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_nats::{
+    ConnectOptions,
+    jetstream::{self, context::Context, stream},
+};
+use parking_lot::Mutex;
+use tokio::{sync::watch, task::JoinHandle};
+
+use self::{
+    barrier::Barrier,
+    position::Position,
+    propose::{Proposals, Waiting},
+};
+use super::{
+    AppendError, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, ReadError, StreamHeads,
+    check_size, store::SledLog,
+};
+use crate::{
+    base::clock::{Clock, random_bytes},
+    record::{Offset, Record},
+};
+
+/// How a node reaches the stream.
+#[derive(Clone, Debug)]
+pub struct NatsOptions {
+    /// Addresses of NATS servers, such as `nats://n1:4222`; any of them will do.
+    pub servers: Vec<String>,
+    /// The name of the stream. It is created if it is not there.
+    pub stream: String,
+    /// On how many servers a new stream is kept.
+    pub replicas: usize,
+    /// The most bytes that a new stream keeps; older messages are removed.
+    pub max_bytes: u64,
+    /// A file with credentials (a JWT and a seed), as `nsc` makes them.
+    pub credentials: Option<PathBuf>,
+    /// A file with certificates of authorities to trust besides the system's.
+    pub ca: Option<PathBuf>,
+    /// The name of this node.
+    pub node: String,
+    /// The source of the time of records.
+    pub clock: Clock,
+}
+
+/// Why a node cannot follow the stream.
+#[derive(Debug, thiserror::Error)]
+pub enum NatsError {
+    /// No server can be reached, or they refuse this node.
+    #[error("NATS cannot be reached at {servers}: {reason}")]
+    Connect {
+        /// The addresses that were tried.
+        servers: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The servers do not do what a log needs.
+    #[error("{0}")]
+    Unfit(String),
+    /// A request to JetStream failed.
+    #[error("JetStream failed: {0}")]
+    Stream(String),
+    /// The local log does not belong to the stream.
+    #[error("the log in {} does not belong to the stream `{stream}`: {reason}", .dir.display())]
+    Foreign {
+        /// The directory of the local log.
+        dir: PathBuf,
+        /// The stream.
+        stream: String,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The position of the local log cannot be read.
+    #[error("{} cannot be read: {source}", .path.display())]
+    Position {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+/// The largest message: a batch of the largest size, and what describes it.
+const MAX_MESSAGE_BYTES: usize = MAX_BATCH_BYTES + 512 * 1024;
+
+/// For how long JetStream notices that a message is published a second time. Longer than anybody
+/// waits for a proposal ([`propose::DEADLINE`]).
+const DUPLICATES: Duration = Duration::from_secs(120);
+
+/// How long a node waits for an answer of JetStream.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The log of a cluster. See the module's documentation.
+pub struct NatsLog {
+    local: Arc<SledLog>,
+    shared: Arc<Shared>,
+    proposals: Proposals,
+    idle: Mutex<Option<take::Taker>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the tasks of a node share.
+struct Shared {
+    /// This process. Drawn anew by each start.
+    node: u64,
+    subject: String,
+    jetstream: Context,
+    stream: stream::Stream<stream::Info>,
+    clock: Clock,
+    waiting: Waiting,
+    barrier: Barrier,
+    closing: AtomicBool,
+    stop: watch::Sender<bool>,
+    /// The message that was taken last, and the last one of the stream as far as is known.
+    taken: watch::Sender<Taken>,
+    /// Why the node follows the stream no more.
+    failure: watch::Sender<Option<Arc<str>>>,
+}
+
+/// How far a node has followed the stream, as sequences of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The message that was taken last: its records are durable here.
+    pub sequence: u64,
+    /// The last message of the stream, as far as this node knows.
+    pub last: u64,
+}
+
+impl fmt::Debug for NatsLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsLog")
+            .field("subject", &self.shared.subject)
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NatsLog {
+    /// Connects to the stream, which is created if it is not there, and checks that `local` is a
+    /// copy of its records.
+    ///
+    /// # Errors
+    /// When the servers cannot be reached or are unfit, or `local` does not belong to the stream.
+    pub async fn open(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
+        let client = connect(&options).await?;
+        let largest = client.server_info().max_payload;
+        if largest < MAX_MESSAGE_BYTES {
+            return Err(NatsError::Unfit(format!(
+                "the NATS server takes messages of {largest} bytes; set `max_payload: 8MB` in its \
+                 configuration"
+            )));
+        }
+        let mut jetstream = jetstream::new(client);
+        jetstream.set_timeout(REQUEST_TIMEOUT);
+        let stream = open_stream(&jetstream, &options).await?;
+        let position = take::position(&local, &stream).await?;
+        let info = stream.cached_info();
+        let taken = Taken { sequence: position.sequence, last: info.state.last_sequence };
+        let shared = Arc::new(Shared {
+            node: u64::from_be_bytes(random_bytes()),
+            subject: subject(&options.stream),
+            jetstream,
+            stream,
+            clock: options.clock,
+            waiting: Waiting::default(),
+            barrier: Barrier::default(),
+            closing: AtomicBool::new(false),
+            stop: watch::Sender::new(false),
+            taken: watch::Sender::new(taken),
+            failure: watch::Sender::new(None),
+        });
+        let taker = take::Taker::new(Arc::clone(&local), Arc::clone(&shared), position);
+        Ok(Self {
+            local,
+            proposals: Proposals::new(Arc::clone(&shared)),
+            shared,
+            idle: Mutex::new(Some(taker)),
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// How far this node has followed the stream, as it advances.
+    #[must_use]
+    pub fn taken(&self) -> watch::Receiver<Taken> {
+        self.shared.taken.subscribe()
+    }
+
+    /// Why this node follows the stream no more, once it does not.
+    #[must_use]
+    pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.shared.failure.subscribe()
+    }
+
+    /// Waits until this node has taken every message that is in the stream now, however long that
+    /// takes.
+    ///
+    /// # Errors
+    /// When JetStream does not say how long the stream is, or the node stops following it.
+    pub async fn caught_up(&self) -> Result<(), NatsError> {
+        let failed = |error: &dyn fmt::Display| NatsError::Stream(error.to_string());
+        let info = self.shared.stream.get_info().await.map_err(|error| failed(&error))?;
+        let last = info.state.last_sequence;
+        let (mut taken, mut failure) = (self.taken(), self.failure());
+        tokio::select! {
+            reached = taken.wait_for(|taken| taken.sequence >= last) => {
+                reached.map(|_| ()).map_err(|error| failed(&error))
+            }
+            stopped = failure.wait_for(Option::is_some) => {
+                let reason = stopped.ok().and_then(|reason| reason.clone()).unwrap_or_default();
+                Err(NatsError::Stream(reason.to_string()))
+            }
+        }
+    }
+
+    /// Waits until this node has taken every message that is in the stream now, for some seconds at
+    /// most. Returns `false` if that cannot be found out: reads may then miss the newest writes.
+    pub async fn is_current(&self) -> bool {
+        self.shared.barrier.pass(&self.shared).await
+    }
+
+    /// Whether the stream does not answer, as far as is known.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.shared.barrier.is_cut_off()
+    }
+
+    /// This process, among the nodes. Drawn by each start.
+    #[must_use]
+    pub fn process(&self) -> u64 {
+        self.shared.node
+    }
+
+    /// The name of the stream.
+    #[must_use]
+    pub fn stream_name(&self) -> &str {
+        &self.shared.stream.cached_info().config.name
+    }
+
+    /// The id of this node, the same over restarts.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn node_id(&self) -> std::io::Result<String> {
+        position::node_id(self.local.dir())
+    }
+
+    /// The connection, for what nodes share besides the log.
+    #[must_use]
+    pub fn jetstream(&self) -> &Context {
+        &self.shared.jetstream
+    }
+
+    /// The stream as JetStream describes it now.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn stream_info(&self) -> Result<stream::Info, NatsError> {
+        let info = self.shared.stream.get_info().await;
+        info.map_err(|error| NatsError::Stream(error.to_string()))
+    }
+
+    /// Takes this node out of the cluster: it accepts no more writes and follows no further.
+    pub fn take_out(&self, reason: String) {
+        self.shared.fail(reason);
+        self.shared.stop.send_replace(true);
+    }
+}
+
+impl Shared {
+    /// Ends following for good: the node's log and the stream cannot be brought together.
+    fn fail(&self, reason: String) {
+        tracing::error!(%reason, "this node follows the stream no more");
+        let reason: Arc<str> = reason.into();
+        self.failure.send_replace(Some(Arc::clone(&reason)));
+        self.waiting.fail_all(&AppendError::Failed(reason));
+    }
+
+    fn knows(&self, last: u64) {
+        self.taken.send_if_modified(|taken| {
+            let is_news = last > taken.last;
+            taken.last = taken.last.max(last);
+            is_news
+        });
+    }
+
+    fn failed(&self) -> Option<AppendError> {
+        self.failure.borrow().clone().map(AppendError::Failed)
+    }
+}
+
+impl Log for NatsLog {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        let refused = check_size(&batch).err().or_else(|| self.shared.failed());
+        let closed = || self.shared.closing.load(Ordering::SeqCst).then_some(AppendError::Closed);
+        let full = || self.local.is_full().map(AppendError::Full);
+        if let Some(error) = refused.or_else(closed).or_else(full) {
+            return Box::pin(std::future::ready(Err(error)));
+        }
+        self.proposals.propose(batch)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        self.local.get(offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        self.local.read(from, limit)
+    }
+
+    fn off_disk(&self) -> Result<Offset, ReadError> {
+        self.local.off_disk()
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        self.local.durable()
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        let Some(taker) = self.idle.lock().take() else {
+            tracing::error!("the log was started twice; the second start is ignored");
+            return;
+        };
+        self.local.start(heads, follower);
+        let mut tasks = self.tasks.lock();
+        tasks.extend(taker.start());
+        tasks.extend(self.proposals.start());
+        tasks.push(tokio::spawn(Barrier::run(Arc::clone(&self.shared))));
+    }
+
+    fn close(&self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.waiting.until_none(propose::DEADLINE);
+        self.shared.stop.send_replace(true);
+        let tasks: Vec<_> = self.tasks.lock().drain(..).collect();
+        // The tasks end by themselves. They are on the runtime, which may be this thread's.
+        self.local.close();
+        drop(tasks);
+    }
+}
+
+impl Drop for NatsLog {
+    fn drop(&mut self) {
+        self.shared.stop.send_replace(true);
+    }
+}
+
+/// The subject to which the nodes publish.
+fn subject(stream: &str) -> String {
+    format!("{stream}.proposals")
+}
+
+async fn connect(options: &NatsOptions) -> Result<async_nats::Client, NatsError> {
+    let failed = |error: &dyn fmt::Display| NatsError::Connect {
+        servers: options.servers.join(", "),
+        reason: error.to_string(),
+    };
+    let mut connect = ConnectOptions::new()
+        .name(format!("logcabin {}", options.node))
+        .connection_timeout(Duration::from_secs(5))
+        .ping_interval(Duration::from_secs(2))
+        .request_timeout(Some(REQUEST_TIMEOUT))
+        .reconnect_delay_callback(|attempts| {
+            Duration::from_millis(20 << attempts.clamp(1, 6)).min(Duration::from_secs(1))
+        });
+    if let Some(ca) = &options.ca {
+        connect = connect.add_root_certificates(ca.clone()).require_tls(true);
+    }
+    if let Some(credentials) = &options.credentials {
+        connect = connect.credentials_file(credentials).await.map_err(|error| failed(&error))?;
+    }
+    connect.connect(&options.servers[..]).await.map_err(|error| failed(&error))
+}
+
+/// The stream, created unless it is there.
+async fn open_stream(
+    jetstream: &Context,
+    options: &NatsOptions,
+) -> Result<stream::Stream<stream::Info>, NatsError> {
+    let config = stream::Config {
+        name: options.stream.clone(),
+        description: Some("The log of a Logcabin cluster.".to_owned()),
+        subjects: vec![subject(&options.stream)],
+        storage: stream::StorageType::File,
+        num_replicas: options.replicas,
+        max_bytes: i64::try_from(options.max_bytes).unwrap_or(i64::MAX),
+        discard: stream::DiscardPolicy::Old,
+        duplicate_window: DUPLICATES,
+        allow_direct: true,
+        ..stream::Config::default()
+    };
+    let stream = jetstream.get_or_create_stream(config).await;
+    let stream = stream.map_err(|error| NatsError::Stream(error.to_string()))?;
+    let found = &stream.cached_info().config;
+    if found.storage != stream::StorageType::File {
+        return Err(NatsError::Unfit(format!(
+            "the stream `{}` is kept in memory: create it with file storage",
+            options.stream
+        )));
+    }
+    if found.num_replicas < options.replicas {
+        tracing::warn!(
+            replicas = found.num_replicas,
+            wanted = options.replicas,
+            "the stream is on fewer servers than configured"
+        );
+    }
+    Ok(stream)
+}

@@ -1,0 +1,451 @@
+//! Messages on their way from the stream into the local log.
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_nats::jetstream::{
+    self,
+    consumer::{AckPolicy, DeliverPolicy, ReplayPolicy, pull},
+    stream,
+};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use super::{
+    NatsError, Position, Shared, position,
+    wire::{Message, Proposed},
+};
+use crate::{
+    log::{AppendError, Appended, Batch, Log as _, store::SledLog},
+    record::{
+        Offset, Record,
+        command::{Body as _, LogErase},
+    },
+};
+
+/// How many messages a request asks for at once.
+const MESSAGES_AT_ONCE: usize = 512;
+
+/// JetStream shows this often that a consumer is there. Twice as long without a sign, and the node
+/// makes another one.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// The pause before a node makes another consumer after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// JetStream removes a consumer that nobody has used for so long.
+const UNUSED: Duration = Duration::from_secs(30);
+
+/// How many batches may be on their way into the local log.
+const UNDER_WAY: usize = 4096;
+
+/// How often the position is noted.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
+
+/// Why messages no longer come.
+enum Stopped {
+    /// The connection or a server failed: the node tries again.
+    Failed(String),
+    /// The node cannot go on.
+    Ended(String),
+    /// The log is closing.
+    Closing,
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Stopped {
+    Stopped::Failed(error.to_string())
+}
+
+/// The position of `local` in the stream.
+///
+/// # Errors
+/// When the records of `local` are not from the stream, or it lacks messages that the stream no
+/// longer has.
+pub(super) async fn position(
+    local: &SledLog,
+    stream: &stream::Stream<stream::Info>,
+) -> Result<Position, NatsError> {
+    let dir = local.dir().to_owned();
+    let info = stream.cached_info();
+    let foreign = |reason: String| NatsError::Foreign {
+        dir: dir.clone(),
+        stream: info.config.name.clone(),
+        reason,
+    };
+    let read = Position::read(&dir)
+        .map_err(|source| NatsError::Position { path: position::path(&dir), source })?;
+    let durable = *local.durable().borrow();
+    let created = info.created.to_string();
+    let here = match read {
+        Some(here) => here,
+        None if durable == Offset::ZERO => Position {
+            stream: info.config.name.clone(),
+            created: created.clone(),
+            ..Position::default()
+        },
+        None => {
+            return Err(foreign(
+                "it never followed a stream; `logcabin cluster move-in` makes a stream of it"
+                    .into(),
+            ));
+        }
+    };
+    if here.stream != info.config.name || here.created != created {
+        return Err(foreign(format!(
+            "it follows the stream `{}`, created {}; this one was created {created}",
+            here.stream, here.created
+        )));
+    }
+    if here.offset > durable {
+        return Err(foreign(format!(
+            "its position is record {}, but it ends at record {durable}",
+            here.offset
+        )));
+    }
+    let state = &info.state;
+    if here.sequence > state.last_sequence {
+        return Err(foreign(format!(
+            "it has message {}, but the stream ends at message {}: the stream has lost messages",
+            here.sequence, state.last_sequence
+        )));
+    }
+    if here.sequence + 1 < state.first_sequence {
+        return Err(foreign(format!(
+            "it is at message {}, but the stream begins at message {}; `logcabin cluster join` \
+             copies the log of another node",
+            here.sequence, state.first_sequence
+        )));
+    }
+    if here.sequence >= state.first_sequence && here.sequence > 0 {
+        let found = stream.get_raw_message(here.sequence).await;
+        let found = found.map_err(|error| NatsError::Stream(error.to_string()))?;
+        if hash(&found.payload) != here.hash {
+            return Err(foreign(format!(
+                "message {} is another one than it took: the stream has lost messages",
+                here.sequence
+            )));
+        }
+    }
+    Ok(here)
+}
+
+fn hash(payload: &[u8]) -> String {
+    blake3::hash(payload).to_hex().to_string()
+}
+
+/// Takes messages from the stream.
+pub(super) struct Taker {
+    local: Arc<SledLog>,
+    shared: Arc<Shared>,
+    position: Position,
+    /// The last record when the log was opened. Messages up to it are in the log already.
+    known: Offset,
+}
+
+impl Taker {
+    pub(super) fn new(local: Arc<SledLog>, shared: Arc<Shared>, position: Position) -> Self {
+        let known = *local.durable().borrow();
+        Self { local, shared, position, known }
+    }
+
+    /// Starts to take messages.
+    pub(super) fn start(self) -> Vec<JoinHandle<()>> {
+        let (answers, queue) = mpsc::channel(UNDER_WAY);
+        let settling = Settling {
+            shared: Arc::clone(&self.shared),
+            position: self.position.clone(),
+            dir: self.local.dir().to_owned(),
+        };
+        let settled = tokio::spawn(settling.run(queue));
+        vec![tokio::spawn(self.run(answers)), settled]
+    }
+
+    async fn run(self, answers: mpsc::Sender<Taking>) {
+        let Self { local, shared, position, known } = self;
+        let mut messages = Messages {
+            local,
+            shared: Arc::clone(&shared),
+            next: position.sequence + 1,
+            recognised: position.offset,
+            known,
+            opened_at: shared.stream.cached_info().state.last_sequence,
+            answers,
+        };
+        let mut warned = false;
+        loop {
+            match messages.take_all(&mut warned).await {
+                Stopped::Closing => return,
+                Stopped::Ended(reason) => return shared.fail(reason),
+                Stopped::Failed(reason) => {
+                    if !warned {
+                        warned = true;
+                        tracing::warn!(%reason, "the stream cannot be followed; retrying");
+                    }
+                }
+            }
+            let mut stop = shared.stop.subscribe();
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+}
+
+/// The messages from one on.
+struct Messages {
+    local: Arc<SledLog>,
+    shared: Arc<Shared>,
+    /// The sequence of the next message.
+    next: u64,
+    /// The last record that was recognised as that of a message; up to `known`.
+    recognised: Offset,
+    known: Offset,
+    /// The last message of the stream when the log was opened.
+    opened_at: u64,
+    answers: mpsc::Sender<Taking>,
+}
+
+impl Messages {
+    /// Takes messages until something stops them.
+    async fn take_all(&mut self, warned: &mut bool) -> Stopped {
+        match self.consume(warned).await {
+            Ok(()) => Stopped::Failed("the messages ended".to_owned()),
+            Err(stopped) => stopped,
+        }
+    }
+
+    async fn consume(&mut self, warned: &mut bool) -> Result<(), Stopped> {
+        let shared = Arc::clone(&self.shared);
+        let state = shared.stream.get_info().await.map_err(|error| failed(&error))?.state;
+        if state.first_sequence > self.next {
+            return Err(Stopped::Ended(format!(
+                "this node has taken messages up to {}, but the stream begins at message {}",
+                self.next - 1,
+                state.first_sequence
+            )));
+        }
+        if state.last_sequence + 1 < self.next {
+            return Err(Stopped::Ended(format!(
+                "this node has taken message {}, but the stream ends at message {}: the stream \
+                 has lost messages",
+                self.next - 1,
+                state.last_sequence
+            )));
+        }
+        self.shared.knows(state.last_sequence);
+        let consumer = shared
+            .stream
+            .create_consumer(pull::Config {
+                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: self.next },
+                ack_policy: AckPolicy::None,
+                replay_policy: ReplayPolicy::Instant,
+                inactive_threshold: UNUSED,
+                num_replicas: 1,
+                memory_storage: true,
+                ..pull::Config::default()
+            })
+            .await
+            .map_err(|error| failed(&error))?;
+        let messages = consumer
+            .stream()
+            .max_messages_per_batch(MESSAGES_AT_ONCE)
+            .heartbeat(HEARTBEAT)
+            .expires(HEARTBEAT * 20)
+            .messages();
+        let mut messages = messages.await.map_err(|error| failed(&error))?;
+        let mut stop = shared.stop.subscribe();
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message,
+                _ = stop.wait_for(|stop| *stop) => return Err(Stopped::Closing),
+            };
+            let Some(message) = message else { return Ok(()) };
+            let message = message.map_err(|error| failed(&error))?;
+            if std::mem::take(warned) {
+                tracing::info!("the stream is followed again");
+            }
+            self.take(&message).await?;
+        }
+    }
+
+    async fn take(&mut self, message: &jetstream::Message) -> Result<(), Stopped> {
+        let info = message.info().map_err(|error| failed(&error))?;
+        if info.stream_sequence < self.next {
+            return Ok(());
+        }
+        if info.stream_sequence > self.next {
+            return Err(Stopped::Failed(format!("message {} did not come", self.next)));
+        }
+        self.shared.knows(info.stream_sequence + info.pending);
+        let sequence = self.next;
+        let Message { node, number, batches } = Message::decode(&message.payload)
+            .map_err(|error| Stopped::Ended(format!("message {sequence}: {error}")))?;
+        let own = (node == self.shared.node).then_some(number);
+        let last = batches.len().saturating_sub(1);
+        for (index, proposed) in batches.into_iter().enumerate() {
+            let outcome = self.append(proposed).await?;
+            let taking = Taking {
+                outcome,
+                own: own.map(|first| first + index as u64),
+                ends: (index == last).then(|| (sequence, message.payload.clone())),
+            };
+            if self.answers.send(taking).await.is_err() {
+                return Err(Stopped::Closing);
+            }
+        }
+        self.next += 1;
+        if self.recognised < self.known && sequence >= self.opened_at {
+            return Err(Stopped::Ended(format!(
+                "the record {} of this node is not in the stream",
+                self.recognised.next()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Begins to append a batch to the local log, unless it is there.
+    async fn append(&mut self, proposed: Proposed) -> Result<Outcome, Stopped> {
+        if self.recognised < self.known {
+            return self.recognise(&proposed.batch).map(Outcome::Known);
+        }
+        if proposed.batch.records.iter().any(|record| record.kind == LogErase::KIND.name) {
+            // Only what is durable can be erased. So that this is the same on every node, it is
+            // what precedes the erasure in the stream.
+            self.all_settled().await?;
+        }
+        let Proposed { batch, time_ms } = proposed;
+        let reply = self.local.append_ordered(batch, time_ms).await;
+        reply.map(Outcome::Appending).map_err(|_| Stopped::Closing)
+    }
+
+    /// Whether a batch is what follows in the log. A log that was opened after a crash can be ahead
+    /// of its position.
+    fn recognise(&mut self, batch: &Batch) -> Result<Option<Appended>, Stopped> {
+        let first = self.recognised.next();
+        for (at, new) in (first.get()..).zip(&batch.records) {
+            let found = self.local.get(Offset::new(at));
+            let found = found.map_err(|error| Stopped::Ended(error.to_string()))?;
+            let is_it = |found: &Record| {
+                let header = &found.header;
+                header.stream == new.stream
+                    && &*header.kind == new.kind
+                    && header.origin == new.origin
+                    && header.payload_hash == *blake3::hash(&new.payload).as_bytes()
+            };
+            if !found.as_ref().is_some_and(is_it) {
+                // It was refused with a conflict. If the log is that of the stream, a later one is
+                // what follows.
+                return Ok(None);
+            }
+        }
+        let last = Offset::new(self.recognised.get() + batch.records.len() as u64);
+        self.recognised = last;
+        Ok(Some(Appended { first, last }))
+    }
+
+    async fn all_settled(&self) -> Result<(), Stopped> {
+        let (done, settled) = oneshot::channel();
+        let mark = Taking { outcome: Outcome::Mark(done), own: None, ends: None };
+        self.answers.send(mark).await.map_err(|_| Stopped::Closing)?;
+        settled.await.map_err(|_| Stopped::Closing)
+    }
+}
+
+/// A batch on its way into the local log.
+struct Taking {
+    outcome: Outcome,
+    /// Its number, if this node proposed it.
+    own: Option<u64>,
+    /// The message that ends with it.
+    ends: Option<(u64, Bytes)>,
+}
+
+enum Outcome {
+    /// It was in the log already, or was refused before.
+    Known(Option<Appended>),
+    Appending(oneshot::Receiver<Result<Appended, AppendError>>),
+    /// Everything before it has settled.
+    Mark(oneshot::Sender<()>),
+}
+
+/// Answers those who wait, in the order of the stream, and notes the position.
+struct Settling {
+    shared: Arc<Shared>,
+    position: Position,
+    dir: PathBuf,
+}
+
+impl Settling {
+    async fn run(mut self, mut queue: mpsc::Receiver<Taking>) {
+        let (mut noted, mut at) = (self.position.clone(), Instant::now());
+        loop {
+            match tokio::time::timeout(NOTE_EVERY, queue.recv()).await {
+                Ok(Some(taking)) => {
+                    if self.settle(taking).await.is_break() {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {}
+            }
+            if at.elapsed() >= NOTE_EVERY {
+                self.note(&mut noted);
+                at = Instant::now();
+            }
+        }
+        self.note(&mut noted);
+    }
+
+    async fn settle(&mut self, Taking { outcome, own, ends }: Taking) -> ControlFlow<()> {
+        let settled = match outcome {
+            Outcome::Mark(done) => {
+                let _ = done.send(());
+                return ControlFlow::Continue(());
+            }
+            Outcome::Known(appended) => appended.map(Ok),
+            Outcome::Appending(reply) => Some(reply.await.unwrap_or(Err(AppendError::Closed))),
+        };
+        match &settled {
+            Some(Ok(appended)) => self.position.offset = appended.last,
+            // The same on every node: see the module's documentation.
+            Some(Err(
+                AppendError::Conflict { .. } | AppendError::TooLarge(_) | AppendError::Erase(_),
+            ))
+            | None => {}
+            Some(Err(AppendError::Closed)) => return ControlFlow::Break(()),
+            Some(Err(error)) => {
+                self.shared.fail(format!("the local log failed: {error}"));
+                return ControlFlow::Break(());
+            }
+        }
+        if let (Some(number), Some(result)) = (own, settled) {
+            self.shared.waiting.settle(number, result);
+        }
+        if let Some((sequence, payload)) = ends {
+            self.position.sequence = sequence;
+            self.position.hash = hash(&payload);
+            self.shared.taken.send_modify(|taken| taken.sequence = sequence);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn note(&self, noted: &mut Position) {
+        if *noted == self.position {
+            return;
+        }
+        match self.position.write(&self.dir) {
+            Ok(()) => noted.clone_from(&self.position),
+            // The next start takes some messages again, and recognises their records.
+            Err(error) => tracing::warn!(%error, "the position in the stream cannot be noted"),
+        }
+    }
+}

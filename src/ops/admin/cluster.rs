@@ -1,0 +1,27 @@
+//! The state of the cluster.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+use crate::cluster::Status;
+
+/// Asks how the cluster is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ClusterStatus {}
+
+impl Act for ClusterStatus {
+    const NAME: &'static str = "cluster-status";
+    const DONE: &'static str = "cluster-status";
+
+    type Done = Status;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Status, ActError> {
+        let Some(cluster) = &office.cluster else {
+            return Err(ActError::invalid("this server is not a node of a running cluster"));
+        };
+        cluster.status().await.map_err(ActError::invalid)
+    }
+}
