@@ -19,9 +19,26 @@ const KEY_BYTES: usize = 32;
 
 /// The signer with the key in `data_dir`, which is created if it is missing.
 pub(crate) fn signer(data_dir: &Path) -> Signer {
+    Signer::new(&key(data_dir))
+}
+
+/// Replaces the key in `data_dir` by that of a cluster.
+///
+/// # Errors
+/// When it is not a key, or cannot be written.
+#[cfg_attr(not(feature = "nats"), allow(dead_code))]
+pub(crate) fn adopt(data_dir: &Path, key: &str) -> io::Result<()> {
+    if !is_key(key) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the cluster's key is not a key"));
+    }
+    disk::write_whole(&data_dir.join(FILE), format!("{key}\n").as_bytes())
+}
+
+/// The key in `data_dir`, which is created if it is missing.
+pub(crate) fn key(data_dir: &Path) -> String {
     let path = data_dir.join(FILE);
-    let key = match fs::read_to_string(&path) {
-        Ok(text) if is_key(text.trim_end()) => return Signer::new(text.trim_end()),
+    match fs::read_to_string(&path) {
+        Ok(text) if is_key(text.trim_end()) => text.trim_end().to_owned(),
         Ok(_) => {
             warn!(path = %path.display(), "tokens.key is damaged; creating a new key");
             new_key(&path)
@@ -35,8 +52,7 @@ pub(crate) fn signer(data_dir: &Path) -> Signer {
             warn!(path = %path.display(), %error, "tokens.key cannot be read; using a temporary key until the next start");
             random_key()
         }
-    };
-    Signer::new(&key)
+    }
 }
 
 fn is_key(text: &str) -> bool {
@@ -75,6 +91,16 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         let other = tempfile::tempdir().unwrap();
         assert_ne!(mac(other.path()), first);
+    }
+
+    #[test]
+    fn the_key_of_a_cluster_replaces_the_one_that_was_there() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        assert_ne!(mac(one.path()), mac(other.path()));
+        adopt(one.path(), &key(other.path())).unwrap();
+        assert_eq!(mac(one.path()), mac(other.path()));
+        assert!(adopt(one.path(), "no key").is_err());
+        assert_eq!(mac(one.path()), mac(other.path()));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use super::{act::Common, columns};
+#[cfg(feature = "nats")]
+use crate::ops::cluster::{self, Moved};
 use crate::{
     base::clock::Clock,
     cluster::Status,
@@ -22,6 +24,12 @@ pub(super) struct Cluster {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Status(Ask),
+    #[cfg(feature = "nats")]
+    MoveIn(MoveIn),
+    #[cfg(feature = "nats")]
+    Join(Join),
+    #[cfg(feature = "nats")]
+    MoveOut(MoveOut),
 }
 
 /// Show the nodes, how far each has come, which work each does, and the replicas of the stream
@@ -33,6 +41,110 @@ struct Ask {
     common: Common,
 }
 
+/// Where a node and its cluster are.
+#[cfg(feature = "nats")]
+#[derive(Debug, clap::Args)]
+struct Place {
+    #[command(flatten)]
+    at: super::DataDir,
+
+    /// The NATS servers of the cluster, such as nats://n1,n2,n3, unless the settings name them
+    #[arg(long, value_name = "SERVERS")]
+    log: Option<String>,
+}
+
+#[cfg(feature = "nats")]
+impl Place {
+    fn load(&self) -> Result<crate::config::Config, crate::config::ConfigError> {
+        self.at.load_with(self.log.clone())
+    }
+}
+
+/// Make a cluster of the stopped server in the data directory
+///
+/// Its log becomes what the cluster begins with, and the server its first node. Tokens, sessions
+/// and offsets stay valid. Afterwards, start it with `--log`; other nodes can start with empty data
+/// directories.
+#[cfg(feature = "nats")]
+#[derive(Debug, clap::Args)]
+struct MoveIn {
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Make the log of a new node, without starting it
+///
+/// A node that starts with an empty data directory does the same. With `--from`, the records of a
+/// backup are taken first, and only the rest from other nodes.
+#[cfg(feature = "nats")]
+#[derive(Debug, clap::Args)]
+struct Join {
+    #[command(flatten)]
+    place: Place,
+
+    /// A directory of backups, an archive, or the data directory of another node on this machine
+    #[arg(long, value_name = "SOURCE")]
+    from: Option<std::path::PathBuf>,
+}
+
+/// Make the last node of a cluster a server with an embedded log, and remove the cluster
+///
+/// All nodes must be stopped, and this one must have everything: stop it last. Tokens, sessions and
+/// offsets stay valid.
+#[cfg(feature = "nats")]
+#[derive(Debug, clap::Args)]
+struct MoveOut {
+    #[command(flatten)]
+    place: Place,
+}
+
+#[cfg(feature = "nats")]
+fn block_on<T>(
+    future: impl Future<Output = Result<T, cluster::ClusterError>>,
+) -> Result<T, Box<dyn std::error::Error + Send + Sync>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(future)?)
+}
+
+#[cfg(feature = "nats")]
+impl MoveIn {
+    fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        let Moved { last, files } = block_on(cluster::move_in(&self.place.load()?))?;
+        Ok(format!(
+            "The cluster begins with {} records and {} uploaded files. Start this node with `--log`.\n",
+            grouped(last.get()),
+            grouped(files)
+        ))
+    }
+}
+
+#[cfg(feature = "nats")]
+impl Join {
+    fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        let began = std::time::Instant::now();
+        let config = self.place.load()?;
+        let Moved { last, .. } = block_on(cluster::join(&config, self.from.as_deref()))?;
+        Ok(format!(
+            "The node has all {} records, after {:.1} s. Start it with `--log`.\n",
+            grouped(last.get()),
+            began.elapsed().as_secs_f64()
+        ))
+    }
+}
+
+#[cfg(feature = "nats")]
+impl MoveOut {
+    fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        let Moved { last, files } = block_on(cluster::move_out(&self.place.load()?))?;
+        Ok(format!(
+            "The log of {} records is an embedded one now; {} uploaded files were fetched. Start the \
+             server without `--log`.\n",
+            grouped(last.get()),
+            grouped(files)
+        ))
+    }
+}
+
 impl Cluster {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         match self.command {
@@ -40,8 +152,22 @@ impl Cluster {
                 let now_ms = Clock::system().now_ms();
                 common.run(ClusterStatus {}, |status| status_text(status, now_ms))
             }
+            #[cfg(feature = "nats")]
+            Command::MoveIn(command) => say(command.run()),
+            #[cfg(feature = "nats")]
+            Command::Join(command) => say(command.run()),
+            #[cfg(feature = "nats")]
+            Command::MoveOut(command) => say(command.run()),
         }
     }
+}
+
+#[cfg(feature = "nats")]
+fn say(
+    text: Result<String, Box<dyn std::error::Error + Send + Sync>>,
+) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+    super::print(&text?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn status_text(status: &Status, now_ms: u64) -> String {

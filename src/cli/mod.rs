@@ -205,12 +205,17 @@ struct DataDir {
 impl DataDir {
     /// The configuration that a server on this data would run with.
     fn load(&self) -> Result<Config, ConfigError> {
+        self.load_with(None)
+    }
+
+    /// The same with these NATS servers, if there are any.
+    fn load_with(&self, log: Option<String>) -> Result<Config, ConfigError> {
         let settings = Settings {
             config: self.config.clone(),
             data_dir: self.data_dir.clone(),
             bind: Vec::new(),
             server_name: None,
-            log: None,
+            log,
             open_registration: false,
             no_rate_limits: false,
         };

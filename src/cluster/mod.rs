@@ -14,6 +14,9 @@
 //! Nothing that must not be lost rests on this: the order of writes and their conflicts are the
 //! log's.
 
+// Without the feature there is no cluster, and much of this is not used.
+#![cfg_attr(not(feature = "nats"), allow(dead_code))]
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -40,6 +43,10 @@ pub(crate) trait Cluster: Send + Sync + fmt::Debug {
 
     /// The mark of this process, in the ids of what it has in memory.
     fn tag(&self) -> u16;
+
+    /// The process that takes the writes of a stream while several nodes write to it; `None` if it
+    /// is this one.
+    fn preferred(&self, stream: &str) -> Option<u16>;
 
     /// Has the process of this mark answer a request; `None` if it is gone.
     fn forward(&self, to: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>>;

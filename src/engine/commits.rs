@@ -11,7 +11,7 @@
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -25,7 +25,13 @@ use crate::{
 };
 
 /// How often a commit is decided again after a conflict before its proposals are given up.
-const CONFLICTS: usize = 16;
+const CONFLICTS: usize = 32;
+
+/// For how long after a conflict a stream counts as contended.
+const CONTENDED: Duration = Duration::from_secs(10);
+
+/// The most streams that are remembered as contended.
+const CONTENDED_STREAMS: usize = 1024;
 
 /// Why a proposal had no effect.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +63,21 @@ struct Shared {
     order: RwLock<()>,
     /// The streams with a running commit, each with the proposals for the next one.
     lanes: Mutex<HashMap<Stream, VecDeque<Box<dyn Job>>>>,
+    /// The streams to which another writer of the log writes, too, each with the time of the last
+    /// conflict.
+    contended: Mutex<HashMap<Stream, Instant>>,
+}
+
+impl Shared {
+    fn conflicted(&self, stream: Stream) {
+        let mut contended = self.contended.lock();
+        if contended.len() >= CONTENDED_STREAMS {
+            contended.retain(|_, since| since.elapsed() < CONTENDED);
+        }
+        if contended.len() < CONTENDED_STREAMS {
+            contended.insert(stream, Instant::now());
+        }
+    }
 }
 
 impl Commits {
@@ -68,8 +89,15 @@ impl Commits {
                 head,
                 order: RwLock::new(()),
                 lanes: Mutex::default(),
+                contended: Mutex::default(),
             }),
         }
+    }
+
+    /// Whether other writers of the log have got in the way of commits on this stream lately.
+    pub(super) fn is_contended(&self, stream: &Stream) -> bool {
+        let contended = self.shared.contended.lock();
+        contended.get(stream).is_some_and(|since| since.elapsed() < CONTENDED)
     }
 
     pub(super) async fn propose<P: Proposal>(
@@ -178,8 +206,9 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
                 jobs.into_iter().for_each(|job| job.settle(Ok(appended.last)));
                 return;
             }
-            Err(error @ AppendError::Conflict { .. }) if attempt < CONFLICTS => {
-                tracing::debug!(%error, "decided again");
+            Err(AppendError::Conflict { stream, expected, actual }) if attempt < CONFLICTS => {
+                tracing::debug!(%stream, %expected, %actual, "decided again");
+                shared.conflicted(stream);
             }
             Err(error) => {
                 jobs.into_iter().for_each(|job| job.settle(Err(error.clone())));

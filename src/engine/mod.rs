@@ -246,6 +246,12 @@ impl Engine {
         self.commits.propose(origin, proposal).await
     }
 
+    /// Whether other writers of the log have got in the way of commits on this stream lately.
+    #[must_use]
+    pub fn is_contended(&self, stream: &Stream) -> bool {
+        self.commits.is_contended(stream)
+    }
+
     /// From now on events that have expired by `retention` are hidden at once, before the next
     /// sweep deletes them. To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {

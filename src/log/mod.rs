@@ -112,6 +112,9 @@ pub enum AppendError {
     /// is unknown.
     #[error("the log does not answer: {0}")]
     Unavailable(String),
+    /// Records of another log do not continue this one.
+    #[error("the records are not of this log: {0}")]
+    Foreign(String),
     /// The log is shutting down.
     #[error("the server is shutting down")]
     Closed,

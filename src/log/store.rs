@@ -33,6 +33,7 @@ mod data_dir;
 mod database;
 mod group;
 mod layers;
+mod ordered;
 mod recent;
 mod repair;
 mod seal;
@@ -73,7 +74,7 @@ use crate::{
         codec::{CodecError, Frame, Tip},
     },
 };
-use committer::{Committer, Message, QUEUE_BATCHES, Request};
+use committer::{Committer, Message, QUEUE_BATCHES, Request, Work};
 pub use data_dir::log_dir;
 use data_dir::make_private_dir;
 pub(crate) use data_dir::{has_log, importing_dir, lock_data_dir, ready_dir, swapping_dir};
@@ -391,45 +392,6 @@ impl SledLog {
         Ok(Compacted { before, after })
     }
 
-    /// Whether the log is that of a node of a cluster. Then only that node writes to it, what the
-    /// cluster has [ordered](Self::append_ordered).
-    #[must_use]
-    pub fn is_of_cluster(&self) -> bool {
-        self.is_of_cluster
-    }
-
-    /// The log's directory.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.log_dir
-    }
-
-    /// Why batches that were [ordered](Self::append_ordered) elsewhere wait for space, while they
-    /// do.
-    pub(crate) fn is_full(&self) -> Option<String> {
-        self.shared.full.lock().clone()
-    }
-
-    /// Queues a batch whose place in the log and time were decided elsewhere. It is appended after
-    /// those that were queued before it, or refused because of what it is, never because of this
-    /// machine: if the disk is full, it waits.
-    ///
-    /// # Errors
-    /// When the log is closed.
-    pub(crate) async fn append_ordered(
-        &self,
-        batch: Batch,
-        time_ms: u64,
-    ) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
-        let (reply, outcome) = oneshot::channel();
-        if let Err(error) = check_size(&batch) {
-            let _ = reply.send(Err(error));
-            return Ok(outcome);
-        }
-        let request = Request { batch, ordered_ms: Some(time_ms), reply };
-        let sent = self.queue.send(Message::Append(request)).await;
-        sent.map(|()| outcome).map_err(|_| self.shared.gone())
-    }
-
     async fn outcome(
         &self,
         reply: oneshot::Receiver<Result<Appended, AppendError>>,
@@ -466,7 +428,7 @@ impl Log for SledLog {
         }
         let (reply, outcome) = oneshot::channel();
         // Queued now rather than when first polled, so a caller that goes away does not cancel it.
-        let request = Request { batch, ordered_ms: None, reply };
+        let request = Request { work: Work::Proposed(batch), reply };
         match self.queue.try_send(Message::Append(request)) {
             Ok(()) => Box::pin(self.outcome(outcome)),
             Err(mpsc::error::TrySendError::Full(message)) => Box::pin(async move {

@@ -4,6 +4,7 @@
 //! names are served. A file is stored beside the log under its own hash, and is durable before the
 //! record is appended.
 
+pub(crate) mod depot;
 pub mod download;
 pub mod page;
 pub mod picture;

@@ -382,7 +382,11 @@ impl Store {
         let _making = self.directories.lock();
         let missing: Vec<_> = directory.ancestors().take_while(|path| !path.is_dir()).collect();
         for directory in missing.into_iter().rev() {
-            DirBuilder::new().mode(0o700).create(directory)?;
+            match DirBuilder::new().mode(0o700).create(directory) {
+                // Another node of a cluster was faster.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
             if let Some(parent) = directory.parent().filter(|path| !path.as_os_str().is_empty()) {
                 File::open(parent)?.sync_all()?;
             }

@@ -2,6 +2,8 @@
 
 pub mod admin;
 pub mod backup;
+#[cfg(feature = "nats")]
+pub(crate) mod cluster;
 pub mod export;
 pub mod history;
 pub mod proof;

@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{ServerError, open::open_local};
+use super::{
+    ServerError,
+    open::{Shared, open_local},
+};
 #[cfg(feature = "nats")]
 use crate::{
-    base::{clock::Clock, shutdown::Shutdown},
-    cluster::nats::{Me, Nodes},
+    base::{clock::Clock, shutdown::Shutdown, token_key},
+    cluster::nats::{Files, Me, Nodes},
+    config::MediaDir,
     engine,
     log::nats::{NatsLog, NatsOptions},
+    media::depot::Depot,
     record::Offset,
 };
 use crate::{
-    cluster::Cluster,
     config::Config,
     log::{Log, store::SledLog},
 };
@@ -59,7 +63,8 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
         embedded(&local)?;
         return Ok(Opened { log: Arc::clone(&local) as Arc<dyn Log>, local, shared: None });
     }
-    let shared = NatsLog::open(Arc::clone(&local), options(config)).await?;
+    let shared =
+        NatsLog::open(Arc::clone(&local), NatsOptions::of(config, Clock::system())).await?;
     if *local.durable().borrow() > Offset::ZERO {
         let shared = Arc::new(shared);
         let log = Arc::clone(&shared) as Arc<dyn Log>;
@@ -73,27 +78,15 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
     closing.await.map_err(|error| ServerError::Cluster(error.to_string()))?;
     drop(local);
     let local = open_local(config)?;
-    let shared = Arc::new(NatsLog::open(Arc::clone(&local), options(config)).await?);
+    let shared = Arc::new(
+        NatsLog::open(Arc::clone(&local), NatsOptions::of(config, Clock::system())).await?,
+    );
     Ok(Opened { log: Arc::clone(&shared) as Arc<dyn Log>, local, shared: Some(shared) })
-}
-
-#[cfg(feature = "nats")]
-fn options(config: &Config) -> NatsOptions {
-    NatsOptions {
-        servers: config.log.servers.iter().map(|server| server.0.clone()).collect(),
-        stream: config.log.stream.0.clone(),
-        replicas: config.log.replicas,
-        max_bytes: config.log.stream_bytes,
-        credentials: config.log.credentials_file.as_ref().map(|file| file.0.clone()),
-        ca: config.log.ca_file.as_ref().map(|file| file.0.clone()),
-        node: config.node_name(),
-        clock: Clock::system(),
-    }
 }
 
 /// A cluster that this server has joined.
 pub(super) struct Joined {
-    pub(super) cluster: Arc<dyn Cluster>,
+    pub(super) shared: Shared,
     /// Why this server cannot be a node any more, once it cannot.
     pub(super) failure: watch::Receiver<Option<Arc<str>>>,
 }
@@ -125,7 +118,20 @@ impl Opened {
             "this node has caught up with its cluster"
         );
         let nodes = Nodes::join(Arc::clone(log), me, Clock::system(), shutdown.clone()).await?;
-        Ok(Some(Joined { cluster: nodes, failure: log.failure() }))
+        // What one node signs is good on all of them.
+        let data_dir = &config.server.data_dir;
+        let mine = token_key::key(data_dir);
+        let shared = nodes.share("tokens.key", &mine).await?;
+        if shared != mine {
+            token_key::adopt(data_dir, &shared)
+                .map_err(|error| ServerError::Cluster(format!("tokens.key: {error}")))?;
+        }
+        let depot: Option<Arc<dyn Depot>> = match config.media.dir {
+            MediaDir::Auto => Some(Arc::new(Files::open(log, Clock::system()).await?)),
+            MediaDir::Path(_) => None,
+        };
+        let shared = Shared { cluster: Some(nodes), depot };
+        Ok(Some(Joined { shared, failure: log.failure() }))
     }
 
     /// Without the feature there is no cluster.

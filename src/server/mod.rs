@@ -142,14 +142,15 @@ pub async fn run(
             }
         });
     }
-    let cluster = joined.map(|joined| joined.cluster);
-    let parts = Parts::new(&config, named, &mut core, cluster.clone(), &shutdown)?;
+    let shared = joined.map(|joined| joined.shared).unwrap_or_default();
+    let open::Shared { cluster, depot } = shared.clone();
+    let parts = Parts::new(&config, named, &mut core, shared, &shutdown)?;
     let (app, snapshots) = (Arc::clone(&parts.app), Arc::clone(&parts.snapshots));
     let mut tasks = Tasks::new(shutdown.clone(), cluster.clone());
     if let Some(admin) = serve_admin(&config, &core.log.local, Arc::clone(&app.office), &shutdown) {
         tasks.wait_for("admin socket", admin);
     }
-    tasks::begin(&config, &core, parts, &mut tasks).await;
+    tasks::begin(&config, &core, parts, depot, &mut tasks).await;
     let search = Arc::clone(&app.listing.search);
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown)?);
     if let Some(cluster) = cluster {

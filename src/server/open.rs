@@ -35,6 +35,7 @@ use crate::{
         archive::{ArchiveOptions, Archiver},
         store::{SledLog, SledOptions},
     },
+    media::depot::Depot,
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Services},
@@ -111,6 +112,13 @@ pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, Serv
     Ok(listeners)
 }
 
+/// What the nodes of a cluster share besides the log; nothing for a server that is alone.
+#[derive(Clone, Default)]
+pub(super) struct Shared {
+    pub(super) cluster: Option<Arc<dyn Cluster>>,
+    pub(super) depot: Option<Arc<dyn Depot>>,
+}
+
 /// The log and its archive.
 pub(super) struct Core {
     pub(super) log: Opened,
@@ -149,7 +157,7 @@ impl Parts {
         config: &Config,
         named: Named,
         core: &mut Core,
-        cluster: Option<Arc<dyn Cluster>>,
+        Shared { cluster, depot }: Shared,
         shutdown: &Shutdown,
     ) -> Result<Self, ServerError> {
         let Named { services, outbound, messages, stages, providers, to_gateways } = named;
@@ -184,15 +192,11 @@ impl Parts {
         let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
         let lasting = Signer::new(private_key);
         let tag = cluster.as_ref().map_or_else(Tag::default, |cluster| Tag::of(cluster.tag()));
-        let signer = match cluster {
-            // What one node signs is good on all of them.
-            Some(_) => Signer::new(&lasting.secret("cluster", "tokens")),
-            None => token_key::signer(&config.server.data_dir),
-        };
+        let signer = token_key::signer(&config.server.data_dir);
         let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
-        let media = api::media::files::Media::open(config)
+        let media = api::media::files::Media::open(config, depot)
             .map_err(|error| ServerError::Media(error.into()))?;
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),

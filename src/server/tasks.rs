@@ -17,6 +17,7 @@ use crate::{
     edge::api,
     engine::Engine,
     log::archive::Archiver,
+    media::depot::Depot,
     ops::{admin::rooms::shutdown as shutdowns, proof},
     service::{accounts, last_seen, policies},
 };
@@ -119,7 +120,13 @@ impl Tasks {
 }
 
 /// Starts the background tasks. Work that was interrupted when the server stopped continues.
-pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mut Tasks) {
+pub(super) async fn begin(
+    config: &Config,
+    core: &Core,
+    parts: Parts,
+    depot: Option<Arc<dyn Depot>>,
+    tasks: &mut Tasks,
+) {
     let Parts { app, snapshots, pushers } = parts;
     let (engine, shutdown) = (&core.engine, tasks.shutdown.clone());
     match api::appservice::services::register_senders(&app).await {
@@ -172,10 +179,28 @@ pub(super) async fn begin(config: &Config, core: &Core, parts: Parts, tasks: &mu
         timers::keep(api::room::delayed::Sender::new(app), clock, shutdown)
     });
     let again = (Arc::clone(&app), shutdown.clone());
-    tasks.keep_leased("files", move || {
+    let sweep_files = move || {
         let (app, shutdown) = again.clone();
         api::media::files::sweep(app, shutdown)
-    });
+    };
+    match depot {
+        // One directory, or the only one.
+        None => drop(tasks.keep_leased("files", sweep_files)),
+        // Each node has copies of its own.
+        Some(depot) => {
+            tasks.keep("files", sweep_files);
+            let again = (Arc::clone(&app), shutdown.clone());
+            tasks.keep("files of other nodes", move || {
+                let (app, shutdown) = again.clone();
+                api::media::shared::fetch_all(app, shutdown)
+            });
+            let again = (Arc::clone(&app), shutdown.clone());
+            tasks.keep_leased("files", move || {
+                let ((app, shutdown), depot) = (again.clone(), Arc::clone(&depot));
+                api::media::shared::sweep(app, depot, shutdown)
+            });
+        }
+    }
     let again = (Arc::clone(engine), proof::Policy::of(&config.proofs), shutdown.clone());
     tasks.keep("proofs", move || {
         let (engine, policy, shutdown) = again.clone();

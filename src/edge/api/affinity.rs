@@ -1,7 +1,9 @@
-//! Which process has in memory what a request refers to, by the mark in the id ([`Tag`]): sessions
-//! of user-interactive authentication, nonces, rendezvous sessions, connections of sliding sync.
+//! What a request refers to: the process that has it in memory, by the mark in the id ([`Tag`]),
+//! for sessions of user-interactive authentication, nonces, rendezvous sessions and connections of
+//! sliding sync; and the room that it writes into.
 
-use http::Uri;
+use http::{Method, Uri};
+use ruma::OwnedRoomId;
 use serde::Deserialize;
 
 use crate::{base::tag::Tag, read::view::token::Pos};
@@ -12,6 +14,15 @@ const BODY_BYTES: usize = 256 * 1024;
 /// The mark of the process to which a request belongs, if it refers to one.
 pub(super) fn process_of(uri: &Uri, body: &[u8]) -> Option<u16> {
     in_path(uri.path()).or_else(|| in_query(uri.query()?)).or_else(|| in_body(body))
+}
+
+/// The room that a request writes into, if its path names one.
+pub(super) fn written_room(method: &Method, uri: &Uri) -> Option<OwnedRoomId> {
+    if !matches!(*method, Method::PUT | Method::POST) {
+        return None;
+    }
+    let (_, rest) = uri.path().split_once("/rooms/").or_else(|| uri.path().split_once("/join/"))?;
+    decoded(rest.split('/').next()?).as_ref().try_into().ok()
 }
 
 fn in_path(path: &str) -> Option<u16> {
@@ -69,6 +80,20 @@ mod tests {
 
     fn of(uri: &str, body: &str) -> Option<u16> {
         process_of(&uri.parse().unwrap(), body.as_bytes())
+    }
+
+    #[test]
+    fn the_room_is_in_the_path_of_a_write() {
+        let of = |method: Method, path: &str| {
+            written_room(&method, &path.parse().unwrap()).map(|room| room.to_string())
+        };
+        let room = Some("!a:test".to_owned());
+        assert_eq!(of(Method::PUT, "/_matrix/client/v3/rooms/!a:test/send/m/1"), room);
+        assert_eq!(of(Method::POST, "/_matrix/client/v3/rooms/%21a%3Atest/join"), room);
+        assert_eq!(of(Method::POST, "/_matrix/client/v3/join/!a:test?via=b"), room);
+        assert_eq!(of(Method::GET, "/_matrix/client/v3/rooms/!a:test/messages"), None);
+        assert_eq!(of(Method::POST, "/_matrix/client/v3/join/%23a:test"), None);
+        assert_eq!(of(Method::POST, "/_matrix/client/v3/createRoom"), None);
     }
 
     #[test]

@@ -106,7 +106,10 @@ impl From<AppendError> for ApiError {
                     .with_cause(error)
             }
             AppendError::Closed => Self::unavailable("The server is shutting down."),
-            AppendError::Conflict { .. } | AppendError::Erase(_) => Self::internal(error),
+            AppendError::Conflict { .. } => {
+                Self::unavailable("Too many writes at once; try again.").with_cause(error)
+            }
+            AppendError::Erase(_) | AppendError::Foreign(_) => Self::internal(error),
         }
     }
 }

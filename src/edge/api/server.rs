@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::Uri;
+use http::{Method, Uri};
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
 
 use super::{
@@ -40,7 +40,7 @@ use crate::{
             token::{Pos, Token},
         },
     },
-    record::{Epoch, Offset, command::TokenHash},
+    record::{Epoch, Offset, Stream, command::TokenHash},
     search::Search,
     service::{
         accounts::identity::IdentityServers, last_seen::LastSeen, passwords::Passwords,
@@ -135,9 +135,16 @@ pub(crate) enum Whose {
 }
 
 impl App for Server {
-    fn elsewhere(&self, uri: &Uri, body: &[u8]) -> Option<u16> {
+    fn elsewhere(&self, method: &Method, uri: &Uri, body: &[u8]) -> Option<u16> {
         let cluster = self.cluster.as_ref()?;
-        affinity::process_of(uri, body).filter(|tag| *tag != cluster.tag())
+        if let Some(process) = affinity::process_of(uri, body) {
+            return Some(process).filter(|process| *process != cluster.tag());
+        }
+        // Two nodes that write into one room decide again and again. While they do, one of them
+        // gets all its writes.
+        let room = affinity::written_room(method, uri)?;
+        let stream = Stream::room(&room);
+        self.engine.is_contended(&stream).then(|| cluster.preferred(stream.as_str()))?
     }
 
     fn is_in_cluster(&self) -> bool {

@@ -303,7 +303,7 @@ impl<A: App> Edge<A> {
             }
         };
         if !headers.contains_key(forward::FORWARDED)
-            && let Some(node) = self.app.elsewhere(&uri, &body)
+            && let Some(node) = self.app.elsewhere(&method, &uri, &body)
         {
             let request = forward::request(&method, &uri, &headers, client, &body);
             if let Some(answer) = self.app.forward(node, request).await {

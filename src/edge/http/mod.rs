@@ -78,9 +78,10 @@ pub(crate) trait App: Send + Sync + 'static {
         None
     }
 
-    /// The node that has in memory what a request refers to, if that is another one.
-    fn elsewhere(&self, uri: &::http::Uri, body: &[u8]) -> Option<u16> {
-        let _ = (uri, body);
+    /// The node that is to answer a request, if that is another one: it has in memory what the
+    /// request refers to, or orders the writes of a busy room.
+    fn elsewhere(&self, method: &::http::Method, uri: &::http::Uri, body: &[u8]) -> Option<u16> {
+        let _ = (method, uri, body);
         None
     }
 

@@ -15,11 +15,13 @@
 //! - `take`: messages on their way into the local log.
 //! - `position`: how far the local log has followed.
 //! - `barrier`: whether it has followed everything that is acknowledged.
+//! - `peer`: records from another node, where the stream does not have them any more.
 //!
 //! A node never skips a message. If its disk is full, it waits; if it cannot read a message, or
 //! finds that its log differs from the stream, it stops.
 
 mod barrier;
+mod peer;
 mod position;
 mod propose;
 mod take;
@@ -41,7 +43,11 @@ use std::{
 
 use async_nats::{
     ConnectOptions,
-    jetstream::{self, context::Context, stream},
+    jetstream::{
+        self,
+        context::Context,
+        stream::{self, RawMessageErrorKind},
+    },
 };
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle};
@@ -57,6 +63,7 @@ use super::{
 };
 use crate::{
     base::clock::{Clock, random_bytes},
+    config::Config,
     record::{Offset, Record},
 };
 
@@ -79,6 +86,24 @@ pub struct NatsOptions {
     pub node: String,
     /// The source of the time of records.
     pub clock: Clock,
+}
+
+impl NatsOptions {
+    /// Those of a configuration.
+    #[must_use]
+    pub fn of(config: &Config, clock: Clock) -> Self {
+        let log = &config.log;
+        Self {
+            servers: log.servers.iter().map(|server| server.0.clone()).collect(),
+            stream: log.stream.0.clone(),
+            replicas: log.replicas,
+            max_bytes: log.stream_bytes,
+            credentials: log.credentials_file.as_ref().map(|file| file.0.clone()),
+            ca: log.ca_file.as_ref().map(|file| file.0.clone()),
+            node: config.node_name(),
+            clock,
+        }
+    }
 }
 
 /// Why a node cannot follow the stream.
@@ -147,6 +172,12 @@ struct Shared {
     clock: Clock,
     waiting: Waiting,
     barrier: Barrier,
+    /// The last record of the log that the stream began with.
+    base: Offset,
+    /// What the log has settled.
+    position: Mutex<Position>,
+    /// Whether this node copies records from another one.
+    is_copying: AtomicBool,
     closing: AtomicBool,
     stop: watch::Sender<bool>,
     /// The message that was taken last, and the last one of the stream as far as is known.
@@ -180,28 +211,68 @@ impl NatsLog {
     /// # Errors
     /// When the servers cannot be reached or are unfit, or `local` does not belong to the stream.
     pub async fn open(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
-        let client = connect(&options).await?;
-        let largest = client.server_info().max_payload;
-        if largest < MAX_MESSAGE_BYTES {
+        let jetstream = jetstream(&options).await?;
+        let stream = open_stream(&jetstream, &options, Offset::ZERO).await?;
+        Self::with_stream(local, options, jetstream, stream).await
+    }
+
+    /// As [`NatsLog::open`], on a stream that must be there. If `local` never followed a stream,
+    /// its records are taken for a copy of the cluster's, of whatever age.
+    ///
+    /// # Errors
+    /// As [`NatsLog::open`], and when there is no such stream.
+    pub async fn join(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
+        let jetstream = jetstream(&options).await?;
+        let stream = jetstream.get_stream(&options.stream).await;
+        let stream = stream.map_err(|error| NatsError::Stream(error.to_string()))?;
+        if Position::of(&local)?.is_none() {
+            let info = stream.cached_info();
+            let offset = base(info).min(*local.durable().borrow());
+            Position::first(info, offset).note(&local)?;
+        }
+        Self::with_stream(local, options, jetstream, stream).await
+    }
+
+    /// Makes a stream that begins with the records of `local`, which becomes the log of a node.
+    ///
+    /// # Errors
+    /// When the servers cannot be reached or are unfit, or there is such a stream already.
+    pub async fn found(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
+        let jetstream = jetstream(&options).await?;
+        let end = *local.durable().borrow();
+        let stream = open_stream(&jetstream, &options, end).await?;
+        let info = stream.cached_info();
+        if base(info) != end || info.state.last_sequence > 0 {
             return Err(NatsError::Unfit(format!(
-                "the NATS server takes messages of {largest} bytes; set `max_payload: 8MB` in its \
-                 configuration"
+                "there is a stream `{}` already; `log.stream` names another one",
+                options.stream
             )));
         }
-        let mut jetstream = jetstream::new(client);
-        jetstream.set_timeout(REQUEST_TIMEOUT);
-        let stream = open_stream(&jetstream, &options).await?;
+        Position::first(info, end).note(&local)?;
+        Self::with_stream(local, options, jetstream, stream).await
+    }
+
+    async fn with_stream(
+        local: Arc<SledLog>,
+        options: NatsOptions,
+        jetstream: Context,
+        stream: stream::Stream<stream::Info>,
+    ) -> Result<Self, NatsError> {
         let position = take::position(&local, &stream).await?;
         let info = stream.cached_info();
+        let base = base(info);
         let taken = Taken { sequence: position.sequence, last: info.state.last_sequence };
         let shared = Arc::new(Shared {
             node: u64::from_be_bytes(random_bytes()),
             subject: subject(&options.stream),
             jetstream,
-            stream,
             clock: options.clock,
             waiting: Waiting::default(),
             barrier: Barrier::default(),
+            base,
+            position: Mutex::new(position.clone()),
+            stream,
+            is_copying: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             stop: watch::Sender::new(false),
             taken: watch::Sender::new(taken),
@@ -238,11 +309,15 @@ impl NatsLog {
         let failed = |error: &dyn fmt::Display| NatsError::Stream(error.to_string());
         let info = self.shared.stream.get_info().await.map_err(|error| failed(&error))?;
         let last = info.state.last_sequence;
-        let (mut taken, mut failure) = (self.taken(), self.failure());
+        let (mut taken, mut durable, mut failure) =
+            (self.taken(), self.local.durable(), self.failure());
+        let reach = async {
+            let base = self.shared.base;
+            durable.wait_for(|durable| *durable >= base).await.map(|_| ())?;
+            taken.wait_for(|taken| taken.sequence >= last).await.map(|_| ())
+        };
         tokio::select! {
-            reached = taken.wait_for(|taken| taken.sequence >= last) => {
-                reached.map(|_| ()).map_err(|error| failed(&error))
-            }
+            reached = reach => reached.map_err(|error| failed(&error)),
             stopped = failure.wait_for(Option::is_some) => {
                 let reason = stopped.ok().and_then(|reason| reason.clone()).unwrap_or_default();
                 Err(NatsError::Stream(reason.to_string()))
@@ -266,6 +341,31 @@ impl NatsLog {
     #[must_use]
     pub fn process(&self) -> u64 {
         self.shared.node
+    }
+
+    /// Takes the local log out of the cluster: from now on it is an embedded one. The stream is
+    /// removed. The log must have taken all messages, and be closed.
+    ///
+    /// # Errors
+    /// When the log lacks messages, or JetStream does not answer.
+    pub async fn dissolve(&self) -> Result<(), NatsError> {
+        let failed = |error: &dyn fmt::Display| NatsError::Stream(error.to_string());
+        let last = self.stream_info().await?.state.last_sequence;
+        let taken = self.shared.position.lock().sequence;
+        if taken < last {
+            return Err(NatsError::Unfit(format!(
+                "this node has message {taken}, but the stream goes to {last}"
+            )));
+        }
+        let forgotten = Position::forget(self.local.dir());
+        forgotten.map_err(|source| self.unwritten(source))?;
+        let name = self.stream_name();
+        let deleted = self.shared.jetstream.delete_stream(name).await;
+        deleted.map(|_| ()).map_err(|error| failed(&error))
+    }
+
+    fn unwritten(&self, source: std::io::Error) -> NatsError {
+        NatsError::Position { path: position::path(self.local.dir()), source }
     }
 
     /// The name of the stream.
@@ -295,6 +395,30 @@ impl NatsLog {
     pub async fn stream_info(&self) -> Result<stream::Info, NatsError> {
         let info = self.shared.stream.get_info().await;
         info.map_err(|error| NatsError::Stream(error.to_string()))
+    }
+
+    /// Overwrites a message on the disks of the NATS servers, if it is there.
+    ///
+    /// # Errors
+    /// When JetStream does not confirm it.
+    pub async fn overwrite(&self, sequence: u64) -> Result<(), NatsError> {
+        match self.shared.stream.delete_message(sequence).await {
+            Ok(_) => Ok(()),
+            // It is not there, or the request failed.
+            Err(error) => match self.shared.stream.get_raw_message(sequence).await {
+                Err(found) if found.kind() == RawMessageErrorKind::NoMessageFound => Ok(()),
+                _ => Err(NatsError::Stream(error.to_string())),
+            },
+        }
+    }
+
+    /// Removes the messages up to `last` from the stream.
+    ///
+    /// # Errors
+    /// When JetStream does not confirm it.
+    pub async fn remove_up_to(&self, last: u64) -> Result<(), NatsError> {
+        let purged = self.shared.stream.purge().sequence(last + 1).await;
+        purged.map(|_| ()).map_err(|error| NatsError::Stream(error.to_string()))
     }
 
     /// Takes this node out of the cluster: it accepts no more writes and follows no further.
@@ -363,6 +487,7 @@ impl Log for NatsLog {
         tasks.extend(taker.start());
         tasks.extend(self.proposals.start());
         tasks.push(tokio::spawn(Barrier::run(Arc::clone(&self.shared))));
+        tasks.push(tokio::spawn(peer::serve(Arc::clone(&self.shared), Arc::clone(&self.local))));
     }
 
     fn close(&self) {
@@ -380,6 +505,14 @@ impl Drop for NatsLog {
     fn drop(&mut self) {
         self.shared.stop.send_replace(true);
     }
+}
+
+/// Names, in the metadata of a stream, the last record of the log that it began with.
+const BASE: &str = "logcabin.base";
+
+fn base(info: &stream::Info) -> Offset {
+    let base = info.config.metadata.get(BASE).and_then(|base| base.parse().ok());
+    Offset::new(base.unwrap_or_default())
 }
 
 /// The subject to which the nodes publish.
@@ -409,10 +542,26 @@ async fn connect(options: &NatsOptions) -> Result<async_nats::Client, NatsError>
     connect.connect(&options.servers[..]).await.map_err(|error| failed(&error))
 }
 
-/// The stream, created unless it is there.
+/// A connection to JetStream.
+async fn jetstream(options: &NatsOptions) -> Result<Context, NatsError> {
+    let client = connect(options).await?;
+    let largest = client.server_info().max_payload;
+    if largest < MAX_MESSAGE_BYTES {
+        return Err(NatsError::Unfit(format!(
+            "the NATS server takes messages of {largest} bytes; set `max_payload: 8MB` in its \
+             configuration"
+        )));
+    }
+    let mut jetstream = jetstream::new(client);
+    jetstream.set_timeout(REQUEST_TIMEOUT);
+    Ok(jetstream)
+}
+
+/// The stream. It is created unless it is there, to follow the record `base`.
 async fn open_stream(
     jetstream: &Context,
     options: &NatsOptions,
+    base: Offset,
 ) -> Result<stream::Stream<stream::Info>, NatsError> {
     let config = stream::Config {
         name: options.stream.clone(),
@@ -422,6 +571,7 @@ async fn open_stream(
         num_replicas: options.replicas,
         max_bytes: i64::try_from(options.max_bytes).unwrap_or(i64::MAX),
         discard: stream::DiscardPolicy::Old,
+        metadata: [(BASE.to_owned(), base.to_string())].into(),
         duplicate_window: DUPLICATES,
         allow_direct: true,
         ..stream::Config::default()

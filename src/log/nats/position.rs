@@ -5,11 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use async_nats::jetstream::stream;
 use serde::{Deserialize, Serialize};
 
+use super::NatsError;
 use crate::{
     base::{clock::random_letters, disk},
-    log::store::CLUSTER_FILE,
+    log::store::{CLUSTER_FILE, SledLog},
     record::Offset,
 };
 
@@ -32,6 +34,40 @@ pub(crate) struct Position {
 }
 
 impl Position {
+    /// The position of the log that a stream begins with, or of an older copy of it.
+    pub(super) fn first(info: &stream::Info, offset: Offset) -> Self {
+        Self {
+            stream: info.config.name.clone(),
+            created: info.created.to_string(),
+            offset,
+            ..Self::default()
+        }
+    }
+
+    /// The position that is noted for `log`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(super) fn of(log: &SledLog) -> Result<Option<Self>, NatsError> {
+        let dir = log.dir();
+        Self::read(dir).map_err(|source| NatsError::Position { path: path(dir), source })
+    }
+
+    /// Notes the position for `log`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn note(&self, log: &SledLog) -> Result<(), NatsError> {
+        let dir = log.dir();
+        self.write(dir).map_err(|source| NatsError::Position { path: path(dir), source })
+    }
+
+    /// Makes the log in `log_dir` one that follows no stream.
+    pub(super) fn forget(log_dir: &Path) -> io::Result<()> {
+        fs::remove_file(path(log_dir))?;
+        fs::File::open(log_dir)?.sync_all()
+    }
+
     /// The position that is noted in `log_dir`; `None` if its log never followed a stream.
     pub(crate) fn read(log_dir: &Path) -> io::Result<Option<Self>> {
         match fs::read(path(log_dir)) {

@@ -3,14 +3,14 @@
 use std::{
     ops::ControlFlow,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use async_nats::jetstream::{
     self,
     consumer::{AckPolicy, DeliverPolicy, ReplayPolicy, pull},
-    stream,
+    stream::{self, RawMessageErrorKind},
 };
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -20,7 +20,8 @@ use tokio::{
 };
 
 use super::{
-    NatsError, Position, Shared, position,
+    NatsError, Position, Shared,
+    peer::{self, Answer},
     wire::{Message, Proposed},
 };
 use crate::{
@@ -39,7 +40,7 @@ const MESSAGES_AT_ONCE: usize = 512;
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// The pause before a node makes another consumer after a failure.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// JetStream removes a consumer that nobody has used for so long.
 const UNUSED: Duration = Duration::from_secs(30);
@@ -67,8 +68,7 @@ fn failed(error: &dyn std::fmt::Display) -> Stopped {
 /// The position of `local` in the stream.
 ///
 /// # Errors
-/// When the records of `local` are not from the stream, or it lacks messages that the stream no
-/// longer has.
+/// When the records of `local` are not from the stream.
 pub(super) async fn position(
     local: &SledLog,
     stream: &stream::Stream<stream::Info>,
@@ -80,17 +80,12 @@ pub(super) async fn position(
         stream: info.config.name.clone(),
         reason,
     };
-    let read = Position::read(&dir)
-        .map_err(|source| NatsError::Position { path: position::path(&dir), source })?;
+    let read = Position::of(local)?;
     let durable = *local.durable().borrow();
     let created = info.created.to_string();
     let here = match read {
         Some(here) => here,
-        None if durable == Offset::ZERO => Position {
-            stream: info.config.name.clone(),
-            created: created.clone(),
-            ..Position::default()
-        },
+        None if durable == Offset::ZERO => Position::first(info, Offset::ZERO),
         None => {
             return Err(foreign(
                 "it never followed a stream; `logcabin cluster move-in` makes a stream of it"
@@ -117,21 +112,18 @@ pub(super) async fn position(
             here.sequence, state.last_sequence
         )));
     }
-    if here.sequence + 1 < state.first_sequence {
-        return Err(foreign(format!(
-            "it is at message {}, but the stream begins at message {}; `logcabin cluster join` \
-             copies the log of another node",
-            here.sequence, state.first_sequence
-        )));
-    }
     if here.sequence >= state.first_sequence && here.sequence > 0 {
-        let found = stream.get_raw_message(here.sequence).await;
-        let found = found.map_err(|error| NatsError::Stream(error.to_string()))?;
-        if hash(&found.payload) != here.hash {
-            return Err(foreign(format!(
-                "message {} is another one than it took: the stream has lost messages",
-                here.sequence
-            )));
+        match stream.get_raw_message(here.sequence).await {
+            Ok(found) if hash(&found.payload) != here.hash => {
+                return Err(foreign(format!(
+                    "message {} is another one than it took: the stream has lost messages",
+                    here.sequence
+                )));
+            }
+            // It may have been removed, like all messages that every node has.
+            Ok(_) => {}
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {}
+            Err(error) => return Err(NatsError::Stream(error.to_string())),
         }
     }
     Ok(here)
@@ -177,6 +169,8 @@ impl Taker {
             recognised: position.offset,
             known,
             opened_at: shared.stream.cached_info().state.last_sequence,
+            was_late: false,
+            is_missing: false,
             answers,
         };
         let mut warned = false;
@@ -211,6 +205,10 @@ struct Messages {
     known: Offset,
     /// The last message of the stream when the log was opened.
     opened_at: u64,
+    /// A later message came instead of the next one.
+    was_late: bool,
+    /// So it did again, from another consumer: the next one is not in the stream.
+    is_missing: bool,
     answers: mpsc::Sender<Taking>,
 }
 
@@ -223,16 +221,14 @@ impl Messages {
         }
     }
 
+    /// Whether the log is shorter than the one that the stream began with.
+    fn lacks_base(&self) -> bool {
+        self.next == 1 && *self.local.durable().borrow() < self.shared.base
+    }
+
     async fn consume(&mut self, warned: &mut bool) -> Result<(), Stopped> {
         let shared = Arc::clone(&self.shared);
         let state = shared.stream.get_info().await.map_err(|error| failed(&error))?.state;
-        if state.first_sequence > self.next {
-            return Err(Stopped::Ended(format!(
-                "this node has taken messages up to {}, but the stream begins at message {}",
-                self.next - 1,
-                state.first_sequence
-            )));
-        }
         if state.last_sequence + 1 < self.next {
             return Err(Stopped::Ended(format!(
                 "this node has taken message {}, but the stream ends at message {}: the stream \
@@ -242,6 +238,11 @@ impl Messages {
             )));
         }
         self.shared.knows(state.last_sequence);
+        if state.first_sequence > self.next || self.lacks_base() || self.is_missing {
+            self.copy(warned).await?;
+            // The stream may have moved on meanwhile.
+            return Ok(());
+        }
         let consumer = shared
             .stream
             .create_consumer(pull::Config {
@@ -283,8 +284,11 @@ impl Messages {
             return Ok(());
         }
         if info.stream_sequence > self.next {
+            // The next consumer begins with it, unless it has been removed.
+            self.is_missing = std::mem::replace(&mut self.was_late, true);
             return Err(Stopped::Failed(format!("message {} did not come", self.next)));
         }
+        self.was_late = false;
         self.shared.knows(info.stream_sequence + info.pending);
         let sequence = self.next;
         let Message { node, number, batches } = Message::decode(&message.payload)
@@ -352,6 +356,73 @@ impl Messages {
         Ok(Some(Appended { first, last }))
     }
 
+    /// Copies records from another node, up to its position in the stream.
+    async fn copy(&mut self, warned: &mut bool) -> Result<(), Stopped> {
+        self.all_settled().await?;
+        let from = *self.local.durable().borrow();
+        tracing::info!(after = from.get(), "copying records that the stream does not have");
+        self.shared.is_copying.store(true, Ordering::Release);
+        let copied = self.copy_all(warned).await;
+        self.shared.is_copying.store(false, Ordering::Release);
+        let position = copied?;
+        let records = position.offset.get() - from.get();
+        tracing::info!(records, message = position.sequence, "the records are there");
+        self.next = position.sequence + 1;
+        self.recognised = position.offset;
+        self.known = position.offset;
+        (self.was_late, self.is_missing) = (false, false);
+        let moved = Taking { outcome: Outcome::Moved(position), own: None, ends: None };
+        self.answers.send(moved).await.map_err(|_| Stopped::Closing)
+    }
+
+    async fn copy_all(&self, warned: &mut bool) -> Result<Position, Stopped> {
+        let mut stop = self.shared.stop.subscribe();
+        loop {
+            let after = *self.local.durable().borrow();
+            let last = self.local.get(after).map_err(|error| Stopped::Ended(error.to_string()))?;
+            let chain = last.as_ref().map(|record| &record.chain);
+            let asked = tokio::select! {
+                asked = peer::ask(&self.shared, after, chain) => asked,
+                _ = stop.wait_for(|stop| *stop) => return Err(Stopped::Closing),
+            };
+            let reason = match asked {
+                Ok(Answer::Records { position, frames }) => {
+                    match self.local.copy(frames).await {
+                        Ok(()) => {}
+                        Err(AppendError::Closed) => return Err(Stopped::Closing),
+                        Err(error) => {
+                            return Err(Stopped::Ended(format!(
+                                "the copy of another node: {error}"
+                            )));
+                        }
+                    }
+                    if *self.local.durable().borrow() == position.offset {
+                        return Ok(position);
+                    }
+                    continue;
+                }
+                Ok(Answer::Differs) => {
+                    return Err(Stopped::Ended(format!(
+                        "the other nodes have another record {after}: this log is not theirs"
+                    )));
+                }
+                Ok(Answer::None) => "no node has more records".to_owned(),
+                Err(reason) => reason,
+            };
+            if !std::mem::replace(warned, true) {
+                tracing::warn!(
+                    %reason,
+                    "this node needs records that the stream does not have; it waits for another \
+                     node"
+                );
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                _ = stop.wait_for(|stop| *stop) => return Err(Stopped::Closing),
+            }
+        }
+    }
+
     async fn all_settled(&self) -> Result<(), Stopped> {
         let (done, settled) = oneshot::channel();
         let mark = Taking { outcome: Outcome::Mark(done), own: None, ends: None };
@@ -375,6 +446,8 @@ enum Outcome {
     Appending(oneshot::Receiver<Result<Appended, AppendError>>),
     /// Everything before it has settled.
     Mark(oneshot::Sender<()>),
+    /// Records were copied from another node, up to this position.
+    Moved(Position),
 }
 
 /// Answers those who wait, in the order of the stream, and notes the position.
@@ -411,6 +484,12 @@ impl Settling {
                 let _ = done.send(());
                 return ControlFlow::Continue(());
             }
+            Outcome::Moved(position) => {
+                let sequence = position.sequence;
+                self.position = position;
+                self.moved(sequence);
+                return ControlFlow::Continue(());
+            }
             Outcome::Known(appended) => appended.map(Ok),
             Outcome::Appending(reply) => Some(reply.await.unwrap_or(Err(AppendError::Closed))),
         };
@@ -433,9 +512,14 @@ impl Settling {
         if let Some((sequence, payload)) = ends {
             self.position.sequence = sequence;
             self.position.hash = hash(&payload);
-            self.shared.taken.send_modify(|taken| taken.sequence = sequence);
+            self.moved(sequence);
         }
         ControlFlow::Continue(())
+    }
+
+    fn moved(&self, sequence: u64) {
+        self.shared.position.lock().clone_from(&self.position);
+        self.shared.taken.send_modify(|taken| taken.sequence = sequence);
     }
 
     fn note(&self, noted: &mut Position) {

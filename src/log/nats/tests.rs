@@ -153,3 +153,68 @@ async fn without_a_server_writes_are_refused_and_reads_go_on() {
     let last = log.append(batch("b", 1)).await.unwrap().last.get();
     assert!(last == 3 || last == 4, "{last}");
 }
+
+/// What remains of the log of `from` is the same on `to`.
+fn assert_same(from: &NatsLog, to: &NatsLog) {
+    assert_eq!(records(from), records(to));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_copies_what_the_stream_no_longer_has_from_another_node() {
+    let Some(server) = NatsServer::start("a_node_copies_what_the_stream") else { return };
+    let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let first = node(&server, one.path()).await;
+    for _ in 0..50 {
+        first.append(batch("a", 3)).await.unwrap();
+    }
+    let taken = first.taken().borrow().sequence;
+    // One message in the middle, then all of them.
+    first.overwrite(7).await.unwrap();
+    first.overwrite(7).await.unwrap();
+    let second = node(&server, two.path()).await;
+    second.caught_up().await.unwrap();
+    assert_same(&first, &second);
+    tokio::task::block_in_place(|| second.close());
+    drop(second);
+
+    first.append(batch("a", 2)).await.unwrap();
+    first.remove_up_to(taken + 1).await.unwrap();
+    first.append(batch("b", 2)).await.unwrap();
+    let second = node(&server, two.path()).await;
+    second.caught_up().await.unwrap();
+    assert_same(&first, &second);
+    // Both go on.
+    second.append(batch("a", 1)).await.unwrap();
+    first.caught_up().await.unwrap();
+    assert_same(&first, &second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_begins_with_the_log_that_it_was_made_of() {
+    let Some(server) = NatsServer::start("a_stream_begins_with_the_log") else { return };
+    let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let embedded = local(one.path());
+    start(&*embedded);
+    embedded.append(batch("a", 5)).await.unwrap();
+    embedded.close();
+    drop(embedded);
+    let founding = NatsLog::found(local(one.path()), server.options("test")).await;
+    // Interrupted and repeated.
+    drop(founding.unwrap());
+    drop(NatsLog::found(local(one.path()), server.options("test")).await.unwrap());
+    let first = NatsLog::open(local(one.path()), server.options("test")).await.unwrap();
+    let heads = [(stream("a"), Offset::new(5))].into_iter().collect();
+    first.start(heads, Box::new(|_| ()));
+    let second = node(&server, two.path()).await;
+    second.caught_up().await.unwrap();
+    assert_eq!(records(&second).len(), 5);
+    second.append(batch("b", 2)).await.unwrap();
+    first.caught_up().await.unwrap();
+    assert_same(&first, &second);
+    let again = NatsLog::found(local(TempDir::new().unwrap().path()), server.options("test"));
+    assert!(matches!(again.await, Err(NatsError::Unfit(_))));
+    tokio::task::block_in_place(|| first.close());
+    first.dissolve().await.unwrap();
+    drop(first);
+    assert!(!local(one.path()).is_of_cluster());
+}

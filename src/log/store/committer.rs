@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, decode, recover};
@@ -17,7 +18,7 @@ use crate::{
     },
     record::{
         Offset, Record,
-        codec::{self, Tip},
+        codec::{self, Frame, Tip},
         command::{Body as _, LogErase},
     },
 };
@@ -31,11 +32,42 @@ pub(super) enum Message {
 }
 
 pub(super) struct Request {
-    pub(super) batch: Batch,
-    /// The time of its records, in milliseconds since the Unix epoch, if the order and the time of
-    /// batches are decided elsewhere. Such a batch is never refused because of this machine.
-    pub(super) ordered_ms: Option<u64>,
+    pub(super) work: Work,
     pub(super) reply: oneshot::Sender<Result<Appended, AppendError>>,
+}
+
+/// What a request appends.
+pub(super) enum Work {
+    /// A batch that is proposed here.
+    Proposed(Batch),
+    /// A batch whose place in the log and time, in milliseconds since the Unix epoch, were decided
+    /// elsewhere.
+    Ordered(Batch, u64),
+    /// Records of another copy of this log, each with its frame: whole batches.
+    Copied(Vec<(Frame, Bytes)>),
+}
+
+impl Work {
+    /// Whether it is never refused because of this machine: the log must not lack it.
+    const fn is_decided(&self) -> bool {
+        matches!(self, Self::Ordered(..) | Self::Copied(_))
+    }
+
+    /// About how many bytes it writes.
+    fn bytes(&self) -> usize {
+        // An erasure rewrites other records.
+        let of = |kind: &str, bytes: usize| {
+            if kind == LogErase::KIND.name { MAX_GROUP_BYTES } else { bytes }
+        };
+        match self {
+            Self::Proposed(batch) | Self::Ordered(batch, _) => {
+                batch.records.iter().map(|new| of(new.kind, new.payload.len())).sum()
+            }
+            Self::Copied(frames) => {
+                frames.iter().map(|(frame, bytes)| of(&frame.record.header.kind, bytes.len())).sum()
+            }
+        }
+    }
 }
 
 /// An empty database to continue in. The reply says whether the committer does.
@@ -174,9 +206,13 @@ impl Committer {
         let now_ms = self.clock.now_ms();
         let mut group = Group::default();
         let mut answers = Vec::with_capacity(requests.len());
-        for Request { batch, ordered_ms, reply } in requests.drain(..) {
-            let time_ms = ordered_ms.unwrap_or(now_ms);
-            answers.push((reply, self.accept(batch, time_ms, &mut group)));
+        for Request { work, reply } in requests.drain(..) {
+            let answer = match work {
+                Work::Proposed(batch) => self.accept(batch, now_ms, &mut group),
+                Work::Ordered(batch, time_ms) => self.accept(batch, time_ms, &mut group),
+                Work::Copied(frames) => self.copy(frames, &mut group),
+            };
+            answers.push((reply, answer));
         }
         if let Err(error) = self.publish(group) {
             // Nothing in the group is known to be on disk, including what its refusals depended on.
@@ -204,7 +240,7 @@ impl Committer {
                     return other;
                 }
             };
-            if requests.iter().all(|request| request.ordered_ms.is_none()) {
+            if !requests.iter().any(|request| request.work.is_decided()) {
                 return Err(AppendError::Full(refused));
             }
             if self.shared.closing.load(Ordering::SeqCst) {
@@ -276,23 +312,62 @@ impl Committer {
                     .map_err(|error| AppendError::TooLarge(error.to_string()))?,
             );
         }
+        self.add(accepted, tip, group)?;
+        Ok(Appended { first, last: self.tip.offset })
+    }
+
+    /// Adds records of another copy of this log to the group, if they are what follows here.
+    fn copy(
+        &mut self,
+        frames: Vec<(Frame, Bytes)>,
+        group: &mut Group,
+    ) -> Result<Appended, AppendError> {
+        let mut tip = self.tip.clone();
+        let first = tip.offset.next();
+        let mut copied = Vec::with_capacity(frames.len());
+        for (frame, bytes) in frames {
+            let offset = frame.record.offset();
+            let damaged = |what: &dyn std::fmt::Display| {
+                AppendError::Foreign(format!("record {offset} does not follow: {what}"))
+            };
+            if offset != tip.offset.next() {
+                return Err(damaged(&format!("this log ends at record {}", tip.offset)));
+            }
+            frame.verify(&tip.chain).map_err(|error| damaged(&error))?;
+            tip = Tip::after(&frame.record);
+            copied.push((frame.record, bytes.into()));
+        }
+        if copied.last().is_some_and(|(record, _)| record.header.batch_remaining != 0) {
+            return Err(AppendError::Foreign("the last batch is not whole".to_owned()));
+        }
+        self.add(copied, tip, group)?;
+        Ok(Appended { first, last: self.tip.offset })
+    }
+
+    /// Adds records that follow the last one of the group.
+    fn add(
+        &mut self,
+        records: Vec<(Record, Vec<u8>)>,
+        tip: Tip,
+        group: &mut Group,
+    ) -> Result<(), AppendError> {
         let (layers, durable) = (Arc::clone(&self.layers.read()), *self.shared.durable.borrow());
         let get = |offset: Offset| match layers.get(offset)? {
             Some(frame) if offset <= durable => decode(offset, &frame).map(Some),
             _ => Ok(None),
         };
-        for left in erased_by(accepted.iter().map(|(record, _)| record), get)? {
+        for left in erased_by(records.iter().map(|(record, _)| record), get)? {
             let frame = codec::encode_frame(&left)
                 .map_err(|error| AppendError::Erase(error.to_string()))?;
             group.remains.push((left.offset(), frame));
         }
-        for (record, frame) in accepted {
+        for (record, frame) in records {
             self.heads.insert(record.header.stream.clone(), record.offset());
             group.frames.push((record.offset(), frame));
             group.records.push(Arc::new(record));
         }
         self.tip = tip;
-        Ok(Appended { first, last: self.tip.offset })
+        Ok(())
     }
 
     /// Makes the group durable, then visible.
@@ -327,11 +402,7 @@ fn gather(
     while let Some(message) = next {
         match message {
             Message::Append(request) => {
-                for new in &request.batch.records {
-                    // An erasure rewrites other records.
-                    let erases = new.kind == LogErase::KIND.name;
-                    bytes += if erases { MAX_GROUP_BYTES } else { new.payload.len() };
-                }
+                bytes += request.work.bytes();
                 requests.push(request);
             }
             Message::Swap(swap) => return Some(swap),

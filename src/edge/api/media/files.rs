@@ -34,7 +34,7 @@ use ruma::{
 };
 use serde_json::json;
 use tokio::{
-    sync::Notify,
+    sync::{Mutex as AsyncMutex, Notify},
     task::spawn_blocking,
     time::{Instant, sleep_until},
 };
@@ -57,6 +57,7 @@ use crate::{
     engine::{Lagged, Rejected},
     media::{
         Download, DownloadError, Held, Receiving, Store,
+        depot::Depot,
         picture::{self, Format, PictureError, Thumbnail, Wish},
     },
     outside::outbound::OutboundError,
@@ -80,6 +81,10 @@ pub(crate) struct Media {
     /// The number of each user's uploads in progress.
     under_way: Mutex<HashMap<OwnedUserId, usize>>,
     pub(super) previews: Previews,
+    /// Where the nodes of a cluster find each other's files, unless they share a directory.
+    pub(super) depot: Option<Arc<dyn Depot>>,
+    /// Held while a file is fetched from there, by the first byte of its hash.
+    pub(super) fetching: [AsyncMutex<()>; 16],
 }
 
 /// Why media cannot be served.
@@ -95,7 +100,7 @@ pub(crate) enum MediaError {
 
 impl Media {
     /// Opens the files in the data directory of the configuration.
-    pub(crate) fn open(config: &Config) -> Result<Self, MediaError> {
+    pub(crate) fn open(config: &Config, depot: Option<Arc<dyn Depot>>) -> Result<Self, MediaError> {
         let data_dir = &config.server.data_dir;
         // Uploads never use the space that the log needs.
         let min_free_bytes = config.log.min_free_bytes.saturating_mul(2);
@@ -115,6 +120,8 @@ impl Media {
             uploaded: Notify::new(),
             under_way: Mutex::default(),
             previews: Previews::new(&config.media, &config.outbound)?,
+            depot,
+            fetching: Default::default(),
         })
     }
 
@@ -260,6 +267,11 @@ impl Server {
         origin: Origin,
     ) -> Result<(), ApiError> {
         let held = receiving.finish().await.map_err(unwritten)?;
+        if let Err(error) = self.share(&held.hash).await {
+            self.discard(held).await;
+            let text = "The servers of this cluster do not take the file; try again.";
+            return Err(ApiError::unavailable(text).with_cause(error));
+        }
         (add.hash, add.size) = (held.hash, held.size);
         // A file that the server fetched has no user.
         let nobody = Whose::Address(Ipv6Addr::UNSPECIFIED.into());
@@ -386,7 +398,9 @@ impl Server {
     }
 
     async fn open(&self, stored: &Stored) -> Result<Content, ApiError> {
-        let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
+        let (hash, size) = (stored.hash, stored.size);
+        self.fetch_if_missing(hash).await?;
+        let store = Arc::clone(&self.media.store);
         let opening = spawn_blocking(move || {
             let download = Download::open(&store, hash, size)?;
             let small = download.read_small()?;
@@ -465,6 +479,7 @@ impl Server {
         let place = self.media.pictures.place(caller, false).await;
         let place = place.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?;
         let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
+        self.fetch_if_missing(hash).await?;
         let making = move || {
             let path = store.path(&hash);
             if let Err(error) = Download::open(&store, hash, size).and_then(|file| file.verify()) {

@@ -3,6 +3,11 @@
 //!
 //! The bucket is in the memory of the NATS servers. When all of them have gone, so has every lease.
 
+mod files;
+mod upkeep;
+
+pub(crate) use files::Files;
+
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_nats::{
@@ -80,6 +85,20 @@ struct Seen {
     leases: BTreeMap<String, (Holder, Instant)>,
 }
 
+impl Seen {
+    /// The nodes that have renewed their entries in time.
+    fn live(&self) -> impl Iterator<Item = &Node> {
+        let live = self.nodes.values().filter(|(_, renewed)| renewed.elapsed() < LEASE);
+        live.map(|(node, _)| node)
+    }
+}
+
+/// The weight of a node for a kind of work or a stream: the node with the highest one is the first
+/// choice (rendezvous hashing).
+fn weight(of: &str, node: &str) -> [u8; 32] {
+    *blake3::hash(format!("{of}/{node}").as_bytes()).as_bytes()
+}
+
 /// The entry of a lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Holder {
@@ -92,6 +111,14 @@ impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nodes").field("me", &self.me).finish_non_exhaustive()
     }
+}
+
+fn nodes_bucket(log: &NatsLog) -> String {
+    format!("{}-nodes", log.stream_name())
+}
+
+fn shared_bucket(log: &NatsLog) -> String {
+    format!("{}-shared", log.stream_name())
 }
 
 fn failed(error: &dyn fmt::Display) -> NatsError {
@@ -111,7 +138,7 @@ impl Nodes {
     ) -> Result<Arc<Self>, NatsError> {
         let stream = log.stream_info().await?;
         let config = kv::Config {
-            bucket: format!("{}-nodes", stream.config.name),
+            bucket: nodes_bucket(&log),
             description: "The nodes of a Logcabin cluster, and their leases.".to_owned(),
             max_age: LEASE,
             storage: StorageType::Memory,
@@ -137,7 +164,67 @@ impl Nodes {
         tokio::spawn(tell_all(Arc::clone(&nodes.log), nodes.process(), queue));
         tokio::spawn(Arc::clone(&nodes).watch());
         tokio::spawn(Arc::clone(&nodes).count_departures());
+        tokio::spawn(upkeep::run(Arc::clone(&nodes)));
         Ok(nodes)
+    }
+
+    /// The names of the nodes of the cluster of `log` that are there now.
+    ///
+    /// # Errors
+    /// When JetStream does not answer.
+    pub(crate) async fn live(log: &NatsLog) -> Result<Vec<String>, NatsError> {
+        let bucket = log.jetstream().get_key_value(nodes_bucket(log)).await;
+        let Ok(bucket) = bucket else { return Ok(Vec::new()) };
+        let mut keys = bucket.keys().await.map_err(|error| failed(&error))?;
+        let mut live = Vec::new();
+        while let Some(key) = keys.next().await {
+            let key = key.map_err(|error| failed(&error))?;
+            let Ok(Some(entry)) = bucket.get(&key).await else { continue };
+            if key.starts_with(NODE)
+                && let Ok(node) = serde_json::from_slice::<Node>(&entry)
+            {
+                live.push(node.name);
+            }
+        }
+        Ok(live)
+    }
+
+    /// Removes what the nodes of the cluster of `log` shared besides it.
+    ///
+    /// # Errors
+    /// When JetStream does not confirm it.
+    pub(crate) async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
+        for bucket in [nodes_bucket(log), shared_bucket(log)] {
+            let deleted = log.jetstream().delete_key_value(bucket).await;
+            deleted.map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The value that all nodes use for something: that of the first node to name one.
+    ///
+    /// # Errors
+    /// When JetStream does not keep it.
+    pub(crate) async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
+        let stream = self.log.stream_info().await?;
+        let config = kv::Config {
+            bucket: shared_bucket(&self.log),
+            description: "What the nodes of a Logcabin cluster share.".to_owned(),
+            storage: StorageType::File,
+            num_replicas: stream.config.num_replicas,
+            history: 1,
+            ..kv::Config::default()
+        };
+        let bucket = self.log.jetstream().create_or_update_key_value(config).await;
+        let bucket = bucket.map_err(|error| failed(&error))?;
+        match bucket.create(name, mine.to_owned().into()).await {
+            Ok(_) => return Ok(mine.to_owned()),
+            Err(error) if error.kind() == kv::CreateErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(&error)),
+        }
+        let found = bucket.get(name).await.map_err(|error| failed(&error))?;
+        let found = found.and_then(|found| String::from_utf8(found.to_vec()).ok());
+        found.ok_or_else(|| failed(&format!("the shared value `{name}` cannot be read")))
     }
 
     /// Makes this node's entry, or takes over the one that it had before a crash.
@@ -340,13 +427,20 @@ impl Nodes {
         }
     }
 
+    /// The last message that every live node has taken, and the last record that each of them has.
+    fn everyone_has(&self) -> (u64, Offset) {
+        let mine = (self.log.taken().borrow().sequence, *self.log.durable().borrow());
+        let seen = self.seen.lock();
+        seen.nodes.values().fold(mine, |(sequence, offset), (node, _)| {
+            (sequence.min(node.sequence), offset.min(node.offset))
+        })
+    }
+
     /// How many live nodes come before this one for a kind of work.
     fn place(&self, work: &str) -> usize {
-        let weight = |name: &str| *blake3::hash(format!("{work}/{name}").as_bytes()).as_bytes();
-        let mine = weight(&self.me.name);
+        let mine = weight(work, &self.me.name);
         let seen = self.seen.lock();
-        let live = seen.nodes.values().filter(|(_, renewed)| renewed.elapsed() < LEASE);
-        live.filter(|(node, _)| weight(&node.name) > mine).count()
+        seen.live().filter(|node| weight(work, &node.name) > mine).count()
     }
 
     /// Tries to hold the lease of `work` until the server stops.
@@ -540,6 +634,12 @@ async fn hear_all(log: Arc<NatsLog>, me: String, hear: Hear, shutdown: Shutdown)
 impl Cluster for Nodes {
     fn tag(&self) -> u16 {
         (self.log.process() >> 48) as u16
+    }
+
+    fn preferred(&self, stream: &str) -> Option<u16> {
+        let seen = self.seen.lock();
+        let first = seen.live().max_by_key(|node| weight(stream, &node.name))?;
+        Some(first.tag).filter(|tag| *tag != self.tag())
     }
 
     fn forward(&self, to: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>> {

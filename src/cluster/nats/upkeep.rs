@@ -1,0 +1,121 @@
+//! What one node at a time does for the stream: removes the messages that every node has.
+//!
+//! The newest of them are kept, so that a node that was away for a moment continues without asking
+//! another one. When content is erased from the log, all of them are overwritten and removed, once
+//! every node has carried out the erasure.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{Duration, sleep};
+use tracing::{debug, info, warn};
+
+use super::Nodes;
+use crate::{
+    cluster::Cluster as _,
+    log::Log as _,
+    record::{
+        Offset,
+        command::{Body as _, LogErase},
+    },
+};
+
+/// The lease.
+const WORK: &str = "stream";
+
+/// How often this is done.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// How many messages are kept although every node has them.
+const KEPT: u64 = 10_000;
+
+/// Messages are removed once so many more than [`KEPT`] are there.
+const SLACK: u64 = 1_000;
+
+/// How many messages are overwritten at once.
+const AT_ONCE: usize = 16;
+
+/// How many records are read at once in search of erasures.
+const RECORDS: usize = 1024;
+
+/// Keeps the stream short until the server stops.
+pub(super) async fn run(nodes: Arc<Nodes>) {
+    let mut lease = Arc::clone(&nodes).lease(WORK);
+    loop {
+        tokio::select! {
+            () = lease.held() => {}
+            () = nodes.shutdown.given() => return,
+        }
+        tokio::select! {
+            biased;
+            () = lease.lost() => {}
+            () = nodes.shutdown.given() => return,
+            () = keep(&nodes) => {}
+        }
+    }
+}
+
+async fn keep(nodes: &Nodes) {
+    // Whether the node that did this before has overwritten what was erased is not known.
+    let mut erasing = Some(*nodes.log.durable().borrow());
+    let mut looked = *nodes.log.durable().borrow();
+    loop {
+        sleep(EVERY).await;
+        match erasure_after(nodes, &mut looked) {
+            Ok(found) => erasing = found.or(erasing),
+            Err(error) => warn!(%error, "erasures cannot be looked for"),
+        }
+        let (sequence, offset) = nodes.everyone_has();
+        let Ok(info) = nodes.log.stream_info().await else { continue };
+        let first = info.state.first_sequence;
+        if erasing.is_some_and(|erased| erased <= offset) {
+            if overwrite(nodes, first, sequence).await {
+                erasing = None;
+            }
+        } else if first + KEPT + SLACK <= sequence {
+            remove(nodes, sequence - KEPT).await;
+        }
+    }
+}
+
+/// The last erasure among the records that have not been looked at.
+fn erasure_after(nodes: &Nodes, looked: &mut Offset) -> Result<Option<Offset>, String> {
+    let mut found = None;
+    loop {
+        let records = nodes.log.read(looked.next(), RECORDS).map_err(|error| error.to_string())?;
+        let Some(last) = records.last() else { return Ok(found) };
+        *looked = last.offset();
+        let erasure = |kind: &str| kind == LogErase::KIND.name;
+        let erasures = records.iter().filter(|record| erasure(&record.header.kind));
+        found = erasures.map(|record| record.offset()).last().or(found);
+    }
+}
+
+/// Overwrites the messages from `first` to `last`, and removes them. Returns whether all of them
+/// are gone.
+async fn overwrite(nodes: &Nodes, first: u64, last: u64) -> bool {
+    let overwritten = stream::iter(first..=last)
+        .map(|sequence| nodes.log.overwrite(sequence))
+        .buffer_unordered(AT_ONCE)
+        .collect::<Vec<_>>()
+        .await;
+    if let Some(error) = overwritten.into_iter().find_map(Result::err) {
+        debug!(%error, "erased content could not be removed from the stream; retrying");
+        return false;
+    }
+    if first <= last {
+        info!(messages = last + 1 - first, "overwrote the messages of erased content");
+    }
+    remove(nodes, last).await
+}
+
+/// Removes the messages up to `last`.
+async fn remove(nodes: &Nodes, last: u64) -> bool {
+    match nodes.log.remove_up_to(last).await {
+        Ok(()) => true,
+        Err(error) => {
+            debug!(%error, "old messages could not be removed from the stream; retrying");
+            false
+        }
+    }
+}

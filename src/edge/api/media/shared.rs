@@ -1,0 +1,172 @@
+//! Files in a cluster: each node has a copy of every file on its own disk, and fetches those that
+//! were uploaded to other nodes.
+
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use futures_util::{StreamExt as _, stream};
+use tokio::{io::AsyncReadExt as _, task::spawn_blocking};
+use tracing::{info, warn};
+
+use crate::{
+    base::{limits, shutdown::Shutdown},
+    edge::{api::Server, http::ApiError},
+    engine::Lagged,
+    media::depot::Depot,
+    record::{
+        Command,
+        command::{Body as _, FileHash, MediaUpload},
+    },
+    state::Effect,
+};
+
+/// How many files are fetched at once in the background.
+const AT_ONCE: usize = 4;
+
+/// The pause after a file could not be fetched in the background.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How often the depot is searched for files that nothing names.
+const SWEEP: Duration = Duration::from_secs(3600);
+
+impl Server {
+    /// Makes this file one that all nodes can serve.
+    pub(super) async fn share(&self, hash: &FileHash) -> io::Result<()> {
+        match &self.media.depot {
+            Some(depot) => depot.put(hash, &self.media.store.path(hash)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Fetches a file that this node does not have. Returns whether it has it now.
+    ///
+    /// # Errors
+    /// When the depot or the disk fails.
+    pub(super) async fn fetch(&self, hash: FileHash) -> io::Result<bool> {
+        let Some(depot) = &self.media.depot else { return Ok(false) };
+        // Whoever asks for the same file waits for it.
+        let _one = self.media.fetching[usize::from(hash.0[0] & 15)].lock().await;
+        if self.has(hash).await {
+            return Ok(true);
+        }
+        let Some(mut contents) = depot.fetch(&hash).await? else { return Ok(false) };
+        let mut receiving = self.media.store.receive(None).await?;
+        loop {
+            let mut piece = BytesMut::with_capacity(limits::MEDIA_PIECE_BYTES);
+            if contents.read_buf(&mut piece).await? == 0 {
+                break;
+            }
+            receiving.write(piece.freeze()).await?;
+        }
+        let held = receiving.finish().await?;
+        if held.hash == hash {
+            return Ok(true);
+        }
+        let named = |hash: &FileHash| self.engine.state().media.names(hash);
+        self.media.store.discard(held, named)?;
+        Err(io::Error::other("the file of the cluster is damaged"))
+    }
+
+    /// Fetches a file if this node does not have it and others may.
+    pub(super) async fn fetch_if_missing(&self, hash: FileHash) -> Result<(), ApiError> {
+        if self.media.depot.is_none() || self.has(hash).await {
+            return Ok(());
+        }
+        self.fetch(hash).await.map(|_| ()).map_err(|error| {
+            let text = "The servers of this cluster do not have the file at hand; try again.";
+            ApiError::unavailable(text).with_cause(error)
+        })
+    }
+
+    async fn has(&self, hash: FileHash) -> bool {
+        let path = self.media.store.path(&hash);
+        spawn_blocking(move || path.exists()).await.unwrap_or(false)
+    }
+}
+
+/// Fetches every file that a record names, now and in future, until the server stops.
+pub(crate) async fn fetch_all(app: Arc<Server>, shutdown: Shutdown) {
+    let mut records = app.engine.follow(app.engine.head().offset().next());
+    let there = app.engine.state().media.all();
+    let hashes: BTreeSet<_> = there.into_iter().map(|(_, stored)| stored.hash).collect();
+    let first = stream::iter(hashes).map(|hash| keep_fetching(&app, hash));
+    tokio::select! {
+        () = first.buffer_unordered(AT_ONCE).for_each(|()| async {}) => {}
+        () = shutdown.given() => return,
+    }
+    loop {
+        let record = tokio::select! {
+            record = records.next() => record,
+            () = shutdown.given() => return,
+        };
+        let Some(Ok(record)) = record else { return };
+        if &*record.header.kind == MediaUpload::KIND.name
+            && let Ok(Some(Command::MediaUpload(upload))) = record.command()
+        {
+            tokio::select! {
+                () = keep_fetching(&app, upload.hash) => {}
+                () = shutdown.given() => return,
+            }
+        }
+    }
+}
+
+/// Fetches a file, again and again while something names it.
+async fn keep_fetching(app: &Server, hash: FileHash) {
+    let mut warned = false;
+    while app.engine.state().media.names(&hash) {
+        match app.fetch(hash).await {
+            Ok(true) => return,
+            // It was never shared, for example because it was lost before.
+            Ok(false) => return,
+            Err(error) => {
+                if !std::mem::replace(&mut warned, true) {
+                    warn!(%error, %hash, "a file of another node cannot be fetched; retrying");
+                }
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Removes files from the depot that nothing names any more, until the server stops. One node does
+/// this at a time.
+pub(crate) async fn sweep(app: Arc<Server>, depot: Arc<dyn Depot>, shutdown: Shutdown) {
+    let mut work = app.engine.head().work();
+    let unnamed = |effect: &Effect| match effect {
+        Effect::Unnamed(hash) => Some(*hash),
+        _ => None,
+    };
+    remove(&app, &*depot, app.engine.state().media.lately_unnamed()).await;
+    loop {
+        match depot.older(app.config.media.orphan_seconds).await {
+            Ok(older) => remove(&app, &*depot, older).await,
+            Err(error) => warn!(%error, "the files of the cluster cannot be listed"),
+        }
+        let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
+        loop {
+            tokio::select! {
+                () = &mut next => break,
+                files = work.next(unnamed) => match files {
+                    Ok(files) => remove(&app, &*depot, files).await,
+                    // The list shows them.
+                    Err(Lagged) => break,
+                },
+                () = shutdown.given() => return,
+            }
+        }
+    }
+}
+
+async fn remove(app: &Server, depot: &dyn Depot, files: Vec<FileHash>) {
+    let mut removed = 0;
+    for hash in files.into_iter().filter(|hash| !app.engine.state().media.names(hash)) {
+        match depot.remove(&hash).await {
+            Ok(()) => removed += 1,
+            Err(error) => warn!(%error, %hash, "a file could not be removed from the cluster"),
+        }
+    }
+    if removed > 0 {
+        info!(files = removed, "removed files from the cluster that nothing names");
+    }
+}
