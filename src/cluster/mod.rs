@@ -38,9 +38,6 @@ pub(crate) trait Cluster: Send + Sync + fmt::Debug {
     /// some seconds at most. Returns `false` if that cannot be found out.
     fn is_current(&self) -> BoxFuture<'_, bool>;
 
-    /// Whether this node finds out what others have written.
-    fn is_connected(&self) -> bool;
-
     /// The mark of this process, in the ids of what it has in memory.
     fn tag(&self) -> u16;
 
@@ -53,6 +50,15 @@ pub(crate) trait Cluster: Send + Sync + fmt::Debug {
 
     /// Tells all other nodes something that they can do without.
     fn tell(&self, message: Bytes);
+
+    /// Tells the process of this mark something that it can do without.
+    fn tell_one(&self, to: u16, message: Bytes);
+
+    /// The marks of the processes that are there, this one among them.
+    fn there(&self) -> Vec<u16>;
+
+    /// Changes whenever a node has come or gone.
+    fn changes(&self) -> watch::Receiver<u64>;
 
     /// From now on, requests for this process are answered by `answer`, and what others tell goes
     /// to `hear`.

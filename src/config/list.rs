@@ -355,12 +355,17 @@ settings! {
         /// "nats://10.0.0.1:4222". Without any, this server is alone, and its log is embedded. See
         /// `docs/cluster.md`.
         servers: List<NatsServer> = List::default();
+        /// The monitoring addresses of the NATS servers, such as "http://10.0.0.1:8222". A node
+        /// asks them at startup whether `sync_interval` is `always`, and refuses to start where it
+        /// is not: such a server may lose messages in a power cut. Without any, the node cannot
+        /// check.
+        monitors: List<WebUrl> = List::default();
         /// The name of the stream on these servers. All nodes of a cluster have the same.
         stream: StreamName = StreamName::default();
         /// The number of NATS servers that keep the stream. Set when the stream is created.
         replicas: usize = 3, in 1..=5;
         /// The most bytes that the stream keeps. Set when the stream is created. A node that falls
-        /// further behind needs `logcabin cluster join`.
+        /// further behind copies the records that it lacks from another node.
         stream_bytes: u64 = 4 * 1024 * 1024 * 1024, in 16_777_216..=1_099_511_627_776;
         /// A file with the credentials for the NATS servers: a JWT and a seed, as `nsc` writes
         /// them.

@@ -290,13 +290,18 @@ impl Engine {
 }
 
 /// Begins a log that others may begin, too, at the same time: with the identity of a server of this
-/// name, unless it has one. Nothing can follow the log; it is to be opened again after this.
+/// name, unless it has one. The log must have been started.
 ///
 /// # Errors
 /// When the log takes no writes.
 pub async fn found(log: &dyn Log, name: &ServerName) -> Result<(), OpenError> {
-    log.start(StreamHeads::new(), Box::new(|_| ()));
-    match log.append(first_batch(&new_identity(name)?)).await {
+    let batch = first_batch(&new_identity(name)?);
+    let mut appended = log.append(batch.clone()).await;
+    if matches!(appended, Err(AppendError::Unavailable(_))) {
+        // It may be in the log or not: if it is, this conflicts with it.
+        appended = log.append(batch).await;
+    }
+    match appended {
         Ok(_) | Err(AppendError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

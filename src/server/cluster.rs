@@ -14,8 +14,12 @@ use crate::{
     cluster::nats::{Files, Me, Nodes},
     config::MediaDir,
     engine,
-    log::nats::{NatsLog, NatsOptions},
+    log::{
+        StreamHeads,
+        nats::{NatsLog, NatsOptions},
+    },
     media::depot::Depot,
+    outside::outbound::{Ask, Outbound},
     record::Offset,
 };
 use crate::{
@@ -63,6 +67,7 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
         embedded(&local)?;
         return Ok(Opened { log: Arc::clone(&local) as Arc<dyn Log>, local, shared: None });
     }
+    check_durability(config).await?;
     let shared =
         NatsLog::open(Arc::clone(&local), NatsOptions::of(config, Clock::system())).await?;
     if *local.durable().borrow() > Offset::ZERO {
@@ -70,9 +75,14 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
         let log = Arc::clone(&shared) as Arc<dyn Log>;
         return Ok(Opened { log, local, shared: Some(shared) });
     }
-    // A log that begins here has its first record, the server's identity, before the engine starts:
-    // of nodes that start together, one makes it.
-    engine::found(&shared, &config.server.name).await?;
+    // A log that begins here gets its first record, the server's identity, before the engine
+    // starts: of nodes that start together, one makes it. The log is opened again after this, since
+    // nothing follows it yet.
+    shared.start(StreamHeads::new(), Box::new(|_| ()));
+    shared.caught_up().await?;
+    if *local.durable().borrow() == Offset::ZERO {
+        engine::found(&shared, &config.server.name).await?;
+    }
     shared.caught_up().await?;
     let closing = tokio::task::spawn_blocking(move || shared.close());
     closing.await.map_err(|error| ServerError::Cluster(error.to_string()))?;
@@ -83,6 +93,54 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
     );
     Ok(Opened { log: Arc::clone(&shared) as Arc<dyn Log>, local, shared: Some(shared) })
 }
+
+/// Refuses NATS servers that acknowledge messages before they are on disk, as far as that can be
+/// found out.
+#[cfg(feature = "nats")]
+async fn check_durability(config: &Config) -> Result<(), ServerError> {
+    if config.log.monitors.is_empty() {
+        tracing::warn!(
+            "`log.monitors` is empty: whether the NATS servers sync messages to disk before they \
+             acknowledge them (`sync_interval: always`) is not known. If they do not, a power cut \
+             of all of them can lose messages; each node still has on its own disk what it \
+             acknowledged"
+        );
+        return Ok(());
+    }
+    let client = Outbound::new(&config.outbound);
+    let client = client.map_err(|error| ServerError::Cluster(error.to_string()))?;
+    for monitor in config.log.monitors.iter() {
+        let url = monitor.url().map_err(ServerError::Cluster)?;
+        // A server that is down must not keep a node from starting.
+        let about = match describe(&client, &url).await {
+            Ok(about) => about,
+            Err(reason) => {
+                tracing::warn!(%url, reason, "a NATS server does not say whether it syncs");
+                continue;
+            }
+        };
+        if about["jetstream"]["config"]["sync_always"] != true {
+            return Err(ServerError::Cluster(format!(
+                "the NATS server at {url} acknowledges messages before they are on disk; set \
+                 `sync_interval: always` in the `jetstream` block of its configuration"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What a NATS server says of itself.
+#[cfg(feature = "nats")]
+async fn describe(client: &Outbound, url: &reqwest::Url) -> Result<serde_json::Value, String> {
+    let url = url.join("varz").map_err(|error| error.to_string())?;
+    let ask = Ask { timeout: MONITOR_TIMEOUT, ..Ask::new(http::Method::GET, url) };
+    let answer = client.ask(ask).await.map_err(|error| error.to_string())?;
+    answer.json().map_err(|error| error.to_string())
+}
+
+/// How long a NATS server may take to describe itself.
+#[cfg(feature = "nats")]
+const MONITOR_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A cluster that this server has joined.
 pub(super) struct Joined {

@@ -152,8 +152,10 @@ pub async fn run(
     }
     tasks::begin(&config, &core, parts, depot, &mut tasks).await;
     let search = Arc::clone(&app.listing.search);
+    let told = Arc::clone(&app);
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown)?);
     if let Some(cluster) = cluster {
+        told.tell_of_guesses();
         let (edge, hearing) = (Arc::clone(&edge), Arc::clone(&edge));
         let answer = move |request| -> BoxFuture<'static, Bytes> {
             let edge = Arc::clone(&edge);

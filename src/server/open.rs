@@ -244,9 +244,7 @@ impl Parts {
 
 /// Presence, with the users who were online when the server stopped.
 fn tracker(config: &Config, engine: &Engine) -> Tracker {
-    let around = engine.state().presence.around().into_iter();
-    let around =
-        around.filter_map(|user| Some((user.clone(), engine.state().presence.get(&user)?)));
+    let around = api::sync::presence::around(engine);
     Tracker::new(&config.presence, around, engine.clock().now_ms())
 }
 

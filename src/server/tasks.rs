@@ -155,6 +155,13 @@ pub(super) async fn begin(
     // Notifications on their way to a gateway are recorded as sent.
     let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
     tasks.wait_for("pushers", pushers);
+    if let Some(cluster) = tasks.cluster.clone() {
+        let again = (Arc::clone(&app), shutdown.clone());
+        tasks.keep("presence of nodes", move || {
+            let ((app, shutdown), cluster) = (again.clone(), Arc::clone(&cluster));
+            api::sync::presence::follow_nodes(app, cluster, shutdown)
+        });
+    }
     let again = (Arc::clone(engine), Arc::clone(&app.last_seen), shutdown.clone());
     tasks.keep("last seen", move || {
         let (engine, last_seen, shutdown) = again.clone();

@@ -30,10 +30,14 @@ pub(crate) struct LastSeen {
     every_ms: Option<u64>,
 }
 
+/// How often other nodes are told of a device in use.
+const TOLD_EVERY_MS: u64 = 60_000;
+
 #[derive(Debug)]
 struct Entry {
     sighting: Sighting,
     noted_ms: u64,
+    told_ms: u64,
 }
 
 #[derive(Debug)]
@@ -71,12 +75,12 @@ impl LastSeen {
             let sighting = Sighting { seen_ms: now_ms, address, agent: None };
             let noted = state.seen.get(user_id, device_id);
             let noted_ms = noted.map_or(0, |noted| noted.seen_ms);
-            let entry = Arc::new(Mutex::new(Entry { sighting, noted_ms }));
+            let entry = Arc::new(Mutex::new(Entry { sighting, noted_ms, told_ms: 0 }));
             self.devices.insert(session, Arc::clone(&entry));
             entry
         });
         let mut entry = entry.lock();
-        let Entry { sighting, noted_ms } = &mut *entry;
+        let Entry { sighting, noted_ms, .. } = &mut *entry;
         sighting.seen_ms = sighting.seen_ms.max(now_ms);
         sighting.address = address;
         let agent = agent.map(|agent| cut(agent, limits::AGENT_BYTES));
@@ -88,6 +92,35 @@ impl LastSeen {
             drop(entry);
             let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
             self.due.lock().push(Due { session, user_id, device_id });
+        }
+    }
+
+    /// The last use of the device with this session, to be told to other nodes: at most once a
+    /// minute.
+    pub(crate) fn to_tell(&self, session: Offset, now_ms: u64) -> Option<Sighting> {
+        let entry = self.devices.get(&session)?;
+        let mut entry = entry.lock();
+        let is_due = now_ms.saturating_sub(entry.told_ms) >= TOLD_EVERY_MS;
+        is_due.then(|| {
+            entry.told_ms = now_ms;
+            entry.sighting.clone()
+        })
+    }
+
+    /// Notes what another node has told of the device with this session.
+    pub(crate) fn seen_elsewhere(&self, session: Offset, told: Sighting) {
+        match self.devices.get(&session) {
+            Some(entry) => {
+                let mut entry = entry.lock();
+                entry.noted_ms = entry.noted_ms.max(told.seen_ms);
+                if told.seen_ms > entry.sighting.seen_ms {
+                    entry.sighting = told;
+                }
+            }
+            None => {
+                let entry = Entry { noted_ms: told.seen_ms, told_ms: told.seen_ms, sighting: told };
+                self.devices.insert(session, Arc::new(Mutex::new(entry)));
+            }
         }
     }
 

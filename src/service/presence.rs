@@ -66,7 +66,7 @@ struct User {
     due_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Device {
     /// What the client set last.
     said: PresenceState,
@@ -74,13 +74,13 @@ struct Device {
     last_active_ms: u64,
     /// When it last sent a request.
     last_seen_ms: u64,
-    /// How many syncs of it are open.
-    syncs: u32,
+    /// How many syncs of it are open on each node, by the node's mark; 0 is a server that is alone.
+    syncs: Vec<(u16, u32)>,
 }
 
 impl Device {
     fn presence(&self, now_ms: u64, times: Times) -> PresenceState {
-        let gone = self.syncs == 0 && now_ms >= self.gone_ms(times);
+        let gone = self.syncs.is_empty() && now_ms >= self.gone_ms(times);
         match self.said {
             _ if gone => PresenceState::Offline,
             PresenceState::Online if now_ms >= self.idle_ms(times) => PresenceState::Unavailable,
@@ -90,6 +90,20 @@ impl Device {
 
     fn is_active(&self, now_ms: u64, times: Times) -> bool {
         self.presence(now_ms, times) == PresenceState::Online && now_ms < self.quiet_ms()
+    }
+
+    fn begin_on(&mut self, node: u16) {
+        match self.syncs.iter_mut().find(|(on, _)| *on == node) {
+            Some((_, count)) => *count += 1,
+            None => self.syncs.push((node, 1)),
+        }
+    }
+
+    fn end_on(&mut self, node: u16) {
+        if let Some((_, count)) = self.syncs.iter_mut().find(|(on, _)| *on == node) {
+            *count -= 1;
+        }
+        self.syncs.retain(|(_, count)| *count > 0);
     }
 
     const fn gone_ms(&self, times: Times) -> u64 {
@@ -118,7 +132,7 @@ impl User {
     /// When time alone may next change the visible presence.
     fn next_change_ms(&self, now_ms: u64, times: Times) -> Option<u64> {
         let of = |device: &Device| {
-            let gone = (device.syncs == 0).then(|| device.gone_ms(times));
+            let gone = device.syncs.is_empty().then(|| device.gone_ms(times));
             let online = device.said == PresenceState::Online;
             let idle = online.then(|| device.idle_ms(times));
             let quiet = online.then(|| device.quiet_ms());
@@ -129,7 +143,6 @@ impl User {
 }
 
 /// A device that stands for those that a restart forgot: no real device has this id.
-/// so.
 fn before_the_restart() -> OwnedDeviceId {
     "".into()
 }
@@ -151,24 +164,62 @@ impl Tracker {
             offline_ms: config.offline_seconds.saturating_mul(1000),
         });
         let tracker = Self { times, inner: Mutex::default(), changed: Notify::new() };
+        tracker.expect(around, now_ms);
+        tracker
+    }
+
+    /// Gives these users the usual time to come back, unless they are here.
+    fn expect(
+        &self,
+        around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
+        now_ms: u64,
+    ) {
         for (user_id, shown) in around {
             let device = Device {
                 said: shown.presence,
                 last_active_ms: shown.last_active_ms,
                 last_seen_ms: now_ms,
-                syncs: 0,
+                syncs: Vec::new(),
             };
             let told = Seen {
                 presence: shown.presence,
                 currently_active: shown.currently_active,
                 last_active_ms: shown.last_active_ms,
             };
-            tracker.change(&user_id, now_ms, |user, _| {
-                user.told = Some(told);
-                user.devices.insert(before_the_restart(), device);
+            self.change(&user_id, now_ms, |user, _| {
+                if user.devices.is_empty() {
+                    user.told = Some(told);
+                    user.devices.insert(before_the_restart(), device);
+                }
             });
         }
-        tracker
+    }
+
+    /// The nodes of the cluster have changed: forgets the syncs on nodes that are not `there`, and
+    /// the users who are not this node's; and expects those of `around` who now are.
+    pub(crate) fn nodes_changed(
+        &self,
+        there: &[u16],
+        is_own: impl Fn(&UserId) -> bool,
+        around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
+        now_ms: u64,
+    ) {
+        let known: Vec<_> = self.inner.lock().users.keys().cloned().collect();
+        for user_id in known {
+            let is_own = is_own(&user_id);
+            self.change(&user_id, now_ms, |user, _| {
+                if is_own {
+                    for device in user.devices.values_mut() {
+                        device.syncs.retain(|(node, _)| there.contains(node));
+                    }
+                } else {
+                    // Another node says what others see.
+                    user.devices.clear();
+                    user.told = Some(Seen::default());
+                }
+            });
+        }
+        self.expect(around.into_iter().filter(|(user_id, _)| is_own(user_id)), now_ms);
     }
 
     /// Whether presence is on.
@@ -176,12 +227,13 @@ impl Tracker {
         self.times.is_some()
     }
 
-    /// A device begins a sync with this presence. [`PresenceState::Offline`] means that the sync
-    /// sets nothing.
+    /// A device begins a sync on a node with this presence. [`PresenceState::Offline`] means that
+    /// the sync sets nothing.
     pub(crate) fn sync_begins(
         &self,
         user_id: &UserId,
         device_id: &DeviceId,
+        node: u16,
         said: PresenceState,
         now_ms: u64,
     ) {
@@ -200,15 +252,15 @@ impl Tracker {
             }
             device.said = said;
             device.last_seen_ms = now_ms;
-            device.syncs += 1;
+            device.begin_on(node);
         });
     }
 
     /// A sync that set something other than [`PresenceState::Offline`] has ended.
-    pub(crate) fn sync_ends(&self, user_id: &UserId, device_id: &DeviceId, now_ms: u64) {
+    pub(crate) fn sync_ends(&self, user_id: &UserId, device_id: &DeviceId, node: u16, now_ms: u64) {
         self.change(user_id, now_ms, |user, _| {
             if let Some(device) = user.devices.get_mut(device_id) {
-                device.syncs = device.syncs.saturating_sub(1);
+                device.end_on(node);
                 device.last_seen_ms = now_ms;
             }
         });
@@ -298,7 +350,7 @@ impl Tracker {
                 user.told_ms = now_ms;
             }
             user.devices.retain(|_, device| {
-                device.syncs > 0 || device.presence(now_ms, times) != PresenceState::Offline
+                !device.syncs.is_empty() || device.presence(now_ms, times) != PresenceState::Offline
             });
             let next = user.next_change_ms(now_ms, times);
             let is_gone = user.devices.is_empty();
@@ -372,11 +424,11 @@ mod tests {
     }
 
     fn begins(tracker: &Tracker, device: &str, said: PresenceState, now_ms: u64) {
-        tracker.sync_begins(&ann(), device.into(), said, now_ms);
+        tracker.sync_begins(&ann(), device.into(), 0, said, now_ms);
     }
 
     fn ends(tracker: &Tracker, device: &str, now_ms: u64) {
-        tracker.sync_ends(&ann(), device.into(), now_ms);
+        tracker.sync_ends(&ann(), device.into(), 0, now_ms);
     }
 
     /// Everything that is returned until `until_ms`, with the time.
@@ -410,6 +462,31 @@ mod tests {
         assert_eq!(told(&tracker, t + 430 * S), [(t + 430 * S, Offline, false)]);
         assert!(tracker.inner.lock().users.is_empty());
         assert_eq!(tracker.next_due_ms(), None);
+    }
+
+    #[test]
+    fn when_a_node_goes_its_syncs_end_and_its_users_get_the_time_to_come_back() {
+        let (tracker, t) = tracker();
+        tracker.sync_begins(&ann(), "A".into(), 7, Online, t);
+        tracker.sync_begins(&ann(), "A".into(), 8, Online, t);
+        assert_eq!(told(&tracker, t), [(t, Online, true)]);
+        tracker.nodes_changed(&[8], |_| true, [], t + S);
+        tracker.sync_ends(&ann(), "A".into(), 7, t + S);
+        assert_eq!(told(&tracker, t + 59 * S), [], "it syncs on the other node");
+        tracker.sync_ends(&ann(), "A".into(), 8, t + 59 * S);
+        // Another node takes the user over, and says what others see.
+        tracker.nodes_changed(&[8], |_| false, [], t + 60 * S);
+        assert_eq!(tracker.next_due_ms(), None);
+        let shown = state::presence::Shown {
+            presence: Online,
+            currently_active: true,
+            last_active_ms: t,
+            ..state::presence::Shown::default()
+        };
+        let (other, _) = self::tracker();
+        other.nodes_changed(&[8], |_| true, [(ann(), shown)], t + 60 * S);
+        assert_eq!(told(&other, t + 89 * S), [(t + 60 * S, Online, false)]);
+        assert_eq!(told(&other, t + 90 * S), [(t + 90 * S, Offline, false)]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - `backup`: backups of a running server, and restores to any moment.
 //! - `bridge`: a bridge on mautrix, an application service that nobody here wrote.
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
+//! - `cluster`: several nodes share one log, and any of them may fail.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
@@ -29,6 +30,7 @@ mod backup;
 mod bridge;
 mod brute_force;
 mod clients;
+mod cluster;
 #[path = "../contents/mod.rs"]
 mod contents;
 mod crash;

@@ -12,7 +12,7 @@ use tokio::fs::File;
 use super::failed;
 use crate::{
     base::clock::Clock,
-    log::nats::{NatsError, NatsLog},
+    log::nats::{NatsError, NatsLog, patiently},
     media::depot::{Contents, Depot},
     record::command::FileHash,
 };
@@ -35,7 +35,7 @@ impl Files {
     /// # Errors
     /// When JetStream does not make it.
     pub(crate) async fn open(log: &NatsLog, clock: Clock) -> Result<Self, NatsError> {
-        let stream = log.stream_info().await?;
+        let stream = patiently(async || log.stream_info().await).await?;
         let config = object_store::Config {
             bucket: bucket_name(log),
             description: Some("The uploaded files of a Logcabin cluster.".to_owned()),
@@ -44,17 +44,15 @@ impl Files {
             ..object_store::Config::default()
         };
         let jetstream = log.jetstream();
-        let bucket = match jetstream.get_object_store(&config.bucket).await {
-            Ok(bucket) => bucket,
-            Err(_) => match jetstream.create_object_store(config.clone()).await {
-                Ok(bucket) => bucket,
-                // Another node was faster.
-                Err(_) => {
-                    let bucket = jetstream.get_object_store(&config.bucket).await;
-                    bucket.map_err(|error| failed(&error))?
-                }
-            },
-        };
+        let bucket = patiently(async || {
+            // Of nodes that start together, one creates it, and the others find it.
+            if let Ok(found) = jetstream.get_object_store(&config.bucket).await {
+                return Ok(found);
+            }
+            let created = jetstream.create_object_store(config.clone()).await;
+            created.map_err(|error| failed(&error))
+        })
+        .await?;
         Ok(Self { bucket, clock })
     }
 

@@ -32,7 +32,7 @@ use crate::{
     base::{clock::Clock, shutdown::Shutdown},
     log::{
         Log as _,
-        nats::{NatsError, NatsLog},
+        nats::{NatsError, NatsLog, patiently},
     },
     record::Offset,
 };
@@ -59,11 +59,12 @@ const LEASED: &str = "lease.";
 pub(crate) struct Nodes {
     log: Arc<NatsLog>,
     bucket: Store,
-    told: mpsc::Sender<Bytes>,
+    told: mpsc::Sender<(Option<u16>, Bytes)>,
     me: Me,
     clock: Clock,
     seen: Mutex<Seen>,
     departures: watch::Sender<u64>,
+    changes: watch::Sender<u64>,
     shutdown: Shutdown,
 }
 
@@ -125,6 +126,19 @@ fn failed(error: &dyn fmt::Display) -> NatsError {
     NatsError::Stream(error.to_string())
 }
 
+/// A bucket. It is created if it is not there.
+async fn bucket(log: &NatsLog, config: kv::Config) -> Result<Store, NatsError> {
+    patiently(async || {
+        // Of nodes that start together, one creates it, and the others find it.
+        if let Ok(found) = log.jetstream().get_key_value(&config.bucket).await {
+            return Ok(found);
+        }
+        let created = log.jetstream().create_key_value(config.clone()).await;
+        created.map_err(|error| failed(&error))
+    })
+    .await
+}
+
 impl Nodes {
     /// Joins the nodes on the stream of `log`, and starts to renew this node's entry.
     ///
@@ -136,7 +150,7 @@ impl Nodes {
         clock: Clock,
         shutdown: Shutdown,
     ) -> Result<Arc<Self>, NatsError> {
-        let stream = log.stream_info().await?;
+        let stream = patiently(async || log.stream_info().await).await?;
         let config = kv::Config {
             bucket: nodes_bucket(&log),
             description: "The nodes of a Logcabin cluster, and their leases.".to_owned(),
@@ -146,8 +160,7 @@ impl Nodes {
             history: 1,
             ..kv::Config::default()
         };
-        let bucket = log.jetstream().create_or_update_key_value(config).await;
-        let bucket = bucket.map_err(|error| failed(&error))?;
+        let bucket = bucket(&log, config).await?;
         let (told, queue) = mpsc::channel(TOLD);
         let nodes = Arc::new(Self {
             log,
@@ -157,9 +170,10 @@ impl Nodes {
             clock,
             seen: Mutex::default(),
             departures: watch::Sender::new(0),
+            changes: watch::Sender::new(0),
             shutdown,
         });
-        nodes.enter().await?;
+        patiently(async || nodes.enter().await).await?;
         tokio::spawn(Arc::clone(&nodes).renew());
         tokio::spawn(tell_all(Arc::clone(&nodes.log), nodes.process(), queue));
         tokio::spawn(Arc::clone(&nodes).watch());
@@ -206,7 +220,7 @@ impl Nodes {
     /// # Errors
     /// When JetStream does not keep it.
     pub(crate) async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
-        let stream = self.log.stream_info().await?;
+        let stream = patiently(async || self.log.stream_info().await).await?;
         let config = kv::Config {
             bucket: shared_bucket(&self.log),
             description: "What the nodes of a Logcabin cluster share.".to_owned(),
@@ -215,16 +229,18 @@ impl Nodes {
             history: 1,
             ..kv::Config::default()
         };
-        let bucket = self.log.jetstream().create_or_update_key_value(config).await;
-        let bucket = bucket.map_err(|error| failed(&error))?;
-        match bucket.create(name, mine.to_owned().into()).await {
-            Ok(_) => return Ok(mine.to_owned()),
-            Err(error) if error.kind() == kv::CreateErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(&error)),
-        }
-        let found = bucket.get(name).await.map_err(|error| failed(&error))?;
-        let found = found.and_then(|found| String::from_utf8(found.to_vec()).ok());
-        found.ok_or_else(|| failed(&format!("the shared value `{name}` cannot be read")))
+        let bucket = bucket(&self.log, config).await?;
+        patiently(async || {
+            match bucket.create(name, mine.to_owned().into()).await {
+                Ok(_) => return Ok(mine.to_owned()),
+                Err(error) if error.kind() == kv::CreateErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed(&error)),
+            }
+            let found = bucket.get(name).await.map_err(|error| failed(&error))?;
+            let found = found.and_then(|found| String::from_utf8(found.to_vec()).ok());
+            found.ok_or_else(|| failed(&format!("the shared value `{name}` cannot be read")))
+        })
+        .await
     }
 
     /// Makes this node's entry, or takes over the one that it had before a crash.
@@ -347,14 +363,13 @@ impl Nodes {
             match node.filter(|_| is_there) {
                 Some(node) => {
                     self.compare(&node);
-                    let mut seen = self.seen.lock();
-                    if seen
-                        .nodes
-                        .insert(entry.key.clone(), (node.clone(), Instant::now()))
-                        .is_none()
-                        && node.name != self.me.name
-                    {
+                    let now = Instant::now();
+                    let before =
+                        self.seen.lock().nodes.insert(entry.key.clone(), (node.clone(), now));
+                    let is_new = before.is_none_or(|(before, _)| before.tag != node.tag);
+                    if is_new && node.name != self.me.name {
                         info!(node = node.name, "another node is there");
+                        self.changes.send_modify(|count| *count += 1);
                     }
                 }
                 None => self.forget(&entry.key),
@@ -380,6 +395,7 @@ impl Nodes {
         {
             warn!(node = node.name, "a node has gone");
             self.departures.send_modify(|count| *count += 1);
+            self.changes.send_modify(|count| *count += 1);
         }
     }
 
@@ -593,18 +609,22 @@ impl Nodes {
     }
 }
 
-/// The subject of what nodes tell each other.
-fn told_subject(log: &NatsLog) -> String {
-    format!("{}.told", log.stream_name())
+/// The subject of what nodes tell each other: all of them, or one.
+fn told_subject(log: &NatsLog, to: Option<u16>) -> String {
+    match to {
+        None => format!("{}.told.all", log.stream_name()),
+        Some(tag) => format!("{}.told.{tag:04x}", log.stream_name()),
+    }
 }
 
 /// Publishes what this node tells the others.
-async fn tell_all(log: Arc<NatsLog>, me: String, mut told: mpsc::Receiver<Bytes>) {
-    let (client, subject) = (log.jetstream().client(), told_subject(&log));
-    while let Some(message) = told.recv().await {
+async fn tell_all(log: Arc<NatsLog>, me: String, mut told: mpsc::Receiver<(Option<u16>, Bytes)>) {
+    let client = log.jetstream().client();
+    while let Some((to, message)) = told.recv().await {
+        let subject = told_subject(&log, to);
         let mut headers = HeaderMap::new();
         headers.insert(FROM, me.as_str());
-        if let Err(error) = client.publish_with_headers(subject.clone(), headers, message).await {
+        if let Err(error) = client.publish_with_headers(subject, headers, message).await {
             debug!(%error, "other nodes were not told");
         }
     }
@@ -613,8 +633,12 @@ async fn tell_all(log: Arc<NatsLog>, me: String, mut told: mpsc::Receiver<Bytes>
 /// Hears what other nodes tell, until the server stops.
 async fn hear_all(log: Arc<NatsLog>, me: String, hear: Hear, shutdown: Shutdown) {
     let client = log.jetstream().client();
+    let tag = tag_of(&log);
     loop {
-        if let Ok(mut messages) = client.subscribe(told_subject(&log)).await {
+        let all = client.subscribe(told_subject(&log, None)).await;
+        let own = client.subscribe(told_subject(&log, Some(tag))).await;
+        if let (Ok(all), Ok(own)) = (all, own) {
+            let mut messages = futures_util::stream::select(all, own);
             loop {
                 let message = tokio::select! {
                     message = messages.next() => message,
@@ -631,9 +655,14 @@ async fn hear_all(log: Arc<NatsLog>, me: String, hear: Hear, shutdown: Shutdown)
     }
 }
 
+/// The mark of the process with this log.
+fn tag_of(log: &NatsLog) -> u16 {
+    (log.process() >> 48) as u16
+}
+
 impl Cluster for Nodes {
     fn tag(&self) -> u16 {
-        (self.log.process() >> 48) as u16
+        tag_of(&self.log)
     }
 
     fn preferred(&self, stream: &str) -> Option<u16> {
@@ -657,7 +686,20 @@ impl Cluster for Nodes {
 
     fn tell(&self, message: Bytes) {
         // If there is no room, the others do without.
-        let _ = self.told.try_send(message);
+        let _ = self.told.try_send((None, message));
+    }
+
+    fn tell_one(&self, to: u16, message: Bytes) {
+        let _ = self.told.try_send((Some(to), message));
+    }
+
+    fn there(&self) -> Vec<u16> {
+        let seen = self.seen.lock();
+        seen.live().map(|node| node.tag).chain([self.tag()]).collect()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     fn serve(&self, answer: Answer, hear: Hear) {
@@ -669,10 +711,6 @@ impl Cluster for Nodes {
 
     fn is_current(&self) -> BoxFuture<'_, bool> {
         Box::pin(self.log.is_current())
-    }
-
-    fn is_connected(&self) -> bool {
-        !self.log.is_cut_off()
     }
 
     fn lease(self: Arc<Self>, work: &'static str) -> Lease {

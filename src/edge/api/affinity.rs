@@ -3,10 +3,10 @@
 //! sliding sync; and the room that it writes into.
 
 use http::{Method, Uri};
-use ruma::OwnedRoomId;
+use ruma::{OwnedRoomId, OwnedUserId};
 use serde::Deserialize;
 
-use crate::{base::tag::Tag, read::view::token::Pos};
+use crate::{base::tag::Tag, read::view::token::Pos, record::Stream};
 
 /// A larger body has none of these ids.
 const BODY_BYTES: usize = 256 * 1024;
@@ -23,6 +23,24 @@ pub(super) fn written_room(method: &Method, uri: &Uri) -> Option<OwnedRoomId> {
     }
     let (_, rest) = uri.path().split_once("/rooms/").or_else(|| uri.path().split_once("/join/"))?;
     decoded(rest.split('/').next()?).as_ref().try_into().ok()
+}
+
+/// The name of what one node does for all, by which that node is chosen: a user's presence, and the
+/// messages that confirm an address.
+pub(super) fn one_place(uri: &Uri, body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Asked {
+        client_secret: String,
+    }
+    if let Some((_, rest)) = uri.path().split_once("/presence/") {
+        let user_id: OwnedUserId = decoded(rest.split('/').next()?).as_ref().try_into().ok()?;
+        return Some(Stream::presence(&user_id).as_str().to_owned());
+    }
+    if uri.path().ends_with("/requestToken") && body.len() <= BODY_BYTES {
+        let Asked { client_secret } = serde_json::from_slice(body).ok()?;
+        return Some(format!("requestToken/{client_secret}"));
+    }
+    None
 }
 
 fn in_path(path: &str) -> Option<u16> {

@@ -23,7 +23,7 @@ use self::server::{Undone, Whose};
 pub(crate) use self::{
     auth::{sso::callback as sso_callback, uiaa, validation::Deliveries},
     push::unsubscribe::url as unsubscribe_url,
-    server::{Authentication, Listing, Outside, Server, Signing, Synchronisation},
+    server::{Activity, Authentication, Listing, Outside, Server, Signing, Synchronisation, Told},
 };
 use crate::{
     base::background::at_length,

@@ -5,7 +5,8 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Method, Uri};
-use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
+use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
+use serde::{Deserialize, Serialize};
 
 use super::{
     account::notices::Notices,
@@ -40,11 +41,17 @@ use crate::{
             token::{Pos, Token},
         },
     },
-    record::{Epoch, Offset, Stream, command::TokenHash},
+    record::{
+        Epoch, Offset, Stream,
+        command::{PresenceState, Sighting, TokenHash},
+    },
     search::Search,
     service::{
-        accounts::identity::IdentityServers, last_seen::LastSeen, passwords::Passwords,
-        presence::Tracker, rendezvous::Meetings,
+        accounts::identity::IdentityServers,
+        last_seen::LastSeen,
+        passwords::{Guess, Passwords},
+        presence::Tracker,
+        rendezvous::Meetings,
     },
     state::Room,
 };
@@ -140,6 +147,9 @@ impl App for Server {
         if let Some(process) = affinity::process_of(uri, body) {
             return Some(process).filter(|process| *process != cluster.tag());
         }
+        if let Some(name) = affinity::one_place(uri, body) {
+            return cluster.preferred(&name);
+        }
         // Two nodes that write into one room decide again and again. While they do, one of them
         // gets all its writes.
         let room = affinity::written_room(method, uri)?;
@@ -154,6 +164,22 @@ impl App for Server {
     fn tell(&self, message: Bytes) {
         if let Some(cluster) = &self.cluster {
             cluster.tell(message);
+        }
+    }
+
+    fn heard(&self, message: &[u8]) {
+        match serde_json::from_slice(message) {
+            Ok(Told::Guess { name, client }) => {
+                self.auth.passwords.wrong_elsewhere(Guess { name: &name, client });
+            }
+            Ok(Told::Notice { client }) => self.notices.counted_elsewhere(client),
+            Ok(Told::Presence { node, user_id, device_id, activity }) => {
+                self.follow_presence(node, &user_id, &device_id, activity);
+            }
+            Ok(Told::Seen { session, sighting }) => {
+                self.last_seen.seen_elsewhere(session, sighting)
+            }
+            Err(error) => tracing::debug!(%error, "another node told something unknown"),
         }
     }
 
@@ -189,6 +215,11 @@ impl App for Server {
         let now_ms = self.engine.clock().now_ms();
         let device = (&*session.user_id, &*session.device_id, session.session);
         self.last_seen.see(&self.engine.state(), device, client, agent, now_ms);
+        if self.cluster.is_some()
+            && let Some(sighting) = self.last_seen.to_tell(session.session, now_ms)
+        {
+            self.tell_others(&Told::Seen { session: session.session, sighting });
+        }
     }
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
@@ -199,7 +230,82 @@ impl App for Server {
 /// What a position names was undone by a restore.
 pub(super) struct Undone(pub(super) CameFrom);
 
+/// What nodes tell each other, so that limits hold for all of them together.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Told {
+    /// A wrong password.
+    Guess { name: String, client: IpAddr },
+    /// A message that was sent to an address.
+    Notice { client: IpAddr },
+    /// What a device does, for the node that follows its user's presence.
+    Presence { node: u16, user_id: OwnedUserId, device_id: OwnedDeviceId, activity: Activity },
+    /// When and from where a device was used.
+    Seen { session: Offset, sighting: Sighting },
+}
+
+/// What a device does that others may see.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Activity {
+    /// It begins a sync that sets this presence.
+    Begins(PresenceState),
+    /// Such a sync has ended.
+    Ends,
+    /// Its user has done something.
+    Acts,
+}
+
+/// No user has a longer name.
+const TOLD_NAME_BYTES: usize = 255;
+
 impl Server {
+    /// Tells the other nodes something, if there are any.
+    pub(crate) fn tell_others(&self, told: &Told) {
+        if let Some(cluster) = &self.cluster {
+            cluster.tell(serde_json::to_vec(told).unwrap_or_default().into());
+        }
+    }
+
+    /// Notes what a device does, or tells the node that follows its user's presence.
+    pub(crate) fn note_presence(&self, user_id: &UserId, device_id: &DeviceId, what: Activity) {
+        let Some(cluster) = &self.cluster else {
+            return self.follow_presence(0, user_id, device_id, what);
+        };
+        if !self.presence.is_enabled() {
+            return;
+        }
+        let node = cluster.tag();
+        let Some(to) = cluster.preferred(Stream::presence(user_id).as_str()) else {
+            return self.follow_presence(node, user_id, device_id, what);
+        };
+        let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
+        let told = Told::Presence { node, user_id, device_id, activity: what };
+        cluster.tell_one(to, serde_json::to_vec(&told).unwrap_or_default().into());
+    }
+
+    fn follow_presence(&self, node: u16, user_id: &UserId, device_id: &DeviceId, what: Activity) {
+        let now_ms = self.engine.clock().now_ms();
+        match what {
+            Activity::Begins(said) => {
+                self.presence.sync_begins(user_id, device_id, node, said, now_ms);
+            }
+            Activity::Ends => self.presence.sync_ends(user_id, device_id, node, now_ms),
+            Activity::Acts => self.presence.active(user_id, device_id, now_ms),
+        }
+    }
+
+    /// From now on, tells the other nodes of wrong passwords.
+    pub(crate) fn tell_of_guesses(&self) {
+        let Some(cluster) = self.cluster.clone() else { return };
+        self.auth.passwords.on_wrong(move |Guess { name, client }| {
+            if name.len() <= TOLD_NAME_BYTES {
+                let told = Told::Guess { name: name.to_owned(), client };
+                cluster.tell(serde_json::to_vec(&told).unwrap_or_default().into());
+            }
+        });
+    }
+
     /// The room, for a caller who must be in it. A room that does not exist is refused as one that
     /// the caller may not see, so that nobody learns which rooms exist.
     pub(super) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
@@ -256,14 +362,8 @@ impl Server {
         let offset = token.offset;
         if token.epoch == self.epoch {
             let given_out = offset <= self.engine.head().offset();
-            return match (given_out, &self.cluster) {
-                (true, _) => Ok(Ok(offset)),
-                // Another node may have given it out while this one lags.
-                (false, Some(cluster)) if !cluster.is_connected() => {
-                    Err(ApiError::unavailable("This server lags behind others; try again."))
-                }
-                (false, _) => Err(not_ours()),
-            };
+            // Another node may have given it out.
+            return if given_out { Ok(Ok(offset)) } else { Err(not_ours().unless_behind()) };
         }
         let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
         Ok(if offset <= after { Ok(offset) } else { Err(Undone(CameFrom { token, after })) })

@@ -16,8 +16,8 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
-    HeaderMap, Method, StatusCode, Uri,
-    header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT},
+    HeaderMap, HeaderValue, Method, StatusCode, Uri,
+    header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
 use warp::reply::Response;
@@ -171,8 +171,9 @@ impl<A: App> Edge<A> {
 
     /// Takes note of what another node told.
     pub(crate) fn heard(&self, message: &[u8]) {
-        if let Ok(spent) = serde_json::from_slice(message) {
-            self.throttle.take_spent(spent);
+        match serde_json::from_slice(message) {
+            Ok(spent) => self.throttle.take_spent(spent),
+            Err(_) => self.app.heard(message),
         }
     }
 
@@ -262,11 +263,13 @@ impl<A: App> Edge<A> {
     {
         let RequestHead { method, uri, headers, peer } = head;
         let client = self.client_address(&headers, peer);
-        if let Some(catching_up) = self.app.catch_up() {
-            // If that is not known, the answer is as new as what this server has.
-            let _is_current = catching_up.await;
-        }
-        let who = self.who(route, &headers, &uri).await?;
+        // If that cannot be found out, the answer is as new as what this server has, and says so.
+        let is_current = match self.app.catch_up() {
+            Some(catching_up) => catching_up.await,
+            None => true,
+        };
+        let who = self.who(route, &headers, &uri).await;
+        let who = who.map_err(|error| if is_current { error } else { error.of_stale_node() })?;
         if let Some(session) = &who.session {
             let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
             self.app.seen(session, client, agent);
@@ -329,7 +332,18 @@ impl<A: App> Edge<A> {
             client,
             shutdown: self.shutdown.clone(),
         };
-        (route.handler)(call, args)
+        let answer = (route.handler)(call, args);
+        if is_current {
+            return answer;
+        }
+        let stale = HeaderValue::from_static("110 - \"Response is Stale\"");
+        Ok(Box::pin(async move {
+            let answer = async { answer?.await };
+            match answer.await {
+                Ok(answer) => Ok(answer.with_header(WARNING, stale)),
+                Err(error) => Err(error.of_stale_node().with_header(WARNING, stale)),
+            }
+        }))
     }
 
     /// Whether a request counts against no rate limit.

@@ -260,6 +260,7 @@ struct Inner {
     auth: Option<AuthRequired>,
     headers: HeaderMap,
     refusal: Option<Refusal>,
+    may_be_behind: bool,
 }
 
 /// How something else than JSON shows that a request failed: with which reply.
@@ -279,6 +280,7 @@ impl ApiError {
             auth: None,
             headers: HeaderMap::new(),
             refusal: None,
+            may_be_behind: false,
         }))
     }
 
@@ -301,6 +303,24 @@ impl ApiError {
     pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.insert(name, value);
         self
+    }
+
+    /// The same error, about something that a node may not know of because it lags behind others.
+    #[must_use]
+    pub(crate) fn unless_behind(mut self) -> Self {
+        self.0.may_be_behind = true;
+        self
+    }
+
+    /// The error of a node that is not known to be current. What it says must not be final: a
+    /// client that believes its token to be invalid logs out.
+    #[must_use]
+    pub(crate) fn of_stale_node(self) -> Self {
+        if self.0.may_be_behind {
+            Self::unavailable("This server lags behind others; try again.")
+        } else {
+            self
+        }
     }
 
     /// The same error, shown by this instead of JSON: for what a browser shows.
@@ -355,6 +375,7 @@ impl ApiError {
     /// `M_UNKNOWN_TOKEN`: log in again; with `soft_logout` the client may keep its keys.
     pub(crate) fn unknown_token(soft_logout: bool) -> Self {
         Self::new(ErrorCode::UnknownToken { soft_logout }, "The access token is not known.")
+            .unless_behind()
     }
 
     /// `M_MISSING_TOKEN`: the endpoint needs an access token.

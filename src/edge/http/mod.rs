@@ -95,6 +95,11 @@ pub(crate) trait App: Send + Sync + 'static {
         let _ = message;
     }
 
+    /// Takes note of what another node told.
+    fn heard(&self, message: &[u8]) {
+        let _ = message;
+    }
+
     /// Has another node answer a request; `None` if it is gone.
     fn forward(&self, node: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>> {
         let _ = (node, request);

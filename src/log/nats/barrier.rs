@@ -4,6 +4,18 @@
 //! acknowledged before: once the node has taken that message, the read is current. Reads that begin
 //! while a question is under way share the next one, so a busy node asks all the time, but never
 //! more than one question at once.
+//!
+//! The server that leads the stream answers. A server that was replaced as the leader does not know
+//! that at once, and a new leader may not have applied what the one before acknowledged. So two
+//! things must hold before an answer counts:
+//!
+//! - The leader has heard from a majority so recently that no other can have been elected.
+//! - Since it became the leader, a message has been published through it. A node publishes a mark,
+//!   a message without batches, when it notices a new leader or got no answer before.
+//!
+//! Another replica may deliver a message before the leader has applied it. So a node does not take
+//! a message until the leader has answered with it, or acknowledged it: what a client has seen on
+//! one node is covered by the next question of every other node.
 
 use std::{
     sync::{
@@ -13,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+use async_nats::jetstream::stream;
 use tokio::{
     sync::{Notify, watch},
     time::{sleep, timeout},
@@ -27,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the servers may take to answer. Reads do not wait while they take longer.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// NATS servers elect another leader once they have not heard from it for at least twice as long.
+const HEARD: Duration = Duration::from_secs(2);
+
 /// The pause after a question without an answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -34,7 +50,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Default)]
 struct Answered {
     question: u64,
-    /// The last message of the stream.
+    /// The last message that the leader is known to have applied.
     last: u64,
 }
 
@@ -81,7 +97,27 @@ impl Barrier {
         timeout(PATIENCE, pass).await.unwrap_or(false)
     }
 
-    /// Whether reads are known to be current.
+    /// Waits until the leader is known to have applied a message.
+    pub(super) async fn confirm(&self, sequence: u64) {
+        let mut answered = self.answered.subscribe();
+        while answered.borrow_and_update().last < sequence {
+            self.wanted.notify_one();
+            if answered.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The leader has acknowledged this message.
+    pub(super) fn acknowledged(&self, sequence: u64) {
+        self.answered.send_if_modified(|answered| {
+            let is_news = sequence > answered.last;
+            answered.last = answered.last.max(sequence);
+            is_news
+        });
+    }
+
+    /// Whether the latest questions have got no answer in time.
     pub(super) fn is_cut_off(&self) -> bool {
         self.is_cut_off.load(Ordering::Acquire)
     }
@@ -91,6 +127,7 @@ impl Barrier {
         let mut stop = shared.stop.subscribe();
         let this = &shared.barrier;
         let mut since = None;
+        let mut confirmed = None;
         loop {
             if since.is_none() {
                 tokio::select! {
@@ -99,7 +136,8 @@ impl Barrier {
                 }
             }
             let question = this.asked.fetch_add(1, Ordering::SeqCst) + 1;
-            let Ok(Ok(info)) = timeout(ANSWER, shared.stream.get_info()).await else {
+            let Some(last) = last(&shared, &mut confirmed).await else {
+                confirmed = None;
                 let since = *since.get_or_insert_with(tokio::time::Instant::now);
                 if since.elapsed() + ANSWER >= PATIENCE
                     && !this.is_cut_off.swap(true, Ordering::AcqRel)
@@ -117,9 +155,42 @@ impl Barrier {
             if this.is_cut_off.swap(false, Ordering::AcqRel) {
                 tracing::info!("the stream answers again: reads are current");
             }
-            let last = info.state.last_sequence;
             shared.knows(last);
-            this.answered.send_replace(Answered { question, last });
+            this.answered.send_modify(|answered| {
+                *answered = Answered { question, last: last.max(answered.last) };
+            });
         }
     }
+}
+
+/// A server that leads the stream, and since when.
+type Reign = (String, Option<String>);
+
+fn reign(info: &stream::Info) -> Option<Reign> {
+    let cluster = info.cluster.as_ref()?;
+    let since = cluster.leader_since.map(|since| since.to_string());
+    cluster.leader.clone().map(|leader| (leader, since))
+}
+
+/// Whether the leader that answered has heard from a majority.
+fn has_majority(info: &stream::Info) -> bool {
+    let replicas = info.cluster.as_ref().map_or(&[][..], |cluster| &cluster.replicas);
+    let heard = replicas.iter().filter(|replica| !replica.offline && replica.active < HEARD);
+    2 * (heard.count() + 1) > replicas.len() + 1
+}
+
+/// A sequence that is not below that of any message that was acknowledged before this was called.
+async fn last(shared: &Shared, confirmed: &mut Option<Reign>) -> Option<u64> {
+    let info = timeout(ANSWER, shared.stream.get_info()).await.ok()?.ok()?;
+    if !has_majority(&info) {
+        return None;
+    }
+    let is_alone = info.config.num_replicas <= 1;
+    let reign = reign(&info);
+    if is_alone || *confirmed == reign && reign.is_some() {
+        return Some(info.state.last_sequence);
+    }
+    let acknowledged = timeout(ANSWER, shared.mark()).await.ok()?.ok()?;
+    *confirmed = reign;
+    Some(acknowledged)
 }

@@ -45,7 +45,8 @@ use async_nats::{
     ConnectOptions,
     jetstream::{
         self,
-        context::Context,
+        context::{Context, PublishError, PublishErrorKind},
+        message::PublishMessage,
         stream::{self, RawMessageErrorKind},
     },
 };
@@ -56,6 +57,7 @@ use self::{
     barrier::Barrier,
     position::Position,
     propose::{Proposals, Waiting},
+    wire::Message,
 };
 use super::{
     AppendError, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, ReadError, StreamHeads,
@@ -153,6 +155,34 @@ const DUPLICATES: Duration = Duration::from_secs(120);
 /// How long a node waits for an answer of JetStream.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// For how long a node that starts repeats what JetStream did not do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Repeats a request of a node that starts: the NATS servers may be starting, too, or electing a
+/// leader.
+///
+/// # Errors
+/// Those that repetition cannot change, at once; others after 30 seconds.
+pub async fn patiently<T>(
+    mut attempt: impl AsyncFnMut() -> Result<T, NatsError>,
+) -> Result<T, NatsError> {
+    let began = std::time::Instant::now();
+    let mut warned = false;
+    loop {
+        let error = match attempt().await {
+            Err(error @ (NatsError::Connect { .. } | NatsError::Stream(_))) => error,
+            settled => return settled,
+        };
+        if began.elapsed() > PATIENCE {
+            return Err(error);
+        }
+        if !std::mem::replace(&mut warned, true) {
+            tracing::warn!(%error, "retrying for {} s", PATIENCE.as_secs());
+        }
+        tokio::time::sleep(take::PAUSE).await;
+    }
+}
+
 /// The log of a cluster. See the module's documentation.
 pub struct NatsLog {
     local: Arc<SledLog>,
@@ -211,8 +241,12 @@ impl NatsLog {
     /// # Errors
     /// When the servers cannot be reached or are unfit, or `local` does not belong to the stream.
     pub async fn open(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
-        let jetstream = jetstream(&options).await?;
-        let stream = open_stream(&jetstream, &options, Offset::ZERO).await?;
+        let (jetstream, stream) = patiently(async || {
+            let jetstream = jetstream(&options).await?;
+            let stream = open_stream(&jetstream, &options, Offset::ZERO).await?;
+            Ok((jetstream, stream))
+        })
+        .await?;
         Self::with_stream(local, options, jetstream, stream).await
     }
 
@@ -223,8 +257,11 @@ impl NatsLog {
     /// As [`NatsLog::open`], and when there is no such stream.
     pub async fn join(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
         let jetstream = jetstream(&options).await?;
-        let stream = jetstream.get_stream(&options.stream).await;
-        let stream = stream.map_err(|error| NatsError::Stream(error.to_string()))?;
+        let stream = patiently(async || {
+            let stream = jetstream.get_stream(&options.stream).await;
+            stream.map_err(|error| NatsError::Stream(error.to_string()))
+        })
+        .await?;
         if Position::of(&local)?.is_none() {
             let info = stream.cached_info();
             let offset = base(info).min(*local.durable().borrow());
@@ -240,7 +277,7 @@ impl NatsLog {
     pub async fn found(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
         let jetstream = jetstream(&options).await?;
         let end = *local.durable().borrow();
-        let stream = open_stream(&jetstream, &options, end).await?;
+        let stream = patiently(async || open_stream(&jetstream, &options, end).await).await?;
         let info = stream.cached_info();
         if base(info) != end || info.state.last_sequence > 0 {
             return Err(NatsError::Unfit(format!(
@@ -258,7 +295,8 @@ impl NatsLog {
         jetstream: Context,
         stream: stream::Stream<stream::Info>,
     ) -> Result<Self, NatsError> {
-        let position = take::position(&local, &stream).await?;
+        let position =
+            patiently(async || take::position(&local, &jetstream, &stream).await).await?;
         let info = stream.cached_info();
         let base = base(info);
         let taken = Taken { sequence: position.sequence, last: info.state.last_sequence };
@@ -307,8 +345,7 @@ impl NatsLog {
     /// When JetStream does not say how long the stream is, or the node stops following it.
     pub async fn caught_up(&self) -> Result<(), NatsError> {
         let failed = |error: &dyn fmt::Display| NatsError::Stream(error.to_string());
-        let info = self.shared.stream.get_info().await.map_err(|error| failed(&error))?;
-        let last = info.state.last_sequence;
+        let last = patiently(async || self.stream_info().await).await?.state.last_sequence;
         let (mut taken, mut durable, mut failure) =
             (self.taken(), self.local.durable(), self.failure());
         let reach = async {
@@ -437,6 +474,11 @@ impl Shared {
         self.waiting.fail_all(&AppendError::Failed(reason));
     }
 
+    /// Publishes a mark: see [`mark`].
+    async fn mark(&self) -> Result<u64, PublishError> {
+        mark(&self.jetstream, &self.subject, self.node).await
+    }
+
     fn knows(&self, last: u64) {
         self.taken.send_if_modified(|taken| {
             let is_news = last > taken.last;
@@ -520,6 +562,16 @@ fn subject(stream: &str) -> String {
     format!("{stream}.proposals")
 }
 
+/// Publishes a message without batches, and returns its sequence. It comes after every message that
+/// the stream has, whether or not its leader has applied them.
+async fn mark(jetstream: &Context, subject: &str, node: u64) -> Result<u64, PublishError> {
+    let mark = Message { node, number: 0, batches: Vec::new() }.encode();
+    let mark = mark.map_err(|error| PublishError::with_source(PublishErrorKind::Other, error))?;
+    let mark = PublishMessage::build().payload(mark);
+    let acknowledged = jetstream.send_publish(subject.to_owned(), mark).await?.await?;
+    Ok(acknowledged.sequence)
+}
+
 async fn connect(options: &NatsOptions) -> Result<async_nats::Client, NatsError> {
     let failed = |error: &dyn fmt::Display| NatsError::Connect {
         servers: options.servers.join(", "),
@@ -545,7 +597,14 @@ async fn connect(options: &NatsOptions) -> Result<async_nats::Client, NatsError>
 /// A connection to JetStream.
 async fn jetstream(options: &NatsOptions) -> Result<Context, NatsError> {
     let client = connect(options).await?;
-    let largest = client.server_info().max_payload;
+    let info = client.server_info();
+    if !client.is_server_compatible(2, 12, 0) {
+        return Err(NatsError::Unfit(format!(
+            "the NATS server is of version {}; 2.12 or newer is needed",
+            info.version
+        )));
+    }
+    let largest = info.max_payload;
     if largest < MAX_MESSAGE_BYTES {
         return Err(NatsError::Unfit(format!(
             "the NATS server takes messages of {largest} bytes; set `max_payload: 8MB` in its \

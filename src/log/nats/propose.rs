@@ -263,7 +263,10 @@ async fn publish(shared: &Shared, numbers: std::ops::Range<u64>, bytes: Bytes) {
             .message_id(&id);
         let published =
             async { shared.jetstream.send_publish(shared.subject.clone(), message).await?.await };
-        let Err(error) = published.await else { return };
+        let error = match published.await {
+            Ok(acknowledged) => return shared.barrier.acknowledged(acknowledged.sequence),
+            Err(error) => error,
+        };
         if !warned {
             warned = true;
             tracing::warn!(%error, "a proposal could not be published; retrying");

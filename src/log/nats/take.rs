@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_nats::jetstream::{
-    self,
+    self, Context,
     consumer::{AckPolicy, DeliverPolicy, ReplayPolicy, pull},
     stream::{self, RawMessageErrorKind},
 };
@@ -20,8 +20,9 @@ use tokio::{
 };
 
 use super::{
-    NatsError, Position, Shared,
+    NatsError, Position, Shared, mark,
     peer::{self, Answer},
+    subject,
     wire::{Message, Proposed},
 };
 use crate::{
@@ -71,15 +72,15 @@ fn failed(error: &dyn std::fmt::Display) -> Stopped {
 /// When the records of `local` are not from the stream.
 pub(super) async fn position(
     local: &SledLog,
+    jetstream: &Context,
     stream: &stream::Stream<stream::Info>,
 ) -> Result<Position, NatsError> {
     let dir = local.dir().to_owned();
+    let failed = |error: &dyn std::fmt::Display| NatsError::Stream(error.to_string());
     let info = stream.cached_info();
-    let foreign = |reason: String| NatsError::Foreign {
-        dir: dir.clone(),
-        stream: info.config.name.clone(),
-        reason,
-    };
+    let name = info.config.name.clone();
+    let foreign =
+        |reason: String| NatsError::Foreign { dir: dir.clone(), stream: name.clone(), reason };
     let read = Position::of(local)?;
     let durable = *local.durable().borrow();
     let created = info.created.to_string();
@@ -107,10 +108,15 @@ pub(super) async fn position(
     }
     let state = &info.state;
     if here.sequence > state.last_sequence {
-        return Err(foreign(format!(
-            "it has message {}, but the stream ends at message {}: the stream has lost messages",
-            here.sequence, state.last_sequence
-        )));
+        // As in `Messages::state`.
+        let end = mark(jetstream, &subject(&name), 0).await.map_err(|error| failed(&error))?;
+        if end <= here.sequence {
+            return Err(foreign(format!(
+                "it has message {}, but the stream has come to message {end} only: the stream has \
+                 lost messages",
+                here.sequence
+            )));
+        }
     }
     if here.sequence >= state.first_sequence && here.sequence > 0 {
         match stream.get_raw_message(here.sequence).await {
@@ -123,7 +129,7 @@ pub(super) async fn position(
             // It may have been removed, like all messages that every node has.
             Ok(_) => {}
             Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {}
-            Err(error) => return Err(NatsError::Stream(error.to_string())),
+            Err(error) => return Err(failed(&error)),
         }
     }
     Ok(here)
@@ -228,15 +234,7 @@ impl Messages {
 
     async fn consume(&mut self, warned: &mut bool) -> Result<(), Stopped> {
         let shared = Arc::clone(&self.shared);
-        let state = shared.stream.get_info().await.map_err(|error| failed(&error))?.state;
-        if state.last_sequence + 1 < self.next {
-            return Err(Stopped::Ended(format!(
-                "this node has taken message {}, but the stream ends at message {}: the stream \
-                 has lost messages",
-                self.next - 1,
-                state.last_sequence
-            )));
-        }
+        let state = self.state().await?;
         self.shared.knows(state.last_sequence);
         if state.first_sequence > self.next || self.lacks_base() || self.is_missing {
             self.copy(warned).await?;
@@ -278,6 +276,24 @@ impl Messages {
         }
     }
 
+    /// The stream's state, unless the stream has lost messages that this node has taken.
+    async fn state(&self) -> Result<stream::State, Stopped> {
+        let state = self.shared.stream.get_info().await.map_err(|error| failed(&error))?.state;
+        let taken = self.next - 1;
+        if state.last_sequence < taken {
+            // A new leader may not have applied all messages yet. What it publishes comes after
+            // all of them.
+            let end = self.shared.mark().await.map_err(|error| failed(&error))?;
+            if end <= taken {
+                return Err(Stopped::Ended(format!(
+                    "this node has taken message {taken}, but the stream has come to message \
+                     {end} only: the stream has lost messages"
+                )));
+            }
+        }
+        Ok(state)
+    }
+
     async fn take(&mut self, message: &jetstream::Message) -> Result<(), Stopped> {
         let info = message.info().map_err(|error| failed(&error))?;
         if info.stream_sequence < self.next {
@@ -291,9 +307,20 @@ impl Messages {
         self.was_late = false;
         self.shared.knows(info.stream_sequence + info.pending);
         let sequence = self.next;
+        let mut stop = self.shared.stop.subscribe();
+        tokio::select! {
+            () = self.shared.barrier.confirm(sequence) => {}
+            _ = stop.wait_for(|stop| *stop) => return Err(Stopped::Closing),
+        }
         let Message { node, number, batches } = Message::decode(&message.payload)
             .map_err(|error| Stopped::Ended(format!("message {sequence}: {error}")))?;
         let own = (node == self.shared.node).then_some(number);
+        if batches.is_empty() {
+            // A mark: see `barrier`.
+            let ends = Some((sequence, message.payload.clone()));
+            let taking = Taking { outcome: Outcome::Known(None), own: None, ends };
+            self.answers.send(taking).await.map_err(|_| Stopped::Closing)?;
+        }
         let last = batches.len().saturating_sub(1);
         for (index, proposed) in batches.into_iter().enumerate() {
             let outcome = self.append(proposed).await?;
@@ -366,7 +393,7 @@ impl Messages {
         self.shared.is_copying.store(false, Ordering::Release);
         let position = copied?;
         let records = position.offset.get() - from.get();
-        tracing::info!(records, message = position.sequence, "the records are there");
+        tracing::info!(records, sequence = position.sequence, "the records are there");
         self.next = position.sequence + 1;
         self.recognised = position.offset;
         self.known = position.offset;

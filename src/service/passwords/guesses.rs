@@ -52,7 +52,7 @@ impl Guesses {
 
     /// Counts one guess.
     ///
-    /// How long to wait, if there were too many.
+    /// # Errors
     /// How long to wait, if there were too many.
     pub(super) fn begin(&self, guess: Guess<'_>, now: Instant) -> Result<Attempt<'_>, Duration> {
         let address = household(guess.client);

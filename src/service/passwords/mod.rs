@@ -8,6 +8,7 @@ pub(crate) mod policy;
 
 use std::{
     net::IpAddr,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,11 @@ use crate::{config::Config, record::command::Secret};
 pub(crate) struct Passwords {
     hasher: Hasher,
     guesses: Option<Guesses>,
+    /// Told of each wrong password.
+    on_wrong: OnceLock<OnWrong>,
 }
+
+type OnWrong = Box<dyn Fn(Guess<'_>) + Send + Sync>;
 
 /// Why a password was not checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -63,6 +68,21 @@ impl Passwords {
         Self {
             hasher: Hasher::new(config.passwords.iterations, config.concurrent_hashes()),
             guesses: config.rate_limits.enabled.then(|| Guesses::new(&config.rate_limits)),
+            on_wrong: OnceLock::new(),
+        }
+    }
+
+    /// Has `tell` called with each wrong password from now on, where they are limited. To be called
+    /// once.
+    pub(crate) fn on_wrong(&self, tell: impl Fn(Guess<'_>) + Send + Sync + 'static) {
+        let _ = self.on_wrong.set(Box::new(tell));
+    }
+
+    /// Counts a wrong password that another node was given.
+    pub(crate) fn wrong_elsewhere(&self, guess: Guess<'_>) {
+        if let Some(guesses) = &self.guesses {
+            // What exceeds the limit here was allowed there.
+            let _ = guesses.begin(guess, Instant::now());
         }
     }
 
@@ -92,10 +112,14 @@ impl Passwords {
             None => None,
         };
         let verdict = self.hasher.verify(password, stored).await;
-        if !matches!(verdict, Ok(Verdict::Wrong))
-            && let Some(attempt) = attempt
-        {
-            attempt.did_not_count();
+        match (&verdict, attempt) {
+            (_, None) => {}
+            (Ok(Verdict::Wrong), Some(_)) => {
+                if let Some(tell) = self.on_wrong.get() {
+                    tell(guess);
+                }
+            }
+            (_, Some(attempt)) => attempt.did_not_count(),
         }
         verdict
     }

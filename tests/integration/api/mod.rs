@@ -24,6 +24,7 @@ mod limits;
 mod login;
 mod mail_pushers;
 mod media;
+mod media_disk;
 mod membership;
 mod old_sync;
 mod openid;

@@ -85,11 +85,12 @@ impl Http {
         let request = request.body(Full::new(bytes)).expect("a well-formed request");
         let response = self.client.request(request).await.map_err(|error| lost(&error))?;
         let status = response.status().as_u16();
+        let headers = response.headers().clone();
         let bytes = response.into_body().collect().await.map_err(|error| lost(&error))?.to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap_or_else(|error| {
             panic!("{name}: status {status}, not JSON ({error}): {}", bytes.escape_ascii())
         });
-        Ok(Answer { request: name, status, body })
+        Ok(Answer { request: name, status, headers, body })
     }
 
     /// Sends a request to a server that is expected to answer.
@@ -127,14 +128,14 @@ impl RawAnswer {
         let Self { request, parts, bytes } = self;
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|error| panic!("{request}: {error}: {}", bytes.escape_ascii()));
-        Answer { request, status: parts.status.as_u16(), body }
+        Answer { request, status: parts.status.as_u16(), headers: parts.headers, body }
     }
 }
 
 /// The request did not get a whole answer: the server is down, or went down while it was waited
 /// for.
 #[derive(Debug)]
-pub(crate) struct Unreachable(String);
+pub(crate) struct Unreachable(pub(crate) String);
 
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,10 +148,16 @@ impl fmt::Display for Unreachable {
 pub(crate) struct Answer {
     request: String,
     pub(crate) status: u16,
+    headers: http::HeaderMap,
     pub(crate) body: Value,
 }
 
 impl Answer {
+    /// The value of a header; empty if there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("a readable header"))
+    }
+
     /// The body of an answer that must be a success.
     #[track_caller]
     pub(crate) fn ok(self) -> Value {

@@ -1,5 +1,6 @@
 //! A test server as a cluster: with `LOGCABIN_TEST_NODES` of more than one, every [`TestServer`]
-//! is that many nodes on a NATS server of its own, and each request goes to a random one.
+//! is that many nodes on a NATS server of its own, and each request goes to a random one: through a
+//! proxy of the tests' own, or with `LOGCABIN_TEST_BALANCER=haproxy` through HAProxy.
 //!
 //! [`TestServer`]: super::TestServer
 
@@ -8,12 +9,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
+use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
@@ -27,7 +29,23 @@ use super::{free_address, number_from_env, runs, skip};
 
 /// How many nodes a test server has.
 pub(crate) fn count() -> usize {
-    usize::try_from(number_from_env("LOGCABIN_TEST_NODES", 1)).expect("a small number")
+    usize::try_from(number_from_env(NODES, 1)).expect("a small number")
+}
+
+/// The number of nodes.
+const NODES: &str = "LOGCABIN_TEST_NODES";
+
+/// The balancer in front of them.
+const BALANCER: &str = "LOGCABIN_TEST_BALANCER";
+
+/// Whether the tests run on a cluster, where a test that is about one server has nothing to show:
+/// it says why, and is left out.
+pub(crate) fn on_cluster(reason: &str) -> bool {
+    let on_cluster = count() > 1;
+    if on_cluster {
+        println!("not on a cluster: {reason}");
+    }
+    on_cluster
 }
 
 /// The program `nats-server`; `LOGCABIN_NATS_SERVER` names another than that of `.ci/run`.
@@ -46,11 +64,14 @@ pub(crate) fn nats_program() -> Result<PathBuf, String> {
     }
 }
 
-/// One or more NATS servers with JetStream that know each other.
+/// One or more NATS servers with JetStream that know each other. They listen on all interfaces, so
+/// that nodes in other network namespaces reach them.
 pub(crate) struct Nats {
     directory: TempDir,
     program: PathBuf,
     addresses: Vec<SocketAddr>,
+    routes: Vec<SocketAddr>,
+    monitors: Vec<SocketAddr>,
     processes: Vec<Option<Child>>,
 }
 
@@ -67,34 +88,58 @@ impl Nats {
         let directory = TempDir::new().expect("a temporary directory");
         let addresses: Vec<_> = (0..servers).map(|_| free_address()).collect();
         let routes: Vec<_> = (0..servers).map(|_| free_address()).collect();
-        let all: Vec<_> = routes.iter().map(|route| format!("\"nats://{route}\"")).collect();
-        for (number, (address, route)) in addresses.iter().zip(&routes).enumerate() {
-            let store = directory.path().join(format!("store-{number}"));
-            let cluster = if servers == 1 {
-                String::new()
-            } else {
-                format!(
-                    "cluster {{ name: \"test\", listen: \"{route}\", routes: [{}] }}\n",
-                    all.join(", ")
-                )
-            };
-            let text = format!(
-                "server_name: \"n{number}\"\nlisten: \"{address}\"\nmax_payload: 8MB\n\
-                 jetstream {{ store_dir: {store:?}, sync_interval: always }}\n{cluster}"
-            );
-            fs::write(directory.path().join(format!("n{number}.conf")), text).expect("a file");
-        }
+        let monitors: Vec<_> = (0..servers).map(|_| free_address()).collect();
         let processes = (0..servers).map(|_| None).collect();
-        let mut nats = Self { directory, program, addresses, processes };
+        let mut nats = Self { directory, program, addresses, routes, monitors, processes };
+        (0..servers).for_each(|number| nats.write_config(number, "always"));
         (0..servers).for_each(|number| nats.run(number));
-        nats.wait();
+        nats.until_listening();
         Some(nats)
+    }
+
+    /// Writes the configuration of a server, which syncs its files as `sync` says.
+    pub(crate) fn write_config(&self, number: usize, sync: &str) {
+        let store = self.store(number);
+        let (port, monitor) = (self.addresses[number].port(), self.monitors[number]);
+        let cluster = if self.addresses.len() == 1 {
+            String::new()
+        } else {
+            let all = self.routes.iter().map(|route| format!("\"nats://{route}\""));
+            format!(
+                "cluster {{ name: \"test\", listen: \"{}\", routes: [{}], no_advertise: true }}\n",
+                self.routes[number],
+                all.collect::<Vec<_>>().join(", ")
+            )
+        };
+        let text = format!(
+            "server_name: \"n{number}\"\nlisten: \"0.0.0.0:{port}\"\nhttp: \"{monitor}\"\n\
+             max_payload: 8MB\njetstream {{ store_dir: {store:?}, sync_interval: {sync} }}\n\
+             {cluster}"
+        );
+        fs::write(self.directory.path().join(format!("n{number}.conf")), text).expect("a file");
     }
 
     /// The addresses, as `--log` takes them.
     pub(crate) fn urls(&self) -> String {
         let urls: Vec<_> = self.addresses.iter().map(|one| format!("nats://{one}")).collect();
         urls.join(",")
+    }
+
+    /// The addresses as they are seen from where this machine has the address `host`.
+    pub(crate) fn urls_at(&self, host: &str) -> String {
+        let urls = self.addresses.iter().map(|one| format!("nats://{host}:{}", one.port()));
+        urls.collect::<Vec<_>>().join(",")
+    }
+
+    /// The addresses that describe the servers, as the setting takes them.
+    pub(crate) fn monitors(&self) -> String {
+        let urls: Vec<_> = self.monitors.iter().map(|one| format!("http://{one}")).collect();
+        urls.join(",")
+    }
+
+    /// The directory in which a server keeps its data.
+    pub(crate) fn store(&self, number: usize) -> PathBuf {
+        self.directory.path().join(format!("store-{number}"))
     }
 
     /// The number of servers.
@@ -113,7 +158,8 @@ impl Nats {
         self.processes[number] = Some(child.expect("nats-server can be started"));
     }
 
-    fn wait(&self) {
+    /// Waits until all servers accept connections.
+    pub(crate) fn until_listening(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         for address in &self.addresses {
             while std::net::TcpStream::connect(address).is_err() {
@@ -149,6 +195,17 @@ pub(super) struct Nodes {
     directory: TempDir,
     addresses: Vec<SocketAddr>,
     front: SocketAddr,
+    balancer: Option<Child>,
+    is_begun: AtomicBool,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if let Some(mut balancer) = self.balancer.take() {
+            let _ = balancer.kill();
+            let _ = balancer.wait();
+        }
+    }
 }
 
 impl Nodes {
@@ -157,13 +214,21 @@ impl Nodes {
         let nats = Nats::start("a cluster", 1).expect("tests on a cluster need nats-server");
         let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
         let directory = TempDir::new().expect("a temporary directory");
-        let nodes = addresses.clone();
-        // On a thread of its own: it serves tests whose runtime may be blocked.
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(balance(front, nodes));
-        });
-        Self { nats, directory, addresses, front }
+        let balancer = match std::env::var(BALANCER).as_deref() {
+            Ok("haproxy") => Some(haproxy(directory.path(), front, &addresses)),
+            Ok(other) => panic!("{BALANCER}: there is no balancer `{other}`"),
+            Err(_) => {
+                let nodes = addresses.clone();
+                // On a thread of its own: it serves tests whose runtime may be blocked.
+                std::thread::spawn(move || {
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build();
+                    runtime.expect("a runtime").block_on(balance(front, nodes));
+                });
+                None
+            }
+        };
+        Self { nats, directory, addresses, front, balancer, is_begun: AtomicBool::new(false) }
     }
 
     /// The arguments of each node, whose first has its data in `data_dir`.
@@ -186,17 +251,57 @@ impl Nodes {
         self.addresses.iter().enumerate().map(node).collect()
     }
 
+    /// Makes a cluster of the log that an earlier server left in `data_dir`, if there is one.
+    pub(super) fn adopt(&self, data_dir: &Path, settings: &[(String, String)]) {
+        let log = data_dir.join("log");
+        if self.is_begun.swap(true, Ordering::Relaxed) || !log.join("tails").exists() {
+            return;
+        }
+        // The cluster of that server went with it.
+        let _ = fs::remove_file(log.join("cluster.json"));
+        let moved = Command::new(env!("CARGO_BIN_EXE_logcabin"))
+            .args(["cluster", "move-in", "--log", &self.nats.urls(), "--data-dir"])
+            .arg(data_dir)
+            .envs(settings.iter().map(|(name, value)| (name, value)))
+            .env_remove(NODES)
+            .output();
+        let moved = moved.expect("the program can be started");
+        assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+    }
+
     /// The settings of all nodes.
     pub(super) fn settings(&self) -> Vec<(String, String)> {
-        let media = self.directory.path().join("media").display().to_string();
         vec![
             ("LOGCABIN_LOG_REPLICAS".to_owned(), "1".to_owned()),
-            ("LOGCABIN_MEDIA_DIR".to_owned(), media),
             ("LOGCABIN_SERVER_PUBLIC_URL".to_owned(), format!("http://{}", self.front)),
             // Others can reach that address, for all that the server knows.
             ("LOGCABIN_REGISTRATION_OPEN".to_owned(), "true".to_owned()),
         ]
     }
+}
+
+/// Starts HAProxy, which sends each request to the next node.
+fn haproxy(directory: &Path, front: SocketAddr, nodes: &[SocketAddr]) -> Child {
+    let servers = nodes.iter().enumerate();
+    let servers = servers.map(|(number, node)| format!(" server node-{number} {node}\n"));
+    let config = format!(
+        "defaults\n mode http\n timeout connect 5s\n timeout client 120s\n timeout server 120s\n \
+         option redispatch\n retries 3\nlisten nodes\n bind {front}\n balance roundrobin\n \
+         http-response set-header x-test-node %s\n{}",
+        servers.collect::<String>()
+    );
+    let path = directory.join("haproxy.cfg");
+    fs::write(&path, config).expect("a file");
+    // Debian installs it where only root looks.
+    let program = ["haproxy", "/usr/sbin/haproxy"].into_iter().find(|one| runs(one, &["-v"]));
+    Command::new(program.expect("HAProxy is installed"))
+        .arg("-db")
+        .arg("-f")
+        .arg(path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("HAProxy can be started")
 }
 
 type Body = BoxBody<Bytes, hyper::Error>;
@@ -220,7 +325,7 @@ async fn pass_on(
     request: Request<Incoming>,
     client: Client<HttpConnector, Body>,
     nodes: Vec<SocketAddr>,
-) -> Result<Response<Body>, hyper::Error> {
+) -> std::io::Result<Response<Body>> {
     let random = getrandom::u32().expect("the system gives random bytes") as usize;
     let node = nodes[random % nodes.len()];
     let (mut parts, body) = request.into_parts();
@@ -234,11 +339,7 @@ async fn pass_on(
             parts.headers.insert("x-test-node", node.port().into());
             Response::from_parts(parts, body.boxed())
         }
-        Err(error) => {
-            let body = Full::new(Bytes::from(error.to_string()));
-            let mut response = Response::new(body.map_err(|never| match never {}).boxed());
-            *response.status_mut() = http::StatusCode::BAD_GATEWAY;
-            response
-        }
+        // As if the node itself had been asked: the connection ends.
+        Err(_) => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
     })
 }

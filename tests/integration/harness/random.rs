@@ -17,6 +17,11 @@ impl Random {
         Self { state: seed }
     }
 
+    /// From this seed.
+    pub(crate) const fn from_seed(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
     /// An independent source, for a task of its own.
     pub(crate) fn split(&mut self) -> Self {
         Self { state: self.next() }

@@ -53,6 +53,14 @@ impl TestServer {
         Self::launch(None, data_dir.to_owned(), Vec::new()).await
     }
 
+    /// The same, alone even where the tests run on a cluster.
+    pub(crate) async fn start_embedded_on(data_dir: &Path) -> Self {
+        let mut server = Self::new(None, data_dir.to_owned(), Vec::new());
+        server.cluster = None;
+        server.spawn().await;
+        server
+    }
+
     /// Starts a server with settings of its own, as environment variables.
     pub(crate) async fn start_with(settings: &[(&str, &str)]) -> Self {
         let directory = TempDir::new().expect("a temporary directory");
@@ -109,7 +117,10 @@ impl TestServer {
     /// Starts the process and waits until it answers.
     async fn spawn(&mut self) {
         let nodes = match &self.cluster {
-            Some(cluster) => cluster.arguments(&self.data_dir),
+            Some(cluster) => {
+                cluster.adopt(&self.data_dir, &self.settings);
+                cluster.arguments(&self.data_dir)
+            }
             None => {
                 let address = self.address.to_string().into();
                 let data_dir = self.data_dir.clone().into();
@@ -399,7 +410,7 @@ pub(crate) fn restore(archive: &Path, data_dir: &Path) {
 
 /// The tests' own variables begin like the server's settings, and the server refuses what it does
 /// not know.
-fn without_settings(command: &mut Command) -> &mut Command {
+pub(crate) fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LOGCABIN_") {
             command.env_remove(name);

@@ -20,6 +20,13 @@ impl Notices {
         Self(config.enabled.then(|| Limiter::new(config.notices)))
     }
 
+    /// Counts a message that another node has sent for `client`.
+    pub(crate) fn counted_elsewhere(&self, client: IpAddr) {
+        if let Some(askers) = &self.0 {
+            let _ = askers.take(&household(client));
+        }
+    }
+
     /// Counts a message that is about to be sent for `client`.
     ///
     /// # Errors

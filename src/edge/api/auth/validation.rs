@@ -40,7 +40,7 @@ use crate::{
     decide::threepid::{CompleteValidation, NoteSent, RequestValidation, Requested, Validated},
     edge::{
         api::{
-            Server,
+            Server, Told,
             browser::page::{Page, refusal},
         },
         http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
@@ -256,6 +256,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
     // affects this validation.
     if proposal.sends(&app.engine.state()) {
         app.notices.count(client)?;
+        app.tell_others(&Told::Notice { client });
     }
     let requested = app.engine.propose(origin.clone(), proposal).await?.into_inner();
     let Requested { sid, send } = requested;

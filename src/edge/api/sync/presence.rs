@@ -4,21 +4,24 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use ruma::{
-    OwnedDeviceId, OwnedUserId,
+    OwnedDeviceId, OwnedUserId, UserId,
     api::client::presence::{get_presence::v3 as get_presence, set_presence::v3 as set_presence},
     presence::PresenceState as Said,
 };
 use serde_json::json;
 
 use crate::{
-    base::{limits, timers::Timed},
+    base::{limits, shutdown::Shutdown, timers::Timed},
+    cluster::Cluster,
     decide::presence::SetPresence,
     edge::{
-        api::{Server, json},
+        api::{Activity, Server, json},
         http::{ApiError, Cx, Json},
     },
-    record::{Origin, command::PresenceState},
+    engine::Engine,
+    record::{Origin, Stream, command::PresenceState},
     service::presence::Seen,
+    state::presence::Shown,
 };
 
 /// The presence that a client reports for a device.
@@ -99,8 +102,7 @@ impl Syncing {
             return Self(None);
         }
         let (user_id, device_id) = (&cx.caller.user_id, &cx.caller.device_id);
-        let now_ms = cx.app.engine.clock().now_ms();
-        cx.app.presence.sync_begins(user_id, device_id, said, now_ms);
+        cx.app.note_presence(user_id, device_id, Activity::Begins(said));
         Self(Some((Arc::clone(&cx.app), user_id.clone(), device_id.clone())))
     }
 }
@@ -108,7 +110,7 @@ impl Syncing {
 impl Drop for Syncing {
     fn drop(&mut self) {
         if let Some((app, user_id, device_id)) = &self.0 {
-            app.presence.sync_ends(user_id, device_id, app.engine.clock().now_ms());
+            app.note_presence(user_id, device_id, Activity::Ends);
         }
     }
 }
@@ -120,8 +122,31 @@ impl Cx<Server> {
         if self.caller.service.is_some() {
             return;
         }
-        let now_ms = self.app.engine.clock().now_ms();
-        self.app.presence.active(&self.caller.user_id, &self.caller.device_id, now_ms);
+        let (user_id, device_id) = (&self.caller.user_id, &self.caller.device_id);
+        self.app.note_presence(user_id, device_id, Activity::Acts);
+    }
+}
+
+/// The users who are not offline, as others see them.
+pub(crate) fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
+    let presence = &engine.state().presence;
+    let around = presence.around().into_iter();
+    around.filter_map(|user| Some((user.clone(), presence.get(&user)?))).collect()
+}
+
+/// Follows the presence of other users as nodes come and go, until the server stops.
+pub(crate) async fn follow_nodes(app: Arc<Server>, cluster: Arc<dyn Cluster>, shutdown: Shutdown) {
+    let mut changes = cluster.changes();
+    loop {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = shutdown.given() => return,
+        }
+        let is_own =
+            |user_id: &UserId| cluster.preferred(Stream::presence(user_id).as_str()).is_none();
+        let around = around(&app.engine);
+        let now_ms = app.engine.clock().now_ms();
+        app.presence.nodes_changed(&cluster.there(), is_own, around, now_ms);
     }
 }
 
