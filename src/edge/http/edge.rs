@@ -269,7 +269,8 @@ impl<A: App> Edge<A> {
             None => true,
         };
         let who = self.who(route, &headers, &uri).await;
-        let who = who.map_err(|error| if is_current { error } else { error.of_stale_node() })?;
+        let who =
+            who.map_err(|error| if is_current { error } else { error.of_stale_node(false) })?;
         if let Some(session) = &who.session {
             let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
             self.app.seen(session, client, agent);
@@ -332,6 +333,7 @@ impl<A: App> Edge<A> {
             client,
             shutdown: self.shutdown.clone(),
         };
+        let is_write = is_write(&call.method);
         let answer = (route.handler)(call, args);
         if is_current {
             return answer;
@@ -341,7 +343,7 @@ impl<A: App> Edge<A> {
             let answer = async { answer?.await };
             match answer.await {
                 Ok(answer) => Ok(answer.with_header(WARNING, stale)),
-                Err(error) => Err(error.of_stale_node().with_header(WARNING, stale)),
+                Err(error) => Err(error.of_stale_node(is_write).with_header(WARNING, stale)),
             }
         }))
     }

@@ -313,10 +313,12 @@ impl ApiError {
     }
 
     /// The error of a node that is not known to be current. What it says must not be final: a
-    /// client that believes its token to be invalid logs out.
+    /// client that believes its token to be invalid logs out, and a write that is refused for what
+    /// was true a moment ago is not tried again.
     #[must_use]
-    pub(crate) fn of_stale_node(self) -> Self {
-        if self.0.may_be_behind {
+    pub(crate) fn of_stale_node(self, is_write: bool) -> Self {
+        let refused = [StatusCode::FORBIDDEN, StatusCode::NOT_FOUND, StatusCode::CONFLICT];
+        if self.0.may_be_behind || is_write && refused.contains(&self.0.status) {
             Self::unavailable("This server lags behind others; try again.")
         } else {
             self

@@ -33,9 +33,11 @@ use tokio::{
 
 use super::Shared;
 
-/// How long a read waits until it is known to be current. Longer than the servers take to elect
-/// another leader in most cases.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a read waits until this node has applied what it must, if the stream answers.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// After so long without an answer, reads do not wait for one.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// How long the servers may take to answer. Reads do not wait while they take longer.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -87,9 +89,12 @@ impl Barrier {
         self.wanted.notify_one();
         let pass = async {
             let mut answered = self.answered.subscribe();
-            let last = match answered.wait_for(|answered| answered.question >= question).await {
-                Ok(answered) => answered.last,
-                Err(_) => return false,
+            let is_settled = |answered: &Answered| {
+                answered.question >= question || self.is_cut_off.load(Ordering::Acquire)
+            };
+            let last = match answered.wait_for(is_settled).await {
+                Ok(answered) if answered.question >= question => answered.last,
+                _ => return false,
             };
             let mut taken = shared.taken.subscribe();
             taken.wait_for(|taken| taken.sequence >= last).await.is_ok()
@@ -139,9 +144,11 @@ impl Barrier {
             let Some(last) = last(&shared, &mut confirmed).await else {
                 confirmed = None;
                 let since = *since.get_or_insert_with(tokio::time::Instant::now);
-                if since.elapsed() + ANSWER >= PATIENCE
+                if since.elapsed() + ANSWER >= SILENCE
                     && !this.is_cut_off.swap(true, Ordering::AcqRel)
                 {
+                    // Those who wait for an answer look at it again.
+                    this.answered.send_modify(|_| ());
                     tracing::warn!(
                         "the stream does not answer: reads may be older than the newest writes"
                     );

@@ -332,10 +332,13 @@ async fn no_fault_of_a_node_or_a_nats_server_loses_repeats_or_reorders_a_write()
             None => faults[random.between(0, faults.len() as u64) as usize],
         };
         let owner = DeviceKeys::of(&users[0].user_id, &users[0].device_id);
-        let names: Vec<_> = (0..16).map(|key| format!("round{round}key{key}")).collect();
+        let names: Vec<_> = (0..8).map(|key| format!("round{round}key{key}")).collect();
         let upload = json!({ "one_time_keys": owner.one_time(&names) });
         let token = users[0].access_token.clone();
-        front.ask("POST", "/_matrix/client/v3/keys/upload", Some(&token), Some(&upload)).await.ok();
+        let path = "/_matrix/client/v3/keys/upload";
+        let uploaded = front.ask("POST", path, Some(&token), Some(&upload)).await;
+        // Rounds in which nobody could claim any leave as many as a device may have.
+        assert!(uploaded.status == 200 || uploaded.status == 400, "{uploaded}");
 
         let stop = Arc::new(AtomicBool::new(false));
         let writing: Vec<_> =
