@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tracing::{debug, error, info, warn};
 
@@ -505,6 +505,11 @@ impl Nodes {
                 () = sleep(RENEW) => {}
                 () = self.shutdown.given() => break,
             }
+        }
+        // What the work still has to note when the server stops, it notes under the lease.
+        let until = *held.borrow();
+        if let Some(until) = until {
+            let _ = timeout_at(until, held.closed()).await;
         }
         held.send_replace(None);
         if let Some(last) = revision {
