@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::{PASSWORD, anonymous, each, server, string, unique, user};
 use crate::administration::{done, user_command};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, Direction, TestServer, User, encode, offline, until};
 
 fn proof(of: &User, password: &str) -> Value {
@@ -170,9 +169,7 @@ impl Answer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_rooms_are_left_in_the_end_wherever_the_server_is_killed() {
-    if on_cluster("it kills the only process") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it kills the only process");
     let mut server = TestServer::start().await;
     let (mut ann, mut bob) = (server.register("ann").await, server.register("bob").await);
     let cas = server.register("cas").await;

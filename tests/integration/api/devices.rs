@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{PASSWORD, server, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{TestServer, User};
 
 async fn device(of: &User, device_id: &str) -> Value {
@@ -19,9 +18,7 @@ fn now_ms() -> u64 {
 
 #[tokio::test]
 async fn a_device_is_seen_from_its_login_on() {
-    if on_cluster("another node hears of a request within a minute") {
-        return;
-    }
+    crate::harness::nodes::one_server!("another node hears of a request within a minute");
     let server = server().await;
     let before = now_ms();
     let ann = user(&server, "ann").await;
@@ -38,9 +35,7 @@ async fn a_device_is_seen_from_its_login_on() {
 
 #[tokio::test]
 async fn a_device_is_last_seen_with_its_last_request() {
-    if on_cluster("another node hears of a request within a minute") {
-        return;
-    }
+    crate::harness::nodes::one_server!("another node hears of a request within a minute");
     let server = server().await;
     let ann = user(&server, "ann").await;
     let other = ann.another_device().await;
@@ -69,9 +64,7 @@ async fn a_device_is_last_seen_with_its_last_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_a_device_was_last_seen_is_still_known_after_a_restart() {
-    if on_cluster("another node hears of a request within a minute") {
-        return;
-    }
+    crate::harness::nodes::one_server!("another node hears of a request within a minute");
     let settings = [("LOGCABIN_DEVICES_NOTE_LAST_SEEN_SECONDS", "1")];
     let mut server = TestServer::start_with(&settings).await;
     let mut ann = server.register("ann").await;

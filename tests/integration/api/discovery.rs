@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::{PASSWORD, anonymous, server, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, TestServer, User};
 
 async fn well_known(server: &TestServer, name: &str, document: &str) -> Answer {
@@ -68,9 +67,7 @@ async fn a_server_that_is_to_say_nothing_says_nothing() {
 
 #[tokio::test]
 async fn a_server_that_others_reach_is_told_only_by_its_public_address() {
-    if on_cluster("every cluster of the tests has a public address") {
-        return;
-    }
+    crate::harness::nodes::one_server!("every cluster of the tests has a public address");
     // Behind a proxy, as with the address 0.0.0.0, its own is of no use to clients.
     let settings =
         [("LOGCABIN_SERVER_TRUST_FORWARDED_FOR", "true"), ("LOGCABIN_REGISTRATION_OPEN", "true")];

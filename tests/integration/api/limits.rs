@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::{PASSWORD, unique};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, Http, TestServer, User};
 
 /// A server behind a proxy, so that requests can come from anywhere.
@@ -91,9 +90,7 @@ const SUMMARY: [(&str, &str, bool, bool); 26] = [
 
 #[tokio::test]
 async fn the_endpoints_that_the_specification_says_are_limited_and_no_others() {
-    if on_cluster("limits hold within a factor of two") {
-        return;
-    }
+    crate::harness::nodes::one_server!("limits hold within a factor of two");
     let server = limited(&[
         ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/h burst 3"),
         ("LOGCABIN_RATE_LIMITS_DEVICE", "1/h burst 3"),
@@ -117,9 +114,7 @@ async fn the_endpoints_that_the_specification_says_are_limited_and_no_others() {
 
 #[tokio::test]
 async fn one_address_is_a_whole_prefix_of_ipv6() {
-    if on_cluster("limits hold within a factor of two") {
-        return;
-    }
+    crate::harness::nodes::one_server!("limits hold within a factor of two");
     let server = limited(&[("LOGCABIN_RATE_LIMITS_ADDRESS", "1/h burst 2")]).await;
     let http = server.http();
     let path = "/_svc/client/v3/login";
@@ -136,9 +131,7 @@ async fn one_address_is_a_whole_prefix_of_ipv6() {
 
 #[tokio::test]
 async fn a_user_with_a_limit_of_their_own_is_not_held_to_the_others() {
-    if on_cluster("limits hold within a factor of two") {
-        return;
-    }
+    crate::harness::nodes::one_server!("limits hold within a factor of two");
     let server = limited(&[
         ("LOGCABIN_RATE_LIMITS_DEVICE", "1/h burst 2"),
         ("LOGCABIN_RATE_LIMITS_USERS", "@bot:e2e.test off, @helper:e2e.test 1/h burst 5"),
@@ -208,9 +201,7 @@ async fn wrong_passwords_from_one_address_end_and_do_not_tell_who_exists() {
 
 #[tokio::test]
 async fn guesses_for_a_user_end_whatever_they_come_from_but_not_for_the_owner() {
-    if on_cluster("limits hold within a factor of two") {
-        return;
-    }
+    crate::harness::nodes::one_server!("limits hold within a factor of two");
     let server = limited(&GUESSING).await;
     let http = server.http();
     let ann = register(&server, "10.0.0.1", "ann").await;

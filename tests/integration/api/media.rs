@@ -18,7 +18,6 @@ use tokio::net::TcpStream;
 
 use super::{server, user};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{RawAnswer, TestServer, User, encode, until};
 
 pub(super) const V1: &str = "/_matrix/client/v1/media";
@@ -315,9 +314,7 @@ async fn equal_files_are_on_the_disk_once() {
 
 #[tokio::test]
 async fn an_interrupted_upload_leaves_nothing() {
-    if on_cluster("it looks into the directory of one node") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it looks into the directory of one node");
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let begin = async || {
@@ -361,9 +358,7 @@ async fn half(server: &TestServer, user: &User, media: &str, content: &[u8]) -> 
 
 #[tokio::test]
 async fn an_upload_cut_in_half_is_repeated_under_its_address_and_readers_wait_for_the_whole() {
-    if on_cluster("readers wait on the node that has the upload") {
-        return;
-    }
+    crate::harness::nodes::one_server!("readers wait on the node that has the upload");
     let mut server = TestServer::start().await;
     let (ann, bob) = (server.register("ann").await, server.register("bob").await);
     let content: Vec<u8> = (0..=u8::MAX).cycle().take(3_000_001).collect();
@@ -723,9 +718,7 @@ async fn other_servers_files_are_not_to_be_had() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_file_takes_little_memory_both_ways() {
-    if on_cluster("it measures the memory of one process") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it measures the memory of one process");
     const SIZE: usize = 256 << 20;
     let server = TestServer::start_with(&[("LOGCABIN_MEDIA_MAX_UPLOAD_BYTES", "1073741824")]).await;
     let ann = server.register("ann").await;

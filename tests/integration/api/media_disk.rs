@@ -10,14 +10,11 @@ use logcabin::record::Offset;
 
 use super::media::{V1, encoded, is, media_id, picture, stored};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{TestServer, User, run_logcabin, until};
 
 #[tokio::test]
 async fn files_outlive_restarts_and_are_verified() {
-    if on_cluster("it damages the file of one node") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it damages the file of one node");
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let headers = [("content-type", "text/plain")];
@@ -61,9 +58,7 @@ async fn files_outlive_restarts_and_are_verified() {
 
 #[tokio::test]
 async fn a_damaged_file_is_not_served_and_the_log_says_so_once() {
-    if on_cluster("it damages the file of one node") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it damages the file of one node");
     let mut server = TestServer::start().await;
     let ann = server.register("ann").await;
     let large = |seed: u8| (0..1_000_000_u32).map(|n| (n % 251) as u8 ^ seed).collect::<Vec<_>>();
@@ -143,9 +138,7 @@ async fn a_damaged_file_is_not_served_and_the_log_says_so_once() {
 
 #[tokio::test]
 async fn files_that_nothing_names_are_deleted() {
-    if on_cluster("it looks into the directory of one node") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it looks into the directory of one node");
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path().join("data");
     let stray = data_dir.join("media/ab/cd").join(format!("abcd{}", "0".repeat(60)));

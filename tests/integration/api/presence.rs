@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{next_batch, server, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, TestServer, User, encode};
 
 fn path(of: &User) -> String {
@@ -223,9 +222,7 @@ async fn one_who_does_nothing_is_idle_and_one_who_is_gone_offline() {
 
 #[tokio::test]
 async fn those_who_do_not_come_back_after_a_restart_go_offline() {
-    if on_cluster("other nodes hear of presence a moment later") {
-        return;
-    }
+    crate::harness::nodes::one_server!("other nodes hear of presence a moment later");
     let settings = [("LOGCABIN_PRESENCE_OFFLINE_SECONDS", "2")];
     let mut server = TestServer::start_with(&settings).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, TestServer, User, encode};
 
 /// The head of an answer, from its status on, and the body.
@@ -111,9 +110,7 @@ fn png(width: u32, height: u32) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_page_is_previewed_with_its_picture() {
-    if on_cluster("each node fetches a page once") {
-        return;
-    }
+    crate::harness::nodes::one_server!("each node fetches a page once");
     let site = Site::start().await;
     let picture = png(40, 30);
     site.page("/pictures/a.png", "200 OK\r\nContent-Type: image/png", picture.clone());

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{each, next_batch, server, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, TestServer, User, encode};
 
 async fn room_of_two(ann: &User, bob: &User) -> String {
@@ -277,9 +276,7 @@ async fn a_threaded_receipt_is_for_events_of_its_thread() {
 
 #[tokio::test]
 async fn the_receipts_of_a_large_room_come_together() {
-    if on_cluster("each node gathers receipts by itself") {
-        return;
-    }
+    crate::harness::nodes::one_server!("each node gathers receipts by itself");
     let settings =
         [("LOGCABIN_RECEIPTS_GATHER_MEMBERS", "6"), ("LOGCABIN_RECEIPTS_GATHER_MS", "400")];
     let mut server = TestServer::start_with(&settings).await;

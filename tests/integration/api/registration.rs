@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{PASSWORD, anonymous};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, Captcha, Http, TestServer, User, offline, refused_start};
 
 const TERMS: &str = r#"
@@ -76,9 +75,7 @@ async fn is_valid(http: &Http, token: &str) -> Value {
 
 #[tokio::test]
 async fn a_registration_token_lets_in_as_many_as_it_is_for_also_over_a_restart() {
-    if on_cluster("it writes to a stopped server") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it writes to a stopped server");
     let dir = TempDir::new().unwrap();
     let data = dir.path().join("data");
     let later = Clock::system().now_ms() + 3_600_000;
@@ -166,9 +163,7 @@ async fn a_registration_token_has_1_to_64_of_its_characters() {
 
 #[tokio::test]
 async fn of_those_who_race_for_the_last_use_of_a_token_one_is_let_in() {
-    if on_cluster("each node lets one in") {
-        return;
-    }
+    crate::harness::nodes::one_server!("each node lets one in");
     let dir = TempDir::new().unwrap();
     let data = dir.path().join("data");
     offline::decide(&data, [token("last", Some(1), None)]).await;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{PASSWORD, anonymous, server, string, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, Http, TestServer, User, encode};
 
 async fn login(http: &Http, body: Value) -> Answer {
@@ -650,9 +649,7 @@ fn files_under(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[tokio::test]
 async fn the_key_of_tokens_is_in_no_other_file_and_can_be_lost() {
-    if on_cluster("nodes share the key") {
-        return;
-    }
+    crate::harness::nodes::one_server!("nodes share the key");
     let mut server = TestServer::start().await;
     let ann = user(&server, "ann").await;
     let (old, token, _) = login_refreshable(&ann).await;

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{each, event_ids, next_batch, server, string, texts, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, Direction, TestServer, User, encode};
 
 const PATH: &str = "/_matrix/client/unstable/org.matrix.simplified_msc3575/sync";
@@ -224,9 +223,7 @@ async fn a_lost_response_is_answered_again_and_older_positions_are_unknown() {
 
 #[tokio::test]
 async fn connections_of_other_names_know_nothing_of_each_other() {
-    if on_cluster("a connection ends on its node alone") {
-        return;
-    }
+    crate::harness::nodes::one_server!("a connection ends on its node alone");
     let server = server().await;
     let ann = user(&server, "ann").await;
     let room_id = public_room(&ann, "x").await;

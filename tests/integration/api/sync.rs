@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{each, event_ids, next_batch, server, string, texts, user};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{Answer, Direction, TestServer, User, encode};
 
 async fn public_room(ann: &User) -> String {
@@ -762,9 +761,7 @@ async fn ones_own_member_event_is_there_on_joining_and_with_full_state() {
 
 #[tokio::test]
 async fn redundant_members_are_left_out_unless_they_are_asked_for() {
-    if on_cluster("each node remembers which members it has sent") {
-        return;
-    }
+    crate::harness::nodes::one_server!("each node remembers which members it has sent");
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = public_room(&ann).await;

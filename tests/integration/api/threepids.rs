@@ -14,7 +14,6 @@ use super::{PASSWORD, anonymous, unique};
 use crate::administration;
 use crate::crash::assert_verifies;
 use crate::harness::mail::{MailServer, Security, link};
-use crate::harness::nodes::on_cluster;
 use crate::harness::{
     Answer, Asked, Http, StandIn, TestServer, User, encode, refused_start, until_ok,
 };
@@ -1405,9 +1404,7 @@ async fn close(user: &User, mut body: Value) -> Value {
 // The identity server answers while the command line waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_account_has_no_address_and_is_published_nowhere() {
-    if on_cluster("it writes to a stopped server") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it writes to a stopped server");
     let Some(mail) = MailServer::start("threepids") else { return };
     let id = StandIn::start(identity_server).await;
     let servers = format!("id.test=http://{},dead.test=http://127.0.0.1:1", id.address);

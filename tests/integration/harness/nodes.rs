@@ -38,8 +38,18 @@ const NODES: &str = "LOGCABIN_TEST_NODES";
 /// The balancer in front of them.
 const BALANCER: &str = "LOGCABIN_TEST_BALANCER";
 
-/// Whether the tests run on a cluster, where a test that is about one server has nothing to show:
-/// it says why, and is left out.
+/// Ends a test that is about one server, and has nothing to show on a cluster: it says why.
+macro_rules! one_server {
+    ($reason:literal) => {
+        if crate::harness::nodes::on_cluster($reason) {
+            return;
+        }
+    };
+}
+
+pub(crate) use one_server;
+
+/// Whether the tests run on a cluster. If so, says why this one is left out: see [`one_server`].
 pub(crate) fn on_cluster(reason: &str) -> bool {
     let on_cluster = count() > 1;
     if on_cluster {

@@ -6,7 +6,6 @@ use super::super::each;
 use super::{admin, dry_run, server, user};
 use crate::administration::{command, done, done_json, history};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{TestServer, User, encode};
 
 async fn downloads(user: &User, media: &str) -> u16 {
@@ -20,9 +19,7 @@ async fn downloads(user: &User, media: &str) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_downloads_a_file_in_quarantine_under_any_address() {
-    if on_cluster("it looks into the directory of one node") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it looks into the directory of one node");
     let directory = tempfile::tempdir().expect("a temporary directory");
     let open = [("LOGCABIN_MEDIA_UNAUTHENTICATED", "all")];
     let mut server = TestServer::start_on_with(directory.path(), &open).await;
@@ -165,9 +162,7 @@ async fn files_are_listed_by_user_and_by_room_and_a_room_goes_into_quarantine_at
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_are_removed_one_by_one_by_user_and_by_age() {
-    if on_cluster("it looks into the directory of one node") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it looks into the directory of one node");
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut server = TestServer::start_on_with(directory.path(), &[]).await;
     let (mut admin, bob) = (admin(&server).await, server.register("bob").await);

@@ -6,7 +6,6 @@ use super::super::{each, unique};
 use super::{admin, dry_run};
 use crate::administration::{command, done, failed, history};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{TestServer, User, encode};
 
 fn notice(user: &User, text: &str) -> Value {
@@ -99,9 +98,7 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_else_has_the_name_of_the_notices() {
-    if on_cluster("it writes to a stopped server") {
-        return;
-    }
+    crate::harness::nodes::one_server!("it writes to a stopped server");
     let directory = tempfile::tempdir().expect("a temporary directory");
     let off = [("LOGCABIN_SERVER_NOTICES_LOCALPART", "off")];
     let mut server = TestServer::start_on_with(directory.path(), &off).await;

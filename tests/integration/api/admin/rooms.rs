@@ -6,7 +6,6 @@ use super::super::{each, unique};
 use super::{admin, dry_run, server, user};
 use crate::administration::{command, done, done_json, history};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{TestServer, User, encode, until};
 
 fn of_room(room_id: &str, path: &str) -> String {
@@ -234,9 +233,9 @@ async fn a_room_is_shut_down_with_its_members_its_aliases_and_its_place_in_the_d
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_that_a_crash_cuts_short_goes_on_to_its_end() {
-    if on_cluster("a cluster waits until the work of a node that is gone is taken over") {
-        return;
-    }
+    crate::harness::nodes::one_server!(
+        "a cluster waits until the work of a node that is gone is taken over"
+    );
     const MEMBERS: usize = 160;
     let mut server = TestServer::start().await;
     let mut admin = admin(&server).await;

@@ -6,7 +6,6 @@ use super::super::{each, unique};
 use super::{admin, dry_run, server, user};
 use crate::administration::{command, done, history};
 use crate::crash::assert_verifies;
-use crate::harness::nodes::on_cluster;
 use crate::harness::{TestServer, User, encode};
 
 fn of(user_id: &str) -> String {
@@ -15,9 +14,7 @@ fn of(user_id: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn accounts_are_made_and_changed_and_show_it() {
-    if on_cluster("every cluster of the tests has open registration") {
-        return;
-    }
+    crate::harness::nodes::one_server!("every cluster of the tests has open registration");
     let mut server = TestServer::start_with(&[("LOGCABIN_REGISTRATION_OPEN", "auto")]).await;
     let mut admin = admin(&server).await;
     let new = of("@new:e2e.test");
