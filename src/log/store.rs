@@ -35,6 +35,7 @@ mod group;
 mod layers;
 mod ordered;
 mod recent;
+mod refusal;
 mod repair;
 mod seal;
 mod shadow;

@@ -2,8 +2,10 @@
 //! serves requests, and shuts everything down in order.
 
 mod cluster;
+mod manager;
 mod memory;
 mod open;
+mod starting;
 mod sweep;
 mod tasks;
 
@@ -16,6 +18,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
 
 use self::{
+    manager::Manager,
     open::{Core, Named, Parts},
     tasks::Tasks,
 };
@@ -123,6 +126,8 @@ pub async fn run(
     // The log first: its lock makes this process the server, and a second one gets an error.
     let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config).await?;
+    let starting = starting::Answering::begin(&config, &listeners)?;
+    let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
 
     let (out, taken_out) = oneshot::channel();
@@ -153,7 +158,7 @@ pub async fn run(
     tasks::begin(&config, &core, parts, depot, &mut tasks).await;
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
-    let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown)?);
+    let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);
     if let Some(cluster) = cluster {
         told.tell_of_guesses();
         let (edge, hearing) = (Arc::clone(&edge), Arc::clone(&edge));
@@ -163,9 +168,11 @@ pub async fn run(
         };
         cluster.serve(Arc::new(answer), Arc::new(move |told: Bytes| hearing.heard(&told)));
     }
+    starting.end().await;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
+    manager.serving(&shutdown);
     started(&config);
-    serve::run(listeners, edge).await;
+    serve::run(listeners, edge, || {}).await;
 
     tasks.end().await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;

@@ -51,7 +51,7 @@ use crate::{
     record::Offset,
     search::Search,
     service::{
-        last_seen::LastSeen, passwords::Passwords, policies, presence::Tracker,
+        health::Health, last_seen::LastSeen, passwords::Passwords, policies, presence::Tracker,
         rendezvous::Meetings,
     },
     snapshot::{self, StartedFrom},
@@ -99,7 +99,7 @@ pub(super) fn warn_of(config: &Config) {
 }
 
 /// Listens on the configured addresses, and replaces them by the actual ones.
-pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, ServerError> {
+pub(super) async fn listen(config: &mut Config) -> Result<Vec<Arc<TcpListener>>, ServerError> {
     let mut listeners = Vec::new();
     for address in &mut config.server.bind {
         let bind =
@@ -107,7 +107,7 @@ pub(super) async fn listen(config: &mut Config) -> Result<Vec<TcpListener>, Serv
         let (actual, listener) =
             bind.await.map_err(|source| ServerError::Bind { address: *address, source })?;
         *address = actual;
-        listeners.push(listener);
+        listeners.push(Arc::new(listener));
     }
     Ok(listeners)
 }
@@ -201,6 +201,11 @@ impl Parts {
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),
             epoch: engine.state().epoch(),
+            health: Health {
+                log: Arc::clone(&core.log.local),
+                cluster: cluster.clone(),
+                shutdown: shutdown.clone(),
+            },
             cluster,
             office,
             auth: api::Authentication {

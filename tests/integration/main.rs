@@ -11,6 +11,7 @@
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
+//! - `health`: load balancers and service managers learn how the server is.
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `peers`: the comparison with other servers, as far as it goes without them.
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
@@ -39,6 +40,7 @@ mod encryption;
 mod erasure;
 mod export;
 mod harness;
+mod health;
 mod load;
 mod operations;
 mod pages;

@@ -9,6 +9,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, RoomOrAlia
 use serde::{Deserialize, Serialize};
 
 use super::{
+    about::health::Healthy,
     account::notices::Notices,
     affinity,
     auth::{rights, session, shared_secret::Nonces, uiaa, validation::Deliveries},
@@ -48,6 +49,7 @@ use crate::{
     search::Search,
     service::{
         accounts::identity::IdentityServers,
+        health::{Health, Trouble},
         last_seen::LastSeen,
         passwords::{Guess, Passwords},
         presence::Tracker,
@@ -63,6 +65,8 @@ pub(crate) struct Server {
     pub(crate) epoch: Epoch,
     /// The other nodes, if there are any.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    /// Whether it can do its work.
+    pub(crate) health: Health,
     /// Where what administrators ask for is done.
     pub(crate) office: Arc<Office>,
     pub(crate) auth: Authentication,
@@ -224,6 +228,12 @@ impl App for Server {
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
         rights::admit(self, session, open_to)
+    }
+}
+
+impl Healthy for Server {
+    fn troubles(&self) -> BoxFuture<'_, Vec<Trouble>> {
+        Box::pin(self.health.troubles())
     }
 }
 

@@ -243,7 +243,13 @@ impl<A: App> Edge<A> {
         E: std::error::Error + Send + Sync + 'static,
     {
         let uri = head.uri.clone();
-        let (route, args) = self.routes.find(&head.method, uri.path())?;
+        let (route, args) = match self.routes.find(&head.method, uri.path()) {
+            Ok(found) => found,
+            Err(error) => {
+                let reply = self.app.not_served(error)?;
+                return Ok((Ok(Box::pin(std::future::ready(Ok(reply)))), None));
+            }
+        };
         Span::current().record("route", route.path);
         Ok((self.call(route, &args, head, body, request_id).await, route.refusal))
     }
@@ -265,8 +271,8 @@ impl<A: App> Edge<A> {
         let client = self.client_address(&headers, peer);
         // If that cannot be found out, the answer is as new as what this server has, and says so.
         let is_current = match self.app.catch_up() {
-            Some(catching_up) => catching_up.await,
-            None => true,
+            Some(catching_up) if !route.at_once => catching_up.await,
+            _ => true,
         };
         let who = self.who(route, &headers, &uri).await;
         let who =

@@ -78,6 +78,11 @@ pub(crate) trait App: Send + Sync + 'static {
         None
     }
 
+    /// The answer to a request that no endpoint is for.
+    fn not_served(&self, error: ApiError) -> Result<Reply, ApiError> {
+        Err(error)
+    }
+
     /// The node that is to answer a request, if that is another one: it has in memory what the
     /// request refers to, or orders the writes of a busy room.
     fn elsewhere(&self, method: &::http::Method, uri: &::http::Uri, body: &[u8]) -> Option<u16> {

@@ -16,6 +16,8 @@ pub(crate) struct Policy {
     pub(super) rate: Rate,
     pub(super) open_to: OpenTo,
     pub(super) checks: Checks,
+    /// Whether it is answered even if this node of a cluster lags behind.
+    pub(super) at_once: bool,
 }
 
 /// How often an endpoint may be called.
@@ -49,7 +51,7 @@ impl Policy {
     const fn new(rate: Rate) -> Self {
         let open_to =
             OpenTo { guests: false, suspended: false, locked: false, administrators_only: false };
-        Self { rate, open_to, checks: Checks::NONE }
+        Self { rate, open_to, checks: Checks::NONE, at_once: false }
     }
 
     /// Guests may call it, too (client-server API, "Guest Access").
@@ -77,6 +79,13 @@ impl Policy {
     #[must_use]
     pub(crate) const fn administrators(mut self) -> Self {
         self.open_to.administrators_only = true;
+        self
+    }
+
+    /// In a cluster, it does not wait until this node has caught up.
+    #[must_use]
+    pub(crate) const fn at_once(mut self) -> Self {
+        self.at_once = true;
         self
     }
 

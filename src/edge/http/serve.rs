@@ -66,7 +66,12 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves `edge` on every listener until its shutdown signal is given; then accepts no more, and
 /// returns when all requests in progress are answered or the configured time for that is over.
-pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Arc<Edge<A>>) {
+/// Calls `closed` as soon as it accepts no more.
+pub(crate) async fn run<A: App>(
+    listeners: Vec<Arc<TcpListener>>,
+    edge: Arc<Edge<A>>,
+    closed: impl FnOnce() + Send,
+) {
     // Cut when this function returns, by dropping the other end.
     let (_serving, cut) = oneshot::channel::<()>();
     let server = Arc::new(Server::new(&edge, Shutdown::when(cut.map(drop))));
@@ -112,6 +117,7 @@ pub(crate) async fn run<A: App>(listeners: Vec<TcpListener>, edge: Arc<Edge<A>>)
         _ = join_all(accepting) => {}
         () = edge.shutdown.given() => {}
     }
+    closed();
     let bound = Duration::from_secs(edge.limits.shutdown_seconds);
     info!(connections = open.receiver_count(), "finishing the requests in progress");
     if timeout(bound, open.closed()).await.is_err() {

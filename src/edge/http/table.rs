@@ -108,6 +108,8 @@ pub(super) struct Route<A> {
     pub(super) open_to: OpenTo,
     /// With which others it is limited in rate; `None` if it is not.
     pub(super) class: Option<Class>,
+    /// Whether it is answered even if this node of a cluster lags behind.
+    pub(super) at_once: bool,
     pub(super) body: Body,
     /// How it shows that a request failed, if not as JSON.
     pub(super) refusal: Option<Refusal>,
@@ -142,7 +144,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
         T: Answer<R>,
     {
-        let Policy { rate, mut open_to, checks } = policy;
+        let Policy { rate, mut open_to, checks, at_once } = policy;
         let paths = R::paths();
         let path = paths.last().copied().unwrap_or_default();
         if let Some(reason) = misfit(&R::METHOD, R::MARKED, rate) {
@@ -159,7 +161,7 @@ impl<A: Send + Sync + 'static> Table<A> {
             Ok(Box::pin(async move { answer.await?.reply() }))
         });
         let (access, body, refusal) = (R::Gate::ACCESS, R::body(), R::REFUSAL);
-        let route = Route { path, access, open_to, class, body, refusal, handler };
+        let route = Route { path, access, open_to, class, at_once, body, refusal, handler };
         self.add(&R::METHOD, paths, route)
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, decode, recover};
 use crate::{
-    base::{clock::Clock, disk},
+    base::clock::Clock,
     log::{
         AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
         tip_file::Noted,
@@ -257,19 +257,11 @@ impl Committer {
         if let Some(reason) = self.shared.failure.borrow().clone() {
             return Err(AppendError::Failed(reason));
         }
-        let reserve = self.shared.min_free_bytes.load(Ordering::Relaxed);
         let dir = match self.layers.read().tail() {
             Ok(tail) => tail.dir.clone(),
             Err(error) => return Err(AppendError::Full(error.to_string())),
         };
-        let free = disk::free_bytes(&dir)
-            .map_err(|error| AppendError::Full(format!("free space is unknown: {error}")))?;
-        if free < reserve {
-            return Err(AppendError::Full(format!(
-                "{free} bytes are free on the disk of {}, {reserve} are kept in reserve",
-                dir.display()
-            )));
-        }
+        let free = self.shared.room_at(&dir)?;
         if self.layers.read().are_aside() { self.open_in_place(free) } else { Ok(()) }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod discovery;
+pub(crate) mod health;
 pub(crate) mod voip;
 
 use super::Server;
@@ -9,7 +10,7 @@ use crate::edge::http::{Class, Table, cheap, limited};
 
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
-    table
+    health::endpoints(table)
         .on(discovery::versions, cheap().guests())
         .on(discovery::well_known, cheap())
         .on(discovery::support, cheap())

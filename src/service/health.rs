@@ -1,0 +1,61 @@
+//! Whether the server can do its work, for load balancers and service managers.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::Serialize;
+
+use crate::{
+    base::shutdown::Shutdown,
+    cluster::Cluster,
+    log::{AppendError, store::SledLog},
+};
+
+/// How long a node of a cluster may take to find out whether it has caught up.
+const CATCH_UP: Duration = Duration::from_secs(1);
+
+/// What health is read from.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// The log on this machine.
+    pub(crate) log: Arc<SledLog>,
+    /// The other nodes, if there are any.
+    pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    pub(crate) shutdown: Shutdown,
+}
+
+/// Something that the server cannot do. Anybody may read it: it names no path, and quotes no error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Trouble {
+    /// The part of the server.
+    pub(crate) check: &'static str,
+    /// What is wrong with it.
+    pub(crate) reason: &'static str,
+}
+
+impl Health {
+    /// Why the server should get no requests now. Nothing, if it should.
+    pub(crate) async fn troubles(&self) -> Vec<Trouble> {
+        let mut troubles = Vec::new();
+        let mut found = |check, reason| troubles.push(Trouble { check, reason });
+        if self.shutdown.is_given() {
+            found("server", "The server is stopping.");
+        }
+        match self.log.refusal() {
+            None | Some(AppendError::Closed) => {}
+            Some(AppendError::Full(_)) => {
+                found("log", "The disk has too little free space: writes are refused.");
+            }
+            Some(_) => {
+                found("log", "A write to the log failed: writes are refused until a restart.");
+            }
+        }
+        if let Some(cluster) = &self.cluster {
+            let is_current = tokio::time::timeout(CATCH_UP, cluster.is_current());
+            if !is_current.await.unwrap_or(false) {
+                let reason = "This node does not reach the log of its cluster, or lags behind it.";
+                found("cluster", reason);
+            }
+        }
+        troubles
+    }
+}

@@ -1,0 +1,109 @@
+//! Load balancers and service managers learn how the server is.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+
+use http::Request;
+use http_body_util::Full;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::{Http, PATIENCE, TestServer, free_address, until_ok};
+
+#[tokio::test]
+async fn a_server_that_works_is_ready() {
+    let server = TestServer::start().await;
+    let http = server.http();
+    let live = http.raw("GET", "/health/live", &[], "").await;
+    assert_eq!(live.header("cache-control"), "no-store");
+    assert_eq!(live.json().ok(), json!({ "status": "live" }));
+    let ready = http.request("GET", "/health/ready", None, None).await;
+    assert_eq!(ready.ok(), json!({ "status": "ready" }));
+}
+
+#[tokio::test]
+async fn a_server_whose_disk_is_nearly_full_is_alive_and_not_ready() {
+    let all = [("LOGCABIN_LOG_MIN_FREE_BYTES", "1099511627776")];
+    let directory = TempDir::new().expect("a temporary directory");
+    let data = directory.path().join("data");
+    // The first record has to be written.
+    TestServer::start_on(&data).await.stop();
+    let server = TestServer::start_on_with(&data, &all).await;
+    let http = server.http();
+    assert_eq!(http.request("GET", "/health/live", None, None).await.status, 200);
+    let ready = http.request("GET", "/health/ready", None, None).await;
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.body["status"], "unready");
+    assert_eq!(ready.body["reasons"][0]["check"], "log");
+    let reason = ready.body["reasons"][0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("free space") && !reason.contains('/'), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_starts_is_alive_and_not_ready_and_its_service_manager_is_told() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let data = directory.path().join("data");
+    TestServer::start_on(&data).await.stop();
+    // A start looks at every snapshot, and waits for the content of this one.
+    let snapshots = data.join("snapshots");
+    fs::create_dir_all(&snapshots).expect("the directory can be made");
+    let pipe = snapshots.join("1000000.snapshot");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs");
+    assert!(made.success());
+    let socket = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+
+    let address = free_address();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_logcabin"))
+        .args(["serve", "--server-name", "e2e.test", "--bind", &address.to_string()])
+        .arg("--data-dir")
+        .arg(&data)
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "200000")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the server can be started");
+    let http = Http::new(&format!("http://{address}"));
+    let ask = async |path: &'static str| http.try_request("GET", path, None, None).await;
+    let live = until_ok("the server answers", async || ask("/health/live").await).await;
+    assert_eq!(live.ok(), json!({ "status": "live" }));
+    let ready = ask("/health/ready").await.expect("an answer");
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.body["reasons"][0]["check"], "projections");
+    let path = format!("http://{address}/_matrix/client/versions");
+    let request = Request::get(path).body(Full::default()).expect("a request");
+    let other = http.try_raw(request).await.expect("an answer");
+    assert_eq!((other.parts.status.as_u16(), other.header("retry-after")), (503, "5"));
+    let told = receive(&manager);
+    assert!(told.contains("EXTEND_TIMEOUT_USEC=60000000"), "{told}");
+
+    fs::write(&pipe, b"not a snapshot").expect("the pipe can be written to");
+    until_ok("the server is ready", async || match ask("/health/ready").await {
+        Ok(answer) if answer.status == 200 => Ok(()),
+        Ok(answer) => Err(answer.to_string()),
+        Err(error) => Err(error.to_string()),
+    })
+    .await;
+    assert_eq!(ask("/_matrix/client/versions").await.expect("an answer").status, 200);
+    until_told(&manager, "READY=1");
+    until_told(&manager, "WATCHDOG=1");
+    until_told(&manager, "WATCHDOG=1");
+    let killed = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    until_told(&manager, "STOPPING=1");
+    assert!(child.wait().expect("it ends").success());
+}
+
+fn receive(manager: &UnixDatagram) -> String {
+    let mut buffer = [0; 1024];
+    let length = manager.recv(&mut buffer).expect("the manager is told");
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+fn until_told(manager: &UnixDatagram, what: &str) {
+    while !receive(manager).lines().any(|line| line == what) {}
+}
