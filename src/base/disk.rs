@@ -4,7 +4,9 @@ use std::{
     ffi::OsString,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -121,6 +123,20 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error),
     }
+}
+
+/// The size on disk of the files below `path`: their blocks, because a sparse file is smaller than
+/// its length.
+pub(crate) fn tree_bytes(path: &Path) -> u64 {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => tree_bytes(&entry.path()),
+            Ok(metadata) => metadata.blocks() * 512,
+            // It was removed meanwhile.
+            Err(_) => 0,
+        })
+        .sum()
 }
 
 /// Removes unfinished files from `dir`, if it exists. Must be called by its only writer.

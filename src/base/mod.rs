@@ -8,6 +8,7 @@ pub mod glob;
 pub(crate) mod lifetime;
 pub mod limits;
 pub(crate) mod long_work;
+pub(crate) mod metrics;
 pub(crate) mod network;
 pub mod rate;
 pub(crate) mod secret_text;

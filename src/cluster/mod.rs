@@ -38,6 +38,9 @@ pub(crate) trait Cluster: Send + Sync + fmt::Debug {
     /// some seconds at most. Returns `false` if that cannot be found out.
     fn is_current(&self) -> BoxFuture<'_, bool>;
 
+    /// How many messages of the stream this node has not taken yet, as far as it knows.
+    fn lag(&self) -> u64;
+
     /// The mark of this process, in the ids of what it has in memory.
     fn tag(&self) -> u16;
 

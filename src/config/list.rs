@@ -6,6 +6,7 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 use super::{
     ENV_PREFIX,
     cluster::{MediaDir, NatsServer, NodeName, StreamName},
+    monitor::ListenAddress,
     value::*,
 };
 use crate::{
@@ -376,6 +377,13 @@ settings! {
         /// The name of this node, in the cluster. "auto" is the name of the machine and the first
         /// port of `server.bind`.
         node: NodeName = NodeName::Auto;
+    }
+
+    /// Metrics: what the server counts and measures of itself. See `docs/monitoring.md`.
+    metrics: Metrics {
+        /// The address at which Prometheus gets them, at `/metrics`; "off" for none. They name no
+        /// user and no room, but anyone who reaches the address can read them.
+        bind: Option<ListenAddress> = None;
     }
 
     /// Snapshots of the projections, which make starts fast.

@@ -19,11 +19,13 @@ use toml::de::{DeTable, DeValue};
 
 mod cluster;
 mod list;
+mod monitor;
 pub mod value;
 
 pub use cluster::{MediaDir, NatsServer, NodeName, StreamName};
 pub use list::*;
 use list::{SECTIONS, SETTINGS};
+pub use monitor::ListenAddress;
 use value::Given;
 pub use value::{
     AdminContact, ArchiveDir, BaseUrl, DeniedPassword, EraseAfter, FilePath, Hidden,

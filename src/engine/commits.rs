@@ -19,6 +19,7 @@ use tokio::sync::{RwLock, oneshot};
 
 use super::{Durable, Head, projections::Live};
 use crate::{
+    base::metrics::{WriteStage, metrics},
     decide::{Commit, Proposal, Refusal},
     log::{AppendError, Batch, Log},
     record::{Offset, Origin, Stream},
@@ -108,7 +109,8 @@ impl Commits {
         let stream = proposal.stream();
         let lingers = proposal.lingers(&self.shared.live.env());
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Pending { proposal, origin, lingers, verdict: None, reply });
+        let queued = Instant::now();
+        let job = Box::new(Pending { proposal, origin, lingers, queued, verdict: None, reply });
         match self.shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(job),
             Entry::Vacant(lane) => {
@@ -192,8 +194,15 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     } else {
         _together = shared.order.read().await;
     }
+    let stages = &metrics().write_stage;
+    if let Some(first) = jobs.first() {
+        // It is the one that has waited longest.
+        stages.since(WriteStage::Turn, first.queued());
+    }
     for attempt in 1..=CONFLICTS {
+        let began = Instant::now();
         let (batch, applied) = decide(shared, stream, &mut jobs);
+        stages.since(WriteStage::Decide, began);
         if batch.records.is_empty() {
             // Nothing to write: everything was refused or is so already, on applied, durable
             // grounds. The replies wait until readers see those, too.
@@ -207,6 +216,7 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
                 return;
             }
             Err(AppendError::Conflict { stream, expected, actual }) if attempt < CONFLICTS => {
+                metrics().write_conflicts.inc();
                 tracing::debug!(%stream, %expected, %actual, "decided again");
                 shared.conflicted(stream);
             }
@@ -224,6 +234,7 @@ trait Job: Send + std::fmt::Debug {
     fn commit_size(&self) -> usize;
     fn is_exclusive(&self) -> bool;
     fn lingers(&self) -> Duration;
+    fn queued(&self) -> Instant;
     fn decide(&mut self, commit: &mut Commit<'_>);
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>);
 }
@@ -232,6 +243,7 @@ struct Pending<P: Proposal> {
     proposal: P,
     origin: Origin,
     lingers: Duration,
+    queued: Instant,
     verdict: Option<Result<P::Outcome, Refusal>>,
     reply: oneshot::Sender<Result<Durable<P::Outcome>, Rejected>>,
 }
@@ -257,6 +269,10 @@ impl<P: Proposal> Job for Pending<P> {
 
     fn lingers(&self) -> Duration {
         self.lingers
+    }
+
+    fn queued(&self) -> Instant {
+        self.queued
     }
 
     fn decide(&mut self, commit: &mut Commit<'_>) {

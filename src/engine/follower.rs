@@ -14,6 +14,7 @@ use std::{
 
 use super::{Head, projections::Live};
 use crate::{
+    base::metrics::metrics,
     log::erase::erasure,
     read::events::EventStore,
     record::{Command, Record},
@@ -54,12 +55,21 @@ fn follow(
     let mut effects = Vec::new();
     for record in records {
         effects.extend(take(state, events, record)?);
+        count(record);
         if let Some(erasure) = erasure(record) {
             events.forget(&erasure);
         }
     }
     head.publish(state.applied(), effects);
     Ok(())
+}
+
+/// Counts a record.
+fn count(record: &Record) {
+    let header = &record.header;
+    // Kinds are names in the program: a record of another kind could not be applied.
+    metrics().log_records.with_label_values(&[&*header.kind]).inc();
+    metrics().log_payload.inc_by(header.payload_len.into());
 }
 
 /// Applies a record that was just appended. An event is kept: it is about to be read by everyone in

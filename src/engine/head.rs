@@ -1,8 +1,11 @@
 //! The published head of the log, and the broadcasts that tell of what it moved over.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 
 use ruma::UserId;
@@ -84,11 +87,12 @@ impl Head {
     pub(super) fn publish(&self, offset: Offset, effects: Vec<Effect>) {
         self.offset.store(offset.get(), Ordering::Release);
         self.moved.send_replace(offset);
+        let at = Instant::now();
         let (wakes, work): (Vec<_>, Vec<_>) = effects.into_iter().partition(Effect::wakes);
         let send = |to: &broadcast::Sender<Published>, effects: Vec<Effect>| {
             if !effects.is_empty() {
                 // Without a subscriber, nobody needs it.
-                let _ = to.send(Published { offset, effects: effects.into() });
+                let _ = to.send(Published { offset, at, effects: effects.into() });
             }
         };
         if !self.listeners.is_empty() {

@@ -3,7 +3,11 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, LazyLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time,
 };
 
 use dashmap::DashMap;
@@ -18,7 +22,10 @@ use tokio::{
 
 use super::projections::Live;
 use crate::{
-    base::limits,
+    base::{
+        limits,
+        metrics::{WriteStage, metrics},
+    },
     record::Offset,
     state::{Effect, Membership, Room, State},
 };
@@ -28,6 +35,8 @@ use crate::{
 pub struct Published {
     /// The head.
     pub offset: Offset,
+    /// When it was published.
+    pub at: time::Instant,
     /// The effects.
     pub effects: Arc<[Effect]>,
 }
@@ -38,8 +47,27 @@ pub(super) struct Listeners(DashMap<OwnedUserId, Waiting>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    notify: Arc<Notify>,
+    bell: Arc<Bell>,
     listeners: usize,
+}
+
+/// What wakes the long-polls of a user.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    notify: Notify,
+    /// When what it was rung for last was published, in microseconds since [`EPOCH`]; 0 if never.
+    published_us: AtomicU64,
+}
+
+/// The moment from which publications are timed.
+static EPOCH: LazyLock<time::Instant> = LazyLock::new(time::Instant::now);
+
+impl Bell {
+    fn ring(&self, published: time::Instant) {
+        let time = published.saturating_duration_since(*EPOCH).as_micros();
+        self.published_us.store(u64::try_from(time).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.notify.notify_waiters();
+    }
 }
 
 /// A long-poll that waits for what concerns a user.
@@ -47,14 +75,21 @@ struct Waiting {
 pub struct Listener {
     listeners: Arc<Listeners>,
     user_id: OwnedUserId,
-    notify: Arc<Notify>,
+    bell: Arc<Bell>,
 }
 
 impl Listener {
     /// Resolves at the next publication that concerns the user. To be created before the state is
     /// read, and awaited after, so that no publication falls in between.
     pub fn woken(&self) -> tokio::sync::futures::Notified<'_> {
-        self.notify.notified()
+        self.bell.notify.notified()
+    }
+
+    /// When the last publication that woke the user's long-polls was made. To be called after one
+    /// was woken.
+    #[must_use]
+    pub fn published(&self) -> time::Instant {
+        *EPOCH + time::Duration::from_micros(self.bell.published_us.load(Ordering::Relaxed))
     }
 }
 
@@ -85,8 +120,9 @@ pub(super) async fn run(
         // Only while waking: once the engine is dropped, the log may be opened again at once.
         let Some(live) = live.upgrade() else { return };
         match received {
-            Some(Ok(Published { effects, .. })) => {
-                listeners.wake(&live.env().state, &effects, &mut presence);
+            Some(Ok(Published { effects, at, .. })) => {
+                listeners.wake(&live.env().state, &effects, at, &mut presence);
+                metrics().write_stage.since(WriteStage::Wake, at);
             }
             // It is not known whom the lost effects concern.
             Some(Err(RecvError::Lagged(_))) => listeners.wake_everyone(),
@@ -106,9 +142,9 @@ impl Listeners {
     pub(super) fn listen(self: &Arc<Self>, user_id: &UserId) -> Listener {
         let mut waiting = self.0.entry(user_id.to_owned()).or_default();
         waiting.listeners += 1;
-        let notify = Arc::clone(&waiting.notify);
+        let bell = Arc::clone(&waiting.bell);
         drop(waiting);
-        Listener { listeners: Arc::clone(self), user_id: user_id.to_owned(), notify }
+        Listener { listeners: Arc::clone(self), user_id: user_id.to_owned(), bell }
     }
 
     pub(super) fn users(&self) -> usize {
@@ -120,14 +156,20 @@ impl Listeners {
     }
 
     /// Wakes those whom the effects concern. Changes of presence are only collected.
-    fn wake(&self, state: &State, effects: &[Effect], presence: &mut BTreeSet<OwnedUserId>) {
+    fn wake(
+        &self,
+        state: &State,
+        effects: &[Effect],
+        at: time::Instant,
+        presence: &mut BTreeSet<OwnedUserId>,
+    ) {
         let effects: BTreeSet<_> = effects.iter().collect();
         for effect in effects {
             match effect {
-                Effect::WakeUser(user_id) => self.wake_user(user_id),
+                Effect::WakeUser(user_id) => self.wake_user(user_id, at),
                 Effect::WakeRoom(room_id) => {
                     if let Some(room) = state.rooms.get(room_id) {
-                        self.wake_room(&room);
+                        self.wake_room(&room, at);
                     }
                 }
                 Effect::WakePresence(user_id) => {
@@ -141,8 +183,9 @@ impl Listeners {
     /// Wakes, once each, those who share a room with one of the users.
     fn wake_contacts(&self, state: &State, users: BTreeSet<OwnedUserId>) {
         let mut rooms: BTreeSet<OwnedRoomId> = BTreeSet::new();
+        let now = time::Instant::now();
         for user_id in &users {
-            self.wake_user(user_id);
+            self.wake_user(user_id, now);
             let parts = state.memberships.of(user_id, Offset::MAX).into_iter();
             let joined = parts.filter(|part| part.membership == Membership::Join);
             rooms.extend(joined.map(|part| part.room_id));
@@ -151,34 +194,35 @@ impl Listeners {
         for room in rooms.iter().filter_map(|room_id| state.rooms.get(room_id)) {
             room.each_joined_now(|user_id| {
                 if self.0.contains_key(user_id) && woken.insert(user_id.clone()) {
-                    self.wake_user(user_id);
+                    self.wake_user(user_id, now);
                 }
             });
         }
     }
 
     /// Iterates over the smaller set: the members of the room or the waiting users.
-    fn wake_room(&self, room: &Room) {
+    fn wake_room(&self, room: &Room, at: time::Instant) {
         if self.0.len() >= room.present_now() {
-            room.each_member_now(|user_id| self.wake_user(user_id));
+            room.each_member_now(|user_id| self.wake_user(user_id, at));
             return;
         }
         // Collected first: no lock is held here while the room's is taken.
         let waiting: Vec<_> = self
             .0
             .iter()
-            .map(|entry| (entry.key().clone(), Arc::clone(&entry.value().notify)))
+            .map(|entry| (entry.key().clone(), Arc::clone(&entry.value().bell)))
             .collect();
-        room.each_present_of(&waiting, |notify| notify.notify_waiters());
+        room.each_present_of(&waiting, |bell| bell.ring(at));
     }
 
-    fn wake_user(&self, user_id: &UserId) {
+    fn wake_user(&self, user_id: &UserId, published: time::Instant) {
         if let Some(waiting) = self.0.get(user_id) {
-            waiting.notify.notify_waiters();
+            waiting.bell.ring(published);
         }
     }
 
     fn wake_everyone(&self) {
-        self.0.iter().for_each(|entry| entry.value().notify.notify_waiters());
+        let now = time::Instant::now();
+        self.0.iter().for_each(|entry| entry.value().bell.ring(now));
     }
 }

@@ -52,7 +52,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -429,7 +429,7 @@ impl Log for SledLog {
         }
         let (reply, outcome) = oneshot::channel();
         // Queued now rather than when first polled, so a caller that goes away does not cancel it.
-        let request = Request { work: Work::Proposed(batch), reply };
+        let request = Request { work: Work::Proposed(batch), queued: Instant::now(), reply };
         match self.queue.try_send(Message::Append(request)) {
             Ok(()) => Box::pin(self.outcome(outcome)),
             Err(mpsc::error::TrySendError::Full(message)) => Box::pin(async move {

@@ -31,7 +31,12 @@ use tokio::{sync::Notify, task::coop::consume_budget, time::sleep};
 use tracing::{error, info, warn};
 
 use crate::{
-    base::{clock::random_bytes, limits, shutdown::Shutdown},
+    base::{
+        clock::random_bytes,
+        limits,
+        metrics::{IntCounter, IntGauge, Metrics, metrics},
+        shutdown::Shutdown,
+    },
     decide::delivery::Advance,
     engine::{Engine, Rejected},
     log::{ReadError, follow::Follow},
@@ -94,7 +99,8 @@ enum Stuck {
 /// Delivers to `receiver` until the server shuts down. A new receiver starts with the records from
 /// now on.
 pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
-    let mut delivery = Delivery { receiver, engine };
+    let told = Told::new(receiver.name());
+    let mut delivery = Delivery { receiver, engine, told };
     let mut retry = Retry::default();
     loop {
         let began = Instant::now();
@@ -127,6 +133,38 @@ enum Never {}
 struct Delivery<R> {
     receiver: R,
     engine: Arc<Engine>,
+    told: Told,
+}
+
+/// The metrics of a receiver, while this process delivers to it.
+struct Told {
+    name: String,
+    position: IntGauge,
+    arrived: IntCounter,
+    failed: IntCounter,
+}
+
+impl Told {
+    fn new(name: &str) -> Self {
+        let Metrics { delivery_position, delivery_attempts, .. } = metrics();
+        Self {
+            name: name.to_owned(),
+            position: delivery_position.with_label_values(&[name]),
+            arrived: delivery_attempts.with_label_values(&[name, "arrived"]),
+            failed: delivery_attempts.with_label_values(&[name, "failed"]),
+        }
+    }
+
+    fn of(&self, position: Offset) {
+        self.position.set(i64::try_from(position.get()).unwrap_or(i64::MAX));
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // Another node may deliver now.
+        let _ = metrics().delivery_position.remove_label_values(&[&self.name]);
+    }
 }
 
 impl<R: Receiver> Delivery<R> {
@@ -155,6 +193,7 @@ impl<R: Receiver> Delivery<R> {
             arrived = true;
         }
         loop {
+            self.told.of(position.done);
             let (found, at) = self.find(&mut records, engine.head().offset(), R::is_full).await?;
             if !R::is_empty(&found) {
                 let id = transaction_id(engine.state().epoch(), at);
@@ -172,6 +211,7 @@ impl<R: Receiver> Delivery<R> {
                 self.note(&position).await?;
                 (noted, arrived) = (at, false);
             }
+            self.told.of(at);
             records.wait().await;
         }
     }
@@ -214,6 +254,7 @@ impl<R: Receiver> Delivery<R> {
         let mut failed = 0_u64;
         while let Err(reason) = self.receiver.hand_over(&under_way.id, &parcel).await {
             failed += 1;
+            self.told.failed.inc();
             let wait = retry.next();
             warn!(to, failed, again_in_ms = wait.as_millis(), reason, "delivery failed");
             tokio::select! {
@@ -221,6 +262,7 @@ impl<R: Receiver> Delivery<R> {
                 () = self.receiver.is_back().notified() => retry = Retry::default(),
             }
         }
+        self.told.arrived.inc();
         if failed > 0 {
             info!(to, failed, "delivery succeeded after a failure");
         }

@@ -34,7 +34,10 @@ use tokio::sync::oneshot;
 use self::index::{Entry, Mark, Reader, Writer};
 pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
 use crate::{
-    base::background,
+    base::{
+        background,
+        metrics::{Background, metrics},
+    },
     engine::Engine,
     log::{ReadError, follow::Follow},
     read::events::{EventRef, StoredEvent},
@@ -168,7 +171,8 @@ impl Search {
         }
     }
 
-    fn complete(&self) -> Offset {
+    /// The offset up to which everything is indexed.
+    pub(crate) fn complete(&self) -> Offset {
         Offset::new(self.shared.complete.load(Ordering::Acquire))
     }
 }
@@ -359,7 +363,10 @@ impl Worker {
         committed: &mut Offset,
     ) -> Result<(), Failure> {
         let record = self.engine.log().get(taken)?.ok_or(ReadError::Missing(taken))?;
-        writer.commit(Mark { offset: taken, chain: record.chain.into() })?;
+        let began = Instant::now();
+        let done = writer.commit(Mark { offset: taken, chain: record.chain.into() });
+        metrics().worked(Background::Index, began, done.is_ok());
+        done?;
         *committed = taken;
         self.say(taken);
         Ok(())

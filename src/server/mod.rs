@@ -4,6 +4,7 @@
 mod cluster;
 mod manager;
 mod memory;
+mod metrics;
 mod open;
 mod starting;
 mod sweep;
@@ -126,6 +127,7 @@ pub async fn run(
     // The log first: its lock makes this process the server, and a second one gets an error.
     let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config).await?;
+    let metrics_at = metrics::listen(&mut config).await?;
     let starting = starting::Answering::begin(&config, &listeners)?;
     let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
@@ -155,7 +157,11 @@ pub async fn run(
     if let Some(admin) = serve_admin(&config, &core.log.local, Arc::clone(&app.office), &shutdown) {
         tasks.wait_for("admin socket", admin);
     }
+    let observer = open::observer(&config, &core, &parts);
     tasks::begin(&config, &core, parts, depot, &mut tasks).await;
+    if let Some(listener) = metrics_at {
+        metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
+    }
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);
@@ -172,7 +178,8 @@ pub async fn run(
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");
     manager.serving(&shutdown);
     started(&config);
-    serve::run(listeners, edge, || {}).await;
+    let closed = |connections| info!(connections, "finishing the requests in progress");
+    serve::run(listeners, edge, closed).await;
 
     tasks.end().await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;

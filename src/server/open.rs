@@ -22,7 +22,7 @@ use crate::{
         token_key,
     },
     cluster::Cluster,
-    config::{Config, OwnRate, SharedSecret},
+    config::{Config, MediaDir, OwnRate, SharedSecret},
     decide::{
         account::AccountLimit,
         ephemeral::Gather,
@@ -35,7 +35,7 @@ use crate::{
         archive::{ArchiveOptions, Archiver},
         store::{SledLog, SledOptions},
     },
-    media::depot::Depot,
+    media::{self, depot::Depot},
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Services},
@@ -51,11 +51,43 @@ use crate::{
     record::Offset,
     search::Search,
     service::{
-        health::Health, last_seen::LastSeen, passwords::Passwords, policies, presence::Tracker,
+        health::Health,
+        last_seen::LastSeen,
+        observe::{self, Observer},
+        passwords::Passwords,
+        policies,
+        presence::Tracker,
         rendezvous::Meetings,
     },
     snapshot::{self, StartedFrom},
 };
+
+/// What reads the metrics that can be read at any time.
+pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Observer> {
+    let archive = core.archiver.as_ref().map(|archiver| observe::Archive {
+        archived: archiver.archived(),
+        failure: archiver.failure(),
+    });
+    let directories = observe::Directories {
+        data: config.server.data_dir.clone(),
+        archive: config.archive_dir(),
+        media: match &config.media.dir {
+            MediaDir::Auto => media::store::directory(&config.server.data_dir),
+            MediaDir::Path(path) => path.clone(),
+        },
+    };
+    Arc::new(Observer {
+        engine: Arc::clone(&core.engine),
+        log: Arc::clone(&core.log.local),
+        search: Arc::clone(&parts.app.listing.search),
+        snapshots: Arc::clone(&parts.snapshots),
+        pushers: Arc::clone(&parts.pushers),
+        cluster: parts.app.cluster.clone(),
+        archive,
+        directories,
+        last: Default::default(),
+    })
+}
 
 /// The files that the configuration names, read and checked before anything is changed.
 pub(super) struct Named {

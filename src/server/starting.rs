@@ -47,7 +47,7 @@ impl Answering {
         });
         let table = health::endpoints(Table::new(&[""; 0]));
         let edge = Edge::new(Arc::new(Starting), table, config, shutdown)?;
-        let closed = || {
+        let closed = |_| {
             let _ = closed.send(());
         };
         tokio::spawn(serve::run(listeners.to_vec(), Arc::new(edge), closed));

@@ -9,7 +9,11 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::{
-    base::{background::Pace, shutdown::Shutdown},
+    base::{
+        background::Pace,
+        metrics::{Background, metrics},
+        shutdown::Shutdown,
+    },
     decide::retention::SweepPolicy,
     engine::Engine,
     log::store::{Compacted, SledLog},
@@ -37,7 +41,12 @@ pub(super) async fn sweep(
         }
         let upto = archived.as_ref().map_or(Offset::MAX, |archived| *archived.borrow());
         let swept = match erasure::sweep_is_due(&engine, &policy) {
-            Ok(true) => erasure::sweep(&engine, &policy, upto).await,
+            Ok(true) => {
+                let began = Instant::now();
+                let swept = erasure::sweep(&engine, &policy, upto).await;
+                metrics().worked(Background::Sweep, began, swept.is_ok());
+                swept
+            }
             Ok(false) => Ok(Swept::default()),
             Err(error) => Err(error.into()),
         };
@@ -52,6 +61,7 @@ pub(super) async fn sweep(
         if Instant::now() < put_off || !compaction_is_due(&engine, &log, compact_percent) {
             continue;
         }
+        let began = Instant::now();
         let (compacting, stopping) = (Arc::clone(&log), shutdown.clone());
         let compaction = tokio::task::spawn_blocking(move || {
             let mut pace = Pace::begin();
@@ -60,7 +70,12 @@ pub(super) async fn sweep(
                 !stopping.is_given()
             })
         });
-        match compaction.await {
+        let compacted = compaction.await;
+        let is_done = matches!(compacted, Ok(Ok(_)));
+        if is_done || !shutdown.is_given() {
+            metrics().worked(Background::Compaction, began, is_done);
+        }
+        match compacted {
             Ok(Ok(Compacted { before, after })) => info!(before, after, "compacted the log"),
             Ok(Err(_)) if shutdown.is_given() => return,
             Ok(Err(error)) => {

@@ -5,6 +5,7 @@ pub(crate) mod accounts;
 pub mod erasure;
 pub(crate) mod health;
 pub(crate) mod last_seen;
+pub(crate) mod observe;
 pub(crate) mod passwords;
 pub(crate) mod policies;
 pub(crate) mod presence;

@@ -19,6 +19,7 @@ use crate::{
     base::{
         background::{self, Pace},
         disk,
+        metrics::{Background, metrics},
         shutdown::Shutdown,
     },
     engine::{Engine, OpenError, replay_onto},
@@ -265,6 +266,15 @@ impl Keeper {
     /// When the disk or the log fails, or the server stops.
     pub async fn make(&self) -> Result<Header, SnapshotError> {
         let _turn = self.turn.lock().await;
+        let began = Instant::now();
+        let made = self.make_now().await;
+        if !matches!(made, Err(SnapshotError::Stopped)) {
+            metrics().worked(Background::Snapshot, began, made.is_ok());
+        }
+        made
+    }
+
+    async fn make_now(&self) -> Result<Header, SnapshotError> {
         let (dir, log, shutdown) = self.parts();
         let written = apart(move || {
             let began = Instant::now();
@@ -358,6 +368,18 @@ impl Keeper {
     /// When the log is not intact or cannot be replayed, or the server stops.
     pub async fn scrub(&self) -> Result<Status, SnapshotError> {
         let _turn = self.turn.lock().await;
+        let began = Instant::now();
+        let scrubbed = self.scrub_now().await;
+        if !matches!(scrubbed, Err(SnapshotError::Stopped)) {
+            metrics().worked(Background::Scrub, began, scrubbed.is_ok());
+            let is_damaged =
+                matches!(scrubbed, Err(SnapshotError::Verify(_) | SnapshotError::Read(_)));
+            metrics().log_damaged.set(is_damaged.into());
+        }
+        scrubbed
+    }
+
+    async fn scrub_now(&self) -> Result<Status, SnapshotError> {
         let began = Instant::now();
         let provisional = self.status().provisional;
         let (dir, log, shutdown) = self.parts();

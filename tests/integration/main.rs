@@ -12,6 +12,7 @@
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
 //! - `health`: load balancers and service managers learn how the server is.
+//! - `monitoring`: what those who watch a server are told, by Prometheus.
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `peers`: the comparison with other servers, as far as it goes without them.
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
@@ -42,6 +43,7 @@ mod export;
 mod harness;
 mod health;
 mod load;
+mod monitoring;
 mod operations;
 mod pages;
 mod peers;

@@ -729,6 +729,11 @@ impl Cluster for Nodes {
         self.departures.subscribe()
     }
 
+    fn lag(&self) -> u64 {
+        let taken = *self.log.taken().borrow();
+        taken.last.saturating_sub(taken.sequence)
+    }
+
     fn status(&self) -> BoxFuture<'_, Result<Status, String>> {
         Box::pin(async {
             let info = timeout(ANSWER, self.log.stream_info()).await;

@@ -22,6 +22,14 @@ macro_rules! classes {
             pub(super) fn rates(config: &RateLimits) -> Vec<(Self, Rate)> {
                 vec![$((Self::$class, config.$setting)),+]
             }
+
+            /// The name, which is that of its setting.
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$class => stringify!($setting),)+
+                    Self::Other => "other",
+                }
+            }
         }
     };
 }

@@ -31,6 +31,7 @@ use super::{
     endpoint::Body,
     forward,
     incoming::{self, Pace},
+    measured::{Measured, answered_nowhere},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answering, Call, Route, Routes},
     throttle::{Spent, Throttle},
@@ -142,6 +143,10 @@ impl<A: App> Edge<A> {
         }
         .instrument(span)
         .await;
+        match unread.measured.take() {
+            Some(measured) => measured.answered(reply.status(), started),
+            None => answered_nowhere(reply.status()),
+        }
         let recipient = unread.recipient.take();
         unread.drain().await;
         let reply = reply.compressed(encoding);
@@ -251,6 +256,7 @@ impl<A: App> Edge<A> {
             }
         };
         Span::current().record("route", route.path);
+        body.measured = Some(Arc::clone(&route.measured));
         Ok((self.call(route, &args, head, body, request_id).await, route.refusal))
     }
 
@@ -473,6 +479,8 @@ struct Unread<S> {
     recipient: Option<Recipient>,
     /// Of the client's requests in progress.
     place: Option<Place>,
+    /// Where the request is counted, once it is known what it is for.
+    measured: Option<Arc<Measured>>,
 }
 
 impl<S> Unread<S> {
@@ -485,7 +493,7 @@ impl<S> Unread<S> {
             && length.is_none_or(|length| length <= limits::REFUSED_BODY_DRAIN)
             // Who expects to be told to go on is not.
             && !headers.contains_key(EXPECT);
-        Self { body: Some(body), is_short, recipient: None, place: None }
+        Self { body: Some(body), is_short, recipient: None, place: None, measured: None }
     }
 
     /// The body, for who reads it.

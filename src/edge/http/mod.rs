@@ -38,6 +38,7 @@ mod error;
 mod exchange;
 mod forward;
 mod incoming;
+mod measured;
 mod objects;
 mod outgoing;
 mod policy;

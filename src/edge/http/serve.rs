@@ -39,7 +39,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
     time::{Sleep, sleep, timeout},
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 use warp::{Filter, Rejection, reply::Response};
 
 use super::{
@@ -48,7 +48,7 @@ use super::{
     exchange::{AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Line, RequestBody, ResponseBody, Rest},
     outgoing::{ByAddress, Place, Stall, Streams},
 };
-use crate::base::{limits, rate::household, shutdown::Shutdown};
+use crate::base::{limits, metrics::metrics, rate::household, shutdown::Shutdown};
 
 /// How long there is nothing to do for hyper before it is dropped, while there are few connections
 /// with one. To make it again costs more than to keep it for those who go on soon.
@@ -66,11 +66,11 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves `edge` on every listener until its shutdown signal is given; then accepts no more, and
 /// returns when all requests in progress are answered or the configured time for that is over.
-/// Calls `closed` as soon as it accepts no more.
+/// Calls `closed` with the number of open connections as soon as it accepts no more.
 pub(crate) async fn run<A: App>(
     listeners: Vec<Arc<TcpListener>>,
     edge: Arc<Edge<A>>,
-    closed: impl FnOnce() + Send,
+    closed: impl FnOnce(usize) + Send,
 ) {
     // Cut when this function returns, by dropping the other end.
     let (_serving, cut) = oneshot::channel::<()>();
@@ -101,6 +101,7 @@ pub(crate) async fn run<A: App>(
                             peer: address.ip(),
                             _open: open.subscribe(),
                             _permit: permit,
+                            _counted: Counted::new(),
                             _of_address: of_address,
                         };
                         tokio::spawn(connection.run(stream));
@@ -117,9 +118,8 @@ pub(crate) async fn run<A: App>(
         _ = join_all(accepting) => {}
         () = edge.shutdown.given() => {}
     }
-    closed();
+    closed(open.receiver_count());
     let bound = Duration::from_secs(edge.limits.shutdown_seconds);
-    info!(connections = open.receiver_count(), "finishing the requests in progress");
     if timeout(bound, open.closed()).await.is_err() {
         warn!("some requests did not finish within {} s and were aborted", bound.as_secs());
     }
@@ -194,7 +194,24 @@ pub(super) struct Connection {
     peer: IpAddr,
     _open: watch::Receiver<()>,
     _permit: OwnedSemaphorePermit,
+    _counted: Counted,
     _of_address: Option<Place>,
+}
+
+/// One of the open connections, as they are counted.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        metrics().http_connections.inc();
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics().http_connections.dec();
+    }
 }
 
 impl Connection {

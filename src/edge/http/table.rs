@@ -20,6 +20,7 @@ use super::{
     class::is_write,
     decode::{self, Checks},
     endpoint::{Answer, Endpoint, Received},
+    measured::Measured,
     policy::{Policy, Rate},
 };
 use crate::base::shutdown::Shutdown;
@@ -113,6 +114,8 @@ pub(super) struct Route<A> {
     pub(super) body: Body,
     /// How it shows that a request failed, if not as JSON.
     pub(super) refusal: Option<Refusal>,
+    /// How often it was called, and how long that took.
+    pub(super) measured: Arc<Measured>,
     pub(super) handler: Box<Handler<A>>,
 }
 
@@ -161,7 +164,9 @@ impl<A: Send + Sync + 'static> Table<A> {
             Ok(Box::pin(async move { answer.await?.reply() }))
         });
         let (access, body, refusal) = (R::Gate::ACCESS, R::body(), R::REFUSAL);
-        let route = Route { path, access, open_to, class, at_once, body, refusal, handler };
+        let measured = Arc::new(Measured::new(&R::METHOD, path));
+        let route =
+            Route { path, access, open_to, class, at_once, body, refusal, measured, handler };
         self.add(&R::METHOD, paths, route)
     }
 

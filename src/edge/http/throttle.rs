@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Class, ErrorCode, Session};
 use crate::{
-    base::rate::{Limiter, Rate, household},
+    base::{
+        metrics::metrics,
+        rate::{Limiter, Rate, household},
+    },
     config::{OwnRate, RateLimits, UserRate},
     record::Offset,
 };
@@ -111,7 +114,10 @@ impl Throttle {
         client: IpAddr,
     ) -> Result<(), ApiError> {
         let Some(limiters) = &self.0 else { return Ok(()) };
-        limiters.take(class, session, client).map_err(ApiError::limit_exceeded)
+        limiters.take(class, session, client).map_err(|wait| {
+            refused(class);
+            ApiError::limit_exceeded(wait)
+        })
     }
 
     /// Counts the size of a write to an endpoint of `class`, and refuses it if the caller has
@@ -128,10 +134,16 @@ impl Throttle {
             return Ok(());
         }
         limiters.take_written(session, client, body_bytes).map_err(|wait| {
+            refused(class);
             let code = ErrorCode::LimitExceeded { retry_after: Some(wait) };
             ApiError::new(code, "You have written too much data in a short time.")
         })
     }
+}
+
+/// Counts a refusal.
+fn refused(class: Class) {
+    metrics().http_rate_limited.with_label_values(&[class.name()]).inc();
 }
 
 impl Limiters {

@@ -11,7 +11,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, decode, recover};
 use crate::{
-    base::clock::Clock,
+    base::{
+        clock::Clock,
+        metrics::{WriteStage, metrics},
+    },
     log::{
         AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
         tip_file::Noted,
@@ -33,6 +36,8 @@ pub(super) enum Message {
 
 pub(super) struct Request {
     pub(super) work: Work,
+    /// When it was queued.
+    pub(super) queued: Instant,
     pub(super) reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
@@ -206,7 +211,8 @@ impl Committer {
         let now_ms = self.clock.now_ms();
         let mut group = Group::default();
         let mut answers = Vec::with_capacity(requests.len());
-        for Request { work, reply } in requests.drain(..) {
+        for Request { work, queued, reply } in requests.drain(..) {
+            metrics().write_stage.since(WriteStage::Group, queued);
             let answer = match work {
                 Work::Proposed(batch) => self.accept(batch, now_ms, &mut group),
                 Work::Ordered(batch, time_ms) => self.accept(batch, time_ms, &mut group),
@@ -370,15 +376,20 @@ impl Committer {
         }
         let layers = Arc::clone(&self.layers.read());
         let erases = !group.remains.is_empty();
+        let began = Instant::now();
         let written = layers.tail().and_then(|tail| tail.put(&group.frames, group.remains));
         written.map_err(|error| self.shared.fail(&error.to_string()))?;
+        metrics().write_stage.since(WriteStage::Sync, began);
+        metrics().log_group.observe(group.records.len() as f64);
         if erases {
             self.shared.recent.clear();
         }
         self.shared.recent.add(&group.records);
         *self.shared.tip.lock() = Noted { offset: self.tip.offset, chain: self.tip.chain };
         self.shared.durable.send_replace(self.tip.offset);
+        let began = Instant::now();
         (self.follower)(&group.records);
+        metrics().write_stage.since(WriteStage::Apply, began);
         Ok(())
     }
 }

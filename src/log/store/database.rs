@@ -36,7 +36,10 @@ use super::{
     group::{self, Packer},
 };
 use crate::{
-    base::disk,
+    base::{
+        disk,
+        metrics::{CacheName, metrics},
+    },
     log::{ReadError, block::Block},
     record::{Offset, codec::CodecError},
 };
@@ -254,7 +257,9 @@ impl Store {
             return Ok(Some(remains));
         }
         let Some((first, value)) = self.value_of(offset)? else { return Ok(None) };
-        if let Some(block) = self.groups.get(&first) {
+        let kept = self.groups.get(&first);
+        metrics().looked_up(CacheName::Groups, kept.is_some());
+        if let Some(block) = kept {
             return Ok(block.get(offset));
         }
         let block = Arc::new(Packer::unpack(first, &value)?);

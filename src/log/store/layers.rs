@@ -11,7 +11,10 @@ use quick_cache::{Weighter, sync::Cache};
 
 use super::{OpenError, ReadError, Store, StoreError, aside, decode, remove_dir};
 use crate::{
-    base::disk,
+    base::{
+        disk,
+        metrics::{CacheName, metrics},
+    },
     log::{
         archive::{Erased, Spare, SpareError, Wanted},
         block::Block,
@@ -290,7 +293,9 @@ impl Layers {
 
     fn block(&self, volume: &Volume, number: usize) -> Result<Arc<Block>, StoreError> {
         let key = (volume.id, number);
-        if let Some(block) = self.blocks.get(&key) {
+        let kept = self.blocks.get(&key);
+        metrics().looked_up(CacheName::Blocks, kept.is_some());
+        if let Some(block) = kept {
             return Ok(block);
         }
         let block = Arc::new(self.read_block(volume, number, Erased::ForReason)?);

@@ -1,7 +1,7 @@
 //! What a node of a cluster does with its local log: the order of batches, and their time, are
 //! decided elsewhere.
 
-use std::path::Path;
+use std::{path::Path, time::Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -54,7 +54,8 @@ impl SledLog {
             let _ = reply.send(Err(error));
             return Ok(outcome);
         }
-        let request = Request { work: Work::Ordered(batch, time_ms), reply };
+        let request =
+            Request { work: Work::Ordered(batch, time_ms), queued: Instant::now(), reply };
         let sent = self.queue.send(Message::Append(request)).await;
         sent.map(|()| outcome).map_err(|_| self.shared.gone())
     }
@@ -81,7 +82,7 @@ impl SledLog {
 
     async fn copy_piece(&self, piece: Vec<(Frame, Bytes)>) -> Result<(), AppendError> {
         let (reply, outcome) = oneshot::channel();
-        let request = Request { work: Work::Copied(piece), reply };
+        let request = Request { work: Work::Copied(piece), queued: Instant::now(), reply };
         let sent = self.queue.send(Message::Append(request)).await;
         sent.map_err(|_| self.shared.gone())?;
         self.outcome(outcome).await.map(|_| ())

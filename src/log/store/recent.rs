@@ -5,7 +5,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::RwLock;
 
-use crate::record::{Offset, Record};
+use crate::{
+    base::metrics::{CacheName, metrics},
+    record::{Offset, Record},
+};
 
 /// How many bytes of payloads are kept: at a thousand messages a second, those of some seconds.
 const BYTES: usize = 4 * 1024 * 1024;
@@ -45,6 +48,12 @@ impl Recent {
 
     /// The records from `from` to `to`, at most `limit`; none if they are not all here.
     pub(super) fn read(&self, from: Offset, to: Offset, limit: usize) -> Option<Vec<Record>> {
+        let read = self.find(from, to, limit);
+        metrics().looked_up(CacheName::Records, read.is_some());
+        read
+    }
+
+    fn find(&self, from: Offset, to: Offset, limit: usize) -> Option<Vec<Record>> {
         let ring = self.0.read();
         let first = ring.records.front()?.offset();
         let skip = usize::try_from(from.get().checked_sub(first.get())?).ok()?;

@@ -27,6 +27,7 @@ use crate::{
     base::{
         background::{self, Pace},
         disk,
+        metrics::{Background, metrics},
     },
     log::{
         archive::Erased,
@@ -76,7 +77,16 @@ impl Sealer {
                 pace.rest();
                 !self.shared.closing.load(Ordering::SeqCst)
             };
-            match self.seal(rest) {
+            let began = Instant::now();
+            let sealed = self.seal(rest);
+            metrics().worked(
+                Background::Sealing,
+                began,
+                sealed.as_ref().err().is_none_or(|error| {
+                    matches!(error, CompactError::GivenUp | CompactError::Closed)
+                }),
+            );
+            match sealed {
                 Ok(()) | Err(CompactError::GivenUp | CompactError::Closed) => {}
                 Err(error) => {
                     tracing::warn!(%error, "old records could not be sealed; retrying later");

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    os::unix::fs::MetadataExt as _,
     path::Path,
 };
 
@@ -10,6 +9,7 @@ use serde::Serialize;
 
 use super::{History, HistoryError, Source, moment::Time};
 use crate::{
+    base::disk::tree_bytes,
     media::store,
     record::{Payload, Record, codec},
     snapshot,
@@ -180,28 +180,14 @@ impl Shares {
 /// The size on disk of each directory in a data directory. A missing one has no size.
 fn on_disk(data_dir: &Path) -> Vec<Part> {
     let media = store::directory(data_dir);
-    let thumbnails = tree(&media.join("thumbnails"));
+    let thumbnails = tree_bytes(&media.join("thumbnails"));
     let parts = [
-        ("log", tree(&crate::log::store::log_dir(data_dir))),
-        ("archive", tree(&crate::log::archive::archive_dir(data_dir))),
-        ("media", tree(&media).saturating_sub(thumbnails)),
+        ("log", tree_bytes(&crate::log::store::log_dir(data_dir))),
+        ("archive", tree_bytes(&crate::log::archive::archive_dir(data_dir))),
+        ("media", tree_bytes(&media).saturating_sub(thumbnails)),
         ("thumbnails", thumbnails),
-        ("search", tree(&data_dir.join("search"))),
-        ("snapshots", tree(&snapshot::directory(data_dir))),
+        ("search", tree_bytes(&data_dir.join("search"))),
+        ("snapshots", tree_bytes(&snapshot::directory(data_dir))),
     ];
     parts.into_iter().map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect()
-}
-
-/// The size on disk of the files below `path`: their blocks, because a sparse file is smaller than
-/// its length.
-fn tree(path: &Path) -> u64 {
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => tree(&entry.path()),
-            Ok(metadata) => metadata.blocks() * 512,
-            // It was removed meanwhile.
-            Err(_) => 0,
-        })
-        .sum()
 }

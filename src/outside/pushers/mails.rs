@@ -31,6 +31,7 @@ use super::{missed::Look, unsubscribe};
 use crate::{
     base::{
         limits,
+        metrics::metrics,
         shutdown::Shutdown,
         signed::Signer,
         timers::{self, Timed},
@@ -284,6 +285,14 @@ impl Mails {
         }
     }
 
+    /// How many mails are to be sent, and for how many milliseconds the first has been due.
+    pub(super) fn backlog(&self) -> (usize, u64) {
+        let waiting = self.waiting.lock();
+        let now_ms = self.engine.clock().now_ms();
+        let late_ms = waiting.due.first().map_or(0, |(due_ms, _)| now_ms.saturating_sub(*due_ms));
+        (waiting.all.len(), late_ms)
+    }
+
     /// The user has read something: the next mail need not wait as long.
     pub(super) fn was_read(&self, user_id: &UserId) {
         for pusher in self.engine.state().pushers.of_user(user_id) {
@@ -369,7 +378,10 @@ impl Mails {
             Ok(Err(made)) => return made,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
-        if let Err(error) = self.messages.send_digest(&pusher.body.ids.pushkey, &digest).await {
+        let sent = self.messages.send_digest(&pusher.body.ids.pushkey, &digest).await;
+        let outcome = if sent.is_ok() { "arrived" } else { "failed" };
+        metrics().delivery_attempts.with_label_values(&[super::MAIL, outcome]).inc();
+        if let Err(error) = sent {
             return Made::Failed { permanent: error.is_permanent(), reason: error.to_string() };
         }
         let mail = PusherMail {

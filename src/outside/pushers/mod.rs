@@ -32,7 +32,10 @@ use std::{
     collections::HashMap,
     iter,
     panic::AssertUnwindSafe,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -53,7 +56,7 @@ use tokio::{
 use tracing::{debug, error, warn};
 
 use crate::{
-    base::{background::at_length, limits, shutdown::Shutdown},
+    base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown},
     config::Push as Settings,
     decide::pusher::{NoteTold, RemovePusher},
     engine::Engine,
@@ -79,6 +82,10 @@ pub(crate) use unsubscribe::unsubscription;
 /// The path of every push gateway.
 pub(crate) const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
 
+/// The names under which the metrics know push gateways and mail about what was missed.
+pub(crate) const PUSHERS: &str = "pushers";
+pub(crate) const MAIL: &str = "mail";
+
 /// Sends notifications to push gateways.
 pub(crate) struct Pushers {
     engine: Arc<Engine>,
@@ -97,6 +104,18 @@ pub(crate) struct Pushers {
     progress: Notify,
     /// What sends notifications at the moment.
     senders: Mutex<JoinSet<()>>,
+    /// The last record that was examined; 0 while none is.
+    at: AtomicU64,
+}
+
+/// What still has to be sent.
+pub(crate) struct Backlog {
+    /// Everything up to here was sent.
+    pub(crate) told: Offset,
+    /// How many notifications are queued.
+    pub(crate) notifications: usize,
+    /// How many mails are to be sent, and for how many milliseconds the first has been due.
+    pub(crate) mails: Option<(usize, u64)>,
 }
 
 /// Ends what sends notifications when [`Pushers::run`] is dropped: another node sends them then.
@@ -106,6 +125,7 @@ struct EndsSenders<'a>(&'a Pushers);
 impl Drop for EndsSenders<'_> {
     fn drop(&mut self) {
         self.0.senders.lock().abort_all();
+        self.0.at.store(0, Ordering::Relaxed);
         *self.0.queues.lock() = Queues::default();
     }
 }
@@ -148,6 +168,19 @@ impl Pushers {
             at_once: Semaphore::new(limits::PUSHES_AT_ONCE as usize),
             progress: Notify::new(),
             senders: Mutex::default(),
+            at: AtomicU64::new(0),
+        })
+    }
+
+    /// What still has to be sent; `None` if this process does not send anything.
+    pub(crate) fn backlog(&self) -> Option<Backlog> {
+        let at = Some(self.at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
+        let (notifications, first) = self.queues.lock().waiting();
+        let at = Offset::new(at);
+        Some(Backlog {
+            told: first.map_or(at, |first| first.prev().min(at)),
+            notifications,
+            mails: self.mails.as_ref().map(|mails| mails.backlog()),
         })
     }
 
@@ -163,6 +196,7 @@ impl Pushers {
             mailing.spawn(mails.run());
         }
         while !self.shutdown.is_given() {
+            self.at.store(follower.at.get(), Ordering::Relaxed);
             let read = AssertUnwindSafe(self.read_on(&mut follower)).catch_unwind().await;
             let failed = match read {
                 Ok(Ok(())) => false,
@@ -177,6 +211,7 @@ impl Pushers {
                     true
                 }
             };
+            self.at.store(follower.at.get(), Ordering::Relaxed);
             self.queue_counts(&mut follower);
             if follower.note_due.is_some_and(|due| due <= Instant::now()) {
                 self.note(&mut follower).await;
@@ -380,6 +415,7 @@ impl Pushers {
                 return;
             }
             let told = AssertUnwindSafe(self.tell(&pusher, item)).catch_unwind().await;
+            count_attempt(&told);
             let reason = match told {
                 Ok(Notified::Arrived) => {
                     retry = Retry::default();
@@ -586,6 +622,16 @@ impl Follower {
         let told = self.behind.get(&pusher.since).copied().unwrap_or(self.told);
         record > told && record > pusher.since
     }
+}
+
+/// Counts an attempt to reach a gateway.
+fn count_attempt<E>(told: &Result<Notified, E>) {
+    let outcome = match told {
+        Ok(Notified::Arrived) => "arrived",
+        Ok(Notified::Needless | Notified::Stopping) => return,
+        Ok(Notified::Failed(_)) | Err(_) => "failed",
+    };
+    metrics().delivery_attempts.with_label_values(&[PUSHERS, outcome]).inc();
 }
 
 /// The result of sending.

@@ -89,6 +89,13 @@ impl Queues {
         }
     }
 
+    /// How many notifications wait, and the first record that one of them is about.
+    pub(super) fn waiting(&self) -> (usize, Option<Offset>) {
+        let count = self.0.values().map(|queue| queue.items.len()).sum();
+        let firsts = self.0.values().filter_map(|queue| queue.items.front());
+        (count, firsts.map(|item| item.offset).min())
+    }
+
     /// Forgets a pusher that is gone.
     pub(super) fn forget(&mut self, pusher: Offset) {
         self.0.remove(&pusher);

@@ -15,7 +15,10 @@ use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
 use crate::{
-    base::work,
+    base::{
+        metrics::{CacheName, metrics},
+        work,
+    },
     log::{Log, ReadError},
     record::{
         Command, Offset, Record,
@@ -158,6 +161,7 @@ impl EventStore {
             let kept: Arc<dyn Any + Send + Sync> = kept;
             kept.downcast().ok()
         });
+        metrics().looked_up(CacheName::Derived, kept.is_some());
         if let Some(kept) = kept {
             return Ok(kept);
         }
@@ -172,7 +176,9 @@ impl EventStore {
     /// When the log cannot be read.
     pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
         work::look();
-        if let Some(event) = self.cache.get(&offset) {
+        let kept = self.cache.get(&offset);
+        metrics().looked_up(CacheName::Events, kept.is_some());
+        if let Some(event) = kept {
             return Ok(Some(event));
         }
         let erasures = self.erasures.load(Ordering::SeqCst);

@@ -30,7 +30,11 @@ pub use self::kept::CountsError;
 pub(crate) use self::kept::written_at;
 use super::Judge;
 use crate::{
-    base::{background::lock_at_length, limits},
+    base::{
+        background::lock_at_length,
+        limits,
+        metrics::{CacheName, metrics},
+    },
     log::ReadError,
     read::events::{EventRef, EventStore},
     record::Offset,
@@ -276,7 +280,9 @@ impl Unread {
             return Ok(T::default());
         };
         let key = (judge.user_id.to_owned(), judge.room.id.clone());
-        let kept = self.0.get(&key).unwrap_or_default();
+        let kept = self.0.get(&key);
+        metrics().looked_up(CacheName::Unread, kept.is_some());
+        let kept = kept.unwrap_or_default();
         let mut memo = lock_at_length(&kept.memo);
         let generation = judge.state.generation();
         let fits = memo.fits(judge.room, joined, generation, at);

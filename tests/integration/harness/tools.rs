@@ -59,6 +59,19 @@ pub(crate) fn chromium() -> Result<String, String> {
     }
 }
 
+/// That there is a Prometheus with its tool.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn prometheus() -> Result<(), String> {
+    for program in ["prometheus", "promtool"] {
+        if !runs(program, &["--version"]) {
+            return Err(format!("{program} is absent"));
+        }
+    }
+    Ok(())
+}
+
 /// A key and a certificate for `localhost`, in PEM, signed by itself.
 ///
 /// # Errors

@@ -1,12 +1,13 @@
 //! `/sync`: returns news at once if there is any, and otherwise waits.
 
-use std::time::Duration;
+use std::time::{self, Duration};
 
 use ruma::api::client::sync::sync_events::v3 as sync_events;
 use tokio::time::{Instant, timeout_at};
 
 use super::{filter, presence};
 use crate::{
+    base::metrics::{SyncStage, metrics},
     edge::{
         api::{Server, Undone, auth::rights::locked, e2ee::to_device, json},
         http::{ApiError, Cx, Json},
@@ -51,7 +52,7 @@ pub(super) fn sync(
         };
         let since = wanted.since.unwrap_or(Offset::ZERO);
         let response = long_poll(cx, *timeout, at_once, since, look).await?;
-        json(&response)
+        write(&response)
     }
 }
 
@@ -82,6 +83,14 @@ fn prepare(mut cx: Cx<Server>, request: sync_events::Request) -> Result<Prepared
     Ok(Prepared { cx, wanted, timeout: request.timeout, _syncing: syncing })
 }
 
+/// Writes the answer to a sync.
+pub(super) fn write<T: serde::Serialize>(response: &T) -> Result<Json, ApiError> {
+    let began = time::Instant::now();
+    let written = json(response);
+    metrics().sync_stage.since(SyncStage::Write, began);
+    written
+}
+
 /// Why an attempt has no result.
 pub(super) enum Stop {
     TooLong(TooLong),
@@ -105,6 +114,8 @@ pub(super) async fn long_poll<T>(
     let deadline = Instant::now() + timeout.unwrap_or_default().min(longest);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
+    let mut woken_by = None;
+    let stages = &metrics().sync_stage;
     loop {
         // Created before the attempt and awaited after it, so that no change in between is missed.
         let woken = listener.woken();
@@ -112,23 +123,35 @@ pub(super) async fn long_poll<T>(
         woken.as_mut().enable();
 
         if at_once {
-            return look_at_length().await.map(|(found, _)| found);
+            let began = time::Instant::now();
+            let found = look_at_length().await;
+            stages.since(SyncStage::Read, began);
+            return found.map(|(found, _)| found);
         }
         let ends = Instant::now() >= deadline || cx.shutdown.is_given();
         if ends || head.offset() > since {
+            let began = time::Instant::now();
             let (found, is_empty) = match look(cx, Effort::Short) {
                 Ok(found) => found,
                 Err(Stop::TooLong(_)) => look_at_length().await?,
                 Err(Stop::Failed(error)) => return Err(error),
             };
+            stages.since(SyncStage::Read, began);
+            if let Some(published) = woken_by.filter(|_: &time::Instant| !is_empty) {
+                metrics().sync_delay.observe(published.elapsed().as_secs_f64());
+            }
             if !is_empty || ends {
                 return Ok(found);
             }
         }
+        let began = time::Instant::now();
         tokio::select! {
-            woken = timeout_at(deadline, woken) => drop(woken),
+            woken = timeout_at(deadline, woken) => {
+                woken_by = woken.is_ok().then(|| listener.published());
+            }
             () = cx.shutdown.given() => {}
         }
+        stages.since(SyncStage::Wait, began);
         still_logged_in(cx)?;
     }
 }

@@ -10,7 +10,10 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use crate::{
-    base::limits,
+    base::{
+        limits,
+        metrics::{CacheName, metrics},
+    },
     config::Config,
     decide::account::CreateFilter,
     edge::{
@@ -56,7 +59,9 @@ impl Filters {
     }
 
     fn of(&self, text: &str) -> Result<Arc<SyncFilter>, ApiError> {
-        if let Some(ready) = self.ready.get(text) {
+        let ready = self.ready.get(text);
+        metrics().looked_up(CacheName::Filters, ready.is_some());
+        if let Some(ready) = ready {
             return Ok(ready);
         }
         check_objects(text.as_bytes(), crate::edge::api::bodies::FILTER)

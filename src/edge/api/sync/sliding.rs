@@ -11,13 +11,13 @@ use ruma::{OwnedRoomId, api::client::sync::sync_events::v5 as sync_events};
 use serde::Deserialize;
 
 use super::{
-    classic::{Stop, long_poll},
+    classic::{Stop, long_poll, write},
     presence,
 };
 use crate::{
     base::limits,
     edge::{
-        api::{Server, Undone, e2ee::to_device, json},
+        api::{Server, Undone, e2ee::to_device},
         http::{ApiError, Cx, ErrorCode, Json, read_body},
     },
     read::{
@@ -105,7 +105,7 @@ pub(super) async fn sync(
         Ok((look, is_empty))
     });
     let response = look.await?.send(connections, &resumed, request.txn_id).map_err(unknown_pos)?;
-    json(&response)
+    write(&response)
 }
 
 fn unknown_pos(_: UnknownPos) -> ApiError {

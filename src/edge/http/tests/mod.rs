@@ -51,7 +51,7 @@ impl Running {
             let _ = stopped.await;
         });
         let edge = Arc::new(Edge::new(Arc::new(Fake), table(), &config, shutdown).unwrap());
-        let serving = tokio::spawn(serve::run(vec![Arc::new(listener)], edge, || {}));
+        let serving = tokio::spawn(serve::run(vec![Arc::new(listener)], edge, |_| {}));
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { address, stop: Some(stop), serving, client }
     }

@@ -1,0 +1,323 @@
+//! Every metric: its name, its help text, and its labels.
+
+use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+
+use super::{
+    Counter, Each, Histogram, IntCounter, IntGauge, Label, counter, counters, gauge, gauges,
+    histogram, histograms, label, process, seconds,
+};
+
+/// From a tenth of a millisecond to ten seconds, and a long poll.
+const LATENCY: &[f64] = &[
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0, 60.0,
+];
+
+/// For what takes microseconds when all is well.
+const STAGE: &[f64] = &[
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+    0.1, 0.5, 2.5,
+];
+
+const WORK: &[f64] = &[0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0];
+
+const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+
+label! {
+    /// A stage of a write, in the order of the stages.
+    WriteStage {
+        /// A proposal waits for the commit before it on the same stream.
+        Turn = "turn",
+        /// A commit is decided.
+        Decide = "decide",
+        /// A batch waits for its group.
+        Group = "group",
+        /// A group is made durable.
+        Sync = "sync",
+        /// A group is applied to the projections and published.
+        Apply = "apply",
+        /// The waiting syncs are woken.
+        Wake = "wake",
+    }
+}
+
+label! {
+    /// A stage of a sync.
+    SyncStage {
+        /// It waits for something new.
+        Wait = "wait",
+        /// The answer is read from the projections.
+        Read = "read",
+        /// The answer is written as JSON.
+        Write = "write",
+    }
+}
+
+label! {
+    /// A cache.
+    CacheName {
+        /// Events.
+        Events = "events",
+        /// What is derived from records, such as push rules.
+        Derived = "derived",
+        /// The newest records.
+        Records = "records",
+        /// Pieces of the databases of new records.
+        Groups = "groups",
+        /// Pieces of the volumes of old records.
+        Blocks = "blocks",
+        /// Unread counts.
+        Unread = "unread",
+        /// Filters of syncs.
+        Filters = "filters",
+    }
+}
+
+label! {
+    /// Long work in the background.
+    Background {
+        /// Writing a snapshot.
+        Snapshot = "snapshot",
+        /// Comparing the projections with a replay of the log, which verifies the log.
+        Scrub = "scrub",
+        /// Erasing what is due.
+        Sweep = "sweep",
+        /// Removing erased content from the disk.
+        Compaction = "compaction",
+        /// Moving old records into volumes.
+        Sealing = "sealing",
+        /// Committing the search index.
+        Index = "index",
+    }
+}
+
+label! {
+    /// What takes disk space.
+    Disk {
+        /// The log.
+        Log = "log",
+        /// Its archive.
+        Archive = "archive",
+        /// Uploaded files.
+        Media = "media",
+        /// Thumbnails.
+        Thumbnails = "thumbnails",
+        /// The search index.
+        Search = "search",
+        /// Snapshots.
+        Snapshots = "snapshots",
+    }
+}
+
+/// No labels. Such a metric exists from when it is first set.
+pub(crate) const NONE: &[&str] = &[];
+
+/// Generates [`Metrics`] from one list.
+macro_rules! metrics {
+    ($($field:ident: $Type:ty = $name:literal $help:literal $make:expr;)+) => {
+        /// The metrics of the process.
+        #[derive(Debug)]
+        pub(crate) struct Metrics {
+            pub(super) registry: Registry,
+            $(
+                #[doc = $help]
+                pub(crate) $field: $Type,
+            )+
+        }
+
+        impl Metrics {
+            pub(super) fn new() -> Self {
+                let registry = Registry::new();
+                process::register(&registry);
+                $(
+                    let make: fn(&Registry, &'static str, &'static str) -> $Type = $make;
+                    let $field = make(&registry, $name, $help);
+                )+
+                Self { registry, $($field),+ }
+            }
+        }
+
+        #[cfg(test)]
+        pub(super) const NAMES: &[&str] = &[$($name),+];
+    };
+}
+
+/// A histogram for each value of a label.
+fn histogram_by<L: Label>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+    buckets: &[f64],
+) -> Each<L, Histogram> {
+    let all = histograms(registry, name, help, &[label], buckets);
+    Each::of(|value| all.with_label_values(&[value]))
+}
+
+/// A counter for each value of a label.
+fn counter_by<L: Label>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+) -> Each<L, IntCounter> {
+    let all = counters(registry, name, help, &[label]);
+    Each::of(|value| all.with_label_values(&[value]))
+}
+
+/// A gauge for each value of a label.
+fn gauge_by<L: Label>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+) -> Each<L, IntGauge> {
+    let all = gauges(registry, name, help, &[label]);
+    Each::of(|value| all.with_label_values(&[value]))
+}
+
+metrics! {
+    build_info: IntGaugeVec = "logcabin_build_info"
+        "The version that runs; always 1"
+        |r, n, h| gauges(r, n, h, &["version"]);
+
+    http_requests: IntCounterVec = "logcabin_http_requests_total"
+        "Answered requests"
+        |r, n, h| counters(r, n, h, &["method", "endpoint", "status"]);
+    http_duration: HistogramVec = "logcabin_http_request_duration_seconds"
+        "Time from the head of a request to its answer, long polls included"
+        |r, n, h| histograms(r, n, h, &["method", "endpoint"], LATENCY);
+    http_connections: IntGauge = "logcabin_http_connections"
+        "Open connections"
+        |r, n, h| gauge(r, n, h);
+    http_rate_limited: IntCounterVec = "logcabin_http_rate_limited_total"
+        "Requests that were refused because of a rate limit"
+        |r, n, h| counters(r, n, h, &["class"]);
+
+    write_stage: Each<WriteStage, Histogram> = "logcabin_write_stage_duration_seconds"
+        "Time that writes spent in each stage"
+        |r, n, h| histogram_by(r, n, h, "stage", STAGE);
+    write_conflicts: IntCounter = "logcabin_write_conflicts_total"
+        "Commits that were decided again because another writer came first"
+        |r, n, h| counter(r, n, h);
+    log_group: Histogram = "logcabin_log_group_records"
+        "Records that became durable together"
+        |r, n, h| histogram(r, n, h, COUNTS);
+    log_records: IntCounterVec = "logcabin_log_records_total"
+        "Records that were appended"
+        |r, n, h| counters(r, n, h, &["kind"]);
+    log_payload: IntCounter = "logcabin_log_payload_bytes_total"
+        "Bytes of the payloads that were appended"
+        |r, n, h| counter(r, n, h);
+    log_offset: IntGauge = "logcabin_log_offset"
+        "The last durable and applied record"
+        |r, n, h| gauge(r, n, h);
+    log_refusing: IntGauge = "logcabin_log_refuses_writes"
+        "Whether the log takes no writes: the disk is nearly full, or a write failed"
+        |r, n, h| gauge(r, n, h);
+    archive_lag: IntGauge = "logcabin_archive_lag_records"
+        "Records that the archive lacks"
+        |r, n, h| gauge(r, n, h);
+    archive_failing: IntGauge = "logcabin_archive_failing"
+        "Whether the archive cannot be written"
+        |r, n, h| gauge(r, n, h);
+
+    sync_stage: Each<SyncStage, Histogram> = "logcabin_sync_stage_duration_seconds"
+        "Time that syncs spent in each stage"
+        |r, n, h| histogram_by(r, n, h, "stage", LATENCY);
+    sync_delay: Histogram = "logcabin_sync_delivery_delay_seconds"
+        "Time from the publication of a record until a waiting sync answers with it"
+        |r, n, h| histogram(r, n, h, LATENCY);
+    sync_waiting: IntGauge = "logcabin_sync_waiting_users"
+        "Users with a waiting sync"
+        |r, n, h| gauge(r, n, h);
+
+    cache_hits: Each<CacheName, IntCounter> = "logcabin_cache_hits_total"
+        "Look-ups that a cache could answer"
+        |r, n, h| counter_by(r, n, h, "cache");
+    cache_misses: Each<CacheName, IntCounter> = "logcabin_cache_misses_total"
+        "Look-ups that a cache could not answer"
+        |r, n, h| counter_by(r, n, h, "cache");
+
+    delivery_attempts: IntCounterVec = "logcabin_delivery_attempts_total"
+        "Attempts to deliver to an application service, a push gateway or the mail server"
+        |r, n, h| counters(r, n, h, &["destination", "outcome"]);
+    delivery_position: IntGaugeVec = "logcabin_delivery_position"
+        "The last record that a destination has been told of, or that is not for it"
+        |r, n, h| gauges(r, n, h, &["destination"]);
+    delivery_lag: IntGaugeVec = "logcabin_delivery_lag_records"
+        "Records that a destination has not been told of yet"
+        |r, n, h| gauges(r, n, h, &["destination"]);
+    delivery_age: IntGaugeVec = "logcabin_delivery_lag_seconds"
+        "Age of the oldest thing that a destination has not been told of yet"
+        |r, n, h| gauges(r, n, h, &["destination"]);
+    delivery_waiting: IntGaugeVec = "logcabin_delivery_waiting"
+        "Notifications and mails that wait to be sent"
+        |r, n, h| gauges(r, n, h, &["destination"]);
+
+    work: Each<Background, Histogram> = "logcabin_background_duration_seconds"
+        "Time that background work took"
+        |r, n, h| histogram_by(r, n, h, "work", WORK);
+    work_failures: Each<Background, IntCounter> = "logcabin_background_failures_total"
+        "Background work that failed and is repeated later"
+        |r, n, h| counter_by(r, n, h, "work");
+    search_lag: IntGauge = "logcabin_search_lag_records"
+        "Records that the search index lacks"
+        |r, n, h| gauge(r, n, h);
+    snapshot_offset: IntGauge = "logcabin_snapshot_offset"
+        "The last record in the newest snapshot"
+        |r, n, h| gauge(r, n, h);
+
+    verified_offset: IntGauge = "logcabin_verified_offset"
+        "The record up to which the last scrub found the log and the projections intact"
+        |r, n, h| gauge(r, n, h);
+    verified_time: IntGauge = "logcabin_verified_timestamp_seconds"
+        "When the last scrub ended; 0 if there was none"
+        |r, n, h| gauge(r, n, h);
+    log_damaged: IntGauge = "logcabin_log_damaged"
+        "Whether the last scrub found that the log is not intact or cannot be read"
+        |r, n, h| gauge(r, n, h);
+    projection_faults: IntGauge = "logcabin_projection_faults"
+        "Projections that differed from the log in the last scrub"
+        |r, n, h| gauge(r, n, h);
+
+    disk_used: Each<Disk, IntGauge> = "logcabin_disk_used_bytes"
+        "Disk space that each part of the data takes"
+        |r, n, h| gauge_by(r, n, h, "part");
+    disk_free: IntGauge = "logcabin_disk_free_bytes"
+        "Free space on the disk of the log"
+        |r, n, h| gauge(r, n, h);
+
+    users: IntGauge = "logcabin_users"
+        "Accounts, including guests and deactivated ones"
+        |r, n, h| gauge(r, n, h);
+    rooms: IntGauge = "logcabin_rooms"
+        "Rooms"
+        |r, n, h| gauge(r, n, h);
+
+    cluster_connected: IntGaugeVec = "logcabin_cluster_connected"
+        "Whether this node reaches the log of its cluster"
+        |r, n, h| gauges(r, n, h, NONE);
+    cluster_nodes: IntGaugeVec = "logcabin_cluster_nodes"
+        "Nodes that are there, as this node sees it"
+        |r, n, h| gauges(r, n, h, NONE);
+    cluster_lag: IntGaugeVec = "logcabin_cluster_lag_messages"
+        "Messages of the cluster's log that this node has not taken yet, as far as it knows"
+        |r, n, h| gauges(r, n, h, NONE);
+    cluster_replica_lag: IntGaugeVec = "logcabin_cluster_replica_lag_messages"
+        "Messages that the slowest replica of the cluster's log lacks"
+        |r, n, h| gauges(r, n, h, NONE);
+
+    runtime_workers: IntGauge = "logcabin_runtime_workers"
+        "Threads that answer requests"
+        |r, n, h| gauge(r, n, h);
+    runtime_tasks: IntGauge = "logcabin_runtime_tasks"
+        "Tasks of the runtime that have not ended"
+        |r, n, h| gauge(r, n, h);
+    runtime_queue: IntGauge = "logcabin_runtime_queue_tasks"
+        "Tasks in the shared queue of the runtime that are ready to run"
+        |r, n, h| gauge(r, n, h);
+    runtime_busy: Counter = "logcabin_runtime_busy_seconds_total"
+        "Time in which the threads of the runtime had something to do"
+        |r, n, h| seconds(r, n, h);
+}
