@@ -274,8 +274,8 @@ fn diff(of: Scope, from: &str, to: Offset) -> Question {
 fn questions(filled: &Filled) -> Vec<Question> {
     let room = || "porchR".to_owned();
     vec![
-        Question::Tail { last: None, follow: false },
-        Question::Tail { last: Some(3), follow: false },
+        Question::Tail { last: None, follow: false, only: Box::default() },
+        Question::Tail { last: Some(3), follow: false, only: Box::default() },
         Question::Show(Offset::new(1)),
         Question::Show(filled.end),
         now(What::Rooms),
@@ -801,7 +801,7 @@ async fn a_tail_follows_a_running_server_until_it_stops() {
     let source = place(&data_dir);
     let (told, lines) = std::sync::mpsc::channel();
     let tail = std::thread::spawn(move || {
-        let question = Question::Tail { last: Some(1), follow: true };
+        let question = Question::Tail { last: Some(1), follow: true, only: Box::default() };
         let mut writer = Lines { told, begun: Vec::new() };
         run(&source, &question, &mut Output::for_programs(&mut writer)).unwrap();
     });

@@ -641,3 +641,16 @@ pub const COMPRESS_AT_ONCE: usize = 64 * 1024;
 
 /// The compression level, for zstd and gzip: the fastest.
 pub const COMPRESSION_LEVEL: i32 = 1;
+
+/// Readers of the feed of changes at a time. Each takes a thread's time for what it reads.
+pub(crate) const CHANGES_READERS: usize = 16;
+
+/// About how many bytes of the feed of changes are made at once: three times as many are in memory
+/// for each reader.
+pub(crate) const CHANGES_PIECE_BYTES: usize = 64 * 1024;
+
+/// The most records that are examined for one piece.
+pub(crate) const CHANGES_LOOK: usize = 256;
+
+/// After how long without a record a reader of the feed of changes is told its position.
+pub(crate) const CHANGES_SILENCE: Duration = Duration::from_secs(15);

@@ -10,10 +10,11 @@ use clap::{Args, Subcommand};
 
 use crate::{
     ops::history::{
-        HistoryError, Look, Moment, Output, Question, Source, What,
+        HistoryError, Look, Moment, Only, Output, Question, Source, What,
         audit::{Asked, AuditOptions},
         diff::Scope,
         run,
+        select::Kinds,
         why::{FORMS, Subject},
     },
     read::view::token::Token,
@@ -61,9 +62,21 @@ enum Command {
         /// Start with the last N records
         #[arg(short, value_name = "N", default_value_t = 10)]
         n: usize,
+        /// Go on with new records, which is the default
+        #[arg(long, overrides_with = "no_follow")]
+        follow: bool,
         /// Stop at the end of the log
         #[arg(long)]
         no_follow: bool,
+        /// Only the records of this room
+        #[arg(long)]
+        room: Option<String>,
+        /// Only the records that this user caused or that concern the user
+        #[arg(long)]
+        user: Option<String>,
+        /// Only records of these kinds, for example `room.event,user.*`
+        #[arg(long, value_name = "KINDS", default_value = "", hide_default_value = true)]
+        kind: Kinds,
     },
     /// Show one record: header, origin, chain, payload
     Show { source: String, offset: u64 },
@@ -221,8 +234,9 @@ enum Command {
 impl Command {
     fn into_question(self) -> Result<(String, Question), HistoryError> {
         Ok(match self {
-            Self::Tail { source, n, no_follow } => {
-                (source, Question::Tail { last: Some(n), follow: !no_follow })
+            Self::Tail { source, n, follow: _, no_follow, room, user, kind } => {
+                let only = Box::new(Only { room, user, kinds: kind });
+                (source, Question::Tail { last: Some(n), follow: !no_follow, only })
             }
             Self::Show { source, offset } => (source, Question::Show(Offset::new(offset))),
             Self::Rooms { source, at } => (source, at.of(What::Rooms)),

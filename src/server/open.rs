@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore};
 use tracing::{error, info, warn};
 
 use super::{ServerError, cluster::Opened, memory::Caches};
@@ -258,6 +258,7 @@ impl Parts {
                     tag.mark_number(u64::from_be_bytes(random_bytes())),
                 ),
                 unread,
+                changes: Arc::new(Semaphore::new(limits::CHANGES_READERS)),
             },
             listing: api::Listing {
                 search,

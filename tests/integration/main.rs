@@ -5,6 +5,7 @@
 //! - `api`: what the endpoints do, section by section of the client-server API.
 //! - `backup`: backups of a running server, and restores to any moment.
 //! - `bridge`: a bridge on mautrix, an application service that nobody here wrote.
+//! - `changes`: the feed of changes tells every record once.
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `cluster`: several nodes share one log, and any of them may fail.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
@@ -31,6 +32,7 @@ mod archive;
 mod backup;
 mod bridge;
 mod brute_force;
+mod changes;
 mod clients;
 mod cluster;
 #[path = "../contents/mod.rs"]

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use http::{Method, Uri};
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use super::{
     about::health::Healthy,
@@ -116,6 +117,8 @@ pub(crate) struct Synchronisation {
     pub(crate) connections: Connections,
     /// Unread counts.
     pub(crate) unread: Arc<Unread>,
+    /// Room for readers of the feed of changes.
+    pub(crate) changes: Arc<Semaphore>,
 }
 
 /// What is searched, and where pages of lists ended.

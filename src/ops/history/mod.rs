@@ -28,6 +28,7 @@ pub mod query;
 mod render;
 pub mod rows;
 mod run;
+pub mod select;
 pub mod step;
 mod unread;
 pub mod why;
@@ -39,7 +40,7 @@ pub use look::Look;
 pub use moment::Moment;
 pub use query::History;
 pub use render::report as render_report;
-pub use run::{Output, Question, What, run};
+pub use run::{Only, Output, Question, What, run};
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,9 @@ pub enum HistoryError {
     /// These words name no subject.
     #[error(transparent)]
     NotASubject(#[from] why::NotASubject),
+    /// There is no such kind of records.
+    #[error(transparent)]
+    NoSuchKind(#[from] select::NoSuchKind),
     /// No user has this name.
     #[error("no user has the id or name `{0}`; `users` lists all users")]
     NoUser(String),

@@ -1,7 +1,8 @@
 //! Answers one question about a log.
 
-use std::{fmt, io::Write};
+use std::{collections::VecDeque, fmt, io::Write};
 
+use ruma::OwnedRoomId;
 use serde::Serialize;
 
 use super::{
@@ -13,9 +14,13 @@ use super::{
     moment::Moment,
     query::{self, History, RecordView},
     render,
+    select::{Kinds, Selection},
     why::{Subject, why},
 };
-use crate::{ops::source::Source, record::Offset};
+use crate::{
+    ops::source::Source,
+    record::{Offset, Record},
+};
 
 /// A question about a log.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ pub enum Question {
         last: Option<usize>,
         /// Whether to go on with new ones.
         follow: bool,
+        /// Which of them.
+        only: Box<Only>,
     },
     /// One record.
     Show(Offset),
@@ -58,6 +65,35 @@ pub enum Question {
     Verify,
     /// Whether syncs told a user what the log says they should have.
     AuditSync(Box<AuditOptions>),
+}
+
+/// Which records of a tail are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Only {
+    /// Those of a room: id, alias, name, or a prefix of an id or alias.
+    pub room: Option<String>,
+    /// Those by or about a user: the user id, or its part before the colon.
+    pub user: Option<String>,
+    /// Those of these kinds.
+    pub kinds: Kinds,
+}
+
+impl Only {
+    fn selection(&self, source: &Source) -> Result<Selection, HistoryError> {
+        let kinds = self.kinds.clone();
+        let full_id = |name: &String| OwnedRoomId::try_from(name.as_str()).ok();
+        if self.user.is_none() && self.room.as_ref().is_none_or(|room| full_id(room).is_some()) {
+            return Ok(Selection { room: self.room.as_ref().and_then(full_id), user: None, kinds });
+        }
+        // A room's or a user's name is one of the present.
+        let history = History::open(source, None)?;
+        let room = self.room.as_ref().map(|name| match full_id(name) {
+            Some(room_id) => Ok(room_id),
+            None => history.room(name).map(|room| room.id.clone()),
+        });
+        let user = self.user.as_ref().map(|name| history.user_id(name)).transpose()?;
+        Ok(Selection { room: room.transpose()?, user: user.map(Into::into), kinds })
+    }
 }
 
 /// The subjects of questions about a moment.
@@ -194,7 +230,7 @@ pub fn run(
     out: &mut Output<'_>,
 ) -> Result<bool, HistoryError> {
     match question {
-        Question::Tail { last, follow } => tail(source, *last, *follow, out)?,
+        Question::Tail { last, follow, only } => tail(source, *last, *follow, only, out)?,
         Question::Show(offset) => {
             out.put(&query::show(source, *offset)?, render::record_in_full)?;
         }
@@ -302,20 +338,28 @@ fn tail(
     source: &Source,
     last: Option<usize>,
     follow: bool,
+    only: &Only,
     out: &mut Output<'_>,
 ) -> Result<(), HistoryError> {
-    let end = source.end()?;
-    let last = last.and_then(|last| u64::try_from(last).ok()).unwrap_or(u64::MAX);
-    let first = Offset::new(end.get().saturating_sub(last)).next();
+    let selection = only.selection(source)?;
     let mut day = String::new();
     let mut put = |view: RecordView, out: &mut Output<'_>| {
         out.put(&view, |view, look| render::record_in_line(view, look, &mut day))
     };
-    let mut next = first;
-    for record in source.records(first)? {
+    let mut next = match last {
+        Some(last) => {
+            let (records, next) = newest(source, &selection, last)?;
+            records.iter().try_for_each(|record| put(RecordView::of(record), out))?;
+            next
+        }
+        None => Offset::new(1),
+    };
+    for record in source.records(next)? {
         let record = record?;
         next = record.offset().next();
-        put(RecordView::of(&record), out)?;
+        if selection.has(&record) {
+            put(RecordView::of(&record), out)?;
+        }
     }
     out.writer.flush()?;
     if !follow {
@@ -325,8 +369,43 @@ fn tail(
         return out.remark(render::nothing_to_follow);
     };
     for record in records {
-        put(RecordView::of(&record?), out)?;
-        out.writer.flush()?;
+        let record = record?;
+        if selection.has(&record) {
+            put(RecordView::of(&record), out)?;
+            out.writer.flush()?;
+        }
     }
     out.remark(render::server_stopped)
+}
+
+/// The newest records that `selection` chooses, at most `most`, and what comes after the last one
+/// that was examined.
+fn newest(
+    source: &Source,
+    selection: &Selection,
+    most: usize,
+) -> Result<(VecDeque<Record>, Offset), HistoryError> {
+    let end = source.end()?;
+    let mut span = u64::try_from(most).unwrap_or(u64::MAX);
+    loop {
+        let first = Offset::new(end.get().saturating_sub(span)).next();
+        let mut found = VecDeque::new();
+        for record in source.records(first)? {
+            let record = record?;
+            if record.offset() > end {
+                break;
+            }
+            if most > 0 && selection.has(&record) {
+                if found.len() == most {
+                    found.pop_front();
+                }
+                found.push_back(record);
+            }
+        }
+        if found.len() == most || first == Offset::new(1) {
+            return Ok((found, end.next()));
+        }
+        // What was examined is examined again: a seventh of what is.
+        span = span.saturating_mul(8);
+    }
 }

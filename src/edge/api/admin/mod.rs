@@ -5,6 +5,7 @@
 //! Every endpoint that changes something takes `reason`, in the query or in the body, which is
 //! recorded, and `?dry_run=true`, which reports the effect without changing anything.
 
+mod changes;
 mod media;
 mod notices;
 mod reports;
@@ -44,6 +45,7 @@ const ADMINISTRATORS: Policy = limited(Class::Admin).administrators();
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(server_version, limited(Class::Admin))
+        .on(changes::changes, ADMINISTRATORS)
         // Users
         .on(users::list, ADMINISTRATORS)
         .on(users::list_v3, ADMINISTRATORS)

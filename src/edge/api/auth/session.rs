@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 
-use ruma::api::client::{
-    account::whoami::v3 as whoami_v3,
-    session::{
-        logout::v3 as logout_v3, logout_all::v3 as logout_all_v3,
-        refresh_token::v3 as refresh_token_v3,
+use ruma::{
+    DeviceId, UserId,
+    api::client::{
+        account::whoami::v3 as whoami_v3,
+        session::{
+            logout::v3 as logout_v3, logout_all::v3 as logout_all_v3,
+            refresh_token::v3 as refresh_token_v3,
+        },
     },
 };
 
@@ -22,7 +25,7 @@ use crate::{
     },
     engine::Rejected,
     log::AppendError,
-    record::{Origin, command::TokenHash},
+    record::{Offset, Origin, command::TokenHash},
     service::accounts::token::{self, Kind},
     state::TokenUse,
 };
@@ -70,6 +73,17 @@ pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
         }
     }
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
+}
+
+/// Whether a session of a device lasts: nobody has logged it out, and it is not too old.
+pub(crate) fn lasts(app: &Server, user_id: &UserId, device_id: &DeviceId, session: Offset) -> bool {
+    let account = app.engine.state().accounts.get(user_id);
+    account.is_some_and(|account| {
+        account.read().device(device_id).is_some_and(|device| {
+            let end_ms = app.config.tokens.session_lifetime_seconds.end_ms(device.login_ms);
+            device.session == session && !is_over(app, [end_ms, None])
+        })
+    })
 }
 
 /// Records where a session begins, with its first access token.
