@@ -654,3 +654,19 @@ pub(crate) const CHANGES_LOOK: usize = 256;
 
 /// After how long without a record a reader of the feed of changes is told its position.
 pub(crate) const CHANGES_SILENCE: Duration = Duration::from_secs(15);
+
+/// Records of traced requests that are remembered for what follows of them, some 200 bytes each.
+pub(crate) const TRACED_RECORDS: usize = 1024;
+
+/// The most that is told in a trace of what followed of one record: answers to syncs, and pushes. A
+/// message in a large room wakes thousands.
+pub(crate) const TRACE_FOLLOWERS: usize = 16;
+
+/// Spans that wait to be sent, some 500 bytes each; more are dropped.
+pub(crate) const TRACE_SPANS: usize = 8192;
+
+/// How long spans wait for others, to be sent together.
+pub(crate) const TRACE_TOGETHER: Duration = Duration::from_secs(1);
+
+/// How long it may take to send spans.
+pub(crate) const TRACE_TIMEOUT: Duration = Duration::from_secs(10);

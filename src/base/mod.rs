@@ -19,4 +19,5 @@ pub mod telemetry;
 pub mod text;
 pub(crate) mod timers;
 pub(crate) mod token_key;
+pub(crate) mod traces;
 pub mod work;

@@ -386,6 +386,18 @@ settings! {
         bind: Option<ListenAddress> = None;
     }
 
+    /// Traces of requests, by OpenTelemetry. See `docs/monitoring.md`.
+    traces: Traces {
+        /// The address of an OpenTelemetry collector, by OTLP over HTTP, for example
+        /// "http://127.0.0.1:4318"; "off" for no traces. Spans are sent to `/v1/traces` below it.
+        endpoint: Option<WebUrl> = None;
+        /// How many of the requests are traced, in percent. A request with a `traceparent` header
+        /// says itself whether it is to be traced.
+        sample_percent: u32 = 1, in 0..=100;
+        /// How many requests are traced in a second, at most, including those that ask for it.
+        per_second: u32 = 20, in 1..=10_000;
+    }
+
     /// Snapshots of the projections, which make starts fast.
     snapshots: Snapshots {
         /// The number of records after which a running server writes the next snapshot. It also

@@ -19,7 +19,10 @@ use tokio::sync::{RwLock, oneshot};
 
 use super::{Durable, Head, projections::Live};
 use crate::{
-    base::metrics::{WriteStage, metrics},
+    base::{
+        metrics::{WriteStage, metrics},
+        traces::{self, traces},
+    },
     decide::{Commit, Proposal, Refusal},
     log::{AppendError, Batch, Log},
     record::{Offset, Origin, Stream},
@@ -203,6 +206,7 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
         let began = Instant::now();
         let (batch, applied) = decide(shared, stream, &mut jobs);
         stages.since(WriteStage::Decide, began);
+        trace(&jobs, began);
         if batch.records.is_empty() {
             // Nothing to write: everything was refused or is so already, on applied, durable
             // grounds. The replies wait until readers see those, too.
@@ -228,6 +232,19 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     }
 }
 
+/// Tells the traces of the jobs' requests that they waited for their turn until `began`, and were
+/// decided since.
+fn trace(jobs: &[Box<dyn Job>], began: Instant) {
+    let Some(traces) = traces() else { return };
+    let decided = Instant::now();
+    for job in jobs {
+        if let Some(traced) = traces::traced(job.request()) {
+            traces.child(traced, "turn", job.queued(), began, Vec::new());
+            traces.child(traced, "decide", began, decided, Vec::new());
+        }
+    }
+}
+
 /// A proposal of any type, with its reply channel.
 trait Job: Send + std::fmt::Debug {
     fn shares_commit(&self) -> bool;
@@ -235,6 +252,8 @@ trait Job: Send + std::fmt::Debug {
     fn is_exclusive(&self) -> bool;
     fn lingers(&self) -> Duration;
     fn queued(&self) -> Instant;
+    /// The id of the request that it is of; empty if it is of none.
+    fn request(&self) -> &str;
     fn decide(&mut self, commit: &mut Commit<'_>);
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>);
 }
@@ -273,6 +292,10 @@ impl<P: Proposal> Job for Pending<P> {
 
     fn queued(&self) -> Instant {
         self.queued
+    }
+
+    fn request(&self) -> &str {
+        &self.origin.request
     }
 
     fn decide(&mut self, commit: &mut Commit<'_>) {

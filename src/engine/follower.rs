@@ -56,6 +56,7 @@ fn follow(
     for record in records {
         effects.extend(take(state, events, record)?);
         count(record);
+        head.traced().note(record);
         if let Some(erasure) = erasure(record) {
             events.forget(&erasure);
         }

@@ -11,7 +11,10 @@ use std::{
 use ruma::UserId;
 use tokio::sync::{broadcast, watch};
 
-use super::waker::{Listener, Listeners, Published};
+use super::{
+    traced::TracedRecords,
+    waker::{Listener, Listeners, Published},
+};
 use crate::{record::Offset, state::Effect};
 
 /// How many publications a subscriber may lag behind before it loses some.
@@ -27,6 +30,8 @@ pub struct Head {
     wakes: broadcast::Sender<Published>,
     /// The other effects, which are rare.
     work: broadcast::Sender<Published>,
+    /// The last records of traced requests.
+    traced: TracedRecords,
 }
 
 impl Head {
@@ -37,7 +42,13 @@ impl Head {
             listeners: Arc::default(),
             wakes: broadcast::Sender::new(CAPACITY),
             work: broadcast::Sender::new(CAPACITY),
+            traced: TracedRecords::default(),
         }
+    }
+
+    /// The last records that traced requests caused.
+    pub(crate) const fn traced(&self) -> &TracedRecords {
+        &self.traced
     }
 
     /// The head now.

@@ -14,6 +14,7 @@ mod durable;
 mod follower;
 mod head;
 mod projections;
+mod traced;
 mod waker;
 
 use std::sync::Arc;

@@ -263,6 +263,17 @@ impl Outbound {
     }
 }
 
+/// A client for what the configuration names: any address, with the configured certificates.
+///
+/// # Errors
+/// When a certificate cannot be read.
+pub(crate) fn client(
+    config: &config::Outbound,
+    timeout: Duration,
+) -> Result<Client, OutboundError> {
+    builder(config)?.timeout(timeout).build().map_err(OutboundError::from)
+}
+
 fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
     // One per process; a second server in the process finds it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();

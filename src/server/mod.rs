@@ -9,6 +9,7 @@ mod open;
 mod starting;
 mod sweep;
 mod tasks;
+mod traces;
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -82,6 +83,9 @@ pub enum ServerError {
     /// The settings for messages are not usable.
     #[error("messages cannot be sent: {0}")]
     Messages(Box<dyn std::error::Error + Send + Sync>),
+    /// Traces cannot be sent.
+    #[error("traces cannot be sent: {0}")]
+    Traces(String),
     /// A provider of single sign-on is not usable.
     #[error("{0}")]
     Sso(Box<dyn std::error::Error + Send + Sync>),
@@ -128,6 +132,7 @@ pub async fn run(
     let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config).await?;
     let metrics_at = metrics::listen(&mut config).await?;
+    traces::begin(&config)?;
     let starting = starting::Answering::begin(&config, &listeners)?;
     let manager = Manager::starting();
     let mut core = Core::open(&config, &named, log).await?;
@@ -184,6 +189,7 @@ pub async fn run(
     tasks.end().await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
     close(&config, search, core, snapshots).await;
+    traces::end().await;
     info!("stopped");
     match failure.and_then(|failure| failure.borrow().clone()) {
         Some(reason) => Err(ServerError::Cluster(reason.to_string())),

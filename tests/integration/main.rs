@@ -23,6 +23,7 @@
 //! - `snapshots`: starts from snapshots, whole and damaged ones.
 //! - `sso`: people log in by another service and on the login page, in a browser.
 //! - `synadm`: a tool for administrators that nobody here wrote administers the server.
+//! - `traces`: what an OpenTelemetry collector gets.
 //! - `web`: two people talk in Element Web.
 //! - `archive`: with the log deleted, a data directory is rebuilt from the archive alone.
 
@@ -54,4 +55,5 @@ mod readme;
 mod snapshots;
 mod sso;
 mod synadm;
+mod traces;
 mod web;

@@ -100,7 +100,7 @@ fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {
 }
 
 /// The metrics as text.
-async fn scrape(address: &str) -> String {
+pub(crate) async fn scrape(address: &str) -> String {
     let http = Http::new(&format!("http://{address}"));
     let request = Request::get(format!("http://{address}/metrics"));
     let answer = http.try_raw(request.body(Full::default()).expect("a request")).await;
@@ -110,7 +110,7 @@ async fn scrape(address: &str) -> String {
 }
 
 /// The value of one series.
-fn value(text: &str, series: &str) -> Option<f64> {
+pub(crate) fn value(text: &str, series: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
     line.parse().ok()
 }

@@ -31,13 +31,18 @@ use super::{
     endpoint::Body,
     forward,
     incoming::{self, Pace},
-    measured::{Measured, answered_nowhere},
+    measured::{Measured, answered_nowhere, trace},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answering, Call, Route, Routes},
     throttle::{Spent, Throttle},
 };
 use crate::{
-    base::{clock, limits, rate::household, shutdown::Shutdown},
+    base::{
+        clock, limits,
+        rate::household,
+        shutdown::Shutdown,
+        traces::{Begun, traces},
+    },
     config::Config,
 };
 
@@ -116,7 +121,7 @@ impl<A: App> Edge<A> {
         E: std::error::Error + Send + Sync + 'static,
     {
         let started = Instant::now();
-        let request_id = self.ids.next();
+        let (request_id, begun) = self.ids.begin(&inbound.headers);
         let Inbound { method, uri, headers, peer, body } = inbound;
         let mut unread = Unread::new(&headers, body);
         let head = RequestHead { method: method.clone(), uri, headers, peer };
@@ -143,7 +148,11 @@ impl<A: App> Edge<A> {
         }
         .instrument(span)
         .await;
-        match unread.measured.take() {
+        let measured = unread.measured.take();
+        if let Some(begun) = begun {
+            trace(&begun, &request_id, &method, measured.as_deref(), reply.status(), started);
+        }
+        match measured {
             Some(measured) => measured.answered(reply.status(), started),
             None => answered_nowhere(reply.status()),
         }
@@ -190,7 +199,9 @@ impl<A: App> Edge<A> {
             return forward::answer(Reply::from(&error)).await;
         };
         let forward::Received { method, uri, headers, client, body } = received;
-        let request_id = self.ids.next();
+        let started = Instant::now();
+        let (request_id, begun) = self.ids.begin(&headers);
+        let asked = method.clone();
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let body = stream::iter([Ok::<_, std::io::Error>(body)]);
         let mut unread = Unread::new(&headers, body);
@@ -204,7 +215,12 @@ impl<A: App> Edge<A> {
                 Reply::from(&error)
             })
         };
-        forward::answer(reply.instrument(span).await).await
+        let reply = reply.instrument(span).await;
+        if let Some(begun) = begun {
+            let measured = unread.measured.take();
+            trace(&begun, &request_id, &asked, measured.as_deref(), reply.status(), started);
+        }
+        forward::answer(reply).await
     }
 
     async fn handle<S, D, E>(
@@ -559,6 +575,16 @@ struct RequestIds {
 impl RequestIds {
     fn new() -> Self {
         Self { start: clock::random_letters(6).to_ascii_lowercase(), next: AtomicU64::new(1) }
+    }
+
+    /// The id of a request, and where its trace comes from if it is traced.
+    fn begin(&self, headers: &HeaderMap) -> (Arc<str>, Option<Begun>) {
+        let id = self.next();
+        let Some(traces) = traces() else { return (id, None) };
+        match traces.begin(headers.get("traceparent").and_then(|value| value.to_str().ok())) {
+            Some(begun) => (begun.request_id(&id), Some(begun)),
+            None => (id, None),
+        }
     }
 
     fn next(&self) -> Arc<str> {

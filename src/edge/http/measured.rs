@@ -6,8 +6,12 @@ use std::{
 };
 
 use http::{Method, StatusCode};
+use opentelemetry::KeyValue;
 
-use crate::base::metrics::{Histogram, IntCounter, metrics};
+use crate::base::{
+    metrics::{Histogram, IntCounter, metrics},
+    traces::{Begun, traces},
+};
 
 /// The metrics of one endpoint. They exist from its first answer on: a server serves hundreds of
 /// endpoints, and is asked for some dozens.
@@ -49,4 +53,26 @@ impl Measured {
 /// client makes up.
 pub(super) fn answered_nowhere(status: StatusCode) {
     metrics().http_requests.with_label_values(&["other", "none", status.as_str()]).inc();
+}
+
+/// Adds the span of a request to its trace.
+pub(super) fn trace(
+    begun: &Begun,
+    request_id: &str,
+    method: &Method,
+    measured: Option<&Measured>,
+    status: StatusCode,
+    since: Instant,
+) {
+    let Some(traces) = traces() else { return };
+    // The path is known as that of the endpoint: what a client fills in is not told.
+    let route = measured.map(|measured| measured.endpoint);
+    let mut attributes = vec![
+        KeyValue::new("http.request.method", method.to_string()),
+        KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
+        KeyValue::new("logcabin.request_id", request_id.to_owned()),
+    ];
+    attributes.extend(route.map(|route| KeyValue::new("http.route", route)));
+    let name = route.map_or_else(|| method.to_string(), |route| format!("{method} {route}"));
+    traces.request(begun, request_id, name, since, attributes, status.is_server_error());
 }

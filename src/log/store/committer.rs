@@ -14,6 +14,7 @@ use crate::{
     base::{
         clock::Clock,
         metrics::{WriteStage, metrics},
+        traces::{self, Traced, traces},
     },
     log::{
         AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
@@ -56,6 +57,16 @@ impl Work {
     /// Whether it is never refused because of this machine: the log must not lack it.
     const fn is_decided(&self) -> bool {
         matches!(self, Self::Ordered(..) | Self::Copied(_))
+    }
+
+    /// The ids of the requests that it is of.
+    fn requests(&self) -> impl Iterator<Item = &str> {
+        let (new, copied) = match self {
+            Self::Proposed(batch) | Self::Ordered(batch, _) => (&batch.records[..], &[][..]),
+            Self::Copied(frames) => (&[][..], &frames[..]),
+        };
+        let new = new.iter().map(|new| &*new.origin.request);
+        new.chain(copied.iter().map(|(frame, _)| &*frame.record.header.origin.request))
     }
 
     /// About how many bytes it writes.
@@ -125,6 +136,20 @@ struct Group {
     records: Vec<Arc<Record>>,
     /// What remains of the records that it erases.
     remains: Vec<(Offset, Vec<u8>)>,
+    /// The requests in it that are traced.
+    traced: Vec<Traced>,
+}
+
+impl Group {
+    /// Takes note of traced requests whose records have waited for the group until now.
+    fn trace<'a>(&mut self, requests: impl Iterator<Item = &'a str>, queued: Instant) {
+        for traced in requests.filter_map(traces::traced) {
+            if !self.traced.contains(&traced) {
+                traces::stage(traced, "group", queued);
+                self.traced.push(traced);
+            }
+        }
+    }
 }
 
 impl Committer {
@@ -213,6 +238,9 @@ impl Committer {
         let mut answers = Vec::with_capacity(requests.len());
         for Request { work, queued, reply } in requests.drain(..) {
             metrics().write_stage.since(WriteStage::Group, queued);
+            if traces().is_some() {
+                group.trace(work.requests(), queued);
+            }
             let answer = match work {
                 Work::Proposed(batch) => self.accept(batch, now_ms, &mut group),
                 Work::Ordered(batch, time_ms) => self.accept(batch, time_ms, &mut group),
@@ -369,17 +397,19 @@ impl Committer {
     }
 
     /// Makes the group durable, then visible.
-    fn publish(&mut self, group: Group) -> Result<(), AppendError> {
+    fn publish(&mut self, mut group: Group) -> Result<(), AppendError> {
         self.crowded = group.records.len() >= CROWD;
         if group.records.is_empty() {
             return Ok(());
         }
         let layers = Arc::clone(&self.layers.read());
-        let erases = !group.remains.is_empty();
+        let remains = std::mem::take(&mut group.remains);
+        let erases = !remains.is_empty();
         let began = Instant::now();
-        let written = layers.tail().and_then(|tail| tail.put(&group.frames, group.remains));
+        let written = layers.tail().and_then(|tail| tail.put(&group.frames, remains));
         written.map_err(|error| self.shared.fail(&error.to_string()))?;
         metrics().write_stage.since(WriteStage::Sync, began);
+        group.traced.iter().for_each(|of| traces::stage(*of, "sync", began));
         metrics().log_group.observe(group.records.len() as f64);
         if erases {
             self.shared.recent.clear();
@@ -390,6 +420,7 @@ impl Committer {
         let began = Instant::now();
         (self.follower)(&group.records);
         metrics().write_stage.since(WriteStage::Apply, began);
+        group.traced.iter().for_each(|of| traces::stage(*of, "apply", began));
         Ok(())
     }
 }

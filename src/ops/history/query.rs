@@ -20,7 +20,7 @@ use super::{
     words,
 };
 use crate::{
-    base::clock::Clock,
+    base::{clock::Clock, traces::trace_of},
     log::erase::erasure,
     ops::source::Source,
     read::events::StoredEvent,
@@ -693,6 +693,9 @@ pub struct RecordView {
     pub device: String,
     /// The request's id, if any.
     pub request: String,
+    /// The id of the request's trace, if it was traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// The epoch of the log that it belongs to.
     pub epoch: u32,
     /// The number of records of its batch that follow it.
@@ -752,6 +755,7 @@ impl RecordView {
             user: header.origin.user.to_string(),
             device: header.origin.device.to_string(),
             request: header.origin.request.to_string(),
+            trace: trace_of(&header.origin.request).map(str::to_owned),
             epoch: header.epoch.0,
             batch_remaining: header.batch_remaining,
             must_not_rewind: header.class == Class::MustNotRewind,

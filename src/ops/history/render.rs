@@ -138,6 +138,7 @@ pub(super) fn record_in_full(record: &RecordView, look: &Look) -> String {
         ("kind", format!("{}, version {}", record.kind, record.version), kind_style(&record.kind)),
         ("stream", record.stream.clone(), PLAIN),
         ("origin", origin, PLAIN),
+        ("trace", record.trace.clone().unwrap_or_default(), PLAIN),
         ("batch", format!("{batch}, epoch {}", record.epoch), PLAIN),
         ("flags", flags.join(", "), PLAIN),
         ("chain", record.chain.clone(), DIM),

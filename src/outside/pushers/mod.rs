@@ -56,7 +56,13 @@ use tokio::{
 use tracing::{debug, error, warn};
 
 use crate::{
-    base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown},
+    base::{
+        background::at_length,
+        limits,
+        metrics::metrics,
+        shutdown::Shutdown,
+        traces::{self, traces},
+    },
     config::Push as Settings,
     decide::pusher::{NoteTold, RemovePusher},
     engine::Engine,
@@ -414,8 +420,16 @@ impl Pushers {
             if self.shutdown.is_given() {
                 return;
             }
+            let began = Instant::now();
             let told = AssertUnwindSafe(self.tell(&pusher, item)).catch_unwind().await;
             count_attempt(&told);
+            if let (Some(traces), Ok(Notified::Arrived | Notified::Failed(_))) = (traces(), &told) {
+                let records = self.engine.head().traced();
+                for (offset, traced) in records.between(item.offset.prev(), item.offset, |_| true) {
+                    let (until, about) = (Instant::now(), traces::about(offset.get()));
+                    traces.child(traced, "push", began, until, vec![about]);
+                }
+            }
             let reason = match told {
                 Ok(Notified::Arrived) => {
                     retry = Retry::default();

@@ -15,7 +15,7 @@ pub(crate) mod offline;
 mod ports;
 mod random;
 mod server;
-mod stand_in;
+pub(crate) mod stand_in;
 pub(crate) mod tools;
 mod user;
 

@@ -7,7 +7,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{filter, presence};
 use crate::{
-    base::metrics::{SyncStage, metrics},
+    base::{
+        metrics::{SyncStage, metrics},
+        traces::{self, Traces, traces},
+    },
     edge::{
         api::{Server, Undone, auth::rights::locked, e2ee::to_device, json},
         http::{ApiError, Cx, Json},
@@ -16,7 +19,7 @@ use crate::{
         self, Effort, LookError, TooLong,
         v3::{self, Request},
     },
-    record::Offset,
+    record::{Offset, Stream},
 };
 
 /// A parsed sync request. Most syncs wait, and while waiting they hold only this.
@@ -97,6 +100,35 @@ pub(super) enum Stop {
     Failed(ApiError),
 }
 
+/// When a long-poll was woken.
+#[derive(Clone, Copy)]
+struct Woken {
+    /// When what it was woken for was published.
+    published: time::Instant,
+    /// When it was woken.
+    at: time::Instant,
+}
+
+/// Adds the answer to a sync that waited to the traces of the records that it tells of.
+fn tell_traces(cx: &Cx<Server>, traces: &Traces, since: Offset, woken: Woken) {
+    let (engine, user_id) = (&cx.app.engine, &cx.caller.user_id);
+    let (own, head) = (Stream::user(user_id), engine.head());
+    let state = engine.state();
+    let concerns = |stream: &Stream| match stream.room_id() {
+        Some(room_id) => {
+            let part = state.memberships.part(user_id, room_id);
+            part.is_some_and(|part| part.is_joined(Offset::MAX))
+        }
+        None => *stream == own,
+    };
+    let answered = time::Instant::now();
+    for (offset, traced) in head.traced().between(since, head.offset(), concerns) {
+        let about = || vec![traces::about(offset.get())];
+        traces.child(traced, "wake", woken.published, woken.at, about());
+        traces.child(traced, "sync answer", woken.at, answered, about());
+    }
+}
+
 /// Repeats `look` until there is something new, for as long as the client is willing to wait;
 /// `at_once` looks once, without a limit on the work. `look` says whether its result is empty,
 /// which it is as long as the log has nothing after `since`.
@@ -114,7 +146,7 @@ pub(super) async fn long_poll<T>(
     let deadline = Instant::now() + timeout.unwrap_or_default().min(longest);
     let head = cx.app.engine.head();
     let listener = head.listen(&cx.caller.user_id);
-    let mut woken_by = None;
+    let mut woken_by: Option<Woken> = None;
     let stages = &metrics().sync_stage;
     loop {
         // Created before the attempt and awaited after it, so that no change in between is missed.
@@ -137,8 +169,12 @@ pub(super) async fn long_poll<T>(
                 Err(Stop::Failed(error)) => return Err(error),
             };
             stages.since(SyncStage::Read, began);
-            if let Some(published) = woken_by.filter(|_: &time::Instant| !is_empty) {
+            if let Some(woken) = woken_by.filter(|_| !is_empty) {
+                let Woken { published, .. } = woken;
                 metrics().sync_delay.observe(published.elapsed().as_secs_f64());
+                if let Some(traces) = traces() {
+                    tell_traces(cx, traces, since, woken);
+                }
             }
             if !is_empty || ends {
                 return Ok(found);
@@ -147,7 +183,8 @@ pub(super) async fn long_poll<T>(
         let began = time::Instant::now();
         tokio::select! {
             woken = timeout_at(deadline, woken) => {
-                woken_by = woken.is_ok().then(|| listener.published());
+                let (at, published) = (time::Instant::now(), listener.published());
+                woken_by = woken.is_ok().then_some(Woken { published, at });
             }
             () = cx.shutdown.given() => {}
         }
