@@ -670,3 +670,15 @@ pub(crate) const TRACE_TOGETHER: Duration = Duration::from_secs(1);
 
 /// How long it may take to send spans.
 pub(crate) const TRACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a session of the console lasts.
+pub(crate) const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
+
+/// Records on one page of the console.
+pub(crate) const CONSOLE_RECORDS: usize = 50;
+
+/// Records that are examined for one page of the console: some tens of milliseconds.
+pub(crate) const CONSOLE_LOOK: usize = 4000;
+
+/// Characters of one text on a page of the console.
+pub(crate) const CONSOLE_TEXT: usize = 256 * 1024;

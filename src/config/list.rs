@@ -386,6 +386,12 @@ settings! {
         bind: Option<ListenAddress> = None;
     }
 
+    /// The console: pages for administrators, at `/_logcabin/console`. See `docs/console.md`.
+    console: Console {
+        /// Whether it is served.
+        enabled: bool = false;
+    }
+
     /// Traces of requests, by OpenTelemetry. See `docs/monitoring.md`.
     traces: Traces {
         /// The address of an OpenTelemetry collector, by OTLP over HTTP, for example

@@ -167,6 +167,12 @@ pub async fn run(
     if let Some(listener) = metrics_at {
         metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
     }
+    if config.console.enabled {
+        let (samples, stop) = (Arc::clone(&app.samples), shutdown.clone());
+        tasks.keep("samples for the console", move || {
+            Arc::clone(&samples).collect(Arc::clone(&observer), stop.clone())
+        });
+    }
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);

@@ -58,6 +58,7 @@ use crate::{
         policies,
         presence::Tracker,
         rendezvous::Meetings,
+        samples::Samples,
     },
     snapshot::{self, StartedFrom},
 };
@@ -269,6 +270,7 @@ impl Parts {
             outside: api::Outside { outbound, messages, providers, services, questions },
             media,
             presence: tracker(config, engine),
+            samples: Arc::new(Samples::of(&config.server.data_dir)),
             last_seen,
             notices: api::account::notices::Notices::new(&config.rate_limits),
             long_work: LongWork::new(

@@ -10,3 +10,4 @@ pub(crate) mod passwords;
 pub(crate) mod policies;
 pub(crate) mod presence;
 pub(crate) mod rendezvous;
+pub(crate) mod samples;

@@ -8,6 +8,7 @@
 //! - `changes`: the feed of changes tells every record once.
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `cluster`: several nodes share one log, and any of them may fail.
+//! - `console`: the pages for administrators, also in Chromium.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
@@ -36,6 +37,7 @@ mod brute_force;
 mod changes;
 mod clients;
 mod cluster;
+mod console;
 #[path = "../contents/mod.rs"]
 mod contents;
 mod crash;

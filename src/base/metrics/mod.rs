@@ -10,7 +10,7 @@
 mod list;
 mod process;
 
-use std::{marker::PhantomData, sync::LazyLock, time::Instant};
+use std::{collections::HashMap, marker::PhantomData, sync::LazyLock, time::Instant};
 
 pub(crate) use prometheus::{Counter, Histogram, IntCounter, IntGauge};
 use prometheus::{
@@ -57,6 +57,39 @@ pub(crate) fn text() -> Result<String, prometheus::Error> {
 
 fn gather() -> Vec<MetricFamily> {
     metrics().registry.gather()
+}
+
+/// What every metric comes to over all of its labels, by its name; of a histogram the sum, and with
+/// `_count` behind its name how often something was measured. Besides, `errors` are the requests
+/// that failed because of the server, and `sync_seconds` and `syncs` the syncs to the disk.
+pub(crate) fn totals() -> HashMap<String, f64> {
+    let mut totals = HashMap::new();
+    for family in gather() {
+        let name = family.name();
+        let (mut sum, mut count) = (0.0, None::<u64>);
+        for metric in family.get_metric() {
+            let histogram = metric.get_histogram();
+            sum += metric.get_counter().get_value()
+                + metric.get_gauge().get_value()
+                + histogram.get_sample_sum();
+            *count.get_or_insert_default() += histogram.get_sample_count();
+        }
+        if let Some(count) = count {
+            totals.insert(format!("{name}_count"), count as f64);
+        }
+        if name == "logcabin_http_requests_total" {
+            let failed = family.get_metric().iter().filter(|metric| {
+                let status = metric.get_label().iter().find(|label| label.name() == "status");
+                status.is_some_and(|status| status.value().starts_with('5'))
+            });
+            totals.insert("errors".to_owned(), failed.map(|m| m.get_counter().get_value()).sum());
+        }
+        totals.insert(name.to_owned(), sum);
+    }
+    let sync = metrics().write_stage.of_value(WriteStage::Sync);
+    totals.insert("sync_seconds".to_owned(), sync.get_sample_sum());
+    totals.insert("syncs".to_owned(), sync.get_sample_count() as f64);
+    totals
 }
 
 /// The values of a label that are known when the program is written.

@@ -9,6 +9,7 @@ pub(crate) mod appservice;
 pub(crate) mod auth;
 mod bodies;
 pub(crate) mod browser;
+mod console;
 pub(crate) mod e2ee;
 mod error;
 pub(crate) mod media;
@@ -46,6 +47,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         media::endpoints,
         push::endpoints,
         browser::endpoints,
+        console::endpoints,
     ];
     sections.into_iter().fold(table, |table, section| section(table))
 }

@@ -55,6 +55,7 @@ use crate::{
         passwords::{Guess, Passwords},
         presence::Tracker,
         rendezvous::Meetings,
+        samples::Samples,
     },
     state::Room,
 };
@@ -77,6 +78,8 @@ pub(crate) struct Server {
     pub(crate) outside: Outside,
     pub(crate) media: Media,
     pub(crate) presence: Tracker,
+    /// What the metrics were, for the console.
+    pub(crate) samples: Arc<Samples>,
     pub(crate) last_seen: Arc<LastSeen>,
     /// How often users may be sent messages.
     pub(crate) notices: Notices,

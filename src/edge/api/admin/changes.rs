@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::AdminParts as _;
 use crate::{
-    base::limits,
+    base::{limits, shutdown::Shutdown},
     edge::{
         api::{
             Server,
@@ -59,30 +59,56 @@ endpoint! {
     }
 }
 
+/// What a reader wants.
+pub(crate) struct Wanted {
+    pub(crate) from: Option<u64>,
+    pub(crate) since: Option<String>,
+    pub(crate) follow: bool,
+    pub(crate) room: Option<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) kind: Option<String>,
+    pub(crate) headers: HeaderMap,
+}
+
 pub(super) async fn changes(cx: Cx<Server>, request: Changes) -> Result<Reply, ApiError> {
-    let selection = selection(&cx.app, &request)?;
-    let first = first(&cx.app, &request)?;
-    let places = Arc::clone(&cx.app.sync.changes);
+    let Changes { from, since, follow, room, user, kind, headers } = request;
+    let follow = follow.unwrap_or(true);
+    let form = Form::asked(&headers);
+    let wanted = Wanted { from, since, follow, room, user, kind, headers };
+    open(cx.app, cx.caller, cx.shutdown, &wanted, form)
+}
+
+/// Begins to tell `session` of changes.
+pub(crate) fn open(
+    app: Arc<Server>,
+    session: Session,
+    shutdown: Shutdown,
+    wanted: &Wanted,
+    form: Form,
+) -> Result<Reply, ApiError> {
+    let Wanted { room, user, kind, .. } = wanted;
+    let selection = selection(&app, [room, user, kind].map(Option::as_deref))?;
+    let first = first(&app, wanted)?;
+    let places = Arc::clone(&app.sync.changes);
     let place = places.try_acquire_owned();
     let place = place.map_err(|_| ApiError::limit_exceeded(Duration::from_secs(5)))?;
-    let form = Form::asked(&request.headers);
     // What does not fit waits in the log.
     let (pieces, body) = mpsc::channel(1);
-    let timeout = Duration::from_secs(cx.app.config.http.response_timeout_seconds);
+    let timeout = Duration::from_secs(app.config.http.response_timeout_seconds);
     let feed = Feed {
         form,
         selection,
-        records: cx.app.engine.follow(first),
+        records: app.engine.follow(first),
         told: first.prev(),
         // A connection on which nothing moves is taken for one that nobody reads.
         silence: limits::CHANGES_SILENCE.min(timeout / 2),
         spoke: Instant::now(),
         pieces,
-        app: cx.app,
-        session: cx.caller,
+        app,
+        session,
         _place: place,
     };
-    let (follows, shutdown) = (request.follow.unwrap_or(true), cx.shutdown);
+    let follows = wanted.follow;
     tokio::spawn(async move {
         let mut feed = feed;
         let end = tokio::select! {
@@ -101,24 +127,28 @@ pub(super) async fn changes(cx: Cx<Server>, request: Changes) -> Result<Reply, A
         .with_header(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")))
 }
 
-fn selection(app: &Server, request: &Changes) -> Result<Selection, ApiError> {
+/// Which records these texts choose.
+pub(crate) fn selection(
+    app: &Server,
+    [room, user, kind]: [Option<&str>; 3],
+) -> Result<Selection, ApiError> {
     let invalid = |name| move |_| ApiError::invalid_param(format!("`{name}` is not valid."));
-    let room = match &request.room {
+    let room = match room {
         Some(room) => {
-            let room = OwnedRoomOrAliasId::try_from(room.as_str()).map_err(invalid("room"))?;
+            let room = OwnedRoomOrAliasId::try_from(room).map_err(invalid("room"))?;
             Some(app.resolve(&room)?)
         }
         None => None,
     };
-    let user = request.user.as_deref().map(OwnedUserId::try_from).transpose();
+    let user = user.map(OwnedUserId::try_from).transpose();
     let user = user.map_err(invalid("user"))?.map(Into::into);
-    let kinds = request.kind.as_deref().unwrap_or_default().parse();
+    let kinds = kind.unwrap_or_default().parse();
     let kinds = kinds.map_err(|error| ApiError::invalid_param(format!("There is {error}.")))?;
     Ok(Selection { room, user, kinds })
 }
 
 /// The first record that the reader lacks.
-fn first(app: &Server, request: &Changes) -> Result<Offset, ApiError> {
+fn first(app: &Server, request: &Wanted) -> Result<Offset, ApiError> {
     let last_event = request.headers.get(LAST_EVENT_ID).map(HeaderValue::to_str).transpose();
     let last_event =
         last_event.map_err(|_| ApiError::invalid_param("`Last-Event-ID` is not a position."))?;
@@ -148,7 +178,7 @@ fn first(app: &Server, request: &Changes) -> Result<Offset, ApiError> {
 
 /// How the feed is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(crate) enum Form {
     /// A JSON object in each line.
     Lines,
     /// Server-sent events.

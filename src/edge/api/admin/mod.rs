@@ -5,7 +5,7 @@
 //! Every endpoint that changes something takes `reason`, in the query or in the body, which is
 //! recorded, and `?dry_run=true`, which reports the effect without changing anything.
 
-mod changes;
+pub(super) mod changes;
 mod media;
 mod notices;
 mod reports;

@@ -1,7 +1,7 @@
 //! Login (client-server API, "Login"): each login type proves the user's identity, and then a
 //! device is logged in.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use ruma::{
     OwnedUserId,
@@ -13,7 +13,7 @@ use ruma::{
             },
             login::v3::{self as login_v3, LoginInfo},
         },
-        uiaa::UserIdentifier,
+        uiaa::{MatrixUserIdentifier, UserIdentifier},
     },
     thirdparty::Medium,
 };
@@ -125,6 +125,37 @@ pub(super) async fn login(
     Ok(response)
 }
 
+/// Logs an administrator in by password, for a page and for some time; returns the access token.
+pub(crate) async fn administrator(
+    cx: &Cx<Server, ()>,
+    user: String,
+    password: String,
+    device_name: &str,
+    lifetime: Duration,
+) -> Result<String, ApiError> {
+    let info =
+        login_v3::Password::new(UserIdentifier::Matrix(MatrixUserIdentifier::new(user)), password);
+    let Proven { user_id, password, .. } = by_password(&cx.app, cx.client, info).await?;
+    let standing = cx.app.engine.state().accounts.standing(&user_id).unwrap_or_default();
+    if !standing.admin {
+        return Err(ApiError::forbidden("You do not administer this server."));
+    }
+    let now_ms = cx.app.engine.clock().now_ms();
+    let lifetime_ms = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
+    let tokens = NewTokens::make(&cx.app, false).ending(Some(now_ms.saturating_add(lifetime_ms)));
+    let login = Login {
+        user_id,
+        device_id: device_id_or_new(None)?,
+        display_name: Some(device_name.to_owned()),
+        tokens: tokens.hashes(),
+        verified: password,
+    };
+    cx.propose(login).await?.into_inner();
+    let tokens = tokens.told(&cx.app);
+    session::begun(&cx.app, &tokens.access, cx.client).await;
+    Ok(tokens.access)
+}
+
 async fn by_password(
     app: &Server,
     client: IpAddr,
@@ -153,9 +184,9 @@ fn identifier(info: &login_v3::Password) -> Result<UserIdentifier, ApiError> {
             "m.id.user" | "m.id.thirdparty" | "m.id.phone" => Ok(identifier.clone()),
             _ => Err(ApiError::bad_request("There is no such type of identifier here.")),
         },
-        (None, Some(user), ..) => Ok(UserIdentifier::Matrix(
-            ruma::api::client::uiaa::MatrixUserIdentifier::new(user.clone()),
-        )),
+        (None, Some(user), ..) => {
+            Ok(UserIdentifier::Matrix(MatrixUserIdentifier::new(user.clone())))
+        }
         (None, None, Some(medium), Some(address)) if medium == "email" => {
             Ok(UserIdentifier::third_party_id(Medium::Email, address.clone()))
         }

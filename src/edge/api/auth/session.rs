@@ -44,7 +44,7 @@ pub(crate) async fn authenticate(
 
 /// The session of a device's access token. The first use of a refreshed token revokes the previous
 /// ones, which is recorded before the request goes on.
-pub(super) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
+pub(crate) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
     let used = token::hash(token);
     let found = app.engine.state().accounts.access_token(&used);
     let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =

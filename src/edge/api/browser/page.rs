@@ -25,6 +25,8 @@ pub(crate) struct Page {
     outside: Vec<String>,
     /// Another origin that its form may lead to.
     leads_to: Option<String>,
+    /// More style, and what is above the title.
+    frame: (&'static str, Markup),
     status: StatusCode,
 }
 
@@ -37,6 +39,7 @@ impl Page {
             script: None,
             outside: Vec::new(),
             leads_to: None,
+            frame: ("", html! {}),
             status: StatusCode::OK,
         }
     }
@@ -62,6 +65,13 @@ impl Page {
         self
     }
 
+    /// Adds to the style, and something above the title.
+    #[must_use]
+    pub(crate) fn framed(mut self, style: &'static str, header: Markup) -> Self {
+        self.frame = (style, header);
+        self
+    }
+
     /// Sets a status other than 200.
     #[must_use]
     pub(crate) const fn status(mut self, status: StatusCode) -> Self {
@@ -72,7 +82,7 @@ impl Page {
     /// The page as a response.
     pub(crate) fn reply(self) -> Reply {
         let nonce = STANDARD.encode(random_bytes::<16>());
-        let Self { title, body, script, .. } = &self;
+        let Self { title, body, script, frame: (style, header), .. } = &self;
         let html = html! {
             (DOCTYPE)
             html lang="en" {
@@ -80,10 +90,11 @@ impl Page {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     title { (title) }
-                    style nonce=(nonce) { (PreEscaped(STYLE)) }
+                    style nonce=(nonce) { (PreEscaped(STYLE)) (PreEscaped(style)) }
                 }
                 body {
-                    main { h1 { (title) } (body) }
+                    (header)
+                    main id="main" { h1 { (title) } (body) }
                     @if let Some(script) = script {
                         // Its values are literals: see `literal`.
                         script nonce=(nonce) { (PreEscaped(script)) }

@@ -1,0 +1,295 @@
+//! "Log": the newest records, those that are searched for, and one record.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use maud::{Markup, html};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::visitor;
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            admin::changes::{self, Form, Wanted},
+            browser::page::refusal,
+            server::Whose,
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    log::ReadError,
+    ops::history::{look::clean, moment::Moment, query::RecordView, select::Selection},
+    record::{Offset, Record},
+};
+
+endpoint! {
+    /// The page with records.
+    pub(super) struct LogPage = GET "/_logcabin/console/log";
+    for NoAccessToken;
+    refusal refusal;
+    {
+        kind: Option<String> = parameter,
+        room: Option<String> = parameter,
+        user: Option<String> = parameter,
+        at: Option<String> = parameter,
+        headers: HeaderMap = headers,
+    }
+}
+
+endpoint! {
+    /// The page of one record.
+    pub(super) struct RecordPage = GET "/_logcabin/console/log/{offset}";
+    for NoAccessToken;
+    refusal refusal;
+    { offset: String = path, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The feed of changes, for the script of the page.
+    pub(super) struct Live = GET "/_logcabin/console/live";
+    for NoAccessToken;
+    {
+        kind: Option<String> = parameter,
+        room: Option<String> = parameter,
+        user: Option<String> = parameter,
+        headers: HeaderMap = headers,
+    }
+}
+
+/// The records of one page, from the newest on.
+struct Found {
+    records: Vec<Record>,
+    /// The last record that was examined, if there are more before it.
+    left: Option<Offset>,
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: LogPage) -> Result<Reply, ApiError> {
+    let visitor = match visitor(&cx, &request.headers).await? {
+        Ok(visitor) => visitor,
+        Err(elsewhere) => return Ok(elsewhere),
+    };
+    let LogPage { kind, room, user, at, .. } = &request;
+    let selection = changes::selection(&cx.app, [room, user, kind].map(Option::as_deref))?;
+    let whose = Whose::User(visitor.session.user_id.clone());
+    let look = || {
+        let newest = match at {
+            Some(at) => moment(&cx.app, at)?,
+            None => cx.app.engine.head().offset(),
+        };
+        Ok::<_, ApiError>(find(&cx.app, &selection, newest)?)
+    };
+    let found = cx.app.long_work.run(&whose, true, look).await;
+    let found = found.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
+    let value = |given: &Option<String>| given.clone().unwrap_or_default();
+    let query = query(&[("kind", kind), ("room", room), ("user", user)]);
+    let body = html! {
+        form.filters method="get" role="search" {
+            @for (name, label, given, hint) in [
+                ("kind", "Kind", kind, "room.event, user.*"),
+                ("room", "Room", room, "!id or #alias"),
+                ("user", "User", user, "@user:server"),
+                ("at", "Up to", at, "record, time, or -10m"),
+            ] {
+                div {
+                    label for=(name) { (label) }
+                    input type="text" id=(name) name=(name) value=(value(given))
+                        placeholder=(hint) autocapitalize="none" spellcheck="false";
+                }
+            }
+            button type="submit" { "Search" }
+        }
+        div.tools {
+            button.second id="follow" type="button" aria-pressed="false" hidden
+                data-from={ "/_logcabin/console/live?" (query) } { "Follow" }
+            p.note id="said" role="status" aria-live="polite" {}
+        }
+        (table(&found.records))
+        @if let Some(left) = found.left {
+            p { a href={ "?" (query) "at=" (left.prev()) } { "Older records" } }
+        }
+    };
+    Ok(visitor.page("Log", "log", body).reply())
+}
+
+/// The parts of a query that are there, each with an ampersand behind it.
+fn query(parts: &[(&str, &Option<String>)]) -> String {
+    let given = parts.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    given
+        .map(|(name, value)| format!("{name}={}&", utf8_percent_encode(value, NON_ALPHANUMERIC)))
+        .collect()
+}
+
+fn table(records: &[Record]) -> Markup {
+    html! {
+        table {
+            thead {
+                tr {
+                    @for name in ["Record", "Time", "Kind", "Who", "What"] {
+                        th scope="col" { (name) }
+                    }
+                }
+            }
+            tbody id="records" {
+                @for record in records.iter().map(RecordView::of) {
+                    tr {
+                        td data-label="Record" {
+                            a href={ "/_logcabin/console/log/" (record.offset) } { (record.offset) }
+                        }
+                        td data-label="Time" { (seconds(&record.time)) }
+                        td data-label="Kind" { (record.kind) }
+                        td data-label="Who" { bdi { (short(&record.who)) } }
+                        td.what data-label="What" { bdi { (short(&record.text)) } }
+                    }
+                }
+            }
+        }
+        @if records.is_empty() { p.note { "No record here is what you search for." } }
+    }
+}
+
+/// A time without its fraction.
+fn seconds(time: &str) -> String {
+    let text = time.split('.').next().unwrap_or(time).replacen('T', " ", 1);
+    text.trim_end_matches('Z').to_owned() + "Z"
+}
+
+/// Text that users wrote, cut, and without what would disturb the page.
+fn short(text: &str) -> String {
+    const LONGEST: usize = 300;
+    let mut cut: String = text.chars().take(LONGEST).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    clean(&cut)
+}
+
+/// The last record as of a moment.
+fn moment(app: &Server, at: &str) -> Result<Offset, ApiError> {
+    let moment = at.parse::<Moment>();
+    let moment = moment.map_err(|error| ApiError::invalid_param(format!("{error}.")))?;
+    let head = app.engine.head().offset();
+    let time_ms = match moment {
+        Moment::At(offset) => return Ok(offset.min(head)),
+        Moment::Time(time_ms) => time_ms,
+        Moment::Ago(ms) => app.engine.clock().now_ms().saturating_sub(ms),
+    };
+    // The clock may have gone backwards: then this is one of the moments.
+    let (mut before, mut after) = (0, head.get() + 1);
+    while before + 1 < after {
+        let middle = u64::midpoint(before, after);
+        let record = app.engine.log().get(Offset::new(middle))?;
+        if record.is_some_and(|record| record.header.time_ms > time_ms) {
+            after = middle;
+        } else {
+            before = middle;
+        }
+    }
+    Ok(Offset::new(before))
+}
+
+/// The newest records up to `newest` that are selected: a page of them, among a bounded number.
+fn find(app: &Server, selection: &Selection, newest: Offset) -> Result<Found, ReadError> {
+    const CHUNK: u64 = 128;
+    let (mut records, mut last, mut examined) = (Vec::new(), newest.get(), 0);
+    while last > 0 && examined < limits::CONSOLE_LOOK {
+        let first = last.saturating_sub(CHUNK - 1).max(1);
+        let count = usize::try_from(last - first + 1).unwrap_or(usize::MAX);
+        for record in app.engine.log().read(Offset::new(first), count)?.into_iter().rev() {
+            if record.offset().get() > last {
+                continue;
+            }
+            last = record.offset().get() - 1;
+            examined += 1;
+            if selection.has(&record) {
+                records.push(record);
+                if records.len() >= limits::CONSOLE_RECORDS {
+                    let left = (last > 0).then(|| Offset::new(last + 1));
+                    return Ok(Found { records, left });
+                }
+            }
+        }
+    }
+    Ok(Found { records, left: (last > 0).then(|| Offset::new(last + 1)) })
+}
+
+pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply, ApiError> {
+    let visitor = match visitor(&cx, &request.headers).await? {
+        Ok(visitor) => visitor,
+        Err(elsewhere) => return Ok(elsewhere),
+    };
+    let missing = || ApiError::not_found("There is no such record.");
+    let offset = request.offset.parse().map(Offset::new).map_err(|_| missing())?;
+    let head = cx.app.engine.head().offset();
+    let record = cx.app.engine.log().get(offset)?.filter(|_| offset <= head);
+    let view = RecordView::of(&record.ok_or_else(missing)?);
+    let payload = view.payload.as_ref().map(serde_json::to_string_pretty).transpose();
+    let payload = payload.map_err(ApiError::internal)?;
+    let rows = [
+        ("What", format!("{} {}", view.who, view.text)),
+        ("Time", view.time.clone()),
+        ("Kind", format!("{}, version {}", view.kind, view.version)),
+        ("Stream", view.stream.clone()),
+        ("User", view.user.clone()),
+        ("Device", view.device.clone()),
+        ("Request", view.request.clone()),
+        ("Trace", view.trace.clone().unwrap_or_default()),
+        ("Batch", format!("{} more records follow", view.batch_remaining)),
+        ("Payload", format!("{}, {} bytes", view.payload_is, view.payload_len)),
+        ("Hash", view.payload_hash.clone()),
+        ("Chain", view.chain.clone()),
+    ];
+    let link = |offset: Offset, text: &str| {
+        html! {
+            a href={ "/_logcabin/console/log/" (offset) } { (text) }
+        }
+    };
+    let of = |name: &str, value: Option<&str>| match value.filter(|value| !value.is_empty()) {
+        Some(value) => {
+            let value = utf8_percent_encode(value, NON_ALPHANUMERIC);
+            html! { a href={ "/_logcabin/console/log?" (name) "=" (value) } { "Of this " (name) } }
+        }
+        None => html! {},
+    };
+    let user = view.user.starts_with('@').then_some(&*view.user);
+    let body = html! {
+        nav.tools aria-label="Other records" {
+            @if offset > Offset::new(1) { (link(offset.prev(), "Previous")) }
+            @if offset < head { (link(offset.next(), "Next")) }
+            (of("kind", Some(&view.kind))) (of("room", view.room.as_deref())) (of("user", user))
+        }
+        dl.record {
+            @for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+                dt { (name) } dd { bdi { (long(value)) } }
+            }
+        }
+        @if let Some(payload) = payload {
+            h2 { "Payload" }
+            pre tabindex="0" { (lines(&payload)) }
+        }
+    };
+    Ok(visitor.page(&format!("Record {offset}"), "log", body).reply())
+}
+
+/// Text in full length, as far as a page should be that long.
+fn long(text: &str) -> String {
+    clean(&text.chars().take(limits::CONSOLE_TEXT).collect::<String>())
+}
+
+/// JSON on several lines.
+fn lines(text: &str) -> String {
+    let text: String = text.chars().take(limits::CONSOLE_TEXT).collect();
+    text.lines().map(|line| clean(line) + "\n").collect()
+}
+
+pub(super) async fn live(cx: Cx<Server, ()>, request: Live) -> Result<Reply, ApiError> {
+    let session = match visitor(&cx, &request.headers).await? {
+        Ok(visitor) => visitor.session,
+        // Of a stream, nobody sees where else to go.
+        Err(_) => return Err(ApiError::missing_token()),
+    };
+    let Live { kind, room, user, headers } = request;
+    let wanted = Wanted { from: None, since: None, follow: true, room, user, kind, headers };
+    changes::open(Arc::clone(&cx.app), session, cx.shutdown.clone(), &wanted, Form::Events)
+}

@@ -1,0 +1,118 @@
+//! Logging in to the console, and out.
+
+use std::collections::HashMap;
+
+use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
+use maud::html;
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{COOKIE_NAME, cookie, login_first, of_this_site, see_other, served};
+use crate::{
+    base::limits,
+    decide::account::{RemoveDevices, Which},
+    edge::{
+        api::{
+            Server,
+            auth::{login, session},
+            browser::page::{Page, refusal},
+        },
+        http::{ApiError, Body, Cx, Reply, endpoint},
+    },
+};
+
+endpoint! {
+    /// The page with the form.
+    pub(super) struct LoginPage = GET "/_logcabin/console/login";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+endpoint! {
+    /// The form.
+    pub(super) struct LoginForm = POST "/_logcabin/console/login";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The button that ends the session.
+    pub(super) struct Leave = POST "/_logcabin/console/logout";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiError> {
+    served(&cx.app)?;
+    Ok(form(&cx.app, "", None))
+}
+
+fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Reply {
+    let body = html! {
+        @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
+        form method="post" {
+            label for="user" { "User name" }
+            input type="text" id="user" name="user" value=(user) autocomplete="username"
+                autocapitalize="none" spellcheck="false" required;
+            label for="password" { "Password" }
+            input type="password" id="password" name="password" autocomplete="current-password"
+                required;
+            button type="submit" { "Log in" }
+        }
+        p.note { "For those who administer this server." }
+    };
+    let page = Page::new(format!("Console of {}", app.config.server.name), body);
+    let page = refused.map(ApiError::status).into_iter().fold(page, Page::status);
+    page.reply()
+}
+
+pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Reply, ApiError> {
+    served(&cx.app)?;
+    of_this_site(&request.headers)?;
+    let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
+        .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
+    let mut fields: HashMap<String, String> = fields.into_iter().collect();
+    let mut field = |name| fields.remove(name).unwrap_or_default();
+    let (user, password) = (field("user").trim().to_owned(), field("password"));
+    let lifetime = limits::CONSOLE_SESSION;
+    match login::administrator(&cx, user.clone(), password, "Logcabin console", lifetime).await {
+        Ok(token) => {
+            let seconds = lifetime.as_secs();
+            Ok(see_other("/_logcabin/console")
+                .with_header(SET_COOKIE, set_cookie(&cx.app, &token, seconds)?))
+        }
+        Err(error) if error.status().is_client_error() && error.retry_after().is_none() => {
+            Ok(form(&cx.app, &user, Some(&error)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A cookie for the console alone, which neither scripts nor other sites can use.
+fn set_cookie(app: &Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
+    let secure = if app.config.public_url().starts_with("https:") { "; Secure" } else { "" };
+    let text = format!(
+        "{COOKIE_NAME}={value}; Path=/_logcabin/console; HttpOnly; SameSite=Strict; \
+         Max-Age={seconds}{secure}"
+    );
+    HeaderValue::from_str(&text).map_err(ApiError::internal)
+}
+
+pub(super) async fn leave(cx: Cx<Server, ()>, request: Leave) -> Result<Reply, ApiError> {
+    served(&cx.app)?;
+    of_this_site(&request.headers)?;
+    let forget = set_cookie(&cx.app, "", 0)?;
+    if let Some(token) = cookie(&request.headers)
+        && let Ok(session) = session::of_token(&cx.app, token).await
+    {
+        let user_id = session.user_id.clone();
+        let which = Which::These(vec![session.device_id.clone()]);
+        let cx = cx.called_by(session);
+        cx.propose(RemoveDevices { user_id, which }).await?.into_inner();
+    }
+    Ok(login_first().with_header(SET_COOKIE, forget))
+}

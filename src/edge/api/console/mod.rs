@@ -1,0 +1,164 @@
+//! The console: pages for the administrators of the server, off unless `console.enabled`.
+//!
+//! Whoever logs in gets a session like any other, whose token is in a cookie that scripts cannot
+//! read and that other sites cannot have sent. The pages are complete without scripts; the one
+//! script only refreshes what changes.
+
+mod log;
+mod login;
+mod now;
+mod plot;
+
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{COOKIE, HOST, LOCATION, ORIGIN},
+};
+use maud::{Markup, html};
+
+use super::{
+    Server,
+    auth::{rights, session},
+    browser::page::Page,
+};
+use crate::edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited};
+
+const SCRIPT: &str = include_str!("console.js");
+const STYLE: &str = include_str!("console.css");
+
+const COOKIE_NAME: &str = "logcabin_console";
+
+/// Those who may use it.
+const USERS: OpenTo =
+    OpenTo { guests: false, suspended: false, locked: false, administrators_only: true };
+
+/// The endpoints.
+pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
+    table
+        .on(login::page, limited(Class::Admin))
+        .on(login::submit, limited(Class::Login))
+        .on(login::leave, limited(Class::Admin))
+        .on(now::page, limited(Class::Admin))
+        .on(now::part, limited(Class::Admin))
+        .on(log::page, limited(Class::Admin))
+        .on(log::one, limited(Class::Admin))
+        .on(log::live, limited(Class::Admin))
+}
+
+/// Who has a page open.
+struct Visitor {
+    session: Session,
+}
+
+/// The visitor of a page; for those who are not logged in, the way to the page where they can.
+async fn visitor(
+    cx: &Cx<Server, ()>,
+    headers: &HeaderMap,
+) -> Result<Result<Visitor, Reply>, ApiError> {
+    served(&cx.app)?;
+    let Some(token) = cookie(headers) else { return Ok(Err(login_first())) };
+    let Ok(session) = session::of_token(&cx.app, token).await else {
+        return Ok(Err(login_first()));
+    };
+    rights::admit(&cx.app, &session, USERS)?;
+    Ok(Ok(Visitor { session }))
+}
+
+/// Refuses requests for a console that there is not.
+fn served(app: &Server) -> Result<(), ApiError> {
+    if app.config.console.enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
+}
+
+fn login_first() -> Reply {
+    see_other("/_logcabin/console/login")
+}
+
+fn see_other(path: &'static str) -> Reply {
+    Reply::bytes("text/plain", "")
+        .with_status(StatusCode::SEE_OTHER)
+        .with_header(LOCATION, HeaderValue::from_static(path))
+}
+
+/// The token in the console's cookie.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
+    pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
+}
+
+/// Refuses a form that a page of another site has sent.
+fn of_this_site(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    // Browsers say one of them, or both.
+    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
+    let is_other_site = site.is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let origin = text(ORIGIN);
+    let is_other_origin = origin.is_some_and(|origin| {
+        let host = origin.split_once("://").map(|(_, host)| host);
+        host.is_none() || host != text(HOST)
+    });
+    // Behind a proxy, the host may be another: then the browser's word on the site counts.
+    if is_other_site || (site.is_none() && is_other_origin) {
+        return Err(ApiError::forbidden("This form was sent by a page of another site."));
+    }
+    Ok(())
+}
+
+impl Visitor {
+    /// A page of the console, the one of this name in the navigation.
+    fn page(&self, title: &str, name: &str, body: Markup) -> Page {
+        let current = |of: &str| (of == name).then_some("page");
+        let header = html! {
+            a.skip href="#main" { "Skip to the content" }
+            header {
+                strong { "Logcabin" }
+                nav aria-label="Pages" {
+                    a href="/_logcabin/console" aria-current=[current("now")] { "Now" }
+                    a href="/_logcabin/console/log" aria-current=[current("log")] { "Log" }
+                }
+                form method="post" action="/_logcabin/console/logout" {
+                    span.who { bdi { (self.session.user_id) } }
+                    button.second type="submit" { "Log out" }
+                }
+            }
+        };
+        Page::new(title, body).framed(STYLE, header).script(SCRIPT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (http::HeaderName::from_static(name), HeaderValue::from_static(value))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        assert_eq!(cookie(&headers(&[("cookie", "a=b; logcabin_console=xyz; c=d")])), Some("xyz"));
+        assert_eq!(cookie(&headers(&[("cookie", "not_logcabin_console=xyz")])), None);
+        assert_eq!(cookie(&headers(&[])), None);
+    }
+
+    #[test]
+    fn forms_of_other_sites_are_refused() {
+        let host = ("host", "a.example:8008");
+        for (others, is_allowed) in [
+            (&[][..], true),
+            (&[("origin", "http://a.example:8008")], true),
+            (&[("origin", "http://b.example:8008")], false),
+            (&[("origin", "null")], false),
+            (&[("sec-fetch-site", "same-origin"), ("origin", "https://front.example")], true),
+            (&[("sec-fetch-site", "same-site"), ("origin", "http://a.example:8008")], false),
+            (&[("sec-fetch-site", "cross-site")], false),
+        ] {
+            let given = [&[host], others].concat();
+            assert_eq!(of_this_site(&headers(&given)).is_ok(), is_allowed, "{others:?}");
+        }
+    }
+}

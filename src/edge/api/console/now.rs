@@ -1,0 +1,173 @@
+//! "Now": how the server does, over the last hour and the last day.
+
+use http::HeaderMap;
+use maud::{Markup, html};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{
+    super::browser::page::refusal,
+    plot::{Plot, Unit},
+    visitor,
+};
+use crate::{
+    edge::{
+        api::Server,
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    service::samples::Sample,
+};
+
+endpoint! {
+    /// The page.
+    pub(super) struct Now = GET "/_logcabin/console";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// What changes on it.
+    pub(super) struct Plots = GET "/_logcabin/console/plots";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: Now) -> Result<Reply, ApiError> {
+    let visitor = match visitor(&cx, &request.headers).await? {
+        Ok(visitor) => visitor,
+        Err(elsewhere) => return Ok(elsewhere),
+    };
+    let body = html! {
+        div id="plots" data-from="/_logcabin/console/plots" { (plots(&cx.app)) }
+    };
+    Ok(visitor.page("Now", "now", body).reply())
+}
+
+pub(super) async fn part(cx: Cx<Server, ()>, request: Plots) -> Result<Reply, ApiError> {
+    match visitor(&cx, &request.headers).await? {
+        Ok(_) => Ok(Reply::bytes("text/html; charset=utf-8", plots(&cx.app).into_string())),
+        Err(elsewhere) => Ok(elsewhere),
+    }
+}
+
+/// From two samples, the value between them; from one, that at it.
+type Value = fn(&Sample, &Sample) -> Option<f64>;
+
+/// How much something that counts has grown; none if it began again.
+fn grown(before: f64, after: f64) -> Option<f64> {
+    (after >= before).then_some(after - before)
+}
+
+fn rate(of: fn(&Sample) -> f64, before: &Sample, after: &Sample) -> Option<f64> {
+    let seconds = after.at_ms.saturating_sub(before.at_ms) as f64 / 1000.0;
+    grown(of(before), of(after)).filter(|_| seconds > 0.0).map(|grown| grown / seconds)
+}
+
+/// The mean of what was measured between two samples; none if nothing was.
+fn mean(
+    sum: fn(&Sample) -> f64,
+    count: fn(&Sample) -> f64,
+    before: &Sample,
+    after: &Sample,
+) -> Option<f64> {
+    let count = grown(count(before), count(after)).filter(|count| *count > 0.0)?;
+    grown(sum(before), sum(after)).map(|sum| sum / count)
+}
+
+const PLOTS: [(&str, Unit, Value); 10] = [
+    ("Requests per second", Unit::Number, |a, b| rate(|s| s.requests, a, b)),
+    ("Records per second", Unit::Number, |a, b| rate(|s| s.records, a, b)),
+    ("Write to disk, mean", Unit::Seconds, |a, b| mean(|s| s.sync_seconds, |s| s.syncs, a, b)),
+    ("Until a waiting client knows, mean", Unit::Seconds, |a, b| {
+        mean(|s| s.delay_seconds, |s| s.delays, a, b)
+    }),
+    ("Failed requests per second", Unit::Number, |a, b| rate(|s| s.errors, a, b)),
+    ("Waiting users", Unit::Number, |_, b| Some(b.waiting)),
+    ("Processor", Unit::Percent, |a, b| rate(|s| s.cpu_seconds * 100.0, a, b)),
+    ("Memory", Unit::Bytes, |_, b| Some(b.memory)),
+    ("Disk used", Unit::Bytes, |_, b| Some(b.disk_used)),
+    ("Deliveries behind, records", Unit::Number, |_, b| Some(b.lag)),
+];
+
+fn plots(app: &Server) -> Markup {
+    let state = app.engine.state();
+    let facts = [
+        ("Records", app.engine.head().offset().get().to_string()),
+        ("Users", state.accounts.len().to_string()),
+        ("Rooms", state.rooms.len().to_string()),
+    ];
+    drop(state);
+    let samples = &app.samples;
+    let free = samples.hour().last().map(|last| Unit::Bytes.show(last.disk_free));
+    let now_ms = app.engine.clock().now_ms();
+    let of = |title, samples: &[Sample], length_ms: u64| {
+        let from_ms = now_ms.saturating_sub(length_ms);
+        // A stretch without a server has no line.
+        let longest = length_ms / 60;
+        html! {
+            h2 { (title) }
+            div.plots {
+                @for (title, unit, value) in PLOTS {
+                    (Plot {
+                        title,
+                        unit,
+                        from_ms,
+                        to_ms: now_ms,
+                        points: points(samples, from_ms, longest, value),
+                    }.draw())
+                }
+            }
+        }
+    };
+    html! {
+        dl.facts {
+            @for (name, value) in facts { div { dt { (name) } dd { (value) } } }
+            @if let Some(free) = free { div { dt { "Disk free" } dd { (free) } } }
+        }
+        (of("The last hour", &samples.hour(), 3_600_000))
+        (of("The last day", &samples.day(), 86_400_000))
+        p.note { "Times are in UTC." }
+    }
+}
+
+fn points(
+    samples: &[Sample],
+    from_ms: u64,
+    longest_ms: u64,
+    value: Value,
+) -> Vec<(u64, Option<f64>)> {
+    // The first one has none before it, and says what is there at it.
+    let pairs = samples.iter().take(1).chain(samples).zip(samples);
+    pairs
+        .filter(|(_, after)| after.at_ms >= from_ms)
+        .map(|(before, after)| {
+            let is_gap = after.at_ms.saturating_sub(before.at_ms) > longest_ms;
+            (after.at_ms, if is_gap { None } else { value(before, after) })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_is_shown_as_a_rate_and_has_a_gap_where_the_server_was_down() {
+        let sample = |at_ms, requests| Sample { at_ms, requests, ..Sample::default() };
+        let samples = [
+            sample(0, 0.0),
+            sample(10_000, 50.0),
+            // It was started again.
+            sample(20_000, 5.0),
+            sample(90_000, 100.0),
+            sample(100_000, 100.0),
+        ];
+        let ((_, _, requests), (_, _, memory)) = (PLOTS[0], PLOTS[7]);
+        let found = points(&samples, 5_000, 60_000, requests);
+        let expected = [(10_000, Some(5.0)), (20_000, None), (90_000, None), (100_000, Some(0.0))];
+        assert_eq!(found, expected);
+        assert_eq!(points(&samples[..1], 0, 60_000, requests), [(0, None)]);
+        assert_eq!(points(&samples[..1], 0, 60_000, memory), [(0, Some(0.0))]);
+    }
+}

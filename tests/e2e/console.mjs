@@ -1,0 +1,114 @@
+// An administrator uses the console in a browser, with the keyboard.
+//
+//     node console.mjs ADDRESS CHROMIUM USER PASSWORD ROOM ACCESS_TOKEN [DIRECTORY]
+//
+// With a directory, what each page looks like on three widths in both colour schemes is put into it. Judges for
+// itself: ends with an error if something is not as it should be.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import puppeteer from "puppeteer-core";
+
+const [address, executablePath, user, password, room, token, directory] = process.argv.slice(2);
+const WIDTHS = [
+    ["phone", 360],
+    ["tablet", 800],
+    ["desk", 1400],
+];
+const AXE = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+
+const browser = await puppeteer.launch({ executablePath, args: ["--no-sandbox"] });
+process.on("exit", () => browser.process()?.kill("SIGKILL"));
+const page = await browser.newPage();
+const complaints = [];
+page.on("pageerror", (error) => complaints.push(`error: ${error}`));
+page.on("dialog", (dialog) => {
+    complaints.push(`a dialog: ${dialog.message()}`);
+    dialog.dismiss();
+});
+page.on("console", (message) => {
+    // A form that is not taken comes back with a status that the browser remarks on.
+    const remark = /status of 403/.test(message.text()) || message.location().url?.endsWith("/favicon.ico");
+    if (message.type() === "error" && !remark) complaints.push(message.text());
+});
+
+/** Everyone can use the page, on every width and in both colour schemes. */
+async function look(name) {
+    for (const [size, width] of WIDTHS) {
+        for (const scheme of ["light", "dark"]) {
+            await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+            await page.setViewport({ width, height: 800 });
+            const where = `${name}, ${size}, ${scheme}`;
+            const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+            assert.ok(wider <= 0, `${where}: ${wider} pixels wider than the window`);
+            await page.evaluate(AXE);
+            const violations = await page.evaluate(async () => (await axe.run()).violations
+                .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`));
+            assert.deepEqual(violations, [], where);
+            if (directory) await page.screenshot({ path: `${directory}/console-${name}-${size}-${scheme}.png` });
+        }
+    }
+}
+
+const submitted = (act) => Promise.all([page.waitForNavigation(), act()]);
+
+await page.goto(`${address}/_logcabin/console`);
+assert.match(page.url(), /\/login$/);
+await look("login");
+await page.focus("#user");
+await page.keyboard.type(user);
+await page.keyboard.press("Tab");
+await page.keyboard.type("not the password");
+await submitted(() => page.keyboard.press("Enter"));
+assert.match(await page.$eval("[role=alert]", (alert) => alert.textContent), /Wrong user name or password/);
+await page.focus("#password");
+await page.keyboard.type(password);
+await submitted(() => page.keyboard.press("Enter"));
+assert.equal(page.url(), `${address}/_logcabin/console`);
+assert.equal(await page.evaluate(() => document.cookie), "", "scripts can read the cookie");
+
+assert.equal(await page.$$eval("figure", (all) => all.length), 20);
+const plots = await page.$$eval("svg", (all) => all.map((svg) => [svg.ariaLabel, svg.querySelectorAll("path.line").length]));
+for (const [label, lines] of plots) assert.ok(lines > 0 && /now, .+ at most$/.test(label), `${label}: ${lines} lines`);
+await look("now");
+const before = await page.$eval("#plots", (plots) => plots.innerHTML);
+await page.waitForFunction((before) => document.getElementById("plots").innerHTML !== before, {}, before);
+
+await submitted(() => page.click("nav a[href$='/log']"));
+assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 10);
+await look("log");
+await page.click("#follow");
+await page.waitForFunction(() => document.getElementById("said").textContent.includes("appear"));
+// The page is told of what is written once it listens; until then the message is sent again.
+const text = `<img src=x onerror=alert(1)> \u202egnp.exe`;
+for (let number = 0; ; number++) {
+    assert.ok(number < 100, "no new record appears");
+    const path = `/_matrix/client/v3/rooms/${encodeURIComponent(room)}/send/m.room.message/live-${number}`;
+    await fetch(address + path, {
+        method: "PUT",
+        headers: { authorization: `Bearer ${token}` },
+        body: JSON.stringify({ msgtype: "m.text", body: text }),
+    });
+    const rows = await page.$$eval("#records tr", (rows) => rows.map((row) => row.textContent));
+    if (rows[0].includes("onerror")) break;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+}
+assert.equal(await page.$$eval("#records img", (images) => images.length), 0);
+await page.click("#follow");
+
+await page.type("#kind", "user.register");
+await submitted(() => page.keyboard.press("Enter"));
+const kinds = await page.$$eval("#records td[data-label=Kind]", (cells) => cells.map((cell) => cell.textContent));
+assert.ok(kinds.length > 0 && kinds.every((kind) => kind === "user.register"), kinds.join());
+await submitted(() => page.click("#records a"));
+assert.match(await page.$eval("h1", (h1) => h1.textContent), /^Record \d+$/);
+assert.match(await page.$eval("pre", (pre) => pre.textContent), /"user_id"/);
+await look("record");
+
+await submitted(() => page.click("header button"));
+assert.match(page.url(), /\/login$/);
+await page.goto(`${address}/_logcabin/console/log`);
+assert.match(page.url(), /\/login$/);
+assert.deepEqual(complaints, []);
+console.log("the console was used");
+await browser.close();

@@ -1,0 +1,209 @@
+//! The console: who may see it, what others can make of it, and a person who uses it in Chromium.
+
+use std::env;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::administration::{done, user_command};
+use crate::harness::tools::{chromium, node, programs};
+use crate::harness::{RawAnswer, TestServer, encode, skip};
+
+const PASSWORD: &str = "a password that is long enough";
+const CONSOLE: &str = "/_logcabin/console";
+
+async fn server() -> TestServer {
+    TestServer::start_with(&[("LOGCABIN_CONSOLE_ENABLED", "true")]).await
+}
+
+async fn log_in(
+    server: &TestServer,
+    user: &str,
+    password: &str,
+    more: &[(&str, &str)],
+) -> RawAnswer {
+    let body = format!("user={}&password={}", encode(user), encode(password));
+    let headers = [&[("content-type", "application/x-www-form-urlencoded")], more].concat();
+    server.http().raw("POST", &format!("{CONSOLE}/login"), &headers, body).await
+}
+
+async fn get(server: &TestServer, path: &str, cookie: &str) -> RawAnswer {
+    server.http().raw("GET", &format!("{CONSOLE}{path}"), &[("cookie", cookie)], "").await
+}
+
+fn text(answer: &RawAnswer) -> String {
+    String::from_utf8(answer.bytes.to_vec()).expect("text")
+}
+
+fn status(answer: &RawAnswer) -> u16 {
+    answer.parts.status.as_u16()
+}
+
+/// The cookie that an answer sets, as it is sent back.
+fn cookie(answer: &RawAnswer) -> String {
+    answer.header("set-cookie").split(';').next().expect("a cookie").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_administrators_see_the_console_and_only_where_it_is_enabled() {
+    let without = TestServer::start().await;
+    for path in ["", "/login", "/log", "/log/1", "/plots"] {
+        assert_eq!(status(&get(&without, path, "").await), 404, "{path}");
+    }
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    let not_the_cookie = format!("logcabin_console=x{}", admin.access_token);
+    for path in ["", "/log", "/log/1", "/plots"] {
+        for cookie in ["", &not_the_cookie, "logcabin_console="] {
+            let answer = get(&server, path, cookie).await;
+            assert_eq!(status(&answer), 303, "{path}");
+            assert_eq!(answer.header("location"), "/_logcabin/console/login");
+        }
+    }
+    assert_eq!(status(&get(&server, "/live", "").await), 401);
+    let as_ann = format!("logcabin_console={}", ann.access_token);
+    for path in ["", "/log", "/log/1", "/plots", "/live"] {
+        assert_eq!(status(&get(&server, path, &as_ann).await), 403, "{path}");
+    }
+
+    let wrong = log_in(&server, "admin", "wrong", &[]).await;
+    assert_eq!((status(&wrong), wrong.header("set-cookie")), (403, ""));
+    let not_admin = log_in(&server, "ann", PASSWORD, &[]).await;
+    assert_eq!((status(&not_admin), not_admin.header("set-cookie")), (403, ""));
+    assert!(text(&not_admin).contains("You do not administer this server."));
+    for elsewhere in [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")] {
+        let answer = log_in(&server, "admin", PASSWORD, &[elsewhere]).await;
+        assert_eq!((status(&answer), answer.header("set-cookie")), (403, ""), "{elsewhere:?}");
+    }
+
+    let entered = log_in(&server, "admin", PASSWORD, &[("origin", &server.base())]).await;
+    assert_eq!(status(&entered), 303, "{}", text(&entered));
+    let set = entered.header("set-cookie");
+    for flag in ["HttpOnly", "SameSite=Strict", "Path=/_logcabin/console"] {
+        assert!(set.contains(flag), "{set}");
+    }
+    let mine = cookie(&entered);
+    let page = get(&server, "", &mine).await;
+    assert_eq!(status(&page), 200);
+    let policy = page.header("content-security-policy");
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+
+    // The session is one of the user's, and ends as such.
+    let devices = admin.request("GET", "/devices", None).await.ok();
+    assert!(devices.to_string().contains("Logcabin console"), "{devices}");
+    let leave = format!("{CONSOLE}/logout");
+    let from_elsewhere = [("cookie", &*mine), ("origin", "https://evil.example")];
+    assert_eq!(status(&server.http().raw("POST", &leave, &from_elsewhere, "").await), 403);
+    assert_eq!(status(&get(&server, "", &mine).await), 200);
+    let left = server.http().raw("POST", &leave, &[("cookie", &*mine)], "").await;
+    assert_eq!(status(&left), 303);
+    assert_eq!(status(&get(&server, "", &mine).await), 303);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_is_searched_page_by_page_and_shows_hostile_text_harmlessly() {
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    let name = "<script>alert(1)</script>\u{202e}gnp.exe\u{7}";
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "name": name })).await;
+    for number in 0..120 {
+        ann.send_text(&room_id, &number.to_string(), &format!("number {number}")).await;
+    }
+    let hostile = format!("</pre></td>{name}{}", "x".repeat(40_000));
+    ann.send_text(&room_id, "hostile", &hostile).await;
+    let mine = cookie(&log_in(&server, "admin", PASSWORD, &[]).await);
+    let offsets = |page: &str| -> Vec<u64> {
+        let links = page.split("<a href=\"/_logcabin/console/log/").skip(1);
+        links.filter_map(|link| link.split_once('"')?.0.parse().ok()).collect()
+    };
+    // All records of a kind are found, newest first, by following the links.
+    let (mut path, mut found) = ("/log?kind=room.event".to_owned(), Vec::new());
+    loop {
+        let answer = get(&server, &path, &mine).await;
+        assert_eq!(status(&answer), 200);
+        let page = text(&answer);
+        assert!(!page.contains("<script>alert") && !page.contains('\u{202e}'), "{page}");
+        assert!(page.len() < 200_000, "{} bytes", page.len());
+        found.extend(offsets(&page));
+        let Some((before, _)) = page.split_once("\">Older records") else { break };
+        let query = before.rsplit_once("href=\"").expect("a link").1.replace("&amp;", "&");
+        path = format!("/log{query}");
+    }
+    assert!(found.len() > 125 && found.is_sorted_by(|a, b| a > b), "{found:?}");
+    let newest = found.first().expect("a record");
+    let record = text(&get(&server, &format!("/log/{newest}"), &mine).await);
+    assert!(record.contains("&lt;script&gt;alert") && !record.contains("<script>alert"));
+    assert!(!record.contains('\u{202e}') && !record.contains('\u{7}'));
+
+    let of_room = format!("/log?room={}&at={newest}", encode(&room_id));
+    assert_eq!(offsets(&text(&get(&server, &of_room, &mine).await)).first(), Some(newest));
+    for at in ["-0s", "2999-01-01"] {
+        let page = text(&get(&server, &format!("/log?at={at}"), &mine).await);
+        assert!(offsets(&page).first() > Some(newest), "{at}");
+    }
+    let long_ago = text(&get(&server, "/log?at=2001-01-01", &mine).await);
+    assert_eq!(offsets(&long_ago), [0; 0]);
+    for wrong in ["/log?kind=nothing", "/log?at=yesterday", "/log?user=x"] {
+        assert_eq!(status(&get(&server, wrong, &mine).await), 400, "{wrong}");
+    }
+    for missing in ["/log/0", "/log/999999", "/log/x"] {
+        assert_eq!(status(&get(&server, missing, &mine).await), 404, "{missing}");
+    }
+}
+
+/// What an earlier process has kept of the last day: the plots are drawn from it.
+fn keep_samples(data_dir: &std::path::Path) {
+    let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs_f64();
+    let ring = |count: u32, every: f64| -> Vec<Value> {
+        let begun = now - f64::from(count) * every;
+        let mut counted = [0.0; 3];
+        let sample = |number: u32| {
+            let at = begun + f64::from(number) * every;
+            let busy = 1.0 + (at / 1700.0).sin() + 0.3 * (f64::from(number) / 7.0).sin();
+            counted[0] += every * 40.0 * busy.max(0.1);
+            counted[1] += every * 12.0 * busy.max(0.1);
+            counted[2] += every * 12.0 * busy.max(0.1) * 0.002 * (1.0 + busy);
+            json!({
+                "at_ms": (at * 1000.0) as u64, "requests": counted[0], "records": counted[1],
+                "syncs": counted[1], "sync_seconds": counted[2], "delays": counted[1],
+                "delay_seconds": counted[2] * 1.5, "cpu_seconds": counted[0] * 0.0004,
+                "waiting": (90.0 + 40.0 * busy).round(), "memory": 1.2e8 + 4e6 * busy,
+                "disk_used": 2e9 + (at - begun) * 3e3, "disk_free": 3e10, "errors": 0.0, "lag": 0.0,
+            })
+        };
+        (0..count).map(sample).collect()
+    };
+    let rings = json!({ "hour": ring(360, 10.0), "day": ring(288, 300.0) });
+    std::fs::write(data_dir.join("console.samples"), rings.to_string()).expect("it is written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_administrator_uses_the_console_in_a_browser() {
+    let found = node("puppeteer-core").and_then(|()| node("axe-core"));
+    let chromium = match found.and_then(|()| chromium()) {
+        Ok(chromium) => chromium,
+        Err(missing) => return skip("the console", &missing),
+    };
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    keep_samples(directory.path());
+    let enabled = [("LOGCABIN_CONSOLE_ENABLED", "true")];
+    let server = TestServer::start_on_with(directory.path(), &enabled).await;
+    let admin = server.register("admin").await;
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    let room_id = admin.create_room(json!({ "name": "<b>Cabin</b>" })).await;
+    for number in 0..60 {
+        admin.send_text(&room_id, &number.to_string(), &"hello ".repeat(number)).await;
+    }
+    let mut node = Command::new("node");
+    node.arg(programs().join("console.mjs"));
+    node.args([&*server.base(), &*chromium, "admin", PASSWORD, &*room_id, &*admin.access_token]);
+    node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
+    let output = tokio::task::spawn_blocking(move || node.output());
+    let output = output.await.expect("it runs").expect("node runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}\n{complaint}");
+}
