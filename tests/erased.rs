@@ -14,8 +14,8 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            CreateFilter, LinkSso, Login, Met, Register, RemoveDevices, RenameDevice,
-            SetAccountData, SetPassword, SetProfile, Which,
+            CreateFilter, Login, Met, Register, RemoveDevices, RenameDevice, SetAccountData,
+            SetPassword, SetProfile, Which,
         },
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Schedule},
@@ -31,6 +31,7 @@ use logcabin::{
         report::{RemoveReport, Report, Subject},
         retention::SweepPolicy,
         send::SendEvent,
+        sso::LinkSso,
         status::{Deactivate, SetStatus},
         threepid::{AddThreepid, CompleteValidation, NoteBound, RequestValidation, Validated},
         to_device::{Acknowledge, SendToDevice},

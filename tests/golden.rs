@@ -2,6 +2,9 @@
 //! replays.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
+#[path = "contents/oauth.rs"]
+mod oauth;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -13,7 +16,7 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            ConfirmTokens, CreateFilter, LinkSso, Login, LoginByToken, Met, Refresh, Register,
+            ConfirmTokens, CreateFilter, Login, LoginByToken, Met, Refresh, Register,
             RemoveDevices, RenameDevice, RenewPassword, SetAccountData, SetPassword, SetProfile,
             UpgradeGuest, Which,
         },
@@ -37,6 +40,7 @@ use logcabin::{
         report::{RemoveReport, Report, Subject},
         retention::{Retention, SweepPolicy},
         send::SendEvent,
+        sso::LinkSso,
         status::{Deactivate, SetStatus},
         threepid::{
             AddThreepid, CompleteValidation, NoteBound, NoteSent, NoteUnbound, RemoveThreepid,
@@ -162,6 +166,7 @@ fn a_snapshot_keeps_the_effects_of_every_kind_of_command() {
 const KNOWN: &[(&str, u32, &str)] = &[
     ("base", 1, "b39a0ba404bc67ca"),
     ("accounts", 1, "9df7927fefc129b7"),
+    ("oauth", 1, "a4e255d90bf18812"),
     ("registration tokens", 1, "2d3adedff11b61f1"),
     ("names", 1, "885d2dd8e420531b"),
     ("rooms", 1, "3b9641a9e4b26e3d"),
@@ -197,14 +202,19 @@ const KNOWN: &[(&str, u32, &str)] = &[
 /// `src/state/sections.rs`, say there how the one before is read, and note what is new above.
 #[test]
 fn the_content_of_snapshots_does_not_change_unnoticed() {
-    let log = golden().join("0.1.0");
-    let state = State::default();
-    for record in ArchiveReader::open(&log).unwrap().records(Offset::new(1)) {
-        let _ = state.apply(&record.unwrap()).unwrap();
-    }
+    let state_of = |log: &str| {
+        let state = State::default();
+        for record in ArchiveReader::open(&golden().join(log)).unwrap().records(Offset::new(1)) {
+            let _ = state.apply(&record.unwrap()).unwrap();
+        }
+        state
+    };
+    // The first log has nothing for this section.
+    let (state, with_oauth) = (state_of("0.1.0"), state_of("0.1.0-oauth"));
     let found = SECTIONS.iter().map(|section| {
         let mut bytes = Vec::new();
-        section.write(&state, &mut bytes).unwrap();
+        let state = if section.name == "oauth" { &with_oauth } else { &state };
+        section.write(state, &mut bytes).unwrap();
         (section.name, section.version, blake3::hash(&bytes).to_hex()[..16].to_owned())
     });
     let known = KNOWN.iter().map(|(name, version, hash)| (*name, *version, (*hash).to_owned()));
@@ -234,14 +244,7 @@ async fn a_command_of_a_newer_version_stops_the_replay() {
     ] {
         let clock = Clock::manual(1_770_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
-        let options = Options {
-            server_name: "golden.example".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: logcabin::decide::ephemeral::Gather::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock: clock.clone(),
-        };
+        let options = options(clock.clone());
         drop(Engine::open(Arc::clone(&log), options.clone()).await.unwrap());
         let record = NewRecord {
             stream: Stream::server(),
@@ -262,6 +265,17 @@ async fn a_command_of_a_newer_version_stops_the_replay() {
     }
 }
 
+fn options(clock: Clock) -> Options {
+    Options {
+        server_name: "golden.example".try_into().unwrap(),
+        event_cache_bytes: 1 << 20,
+        gather: logcabin::decide::ephemeral::Gather::default(),
+        accounts: Default::default(),
+        quotas: Default::default(),
+        clock,
+    }
+}
+
 /// Makes a golden log of this version: to be run when a kind of command or a version of its payload
 /// is added. `LOGCABIN_GOLDEN=name cargo test --test golden make -- --ignored`
 #[tokio::test]
@@ -271,14 +285,7 @@ async fn make_a_golden_log() {
     let clock = Clock::manual(1_770_000_000_000);
     let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
     let archiver = Archiver::start(ArchiveOptions::new(&dir), Arc::clone(&log)).unwrap();
-    let options = Options {
-        server_name: "golden.example".try_into().unwrap(),
-        event_cache_bytes: 1 << 20,
-        gather: logcabin::decide::ephemeral::Gather::default(),
-        accounts: Default::default(),
-        quotas: Default::default(),
-        clock,
-    };
+    let options = options(clock);
     let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
     fill(&engine).await;
     // Of events, those that nothing else here rests on.
@@ -436,6 +443,7 @@ async fn fill(engine: &Engine) {
         let sighting = Sighting { seen_ms, address: [192, 0, 2, 1].into(), agent };
         propose!(NoteSeen(vec![(ann.clone(), "DEVICE".into(), sighting)]));
     }
+    oauth::grant(engine, &ann).await;
     propose!(SetCrossSigning {
         user_id: ann.clone(),
         master_key: Some(raw(r#"{"usage":["master"]}"#)),

@@ -632,6 +632,63 @@ pub(crate) const RENDEZVOUS_SESSIONS: usize = 1000;
 /// Signing in takes some ten.
 pub(crate) const RENDEZVOUS_WRITES: u64 = 256;
 
+/// The scope in an OAuth request. Clients send some two hundred bytes.
+pub const OAUTH_SCOPE_BYTES: usize = 1024;
+
+/// One address in the metadata of an OAuth client.
+pub const OAUTH_URI_BYTES: usize = 1024;
+
+/// Redirect addresses of an OAuth client: one for each of its platforms and builds.
+pub const OAUTH_REDIRECTS: usize = 20;
+
+/// The name of an OAuth client, in characters.
+pub const OAUTH_NAME_CHARS: usize = 100;
+
+/// Names, logos, policies and terms of an OAuth client, in all languages.
+pub const OAUTH_SHOWN: usize = 100;
+
+/// The metadata of an OAuth client in its registration. Less than this is recorded.
+pub const OAUTH_CLIENT_BYTES: usize = 16 * 1024;
+
+/// OAuth clients without a grant, some kilobytes each. Beyond this the one that has been idle
+/// longest is removed.
+pub const OAUTH_UNUSED_CLIENTS: usize = 10_000;
+
+/// The query of an OAuth request that begins in a browser. It goes through addresses and forms.
+pub const OAUTH_REQUEST_BYTES: usize = 4096;
+
+/// How long an authorization code is valid (RFC 6749, section 4.1.2, allows ten minutes). A client
+/// uses it at once.
+pub const OAUTH_CODE: Duration = Duration::from_secs(60);
+
+/// Authorization codes of one user that are valid at the same time.
+pub const OAUTH_CODES: usize = 20;
+
+/// How long the codes of a device authorization are valid (RFC 8628, section 3.2): a person finds
+/// a browser and signs in.
+pub const OAUTH_DEVICE_CODE: Duration = Duration::from_secs(20 * 60);
+
+/// Pending device authorizations. Beyond this the one that expires first is dropped.
+pub const OAUTH_DEVICE_REQUESTS: usize = 10_000;
+
+/// How often a client may ask for the outcome of a device authorization (RFC 8628, section 3.5).
+pub const OAUTH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Grants of one user without a device: logins at other services. Beyond this the oldest ends.
+pub const OAUTH_GRANTS: usize = 100;
+
+/// Browsers in which one user is signed in. Beyond this the oldest is signed out.
+pub const OAUTH_BROWSERS: usize = 20;
+
+/// How recently a user must have proved who they are to change what an account is held by.
+pub const OAUTH_FRESH: Duration = Duration::from_secs(15 * 60);
+
+/// How long the cross-signing keys may be replaced after the user has allowed it.
+pub const OAUTH_RESET: Duration = Duration::from_secs(10 * 60);
+
+/// How long an ID token is valid. Its recipient checks it at once.
+pub const OAUTH_ID_TOKEN: Duration = Duration::from_secs(600);
+
 /// The smallest response that is compressed, in bytes. A shorter one fits into few packets.
 pub const COMPRESS_FROM: usize = 4096;
 

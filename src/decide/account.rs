@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
-use super::{Commit, Env, Proposal, Refusal, validated::Validated};
+use super::{Commit, Env, Proposal, Refusal, oauth, validated::Validated};
 use crate::{
     base::limits,
     read::events::to_raw,
@@ -13,10 +13,9 @@ use crate::{
         Command, Offset, Stream,
         command::{
             AccountDataSet, AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove,
-            DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Requirements, Secret, SsoLink,
-            TokenHash, Tokens, UserPassword, UserRegister, UserUpgrade,
+            DeviceRename, FilterCreate, LoginTokenUse, ProfileSet, Requirements, Secret, TokenHash,
+            Tokens, UserPassword, UserRegister, UserUpgrade,
         },
-        threepid::{Threepid, ThreepidAdd},
     },
     state::Accounts,
     state::Standing,
@@ -50,7 +49,7 @@ impl AccountLimit {
 }
 
 /// Refuses new tokens for an account that is deactivated or locked.
-fn may_have_a_session(standing: Standing) -> Result<(), Refusal> {
+pub(super) fn may_have_a_session(standing: Standing) -> Result<(), Refusal> {
     match standing {
         Standing { deactivated: Some(_), .. } => Err(Refusal::UserDeactivated),
         Standing { locked: true, .. } => Err(Refusal::UserLocked),
@@ -284,101 +283,6 @@ impl Proposal for LoginByToken {
     }
 }
 
-/// Link an account with a person at a single sign-on provider.
-#[derive(Clone, Debug)]
-pub struct LinkSso {
-    /// The user.
-    pub user_id: OwnedUserId,
-    /// The provider's id.
-    pub provider: String,
-    /// The provider's id of the person.
-    pub subject: String,
-}
-
-impl Proposal for LinkSso {
-    /// The user that the person is linked with: if there was a link already, that one.
-    type Outcome = OwnedUserId;
-
-    // What one person asks for is decided on one stream, whoever they want to be.
-    fn stream(&self) -> Stream {
-        Stream::sso(&self.provider, &self.subject)
-    }
-
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedUserId, Refusal> {
-        let accounts = &commit.env.state.accounts;
-        if let Some(user_id) = accounts.linked(&self.provider, &self.subject) {
-            return Ok(user_id);
-        }
-        commit.rests_on(Stream::user(&self.user_id));
-        let standing = accounts.standing(&self.user_id).ok_or_else(no_account)?;
-        if standing.deactivated.is_some() {
-            return Err(Refusal::UserDeactivated);
-        }
-        self.append(commit);
-        Ok(self.user_id.clone())
-    }
-}
-
-impl LinkSso {
-    fn append(&self, commit: &mut Commit<'_>) {
-        let Self { user_id, provider, subject } = self.clone();
-        commit.append(self.stream(), SsoLink { user_id, provider, subject });
-    }
-}
-
-/// Create an account for a person at a single sign-on provider.
-#[derive(Clone, Debug)]
-pub struct RegisterLinked {
-    /// The account.
-    pub register: Register,
-    /// The provider's id.
-    pub provider: String,
-    /// The provider's id of the person.
-    pub subject: String,
-    /// The person's address, verified by the provider. The account gets it if it is free.
-    pub address: Option<Vouched>,
-}
-
-/// An address that another service has verified.
-#[derive(Clone, Debug)]
-pub struct Vouched {
-    /// The address.
-    pub threepid: Threepid,
-    /// When the service said so, in milliseconds since the Unix epoch.
-    pub now_ms: u64,
-}
-
-impl Proposal for RegisterLinked {
-    /// The user that the person is linked with: if there was a link already, that one.
-    type Outcome = OwnedUserId;
-
-    fn stream(&self) -> Stream {
-        Stream::sso(&self.provider, &self.subject)
-    }
-
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedUserId, Refusal> {
-        let accounts = &commit.env.state.accounts;
-        if let Some(user_id) = accounts.linked(&self.provider, &self.subject) {
-            return Ok(user_id);
-        }
-        commit.rests_on(self.register.stream());
-        self.register.decide(commit)?;
-        let user_id = self.register.user_id.clone();
-        let (provider, subject) = (self.provider.clone(), self.subject.clone());
-        LinkSso { user_id: user_id.clone(), provider, subject }.append(commit);
-        if let Some(Vouched { threepid, now_ms }) = self.address.clone() {
-            let stream = Stream::threepid(&threepid);
-            commit.rests_on(stream.clone());
-            if commit.env.state.threepids.owner(&threepid).is_none() {
-                let user_id = user_id.clone();
-                let (validated_ms, added_ms) = (now_ms, now_ms);
-                commit.append(stream, ThreepidAdd { user_id, threepid, validated_ms, added_ms });
-            }
-        }
-        Ok(user_id)
-    }
-}
-
 /// Whether a device with this id would have the name of one of the user's cross-signing keys, so
 /// that a signature of one could be mistaken for a signature of the other.
 pub(super) fn is_cross_signing_key(
@@ -498,6 +402,15 @@ pub enum Which {
 }
 
 impl Which {
+    /// Ends what else is to end with these devices: with all of them, also whatever is logged in
+    /// without a device.
+    fn also(&self, commit: &mut Commit<'_>, user_id: &UserId) {
+        match self {
+            Self::These(_) => {}
+            Self::All | Self::AllBut(_) => oauth::log_out(commit, user_id),
+        }
+    }
+
     /// The devices of `user_id` that are meant and logged in.
     fn of(&self, commit: &Commit<'_>, user_id: &UserId) -> Result<Vec<OwnedDeviceId>, Refusal> {
         let account = commit.env.state.accounts.get(user_id).ok_or_else(no_account)?;
@@ -530,6 +443,7 @@ impl Proposal for RemoveDevices {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let devices = self.which.of(commit, &self.user_id)?;
+        self.which.also(commit, &self.user_id);
         if !devices.is_empty() {
             commit.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });
         }
@@ -602,6 +516,9 @@ impl Proposal for SetPassword {
         }
         let (user_id, password) = (self.user_id.clone(), self.password.clone());
         commit.append(self.stream(), UserPassword { user_id, password, renewed: false });
+        if let Some(which) = &self.log_out {
+            which.also(commit, &self.user_id);
+        }
         // With the devices go their keys, what waits for them, and the pushers that they set.
         if !devices.is_empty() {
             commit.append(self.stream(), DeviceRemove { user_id: self.user_id.clone(), devices });

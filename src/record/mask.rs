@@ -37,8 +37,14 @@ fn mask(value: &mut Value) {
                 match name.as_str() {
                     name if OPAQUE.contains(&name) => {}
                     "password" => shorten(value, password),
-                    "access" | "refresh" | "client_secret" | "registration_token" => {
-                        shorten(value, |hash| hash_start(&hash))
+                    "access" | "refresh" | "client_secret" | "registration_token" | "code"
+                    | "device_code" | "user_code" | "browser" => {
+                        shorten(value, |hash| hash_start(&hash));
+                    }
+                    "browsers" => {
+                        for value in value.as_array_mut().into_iter().flatten() {
+                            shorten(value, |hash| hash_start(&hash));
+                        }
                     }
                     // The last two belong to a pusher: with them anyone can send to the device.
                     "private_key" | "secret" | "token" | "delay_id" | "pushkey" | "data" => {

@@ -11,6 +11,7 @@ use ruma::{RoomAliasId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 pub mod address;
+pub mod client;
 pub mod codec;
 pub mod command;
 mod holds;
@@ -19,6 +20,7 @@ pub mod merkle;
 pub mod pusher;
 mod reduce;
 pub mod room_version;
+pub mod scope;
 pub mod server_keys;
 pub(crate) mod signed_json;
 pub mod threepid;
@@ -180,6 +182,24 @@ impl Stream {
     #[must_use]
     pub fn sso(provider: &str, subject: &str) -> Self {
         Self::shared(&format!("sso/{provider}"), &[subject])
+    }
+
+    /// The stream of an OAuth client, which many others share: see [`Stream::shared`].
+    #[must_use]
+    pub fn oauth_client(client_id: &str) -> Self {
+        Self::shared("oauth_client", &[client_id])
+    }
+
+    /// The stream of a device authorization, which many others share: see [`Stream::shared`].
+    #[must_use]
+    pub fn oauth_device(device_code: &command::TokenHash) -> Self {
+        Self(format!("oauth_device/{}", &device_code.start()[..2]).into())
+    }
+
+    /// The stream of the keys for ID tokens, and of what is removed from time to time.
+    #[must_use]
+    pub fn oauth() -> Self {
+        Self("oauth".into())
     }
 
     /// The stream of a delivery's position, for example `appservice/irc`.

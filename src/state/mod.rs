@@ -49,6 +49,7 @@ pub mod media;
 pub mod memberships;
 pub mod names;
 pub mod notices;
+pub mod oauth;
 pub mod presence;
 pub mod pushers;
 pub mod reads;
@@ -79,6 +80,7 @@ pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use notices::Notices;
+pub use oauth::Oauth;
 pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
@@ -161,6 +163,8 @@ pub struct State {
     epochs: RwLock<History<Epoch>>,
     /// Accounts.
     pub accounts: Accounts,
+    /// OAuth clients, what they were granted, and browsers.
+    pub oauth: Oauth,
     /// Registration tokens.
     pub registration_tokens: RegistrationTokens,
     /// Under which names users are found.

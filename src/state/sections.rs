@@ -182,6 +182,7 @@ macro_rules! sections {
 
 sections! {
     accounts, "accounts", 1;
+    oauth, "oauth", 1;
     registration_tokens, "registration tokens", 1;
     names, "names", 1, may begin empty;
     rooms, "rooms", 1;

@@ -21,6 +21,7 @@ pub mod audit;
 pub mod check;
 pub mod diff;
 pub mod du;
+mod grants;
 pub mod look;
 pub mod moment;
 pub mod progress;

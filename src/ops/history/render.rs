@@ -33,7 +33,7 @@ const BAR: usize = 24;
 fn kind_style(kind: &str) -> Style {
     match kind.split('.').next().unwrap_or_default() {
         "user" | "profile" | "account_data" | "filter" => GREEN,
-        "device" => CYAN,
+        "device" | "oauth" | "browser" => CYAN,
         "room" if kind != "room.event" => DIM,
         "room" => BLUE,
         "alias" => YELLOW,

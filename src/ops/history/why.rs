@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     History, HistoryError,
+    grants::{Grants, Whose},
     moment::{Moment, Time},
     step::Step,
     unread::unread,
@@ -56,6 +57,8 @@ pub enum Subject {
     },
     /// The target of an alias.
     Alias(String),
+    /// An OAuth client, and what users granted it.
+    Client(String),
     /// A property of an account.
     User {
         /// The user id, or its part before the colon.
@@ -78,6 +81,8 @@ pub enum Fact {
     Profile(String),
     /// The global account data with this type.
     Data(String),
+    /// What they granted OAuth clients.
+    Grants,
     /// The pushers of this app.
     Pusher(String),
     /// This e-mail address or phone number.
@@ -95,8 +100,10 @@ room ROOM read USER            how far somebody has read
 room ROOM unread USER          unread notifications: each that counts, and by which rule
 room ROOM directory            whether the room is in the directory
 alias ALIAS                    where an alias leads
+client ID                      an OAuth client: who granted it what, and what became of that
 user USER account|password     an account and what it may do; its password
-user USER device ID            a device
+user USER device ID            a device, and the OAuth client that got it
+user USER grants               what they granted OAuth clients, and what became of it
 user USER profile FIELD        a field of a profile
 user USER data TYPE            account data
 user USER pusher APP           where notifications go
@@ -136,11 +143,13 @@ impl Subject {
             ["room", room, event_type] => Self::state(room, event_type, ""),
             ["room", room, event_type, state_key] => Self::state(room, event_type, state_key),
             ["alias", alias] => Self::Alias(own(alias)),
+            ["client", client_id] => Self::Client(own(client_id)),
             ["user", user, ref fact @ ..] => {
                 let fact = match *fact {
                     ["account"] => Fact::Account,
                     ["password"] => Fact::Password,
                     ["device", id] => Fact::Device(own(id)),
+                    ["grants"] => Fact::Grants,
                     ["profile", field] => Fact::Profile(own(field)),
                     ["data", event_type] => Fact::Data(own(event_type)),
                     ["pusher", app] => Fact::Pusher(own(app)),
@@ -204,7 +213,7 @@ pub fn why(
 }
 
 /// The effect of a record on a value.
-enum Change {
+pub(super) enum Change {
     Becomes(Value),
     Ends,
     /// It is about the value, but does not change it.
@@ -220,6 +229,7 @@ struct Chain<'a> {
     value: Option<Value>,
     /// The event that currently sets the value.
     event_id: Option<String>,
+    grants: Grants,
     steps: Vec<Step>,
 }
 
@@ -236,10 +246,11 @@ impl<'a> Chain<'a> {
             | Subject::Read { room: name, user }
             | Subject::Unread { room: name, user } => (room(name)?, user_id(history, user)?),
             Subject::Directory { room: name } => (room(name)?, String::new()),
-            Subject::Alias(alias) => (alias.clone(), String::new()),
+            Subject::Alias(name) | Subject::Client(name) => (name.clone(), String::new()),
             Subject::User { user, .. } => (String::new(), user_id(history, user)?),
         };
-        Ok(Self { subject, place, user, value: None, event_id: None, steps: Vec::new() })
+        let (value, event_id, grants) = (None, None, Grants::default());
+        Ok(Self { subject, place, user, value, event_id, grants, steps: Vec::new() })
     }
 
     fn take(&mut self, record: &Record) {
@@ -284,9 +295,13 @@ impl<'a> Chain<'a> {
             Subject::Read { .. } => kind == "room.receipt",
             Subject::Unread { .. } => false,
             Subject::Alias(_) => family == "alias",
+            Subject::Client(_) => matches!(family, "oauth" | "device" | "user"),
             Subject::User { fact, .. } => match fact {
                 Fact::Account | Fact::Password => family == "user",
-                Fact::Device(_) => family == "device",
+                Fact::Device(_) => {
+                    family == "device" || matches!(kind, "oauth.grant" | "oauth.end")
+                }
+                Fact::Grants => matches!(family, "oauth" | "device" | "user"),
                 Fact::Profile(_) => matches!(kind, "profile.set" | "user.deactivate"),
                 Fact::Data(_) => matches!(kind, "account_data.set" | "user.deactivate"),
                 Fact::Pusher(_) => matches!(kind, "pusher.set" | "pusher.remove"),
@@ -358,6 +373,10 @@ impl<'a> Chain<'a> {
                     _ => Change::Ends,
                 })
             }
+            Subject::Client(_) => self.grants.change(kind, payload, &Whose::Client(&self.place)),
+            Subject::User { fact: Fact::Grants, .. } => {
+                self.grants.change(kind, payload, &Whose::User(&self.user))
+            }
             Subject::User { fact, .. } => {
                 (payload["user_id"] == *self.user).then_some(())?;
                 self.change_of(fact, kind, payload)
@@ -403,15 +422,35 @@ impl<'a> Chain<'a> {
                     let gone = payload["devices"].as_array()?.iter().any(here);
                     return gone.then_some(Change::Ends);
                 }
+                if kind == "oauth.end" {
+                    let of_device = self.value.as_ref()?["grant_id"].as_str()?;
+                    let ends = payload["grants"].as_array()?.iter().any(|id| id == of_device);
+                    return ends.then_some(Change::Stays);
+                }
                 here(&payload["device_id"]).then_some(())?;
                 Some(match kind {
-                    "device.login" | "device.dehydrate" if self.value.is_some() => Change::Stays,
-                    "device.login" | "device.dehydrate" | "device.rename" => {
-                        Change::Becomes(json!({ "display_name": payload["display_name"] }))
+                    "oauth.grant" => {
+                        let mut device = self.value.clone().unwrap_or_else(|| json!({}));
+                        for name in ["client_id", "grant_id", "scope"] {
+                            device[name] = payload[name].clone();
+                        }
+                        Change::Becomes(device)
+                    }
+                    "device.rename" => {
+                        let mut device = self.value.clone().unwrap_or_else(|| json!({}));
+                        device["display_name"] = payload["display_name"].clone();
+                        Change::Becomes(device)
+                    }
+                    "device.login" | "device.dehydrate" => {
+                        // It keeps its name, but not its session.
+                        let name = self.value.as_ref().map(|device| &device["display_name"]);
+                        let name = name.unwrap_or_else(|| &payload["display_name"]);
+                        Change::Becomes(json!({ "display_name": name }))
                     }
                     _ => Change::Stays,
                 })
             }
+            Fact::Grants => None,
             Fact::Profile(_) | Fact::Data(_) if erased => {
                 self.value.is_some().then_some(Change::Ends)
             }

@@ -132,6 +132,18 @@ impl<'a> Carrier<'a> {
             C::DeviceConfirm(ref body) => of(&body.user_id.clone(), command),
             C::DeviceRemove(ref body) => of(&body.user_id.clone(), command),
             C::DeviceDehydrate(ref body) => of(&body.user_id.clone(), command),
+            C::OauthClient(_)
+            | C::OauthClientRemove(_)
+            | C::OauthDeviceRequest(_)
+            | C::OauthRefresh(_)
+            | C::OauthConfirm(_)
+            | C::OauthKey(_) => over(command),
+            C::OauthCode(ref body) => of(&body.user_id.clone(), command),
+            C::OauthDeviceAnswer(ref body) => of(&body.user_id.clone(), command),
+            C::OauthGrant(ref body) => of(&body.user_id.clone(), command),
+            C::OauthEnd(ref body) => of(&body.user_id.clone(), command),
+            C::BrowserSignIn(ref body) => of(&body.user_id.clone(), command),
+            C::BrowserSignOut(ref body) => of(&body.user_id.clone(), command),
             C::DeviceRename(ref body) => {
                 // An existing account gets its old name back; a new one has no other.
                 let session = self.session(&body.user_id, &body.device_id);
@@ -162,6 +174,7 @@ impl<'a> Carrier<'a> {
             C::KeysClaim(ref body) => of(&body.user_id.clone(), command),
             C::KeysDrop(_) => over(command),
             C::KeysCrossSign(ref body) => of(&body.user_id.clone(), command),
+            C::KeysPermitReset(ref body) => of(&body.user_id.clone(), command),
             C::KeysSign(ref body) => of(&body.user_id.clone(), command),
             C::KeyBackupSet(ref body) => of(&body.user_id.clone(), command),
             C::KeyBackupDelete(ref body) => of(&body.user_id.clone(), command),

@@ -104,6 +104,18 @@ impl KeysCrossSign {
     }
 }
 
+/// Payload of `keys.permit_reset`: clients that logged in by OAuth may replace the user's
+/// cross-signing keys, once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysPermitReset {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Until when, in milliseconds since the Unix epoch.
+    pub until_ms: u64,
+}
+
+impl Content for KeysPermitReset {}
+
 /// Payload of `keys.sign`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeysSign {

@@ -13,6 +13,7 @@ mod device;
 mod keys;
 pub(super) mod kind;
 mod media;
+mod oauth;
 mod room;
 mod server;
 pub(super) mod values;
@@ -23,6 +24,7 @@ pub use self::{
     keys::*,
     kind::{Class, Content, Erased, Kind},
     media::*,
+    oauth::*,
     room::*,
     server::*,
     values::*,
@@ -192,6 +194,30 @@ commands! {
     DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind;
     /// A device was used.
     DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable, ephemeral;
+    /// An OAuth client was registered.
+    OauthClient(OauthClient) = "oauth.client" version 1 MustNotRewind;
+    /// OAuth clients without a grant were removed.
+    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" version 1 MustNotRewind;
+    /// A user allowed a client what it asked for, and it was sent a code.
+    OauthCode(OauthCode) = "oauth.code" version 1 MustNotRewind;
+    /// A client without a browser asked to be allowed something.
+    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" version 1 MustNotRewind;
+    /// A user allowed or denied what such a client asked for.
+    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" version 1 MustNotRewind;
+    /// A client exchanged a code for tokens.
+    OauthGrant(OauthGrant) = "oauth.grant" version 1 MustNotRewind;
+    /// A grant without a device got new tokens.
+    OauthRefresh(OauthRefresh) = "oauth.refresh" version 1 MustNotRewind;
+    /// The new tokens of a grant without a device were used for the first time.
+    OauthConfirm(OauthConfirm) = "oauth.confirm" version 1 MustNotRewind;
+    /// Grants ended.
+    OauthEnd(OauthEnd) = "oauth.end" version 1 MustNotRewind;
+    /// A key for ID tokens was created.
+    OauthKey(OauthKey) = "oauth.key" version 1 MustNotRewind;
+    /// A user signed in at the server's pages.
+    BrowserSignIn(BrowserSignIn) = "browser.sign_in" version 1 MustNotRewind;
+    /// A user was signed out of browsers.
+    BrowserSignOut(BrowserSignOut) = "browser.sign_out" version 1 MustNotRewind;
     /// A profile field was set or removed.
     ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable;
     /// Account data was set, global or for a room.
@@ -206,6 +232,8 @@ commands! {
     KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind;
     /// A user's cross-signing keys were set.
     KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
+    /// A user allowed their cross-signing keys to be replaced.
+    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" version 1 MustNotRewind;
     /// Keys of a user were signed.
     KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind;
     /// A backup of room keys was created, or its signatures changed.

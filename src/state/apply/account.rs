@@ -43,6 +43,9 @@ impl Apply for RegistrationTokenRemove {
 
 impl Apply for UserPassword {
     fn apply(self, state: &State, at: At) -> Applied {
+        if !self.renewed {
+            state.oauth.sign_out_everywhere(&self.user_id);
+        }
         state.accounts.set_password(at.offset, self);
         Ok(Vec::new())
     }
@@ -73,6 +76,7 @@ impl Apply for UserStatus {
 impl Apply for UserDeactivate {
     fn apply(self, state: &State, at: At) -> Applied {
         state.accounts.deactivate(at.offset, &self);
+        state.erasures.supersede(state.oauth.forget_user(at.time_ms, &self.user_id));
         state.names.remove(&self.user_id);
         state.threepids.drop_user(&self.user_id);
         state.erasures.supersede(state.pushers.remove_user(&self.user_id));

@@ -16,6 +16,7 @@ impl Apply for DeviceLogin {
         Ok(match state.accounts.login(at.offset, at.time_ms, self) {
             Some(ended) => {
                 state.transactions.end(ended);
+                state.oauth.end_session(at.time_ms, ended);
                 let mails = state.pushers.remove_devices(&user_id, &[device_id]);
                 state.erasures.supersede(mails);
                 // Waiting syncs of the session that ended are to end now.
@@ -44,6 +45,7 @@ impl Apply for DeviceRemove {
     fn apply(self, state: &State, at: At) -> Applied {
         for ended in state.accounts.remove_devices(at.offset, &self) {
             state.transactions.end(ended);
+            state.oauth.end_session(at.time_ms, ended);
         }
         let dropped = state.to_device.remove_devices(&self.user_id, &self.devices);
         state.erasures.supersede(dropped);

@@ -4,7 +4,7 @@ use super::{Applied, Apply, At, wake};
 use crate::{
     record::command::{
         KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet, KeysClaim, KeysCrossSign,
-        KeysDrop, KeysSign, KeysUpload,
+        KeysDrop, KeysPermitReset, KeysSign, KeysUpload,
     },
     state::{Effect, State},
 };
@@ -33,8 +33,16 @@ impl Apply for KeysDrop {
 impl Apply for KeysCrossSign {
     fn apply(self, state: &State, at: At) -> Applied {
         let user_id = self.user_id.clone();
+        state.oauth.use_reset(&user_id);
         let seen = state.keys.cross_sign(at.offset, self);
         Ok(if seen { state.device_list(&user_id) } else { wake(&user_id) })
+    }
+}
+
+impl Apply for KeysPermitReset {
+    fn apply(self, state: &State, _: At) -> Applied {
+        state.oauth.permit_reset(self.user_id, self.until_ms);
+        Ok(Vec::new())
     }
 }
 

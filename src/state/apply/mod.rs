@@ -6,6 +6,7 @@ mod contact;
 mod device;
 mod keys;
 mod media;
+mod oauth;
 mod push;
 mod room;
 mod server;

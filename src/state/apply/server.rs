@@ -35,11 +35,12 @@ impl Apply for BackupMade {
 impl Apply for LogErase {
     fn apply(self, state: &State, at: At) -> Applied {
         let runs = &self.superseded;
-        let over = state.validations.forget(|record| {
+        let is_named = |record| {
             let at = runs.partition_point(|(_, last)| *last < record);
             runs.get(at).is_some_and(|(first, _)| *first <= record)
-        });
-        state.erasures.supersede(over);
+        };
+        state.erasures.supersede(state.validations.forget(is_named));
+        state.erasures.supersede(state.oauth.forget(at.time_ms, is_named));
         state.erasures.erase(at.offset, at.time_ms, &self);
         Ok(Vec::new())
     }

@@ -32,7 +32,10 @@ use super::{
 use crate::{
     base::{clock::random_token, tag::Tag},
     config::Config,
-    decide::account::{LinkSso, Met, Register, RegisterLinked, Vouched},
+    decide::{
+        account::{Met, Register},
+        sso::{LinkSso, RegisterLinked, Vouched},
+    },
     edge::{
         api::{
             Server,
