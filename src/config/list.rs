@@ -173,12 +173,35 @@ settings! {
 
     /// Logging in.
     login: Login {
+        /// Whether clients can log in and register by the API alone, as all could before OAuth 2.0.
+        /// Without it, only application services can, and those who know
+        /// `registration.shared_secret`.
+        legacy: bool = true;
         /// Whether users can log in with a password.
         password: bool = true;
         /// Whether a logged-in device can get a token with which another device logs in.
         get_token: bool = true;
         /// The lifetime of such a token, in seconds.
         get_token_seconds: u64 = 300, in 1..=3600;
+    }
+
+    /// OAuth 2.0: users log in and register on this server's own pages, and allow clients what
+    /// these ask for. Browsers must reach the server at `server.public_url`.
+    oauth: Oauth {
+        /// Whether clients can log in this way.
+        enabled: bool = true;
+        /// Whether clients can register themselves, as those of Matrix do. Otherwise only those of
+        /// `clients` can log in.
+        registration: bool = true;
+        /// Clients that need not register, such as other services to which users log in with their
+        /// account here: each in a TOML file of its own (see docs/oauth.md).
+        clients: List<FilePath> = List::default();
+        /// Seconds after which a registered client that no user has granted anything is removed.
+        unused_client_seconds: u64 = 86_400, in 3600..=31_536_000;
+        /// Seconds for which a browser stays signed in to the server's pages.
+        browser_seconds: u64 = 86_400, in 300..=2_592_000;
+        /// Seconds after which the key that signs ID tokens is replaced.
+        rotation_seconds: u64 = 90 * 86_400, in 86_400..=315_360_000;
     }
 
     /// Single sign-on: logging in through another service.
@@ -220,6 +243,8 @@ settings! {
         refresh: Rate = Rate::per_second(5, 100);
         /// Registering: an account takes at least two requests.
         registration: Rate = Rate::per_second(1, 30);
+        /// Registering OAuth clients, and asking that a device be logged in from elsewhere.
+        clients: Rate = Rate::per_minute(30, 60);
         /// Changing the password, adding addresses, deactivating the account, renaming and removing
         /// devices.
         account: Rate = Rate::per_second(1, 20);

@@ -89,6 +89,9 @@ pub enum ServerError {
     /// A provider of single sign-on is not usable.
     #[error("{0}")]
     Sso(Box<dyn std::error::Error + Send + Sync>),
+    /// An OAuth client of the configuration is not usable.
+    #[error("{0}")]
+    Oauth(Box<dyn std::error::Error + Send + Sync>),
     /// A stage of registration lacks its configuration.
     #[error("{0}")]
     Registration(String),

@@ -53,6 +53,7 @@ use crate::{
     service::{
         health::Health,
         last_seen::LastSeen,
+        oauth::{Clients, IdTokens, Polls},
         observe::{self, Observer},
         passwords::Passwords,
         policies,
@@ -97,6 +98,7 @@ pub(super) struct Named {
     messages: Arc<Messages>,
     stages: uiaa::Stages,
     providers: Providers,
+    clients: Clients,
     to_gateways: Outbound,
 }
 
@@ -112,9 +114,10 @@ impl Named {
         let stages = uiaa::Stages::load(config, &messages).map_err(ServerError::Registration)?;
         let providers = Providers::load(config, &api::sso_callback(config), &outbound)
             .map_err(|error| ServerError::Sso(error.into()))?;
+        let clients = Clients::load(config).map_err(|error| ServerError::Oauth(error.into()))?;
         let to_gateways = Outbound::public_only(&config.outbound, &config.push.allowed_networks)
             .map_err(|error| ServerError::Outbound(error.into()))?;
-        Ok(Self { services, outbound, messages, stages, providers, to_gateways })
+        Ok(Self { services, outbound, messages, stages, providers, clients, to_gateways })
     }
 }
 
@@ -193,7 +196,7 @@ impl Parts {
         Shared { cluster, depot }: Shared,
         shutdown: &Shutdown,
     ) -> Result<Self, ServerError> {
-        let Named { services, outbound, messages, stages, providers, to_gateways } = named;
+        let Named { services, outbound, messages, stages, providers, clients, to_gateways } = named;
         let engine = &core.engine;
         let in_query = config.appservices.token_in_query;
         let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
@@ -251,6 +254,11 @@ impl Parts {
                 former_rendezvous: Meetings::tagged(tag),
             },
             signing: api::Signing { signer, lasting },
+            oauth: api::Oauth {
+                clients,
+                id_tokens: IdTokens::new(config),
+                polls: Polls::default(),
+            },
             sync: api::Synchronisation {
                 filters: api::sync::filter::Filters::new(config),
                 known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
@@ -377,8 +385,17 @@ fn watch_for_failure(log: &SledLog) {
 }
 
 /// The entries of a data directory. Others are not the server's.
-const OWN: [&str; 8] =
-    ["log", "log.ready", "archive", "media", "search", "snapshots", "checkpoint.json", "lock"];
+const OWN: [&str; 9] = [
+    "log",
+    "log.ready",
+    "archive",
+    "media",
+    "search",
+    "snapshots",
+    "checkpoint.json",
+    "id_token.key",
+    "lock",
+];
 
 /// In the background, removes other users' access to files that an earlier version created, or that
 /// were copied here.

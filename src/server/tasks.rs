@@ -19,7 +19,7 @@ use crate::{
     log::archive::Archiver,
     media::depot::Depot,
     ops::{admin::rooms::shutdown as shutdowns, proof},
-    service::{accounts, last_seen, policies},
+    service::{accounts, last_seen, oauth, policies},
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -171,6 +171,12 @@ pub(super) async fn begin(
     tasks.keep_leased("guests", move || {
         let (engine, shutdown) = again.clone();
         api::auth::guests::keep_out(engine, shutdown)
+    });
+    let again = (Arc::clone(engine), shutdown.clone());
+    let unused = config.oauth.unused_client_seconds;
+    tasks.keep_leased("OAuth clients", move || {
+        let (engine, shutdown) = again.clone();
+        oauth::remove_idle_clients(engine, unused, shutdown)
     });
     let again = (Arc::clone(&app), shutdown.clone());
     tasks.keep("presence", move || {

@@ -6,6 +6,7 @@ pub mod erasure;
 pub(crate) mod health;
 pub(crate) mod last_seen;
 pub(crate) mod observe;
+pub(crate) mod oauth;
 pub(crate) mod passwords;
 pub(crate) mod policies;
 pub(crate) mod presence;

@@ -15,6 +15,7 @@
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
 //! - `health`: load balancers and service managers learn how the server is.
 //! - `monitoring`: what those who watch a server are told, by Prometheus.
+//! - `oauth`: clients log in by OAuth 2.0; and attacks on that.
 //! - `pages`: the pages for browsers, in Chromium.
 //! - `peers`: the comparison with other servers, as far as it goes without them.
 //! - `proofs`: what is shown of a log holds, also to a program that has none of the server's code.
@@ -49,6 +50,7 @@ mod harness;
 mod health;
 mod load;
 mod monitoring;
+mod oauth;
 mod operations;
 mod pages;
 mod peers;

@@ -13,6 +13,7 @@ mod console;
 pub(crate) mod e2ee;
 mod error;
 pub(crate) mod media;
+pub(crate) mod oauth;
 pub(crate) mod push;
 pub(crate) mod room;
 mod server;
@@ -24,7 +25,9 @@ use self::server::{Undone, Whose};
 pub(crate) use self::{
     auth::{sso::callback as sso_callback, uiaa, validation::Deliveries},
     push::unsubscribe::url as unsubscribe_url,
-    server::{Activity, Authentication, Listing, Outside, Server, Signing, Synchronisation, Told},
+    server::{
+        Activity, Authentication, Listing, Oauth, Outside, Server, Signing, Synchronisation, Told,
+    },
 };
 use crate::{
     base::background::at_length,
@@ -39,6 +42,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         admin::endpoints,
         about::endpoints,
         auth::endpoints,
+        oauth::endpoints,
         account::endpoints,
         sync::endpoints,
         room::endpoints,

@@ -52,6 +52,7 @@ use crate::{
         accounts::identity::IdentityServers,
         health::{Health, Trouble},
         last_seen::LastSeen,
+        oauth::{Clients, IdTokens, Polls},
         passwords::{Guess, Passwords},
         presence::Tracker,
         rendezvous::Meetings,
@@ -73,6 +74,7 @@ pub(crate) struct Server {
     pub(crate) office: Arc<Office>,
     pub(crate) auth: Authentication,
     pub(crate) signing: Signing,
+    pub(crate) oauth: Oauth,
     pub(crate) sync: Synchronisation,
     pub(crate) listing: Listing,
     pub(crate) outside: Outside,
@@ -101,6 +103,14 @@ pub(crate) struct Authentication {
     /// Where devices meet that sign each other in.
     pub(crate) rendezvous: Meetings,
     pub(crate) former_rendezvous: Meetings,
+}
+
+/// What OAuth 2.0 needs besides the log.
+pub(crate) struct Oauth {
+    /// The clients of the configuration.
+    pub(crate) clients: Clients,
+    pub(crate) id_tokens: IdTokens,
+    pub(crate) polls: Polls,
 }
 
 /// What the server signs with.

@@ -41,6 +41,8 @@ classes! {
     Refresh = refresh;
     /// Making an account: each stage of its authentication is a request.
     Registration = registration;
+    /// Registering OAuth clients, and beginning device authorizations. Both write without a login.
+    Clients = clients;
     /// Changing what an account is held by, and managing its devices.
     Account = account;
     /// Making and upgrading rooms.

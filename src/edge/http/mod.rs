@@ -57,7 +57,7 @@ use futures_util::future::BoxFuture;
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
 pub(crate) use self::{
-    caller::{Access, Appservice, AsOf, Caller, Gate, OpenTo, Session, Who},
+    caller::{Access, Appservice, AsOf, Caller, Gate, OpenTo, Session, Who, access_token},
     class::Class,
     decode::{body as read_body, json_error, query as read_query, query_parameter},
     edge::Edge,

@@ -64,7 +64,7 @@ impl Kind {
     }
 
     /// The session that is named by a token of this server.
-    fn session(self, lasting: &Signer, token: &str) -> Option<Offset> {
+    pub(crate) fn session(self, lasting: &Signer, token: &str) -> Option<Offset> {
         let (named, mac) = token.rsplit_once('.')?;
         if !lasting.is_mac(self.naming(), named, mac) {
             return None;

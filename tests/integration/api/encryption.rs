@@ -14,13 +14,13 @@ use super::{next_batch, server, user};
 use crate::harness::{DeviceKeys, TestServer, User, curve25519, encode};
 
 /// An ed25519 key that is known by its own public part, as devices and cross-signing keys are.
-pub(super) struct Key {
+pub(crate) struct Key {
     pair: Ed25519KeyPair,
     public: String,
 }
 
 impl Key {
-    pub(super) fn new(version: &str) -> Self {
+    pub(crate) fn new(version: &str) -> Self {
         let der = Ed25519KeyPair::generate();
         let pair = Ed25519KeyPair::from_der(&der, String::new()).unwrap();
         let public: Base64 = Base64::new(pair.public_key().to_vec());
@@ -40,7 +40,7 @@ impl Key {
         serde_json::to_value(&object).unwrap()
     }
 
-    pub(super) fn cross_signing(&self, user: &User, usage: &str) -> Value {
+    pub(crate) fn cross_signing(&self, user: &User, usage: &str) -> Value {
         json!({ "user_id": user.user_id, "usage": [usage], "keys": { self.id(): self.public } })
     }
 }

@@ -60,10 +60,25 @@ fn is_page(answer: &RawAnswer, status: u16) -> String {
     html
 }
 
+/// Without OAuth 2.0, single sign-on has pages of its own.
+const WITHOUT_OAUTH: (&str, &str) = ("LOGCABIN_OAUTH_ENABLED", "false");
+
 #[tokio::test]
 async fn the_flows_are_those_that_the_configuration_allows() {
     let server = server().await;
     let flows = anonymous(&server.http(), "GET", "/login", None).await.ok();
+    let expected = json!({ "flows": [
+        { "type": "m.login.password" },
+        {
+            "type": "m.login.sso", "oauth_aware_preferred": true,
+            "delegated_oidc_compatibility": true,
+            "org.matrix.msc3824.delegated_oidc_compatibility": true,
+        },
+        { "type": "m.login.token", "get_login_token": true },
+    ]});
+    assert_eq!(flows, expected);
+    let without = TestServer::start_with(&[WITHOUT_OAUTH]).await;
+    let flows = anonymous(&without.http(), "GET", "/login", None).await.ok();
     let expected = json!({ "flows": [
         { "type": "m.login.password" },
         { "type": "m.login.token", "get_login_token": true },
@@ -301,7 +316,7 @@ async fn with_dead_providers(ids: &[&str], settings: &[(&str, &str)]) -> TestSer
 
 #[tokio::test]
 async fn a_dead_provider_makes_a_page_that_says_so_and_stops_nobody_else() {
-    let server = with_dead_providers(&["dead"], &[]).await;
+    let server = with_dead_providers(&["dead"], &[WITHOUT_OAUTH]).await;
     let http = server.http();
     let flows = anonymous(&http, "GET", "/login", None).await.ok();
     let sso = json!({ "type": "m.login.sso", "identity_providers": [
@@ -324,8 +339,11 @@ async fn a_dead_provider_makes_a_page_that_says_so_and_stops_nobody_else() {
 
 #[tokio::test]
 async fn who_comes_too_often_is_told_so_on_a_page() {
-    let settings =
-        [("LOGCABIN_RATE_LIMITS_ENABLED", "true"), ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/h burst 1")];
+    let settings = [
+        ("LOGCABIN_RATE_LIMITS_ENABLED", "true"),
+        ("LOGCABIN_RATE_LIMITS_ADDRESS", "1/h burst 1"),
+        WITHOUT_OAUTH,
+    ];
     let server = with_dead_providers(&["dead"], &settings).await;
     let http = server.http();
     let path = "/_matrix/client/v3/login/sso/redirect?redirectUrl=https%3A%2F%2Fa.example.org";
@@ -376,7 +394,7 @@ async fn a_browser_is_sent_only_where_an_address_can_lead() {
 
 #[tokio::test]
 async fn without_a_named_provider_a_page_asks_which_one() {
-    let server = with_dead_providers(&["one", "two"], &[]).await;
+    let server = with_dead_providers(&["one", "two"], &[WITHOUT_OAUTH]).await;
     let http = server.http();
     let query = "redirectUrl=https%3A%2F%2Fapp.example.org%2F";
     let path = format!("/_matrix/client/v3/login/sso/redirect?{query}");

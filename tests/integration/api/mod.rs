@@ -12,7 +12,7 @@ mod delayed;
 mod devices;
 mod directory;
 mod discovery;
-mod encryption;
+pub(crate) mod encryption;
 mod endpoints;
 mod errors;
 mod filters;
@@ -108,11 +108,11 @@ async fn anonymous(http: &Http, method: &str, path: &str, body: Option<&Value>) 
 }
 
 impl User {
-    async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.request("GET", path, None).await
     }
 
-    async fn post(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         self.request("POST", path, Some(&body)).await
     }
 

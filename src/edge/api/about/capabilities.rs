@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     decide::create_room::ROOM_VERSIONS,
     edge::{
-        api::{Server, json},
+        api::{Server, json, oauth::session::no_interactive_authentication},
         http::{ApiError, Cx, ErrorCode, Json, Session},
     },
 };
@@ -54,6 +54,7 @@ fn profile_fields(app: &Server, session: &Session) -> Value {
 pub(crate) fn may_change_password(app: &Server, session: &Session) -> Result<(), ApiError> {
     let switch = app.config.accounts.change_password;
     not_a_guest(app, session)?;
+    no_interactive_authentication(app, session)?;
     allowed(switch, "You cannot change your password here.")
 }
 
@@ -79,12 +80,14 @@ pub(crate) fn may_set_profile(
 /// Whether the user may add and remove email addresses and phone numbers.
 pub(crate) fn may_change_third_party_ids(app: &Server, session: &Session) -> Result<(), ApiError> {
     not_a_guest(app, session)?;
+    no_interactive_authentication(app, session)?;
     allowed(app.config.accounts.third_party_ids, "You cannot change your addresses here.")
 }
 
 /// Whether the user may create login tokens for their other clients.
 pub(crate) fn may_get_login_token(app: &Server, session: &Session) -> Result<(), ApiError> {
     not_a_guest(app, session)?;
+    no_interactive_authentication(app, session)?;
     if app.config.login.get_token {
         return Ok(());
     }

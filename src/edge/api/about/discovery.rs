@@ -5,7 +5,6 @@ use ruma::api::client::{
     discovery::{
         discover_homeserver, discover_policy_server,
         discover_support::{self, Contact, ContactRole},
-        get_authorization_server_metadata::v1 as auth_metadata,
         get_supported_versions,
     },
     session::login::v3 as login_v3,
@@ -17,8 +16,8 @@ use super::voip;
 use crate::{
     config::{AdminContact, Config, PublicKey},
     edge::{
-        api::{Server, json},
-        http::{ApiError, Cx, ErrorCode, Json, Session},
+        api::{Server, json, oauth},
+        http::{ApiError, Cx, Json, Session},
     },
 };
 
@@ -105,6 +104,12 @@ pub(super) async fn well_known(
     if let Some(url) = identity_server(config) {
         tell("m.identity_server", json!({ "base_url": url }));
     }
+    if oauth::is_offered(config) {
+        // What clients look for who do not know `auth_metadata` yet.
+        let (issuer, account) = (oauth::issuer(config), oauth::account_url(config));
+        let told = json!({ "issuer": issuer, "account": account });
+        tell("org.matrix.msc2965.authentication", told);
+    }
     // The earlier place of the information in `/rtc/transports`.
     let services = voip::livekit(config);
     if !services.is_empty() {
@@ -122,16 +127,6 @@ pub(super) async fn policy_server(
         PublicKey::Key(key) => json(&json!({ "public_keys": { "ed25519": key } })),
         PublicKey::None => Err(ApiError::not_found("There is no policy server of this name.")),
     }
-}
-
-/// There is no authorisation server (client-server API, "OAuth 2.0 API"): clients use the other
-/// login API.
-pub(super) async fn auth_metadata(
-    _: Cx<Server, ()>,
-    _: auth_metadata::Request,
-) -> Result<auth_metadata::Response, ApiError> {
-    let text = "This server does not speak OAuth 2.0.";
-    Err(ApiError::new(ErrorCode::Unrecognized, text))
 }
 
 /// The content of [`well_known`], for login responses.

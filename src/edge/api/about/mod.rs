@@ -15,7 +15,6 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(discovery::well_known, cheap())
         .on(discovery::support, cheap())
         .on(discovery::policy_server, cheap())
-        .on(discovery::auth_metadata, cheap())
         .on(capabilities::get, limited(Class::Other))
         .on(voip::turn_server, limited(Class::Other))
         .on(voip::transports, limited(Class::Other))

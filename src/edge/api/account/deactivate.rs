@@ -26,6 +26,7 @@ use crate::{
         },
         http::{ApiError, Cx, Session},
     },
+    record::Origin,
     service::accounts::{closing, identity},
 };
 
@@ -41,10 +42,25 @@ pub(super) async fn deactivate(
         }
         None => proved(&cx, auth).await?,
     };
-    let (app, mut origin) = (Arc::clone(&cx.app), cx.origin());
+    let mut origin = cx.origin();
     origin.user = user_id.as_str().into();
-    let (erase, id_server) = (request.erase, request.id_server);
-    let ts = app.engine.clock().now_ms();
+    let unbound = close(&cx.app, origin, user_id, request.erase, request.id_server).await?;
+    Ok(deactivate_v3::Response::new(if unbound {
+        ThirdPartyIdRemovalStatus::Success
+    } else {
+        ThirdPartyIdRemovalStatus::NoSupport
+    }))
+}
+
+/// Deactivates an account. Whether its identifiers were unbound everywhere.
+pub(in crate::edge::api) async fn close(
+    app: &Arc<Server>,
+    origin: Origin,
+    user_id: OwnedUserId,
+    erase: bool,
+    id_server: Option<String>,
+) -> Result<bool, ApiError> {
+    let (app, ts) = (Arc::clone(app), app.engine.clock().now_ms());
     let end = Deactivate { user_id, erase, messages: false, media: false, reason: None, ts };
     // In its own task: a client that hangs up must not leave the user in half of their rooms.
     let closed = tokio::spawn(async move {
@@ -53,11 +69,7 @@ pub(super) async fn deactivate(
         closing::close(&app.engine, origin, end).await.map(|_| left)
     });
     let left = closed.await.map_err(ApiError::internal)??;
-    Ok(deactivate_v3::Response::new(if left.is_empty() {
-        ThirdPartyIdRemovalStatus::Success
-    } else {
-        ThirdPartyIdRemovalStatus::NoSupport
-    }))
+    Ok(left.is_empty())
 }
 
 /// The account that a caller without a session wants to deactivate, proved by its password or one

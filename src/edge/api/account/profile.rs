@@ -20,7 +20,7 @@ use crate::{
     },
     engine::Engine,
     log::ReadError,
-    record::{Command, Offset},
+    record::{Command, Offset, Origin},
     service::accounts::profile::spread,
     state::accounts::ProfileField,
 };
@@ -125,11 +125,17 @@ pub(super) async fn delete_field(
 }
 
 async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(), ApiError> {
+    check(cx, &field, value.as_ref())?;
+    change(&cx.app, cx.origin(), &cx.caller.user_id, field, value).await
+}
+
+/// Refuses a field that the caller may not set.
+fn check(cx: &Cx<Server>, field: &str, value: Option<&Value>) -> Result<(), ApiError> {
     if field.len() > limits::IDENTIFIER_BYTES {
         return Err(ApiError::new(ErrorCode::KeyTooLarge, "The field's name is too long."));
     }
     // Existing fields with other names can be removed.
-    if value.is_some() && !is_field_name(&field) {
+    if value.is_some() && !is_field_name(field) {
         return Err(ApiError::invalid_param(
             "A field is named in lower-case letters, digits and `._-`, and begins with a letter.",
         ));
@@ -141,7 +147,17 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
             "Guests may set no more than their display name.",
         ));
     }
-    capabilities::may_set_profile(&cx.app, &cx.caller, &field)?;
+    capabilities::may_set_profile(&cx.app, &cx.caller, field)
+}
+
+/// Sets or removes a field, in the user's rooms, too.
+pub(in crate::edge::api) async fn change(
+    app: &Arc<Server>,
+    origin: Origin,
+    user_id: &UserId,
+    field: String,
+    value: Option<Value>,
+) -> Result<(), ApiError> {
     let in_rooms = matches!(field.as_str(), "displayname" | "avatar_url");
     if in_rooms && value.as_ref().is_some_and(|value| !value.is_string()) {
         return Err(ApiError::bad_json("This field holds a string."));
@@ -155,7 +171,7 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if value.as_ref().and_then(Value::as_str).is_some_and(|text| text.len() > longest) {
         return Err(ApiError::too_large(format!("This field has {longest} bytes at most.")));
     }
-    let mut profile = fields(&cx.app.engine, &cx.caller.user_id).unwrap_or_default();
+    let mut profile = fields(&app.engine, user_id).unwrap_or_default();
     match value.clone() {
         Some(value) => profile.insert(field.clone(), value),
         None => profile.remove(&field),
@@ -163,10 +179,11 @@ async fn set(cx: &Cx<Server>, field: String, value: Option<Value>) -> Result<(),
     if json(&profile)?.0.len() > limits::PROFILE_BYTES {
         return Err(ApiError::new(ErrorCode::ProfileTooLarge, "The profile would be too large."));
     }
-    let user_id = cx.caller.user_id.clone();
-    let changed = cx.propose(SetProfile { user_id: user_id.clone(), field, value }).await?;
+    let user_id = user_id.to_owned();
+    let proposal = SetProfile { user_id: user_id.clone(), field, value };
+    let changed = app.engine.propose(origin.clone(), proposal).await?;
     if changed.into_inner() && in_rooms {
-        let (engine, origin) = (Arc::clone(&cx.app.engine), cx.origin());
+        let engine = Arc::clone(&app.engine);
         // In its own task: a client that hangs up must not leave half of the rooms without the
         // change.
         let spreading = tokio::spawn(async move {

@@ -1,10 +1,11 @@
 //! The email addresses and phone numbers of accounts (client-server API, "Adding Account
 //! Administrative Contact Information").
 
+use ruma::UserId;
 use ruma::api::auth_scheme::AccessToken;
 use ruma::api::client::account::{
-    add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid, delete_3pid::v3 as delete_3pid,
-    get_3pids::v3 as get_3pids, unbind_3pid::v3 as unbind_3pid,
+    ThirdPartyIdRemovalStatus, add_3pid::v3 as add_3pid, bind_3pid::v3 as bind_3pid,
+    delete_3pid::v3 as delete_3pid, get_3pids::v3 as get_3pids, unbind_3pid::v3 as unbind_3pid,
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ use crate::{
         http::{ApiError, Cx, ErrorCode, Json, endpoint},
     },
     record::{
-        address as threepid,
+        Origin, address as threepid,
         threepid::{Medium, Purpose, Threepid},
     },
     service::accounts::identity::{self, Credentials},
@@ -148,15 +149,25 @@ pub(super) async fn delete(
     if let Some(name) = id_server {
         identity::trusted(cx.app.identity_servers(), name)?;
     }
-    let proposal = RemoveThreepid { user_id: user_id.clone(), threepid: threepid.clone() };
-    cx.propose(proposal).await?.into_inner();
+    let result = remove(&cx.app, &cx.origin(), &user_id, &threepid, id_server).await?;
+    Ok(delete_3pid::Response::new(result))
+}
+
+/// Removes an address from an account, and from an identity server as far as possible.
+pub(in crate::edge::api) async fn remove(
+    app: &Server,
+    origin: &Origin,
+    user_id: &UserId,
+    threepid: &Threepid,
+    id_server: Option<&str>,
+) -> Result<ThirdPartyIdRemovalStatus, ApiError> {
+    let proposal = RemoveThreepid { user_id: user_id.to_owned(), threepid: threepid.clone() };
+    app.engine.propose(origin.clone(), proposal).await?.into_inner();
     // It is removed here, whatever the identity server answers.
     let unbound =
-        identity::unbind(cx.app.identity_servers(), &cx.origin(), &user_id, &threepid, id_server)
-            .await;
-    let result = unbound.unwrap_or_else(|error| {
+        identity::unbind(app.identity_servers(), origin, user_id, threepid, id_server).await;
+    Ok(unbound.unwrap_or_else(|error| {
         tracing::warn!(%error, "an address was removed, but not unbound");
-        ruma::api::client::account::ThirdPartyIdRemovalStatus::NoSupport
-    });
-    Ok(delete_3pid::Response::new(result))
+        ThirdPartyIdRemovalStatus::NoSupport
+    }))
 }

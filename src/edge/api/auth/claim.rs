@@ -47,7 +47,7 @@ pub(crate) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
 }
 
 /// A claimed identity.
-pub(super) struct Claim {
+pub(in crate::edge::api) struct Claim {
     /// A normalized form, whether the user exists or not. Password guesses are counted by it, and
     /// counting must not reveal which users exist.
     pub(super) name: String,
@@ -64,7 +64,7 @@ impl Claim {
     }
 
     /// By any identifier.
-    pub(super) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
+    pub(in crate::edge::api) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
         match identifier {
             UserIdentifier::Matrix(id) => Self::by_name(app, &id.user),
             other => {
@@ -82,7 +82,7 @@ impl Claim {
 ///
 /// # Errors
 /// 403 for a wrong password, 429 after too many.
-pub(super) async fn verified(
+pub(in crate::edge::api) async fn verified(
     app: &Server,
     client: IpAddr,
     claim: Claim,

@@ -21,10 +21,10 @@ pub(crate) struct NewTokens {
 }
 
 /// The tokens in a client's response.
-pub(super) struct IssuedTokens {
-    pub(super) access: String,
-    pub(super) refresh: Option<String>,
-    pub(super) expires_in: Option<Duration>,
+pub(crate) struct IssuedTokens {
+    pub(crate) access: String,
+    pub(crate) refresh: Option<String>,
+    pub(crate) expires_in: Option<Duration>,
 }
 
 impl NewTokens {
@@ -41,7 +41,7 @@ impl NewTokens {
 
     /// The tokens in exchange for `presented`, of a session that began at `login_ms`. They are the
     /// same for every client, and every process of a client, that presents it.
-    pub(super) fn refreshed(app: &Server, presented: &str, login_ms: u64) -> Self {
+    pub(crate) fn refreshed(app: &Server, presented: &str, login_ms: u64) -> Self {
         let now_ms = app.engine.clock().now_ms();
         Self {
             access: Kind::Access.derived(&app.signing.signer, presented),
@@ -52,12 +52,12 @@ impl NewTokens {
     }
 
     /// The same tokens with another expiry.
-    pub(super) fn ending(self, expires_ms: Option<u64>) -> Self {
+    pub(crate) fn ending(self, expires_ms: Option<u64>) -> Self {
         Self { expires_ms, ..self }
     }
 
     /// When half of the tokens' lifetime will have passed.
-    pub(super) fn half_life_ms(&self) -> Option<u64> {
+    pub(crate) fn half_life_ms(&self) -> Option<u64> {
         self.expires_ms.map(|expires_ms| self.made_ms.midpoint(expires_ms))
     }
 
@@ -71,11 +71,15 @@ impl NewTokens {
     }
 
     /// The tokens for the client's response, once they are valid.
-    pub(super) fn told(self, app: &Server) -> IssuedTokens {
+    pub(crate) fn told(self, app: &Server) -> IssuedTokens {
         let Self { access, refresh, made_ms, expires_ms } = self;
-        let found = app.engine.state().accounts.access_token(&token::hash(&access));
-        let token = |kind: Kind, secret: String| match &found {
-            Some(found) => kind.token(&app.signing.lasting, &secret, found.session),
+        let (state, hash) = (app.engine.state(), token::hash(&access));
+        let session = match state.accounts.access_token(&hash) {
+            Some(found) => Some(found.session),
+            None => state.oauth.access_token(&hash).map(|found| found.grant.session),
+        };
+        let token = |kind: Kind, secret: String| match session {
+            Some(session) => kind.token(&app.signing.lasting, &secret, session),
             // The device logged in again meanwhile.
             None => secret,
         };
@@ -99,7 +103,7 @@ fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64
 }
 
 /// Checks a new password for the user with this localpart against the policy.
-pub(super) fn check_password(
+pub(in crate::edge::api) fn check_password(
     app: &Server,
     localpart: &str,
     password: &str,

@@ -17,6 +17,7 @@ use ruma::{
     },
     thirdparty::Medium,
 };
+use serde_json::{Value, json};
 
 use super::{
     claim::{Claim, verified},
@@ -29,8 +30,9 @@ use crate::{
     edge::{
         api::{
             Server, about::discovery::discovery_info, appservice::services::by_application_service,
+            json, oauth,
         },
-        http::{ApiError, Appservice, Cx},
+        http::{ApiError, Appservice, Cx, Json},
     },
     record::Offset,
     service::accounts::names::{device_id_or_new, short_name},
@@ -39,14 +41,21 @@ use crate::{
 pub(super) async fn login_types(
     cx: Cx<Server, ()>,
     _: get_login_types::Request,
-) -> Result<get_login_types::Response, ApiError> {
+) -> Result<Json, ApiError> {
     let (config, providers) = (&cx.app.config, cx.app.outside.providers.all());
+    if !config.login.legacy {
+        return Err(oauth::session::legacy_is_off());
+    }
     let mut flows = Vec::new();
     if config.login.password {
         flows.push(LoginType::Password(PasswordLoginType::new()));
     }
-    if !providers.is_empty() {
+    // Single sign-on leads to this server's own pages, too.
+    let oauth = oauth::is_offered(config) && (config.login.password || !providers.is_empty());
+    let by_sso = oauth || !providers.is_empty();
+    if by_sso {
         let mut sso = SsoLoginType::new();
+        sso.oauth_aware_preferred = oauth;
         let shown = |provider: &crate::outside::oidc::Provider| {
             let mut shown =
                 IdentityProvider::new(provider.id().to_owned(), provider.name().to_owned());
@@ -57,7 +66,7 @@ pub(super) async fn login_types(
         sso.identity_providers = providers.iter().map(shown).collect();
         flows.push(LoginType::Sso(sso));
     }
-    if !providers.is_empty() || config.login.get_token {
+    if by_sso || config.login.get_token {
         let mut token = TokenLoginType::new();
         token.get_login_token = config.login.get_token;
         flows.push(LoginType::Token(token));
@@ -65,7 +74,14 @@ pub(super) async fn login_types(
     if cx.app.outside.services.iter().next().is_some() {
         flows.push(LoginType::ApplicationService(ApplicationServiceLoginType::new()));
     }
-    Ok(get_login_types::Response::new(flows))
+    let mut flows = serde_json::to_value(flows).map_err(ApiError::internal)?;
+    let is_sso = |flow: &&mut Value| oauth && flow["type"] == "m.login.sso";
+    for flow in flows.as_array_mut().into_iter().flatten().filter(is_sso) {
+        // What it was called before Matrix 1.18.
+        flow["delegated_oidc_compatibility"] = true.into();
+        flow["org.matrix.msc3824.delegated_oidc_compatibility"] = true.into();
+    }
+    json(&json!({ "flows": flows }))
 }
 
 /// A proven user, and the proof.
@@ -81,6 +97,10 @@ pub(super) async fn login(
     cx: Cx<Server, Option<Appservice>>,
     request: login_v3::Request,
 ) -> Result<login_v3::Response, ApiError> {
+    let is_service = matches!(request.login_info, LoginInfo::ApplicationService(_));
+    if !cx.app.config.login.legacy && !is_service {
+        return Err(oauth::session::legacy_is_off());
+    }
     let device_id = device_id_or_new(request.device_id)?;
     let display_name = short_name(request.initial_device_display_name)?;
     let Proven { user_id, password, token } = match request.login_info {

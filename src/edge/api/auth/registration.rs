@@ -28,12 +28,15 @@ use crate::{
         account::{Login, Met, Register, UpgradeGuest},
     },
     edge::{
-        api::{Server, appservice::services as appservice, json},
+        api::{Server, appservice::services as appservice, json, oauth::session::legacy_is_off},
         http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
     },
     engine::Rejected,
     outside::appservice::Service,
-    record::command::{AccountKind, Secret, TokenHash},
+    record::{
+        Origin,
+        command::{AccountKind, Secret, TokenHash},
+    },
     service::accounts::names::{
         device_id_or_new, is_registration_token, new_user_id_of, short_name,
     },
@@ -53,6 +56,9 @@ pub(super) async fn register(cx: Caller, request: register_v3::Request) -> Resul
 }
 
 async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result<Json, ApiError> {
+    if !cx.app.config.login.legacy {
+        return Err(legacy_is_off());
+    }
     must_be_open(&cx.app)?;
     let parameters = recall(cx, &mut request).await?;
     // Before the client goes through stages in vain.
@@ -215,7 +221,7 @@ fn new_account(
 
 /// A guest account needs no stages, and only the device name of the body is used.
 async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Json, ApiError> {
-    if !cx.app.config.registration.guests {
+    if !cx.app.config.registration.guests || !cx.app.config.login.legacy {
         let code = ErrorCode::GuestAccessForbidden;
         return Err(ApiError::new(code, "This server has no guest accounts."));
     }
@@ -325,6 +331,31 @@ struct NewSession {
     refresh_token: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_in_ms: Option<u64>,
+}
+
+/// Creates an account with a password, once its stages are completed.
+pub(in crate::edge::api) async fn create(
+    app: &Server,
+    origin: Origin,
+    user_id: &UserId,
+    password: String,
+    authenticated: Authenticated,
+) -> Result<(), ApiError> {
+    must_be_open(app)?;
+    let password = app.auth.passwords.hash(password).await?;
+    let met = met(&authenticated, app.engine.clock().now_ms());
+    let proposal = new_account(user_id, Some(password), None, met);
+    match app.engine.propose(origin, proposal).await {
+        Ok(registered) => {
+            registered.into_inner();
+            Ok(())
+        }
+        Err(Rejected::Refused(Refusal::RegistrationToken)) => {
+            let why = "This registration token is not valid any more.";
+            Err(ApiError::new(ErrorCode::Unauthorized, why))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether a registration token is valid now. It may not be by the time it is used.

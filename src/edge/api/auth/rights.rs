@@ -6,7 +6,10 @@ use ruma::UserId;
 
 use crate::{
     edge::{
-        api::Server,
+        api::{
+            Server,
+            oauth::session::{check_scope, may_administer},
+        },
         http::{ApiError, ErrorCode, OpenTo, Session},
     },
     state::Standing,
@@ -16,6 +19,7 @@ use crate::{
 pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
     // An application service may act for a user who has no account (yet).
     let standing = app.engine.state().accounts.standing(&session.user_id).unwrap_or_default();
+    check_scope(app, session, open_to.administrators_only)?;
     match standing {
         Standing { deactivated: Some(_), .. } => Err(deactivated()),
         Standing { locked: true, .. } if !open_to.locked => Err(locked()),
@@ -26,6 +30,9 @@ pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<
         )),
         Standing { admin: false, .. } if open_to.administrators_only => {
             Err(ApiError::forbidden("You do not administer this server."))
+        }
+        _ if open_to.administrators_only && !may_administer(app, session) => {
+            Err(ApiError::forbidden("The scope of this login lacks the server's administration."))
         }
         _ => Ok(()),
     }

@@ -18,16 +18,17 @@ use crate::{
     decide::{
         Refusal,
         account::{ConfirmTokens, Refresh, RemoveDevices, Which},
+        oauth::ConfirmGrant,
     },
     edge::{
         api::{Server, appservice::services::assert_identity},
         http::{ApiError, App as _, Cx, Session},
     },
-    engine::Rejected,
+    engine::{Durable, Rejected},
     log::AppendError,
     record::{Offset, Origin, command::TokenHash},
     service::accounts::token::{self, Kind},
-    state::TokenUse,
+    state::{TokenUse, oauth::GrantUse},
 };
 
 /// The session of an access token; for an application service, that of the user in the query.
@@ -47,8 +48,8 @@ pub(crate) async fn authenticate(
 pub(crate) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiError> {
     let used = token::hash(token);
     let found = app.engine.state().accounts.access_token(&used);
-    let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } =
-        found.ok_or_else(|| unknown(app, Kind::Access, token))?;
+    let Some(found) = found else { return of_grant(app, &used, token).await };
+    let TokenUse { owner, session, expires_ms, login_ms, unconfirmed, .. } = found;
     if is_over(app, [expires_ms, app.config.tokens.session_lifetime_seconds.end_ms(login_ms)]) {
         return Err(ApiError::unknown_token(true));
     }
@@ -63,20 +64,20 @@ pub(crate) async fn of_token(app: &Server, token: &str) -> Result<Session, ApiEr
             device_id: owner.device_id.clone(),
             used,
         };
-        match app.engine.propose(origin, confirm).await {
-            Ok(confirmed) => confirmed.into_inner(),
-            // Both pairs stay valid until this can be recorded; reads go on meanwhile.
-            Err(Rejected::Log(
-                AppendError::Full(_) | AppendError::Failed(_) | AppendError::Unavailable(_),
-            )) => {}
-            Err(error) => return Err(error.into()),
-        }
+        confirmed(app.engine.propose(origin, confirm).await)?;
     }
     Ok(Session { user_id: owner.user_id, device_id: owner.device_id, session, service: None })
 }
 
-/// Whether a session of a device lasts: nobody has logged it out, and it is not too old.
+/// Whether a session lasts: nobody has ended it, and it is not too old.
 pub(crate) fn lasts(app: &Server, user_id: &UserId, device_id: &DeviceId, session: Offset) -> bool {
+    if device_id.as_str().is_empty() {
+        // That of a grant without a device.
+        let lifetime = &app.config.tokens.session_lifetime_seconds;
+        return app.engine.state().oauth.grant_of_session(session).is_some_and(|grant| {
+            grant.user_id == *user_id && !is_over(app, [lifetime.end_ms(grant.granted_ms), None])
+        });
+    }
     let account = app.engine.state().accounts.get(user_id);
     account.is_some_and(|account| {
         account.read().device(device_id).is_some_and(|device| {
@@ -86,8 +87,42 @@ pub(crate) fn lasts(app: &Server, user_id: &UserId, device_id: &DeviceId, sessio
     })
 }
 
+/// The session of the access token of a grant without a device, as with a device's.
+async fn of_grant(app: &Server, used: &TokenHash, token: &str) -> Result<Session, ApiError> {
+    let found = app.engine.state().oauth.access_token(used);
+    let found = found.ok_or_else(|| unknown(app, Kind::Access, token))?;
+    let GrantUse { grant, expires_ms, unconfirmed, .. } = found;
+    let lifetime = &app.config.tokens.session_lifetime_seconds;
+    if is_over(app, [expires_ms, lifetime.end_ms(grant.granted_ms)]) {
+        return Err(ApiError::unknown_token(true));
+    }
+    if unconfirmed {
+        let (user_id, grant_id) = (grant.user_id.clone(), grant.grant_id);
+        let origin = Origin { user: user_id.as_str().into(), ..Origin::default() };
+        let confirm = ConfirmGrant { user_id, grant_id, used: *used };
+        confirmed(app.engine.propose(origin, confirm).await)?;
+    }
+    let (user_id, session) = (grant.user_id, grant.session);
+    Ok(Session { user_id, device_id: "".into(), session, service: None })
+}
+
+/// Whether a request goes on after the first use of its tokens was to be recorded.
+fn confirmed(outcome: Result<Durable<()>, Rejected>) -> Result<(), ApiError> {
+    match outcome {
+        Ok(confirmed) => {
+            confirmed.into_inner();
+            Ok(())
+        }
+        // Both pairs stay valid until this can be recorded; reads go on meanwhile.
+        Err(Rejected::Log(
+            AppendError::Full(_) | AppendError::Failed(_) | AppendError::Unavailable(_),
+        )) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Records where a session begins, with its first access token.
-pub(super) async fn begun(app: &Server, token: &str, client: IpAddr) {
+pub(crate) async fn begun(app: &Server, token: &str, client: IpAddr) {
     // The device may have been logged out or in again meanwhile.
     if let Ok(session) = of_token(app, token).await {
         app.seen(&session, client, None);
@@ -121,7 +156,11 @@ pub(super) async fn refresh(
     let presented = token::hash(&request.refresh_token);
     let found = cx.app.engine.state().accounts.refresh_token(&presented);
     let superseded = || unknown(&cx.app, Kind::Refresh, &request.refresh_token);
-    let TokenUse { owner, login_ms, issued_ms, .. } = found.ok_or_else(superseded)?;
+    let TokenUse { owner, session, login_ms, issued_ms, .. } = found.ok_or_else(superseded)?;
+    if cx.app.engine.state().oauth.grant_of_session(session).is_some() {
+        let why = "This session began by OAuth 2.0: it is refreshed at the token endpoint.";
+        return Err(ApiError::forbidden(why));
+    }
     let config = &cx.app.config.tokens;
     let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
     if is_over(&cx.app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {

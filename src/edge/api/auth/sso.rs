@@ -43,13 +43,16 @@ use crate::{
                 login_page::{self, client_api},
                 page::{Page, literal, refusal},
             },
-            json,
+            json, oauth,
         },
         http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
     },
     engine::Durable,
     outside::oidc::{OidcError, Person, Provider},
-    record::{address as threepid, command::AccountKind},
+    record::{
+        address as threepid,
+        command::{AccountKind, SignedInBy},
+    },
 };
 
 endpoint! {
@@ -76,7 +79,7 @@ endpoint! {
     /// The path of the page on which a newcomer chooses an account.
     pub(super) struct ChooseAccount = POST "/_matrix/client/v3/login/sso/account";
     for NoAccessToken;
-    { body: Choice = json }
+    { headers: HeaderMap = headers, body: Choice = json }
 }
 
 endpoint! {
@@ -98,8 +101,10 @@ endpoint! {
 
 /// The longest time that a browser may take, in milliseconds.
 const AWAY_MS: u64 = 30 * 60 * 1000;
-/// The longest address to return to: cookies have 4,096 bytes.
+/// The longest address to return to.
 const REDIRECT_BYTES: usize = 1500;
+/// The longest value of a cookie. With its name and the rest, browsers take 4,096 bytes.
+const COOKIE_BYTES: usize = 3800;
 
 const TRIP: &str = "sso trip";
 const ERRAND: &str = "sso errand";
@@ -113,9 +118,11 @@ const NOT_COMPLETE: &str = "The address is not complete.";
 
 /// Why a browser was sent to a provider.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Errand {
+pub(in crate::edge::api) enum Errand {
     /// To log in, and return to the client with a login token.
     Login { redirect_url: Url },
+    /// To sign in to this server's own pages, and go on there.
+    Browser { next: String },
     /// To link the account of a user who is logged in.
     Link { user_id: OwnedUserId },
     /// To complete the stage `m.login.sso` of a session of user-interactive authentication, in the
@@ -155,7 +162,13 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
             errand.ok_or_else(|| ApiError::forbidden("This address is not valid any more."))?
         }
         None => {
-            Errand::Login { redirect_url: redirect_url(&app.config, cx.query("redirectUrl")?)? }
+            let redirect_url = redirect_url(&app.config, cx.query("redirectUrl")?)?;
+            if request.idp_id.is_none() && oauth::is_offered(&app.config) {
+                // All ways to sign in, and to register, are on one page.
+                let register = cx.query("action")?.as_deref() == Some("register");
+                return oauth::choose_way(&app.config, &redirect_url, register);
+            }
+            Errand::Login { redirect_url }
         }
     };
     let provider = match (request.idp_id, app.outside.providers.all()) {
@@ -166,7 +179,15 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
     };
     let provider =
         provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
+    set_out(app, provider, errand).await
+}
 
+/// Sends a browser to a provider.
+pub(in crate::edge::api) async fn set_out(
+    app: &Server,
+    provider: &Provider,
+    errand: Errand,
+) -> Result<Reply, ApiError> {
     // The browser comes back to the node that has the session which it confirms.
     let tag = match &errand {
         Errand::Confirm { session, .. } => Tag::in_id(session).map(Tag::of),
@@ -177,7 +198,11 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
     let url = provider.begin(state.clone(), nonce, verifier).await;
     let url = url.map_err(|error| of_provider(provider, &error))?;
     let trip = Trip { state, provider: provider.id().to_owned(), errand };
-    let cookie = cookie(&app.config, &trip.state, &signed(app, TRIP, &trip)?, AWAY_MS / 1000)?;
+    let signed = signed(app, TRIP, &trip)?;
+    if signed.len() > COOKIE_BYTES {
+        return Err(ApiError::bad_request("The address of the app is too long for this."));
+    }
+    let cookie = cookie(&app.config, &trip.state, &signed, AWAY_MS / 1000)?;
     Ok(see(&url)?.with_header(SET_COOKIE, cookie))
 }
 
@@ -218,9 +243,9 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     let person = person.map_err(|error| of_provider(provider, &error))?;
     let known = app.engine.state().accounts.linked(provider.id(), &person.subject);
     match trip.errand {
-        Errand::Login { redirect_url } => match known {
-            Some(user_id) => go_on(app, &user_id, redirect_url),
-            None => newcomer(cx, provider, person, redirect_url).await,
+        errand @ (Errand::Login { .. } | Errand::Browser { .. }) => match known {
+            Some(user_id) => arrived(cx, headers, provider.id(), user_id, errand).await,
+            None => newcomer(cx, headers, provider, person, errand).await,
         },
         Errand::Link { user_id } => match known {
             Some(known) if known == user_id => Ok(linked(provider, &user_id)),
@@ -238,12 +263,34 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
     }
 }
 
+/// A user came back, who wanted to log in.
+async fn arrived(
+    cx: &Cx<Server, ()>,
+    headers: &HeaderMap,
+    provider: &str,
+    user_id: OwnedUserId,
+    errand: Errand,
+) -> Result<Reply, ApiError> {
+    match errand {
+        Errand::Login { redirect_url } => go_on(&cx.app, &user_id, redirect_url),
+        Errand::Browser { next } => {
+            let by = SignedInBy::Sso(provider.to_owned());
+            let (cookie, location) = oauth::arrived(cx, headers, user_id, by, &next).await?;
+            Ok(oauth::browser::see(&location)?.with_header(SET_COOKIE, cookie))
+        }
+        Errand::Link { .. } | Errand::Confirm { .. } => {
+            Err(ApiError::forbidden("This is not a login."))
+        }
+    }
+}
+
 /// A first login: finds or creates an account, or asks for a name.
 async fn newcomer(
     cx: &Cx<Server, ()>,
+    headers: &HeaderMap,
     provider: &Provider,
     person: Person,
-    redirect_url: Url,
+    errand: Errand,
 ) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let wanted = person.localpart.as_deref();
@@ -252,13 +299,13 @@ async fn newcomer(
         && app.engine.state().accounts.contains(&user_id)
     {
         let user_id = link_to(cx, provider.id(), &person.subject, user_id).await?;
-        return go_on(app, &user_id, redirect_url);
+        return arrived(cx, headers, provider.id(), user_id, errand).await;
     }
     if provider.allows_registration()
         && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
     {
         match register(cx, provider.id(), person.clone(), user_id).await {
-            Ok(user_id) => return go_on(app, &user_id, redirect_url),
+            Ok(user_id) => return arrived(cx, headers, provider.id(), user_id, errand).await,
             // A concurrent registration has taken the name.
             Err(error) if matches!(error.code(), ErrorCode::UserInUse) => {}
             Err(error) => return Err(error),
@@ -266,8 +313,8 @@ async fn newcomer(
     }
     // Another login of the same person may have taken the name meanwhile.
     match app.engine.state().accounts.linked(provider.id(), &person.subject) {
-        Some(user_id) => go_on(app, &user_id, redirect_url),
-        None => choose_name(app, provider, person, redirect_url),
+        Some(user_id) => arrived(cx, headers, provider.id(), user_id, errand).await,
+        None => choose_name(app, provider, person, errand),
     }
 }
 
@@ -321,8 +368,8 @@ struct Choice {
 
 pub(super) async fn choose_account(
     cx: Cx<Server, ()>,
-    ChooseAccount { body: choice }: ChooseAccount,
-) -> Result<Json, ApiError> {
+    ChooseAccount { headers, body: choice }: ChooseAccount,
+) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let pending = app.signing.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
@@ -330,18 +377,18 @@ pub(super) async fn choose_account(
         pending.ok_or_else(|| ApiError::forbidden("This took too long: log in again."))?;
     let of = app.outside.providers.get(&provider);
     let of = of.ok_or_else(|| ApiError::forbidden("There is no such way to log in any more."))?;
-    let redirect_url = match errand {
+    match errand {
         Errand::Link { user_id } => {
             let linked = link_to(&cx, &provider, &subject, user_id.clone()).await?;
             if linked != user_id {
                 return Err(ApiError::forbidden("This is another user's already."));
             }
             let done = format!("You can log in as {user_id} with {} from now on.", of.name());
-            return json(&json!({ "done": done }));
+            return Ok(Reply::json(json!({ "done": done }).to_string()));
         }
-        Errand::Login { redirect_url } => redirect_url,
         Errand::Confirm { .. } => return Err(ApiError::forbidden("There is nothing to choose.")),
-    };
+        Errand::Login { .. } | Errand::Browser { .. } => {}
+    }
     let user_id = match (choice.username, choice.user, choice.password) {
         (Some(name), ..) if of.allows_registration() => {
             let user_id = free_user_id(app, &name, None)?;
@@ -355,9 +402,22 @@ pub(super) async fn choose_account(
         }
         _ => return Err(ApiError::forbidden("This is not a choice here.")),
     };
-    // The page has shown where this leads.
-    let location = with_token(app, &user_id, redirect_url)?;
-    json(&json!({ "location": location }))
+    match errand {
+        Errand::Browser { next } => {
+            let by = SignedInBy::Sso(provider);
+            let (cookie, location) = oauth::arrived(&cx, &headers, user_id, by, &next).await?;
+            let reply = Reply::json(json!({ "location": location }).to_string());
+            Ok(reply.with_header(SET_COOKIE, cookie))
+        }
+        Errand::Login { redirect_url } => {
+            // The page has shown where this leads.
+            let location = with_token(app, &user_id, redirect_url)?;
+            Ok(Reply::json(json!({ "location": location }).to_string()))
+        }
+        Errand::Link { .. } | Errand::Confirm { .. } => {
+            Err(ApiError::forbidden("There is nothing to choose."))
+        }
+    }
 }
 
 /// The body of a request to link an account.
@@ -456,7 +516,12 @@ fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, Api
     Ok(Page::new(format!("Continue to {place}?"), body).reply())
 }
 
-fn with_token(app: &Server, user_id: &UserId, mut redirect_url: Url) -> Result<Url, ApiError> {
+/// The address of a client, with a login token for this user.
+pub(in crate::edge::api) fn with_token(
+    app: &Server,
+    user_id: &UserId,
+    mut redirect_url: Url,
+) -> Result<Url, ApiError> {
     // Refused here, where a person sees it; the client could not do anything with the token.
     rights::may_log_in(app, user_id)?;
     let token = login_token::make(app, user_id, app.config.sso.token_seconds)?;
@@ -488,16 +553,19 @@ fn choose_name(
     app: &Server,
     provider: &Provider,
     person: Person,
-    redirect_url: Url,
+    errand: Errand,
 ) -> Result<Reply, ApiError> {
     let by_password = app.config.login.password;
     if !provider.allows_registration() && !by_password {
         let why = format!("You have no account on {}.", app.config.server.name);
         return Err(ApiError::forbidden(why));
     }
-    let place = place(&redirect_url);
+    let place = match &errand {
+        Errand::Login { redirect_url } => Some(place(redirect_url)),
+        _ => None,
+    };
     let localpart = person.localpart.clone();
-    let pending = pending(app, provider, person, Errand::Login { redirect_url })?;
+    let pending = pending(app, provider, person, errand)?;
     let registers = provider.allows_registration();
     let body = html! {
         p {
@@ -529,7 +597,9 @@ fn choose_name(
                 }
             }
         }
-        p.note { "After that, " strong { (place) } " has access to the account." }
+        @if let Some(place) = place {
+            p.note { "After that, " strong { (place) } " has access to the account." }
+        }
     };
     Ok(Page::new("Which account?", body).script(script(app, &pending)).reply())
 }
@@ -592,7 +662,10 @@ fn script(app: &Server, pending: &str) -> String {
 }
 
 /// An address to return to, if browsers may be sent there.
-fn redirect_url(config: &Config, given: Option<String>) -> Result<Url, ApiError> {
+pub(in crate::edge::api) fn redirect_url(
+    config: &Config,
+    given: Option<String>,
+) -> Result<Url, ApiError> {
     let wrong = |why: &'static str| ApiError::bad_request(why);
     let given = given.ok_or_else(|| wrong("The parameter redirectUrl is missing."))?;
     if given.len() > REDIRECT_BYTES {
@@ -621,7 +694,8 @@ fn redirect_url(config: &Config, given: Option<String>) -> Result<Url, ApiError>
     Ok(url)
 }
 
-fn is_trusted(config: &Config, url: &Url) -> bool {
+/// Whether the administrators trust this address.
+pub(in crate::edge::api) fn is_trusted(config: &Config, url: &Url) -> bool {
     login_page::is_at(config, url) || config.sso.redirects.0.iter().any(|known| known.covers(url))
 }
 
@@ -696,7 +770,10 @@ fn cookie(
 }
 
 /// The cookies with this name.
-fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+pub(in crate::edge::api) fn cookies<'a>(
+    headers: &'a HeaderMap,
+    name: &'a str,
+) -> impl Iterator<Item = &'a str> {
     let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(';')).filter_map(move |pair| {
         let (key, value) = pair.trim().split_once('=')?;

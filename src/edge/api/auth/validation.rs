@@ -204,7 +204,7 @@ async fn request_validation(
 }
 
 /// Requests a message to an address, for a page that acts for a client.
-pub(super) async fn request_for_page(
+pub(in crate::edge::api) async fn request_for_page(
     cx: &Cx<Server, ()>,
     purpose: Purpose,
     threepid: Threepid,
@@ -460,7 +460,7 @@ async fn complete(cx: &Cx<Server, ()>, submitted: &Submitted) -> Result<bool, Ap
 }
 
 /// Submits the token of a message. Returns whether it is correct.
-pub(super) async fn show_token(
+pub(in crate::edge::api) async fn show_token(
     cx: &Cx<Server, ()>,
     sid: &str,
     client_secret: &str,

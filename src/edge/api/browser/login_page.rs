@@ -86,7 +86,7 @@ pub(crate) fn client_api(config: &Config) -> String {
 }
 
 /// The path prefix of addresses given to others: the standard one, if it is served.
-fn prefix(config: &Config) -> String {
+pub(crate) fn prefix(config: &Config) -> String {
     let mut prefixes: Vec<_> = config.server.prefixes.iter().map(ToString::to_string).collect();
     prefixes.sort_by_key(|prefix| prefix != "/_matrix");
     prefixes.into_iter().next().unwrap_or_default()

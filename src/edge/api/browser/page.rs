@@ -3,7 +3,10 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{
     HeaderName, HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS},
+    header::{
+        CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+        X_FRAME_OPTIONS,
+    },
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -23,6 +26,8 @@ pub(crate) struct Page {
     script: Option<String>,
     /// Other origins of scripts and frames, if needed.
     outside: Vec<String>,
+    /// Other origins of pictures, if needed.
+    pictures: Vec<String>,
     /// Another origin that its form may lead to.
     leads_to: Option<String>,
     /// More style, and what is above the title.
@@ -38,6 +43,7 @@ impl Page {
             body,
             script: None,
             outside: Vec::new(),
+            pictures: Vec::new(),
             leads_to: None,
             frame: ("", html! {}),
             status: StatusCode::OK,
@@ -55,6 +61,13 @@ impl Page {
     #[must_use]
     pub(crate) fn outside(mut self, origin: impl Into<String>) -> Self {
         self.outside.push(origin.into());
+        self
+    }
+
+    /// Allows pictures of this origin.
+    #[must_use]
+    pub(crate) fn pictures(mut self, origin: impl Into<String>) -> Self {
+        self.pictures.push(origin.into());
         self
     }
 
@@ -102,11 +115,11 @@ impl Page {
                 }
             }
         };
-        let outside = self.outside.join(" ");
+        let (outside, pictures) = (self.outside.join(" "), self.pictures.join(" "));
         let leads_to = self.leads_to.unwrap_or_default();
         let policy = format!(
             "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}' {outside}; \
-             frame-src {}; connect-src 'self'; img-src 'self' data:; form-action 'self' {leads_to}; \
+             frame-src {}; connect-src 'self'; img-src 'self' data: {pictures}; form-action 'self' {leads_to}; \
              base-uri 'none'; frame-ancestors 'none'",
             if outside.is_empty() { "'none'" } else { &outside }
         );
@@ -115,6 +128,8 @@ impl Page {
             .with_header(CACHE_CONTROL, HeaderValue::from_static("no-store"))
             // The address of a page may contain a token.
             .with_header(REFERRER_POLICY, HeaderValue::from_static("no-referrer"))
+            // For browsers that do not know `frame-ancestors`.
+            .with_header(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"))
             .with_header(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))
             .with_header(PERMISSIONS_POLICY, HeaderValue::from_static("interest-cohort=()"));
         if let Ok(policy) = HeaderValue::from_str(&policy) {

@@ -19,7 +19,7 @@ use crate::{
     base::limits,
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     edge::{
-        api::{Server, auth::uiaa::confirm_identity, json},
+        api::{Server, auth::uiaa::confirm_identity, json, oauth::session::confirm_reset},
         http::{ApiError, Cx, Json},
     },
     log::ReadError,
@@ -207,7 +207,7 @@ pub(super) async fn upload_cross_signing(
         return Ok(upload_signing_keys::Response::new());
     }
     // The first keys need no proof: nobody can have trusted earlier ones.
-    if stored.master.is_some() {
+    if stored.master.is_some() && !confirm_reset(&cx.app, &cx.caller)? {
         let auth = request.auth.as_ref();
         confirm_identity(&cx.app, &cx.caller, cx.client, "device_signing", &cx.body, auth).await?;
     }

@@ -35,6 +35,7 @@ use crate::{
             Server,
             auth::validation::{request_for_page, show_token},
             browser::page::{Page, refusal},
+            oauth::sign_up,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
@@ -139,12 +140,17 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     facts.client = cx.client;
     let check = stages::check(&cx.app, &facts, &auth);
     let page = match cx.app.auth.uiaa.complete(&id, &subject.stage, now_ms, check).await {
-        Ok(()) => match cx.query("then")?.map(AuthType::from) {
-            Some(then) if subject.session.is_ahead(&then).await => {
-                return see_other(&page_of(&then, &id, None));
+        Ok(()) => {
+            if let Some(registration) = sign_up::continuation(&cx.app, &id).await {
+                return see_other(&registration);
             }
-            _ => done(),
-        },
+            match cx.query("then")?.map(AuthType::from) {
+                Some(then) if subject.session.is_ahead(&then).await => {
+                    return see_other(&page_of(&then, &id, None));
+                }
+                _ => done(),
+            }
+        }
         Err(Failure::Retry(_, message)) => {
             let form = match sent {
                 Some(((medium, sid), secret)) => {
@@ -446,7 +452,7 @@ fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
 }
 
 /// The instruction of a stage.
-const fn what_to_do(stage: &AuthType) -> &'static str {
+pub(in crate::edge::api) const fn what_to_do(stage: &AuthType) -> &'static str {
     match stage {
         AuthType::Terms => "Agree to the terms",
         AuthType::RegistrationToken => "Enter your registration token",

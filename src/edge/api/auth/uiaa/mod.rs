@@ -40,6 +40,7 @@ mod terms;
 mod tests;
 
 pub(super) use fallback::done;
+pub(in crate::edge::api) use fallback::what_to_do;
 pub(crate) use fallback::{page, submit};
 pub(crate) use stages::{Proof, Stages, authenticate, ways_to_prove, ways_to_recover};
 pub(crate) use stages::{confirm_identity, providers_of};
@@ -383,6 +384,20 @@ impl Session {
         next
     }
 
+    /// The stages that can come next: none if a flow is complete.
+    pub(crate) async fn next_stages(&self) -> Vec<AuthType> {
+        let completed = &self.progress.lock().await.completed;
+        let mut next: Vec<AuthType> = Vec::new();
+        for flow in self.offer.flows.iter().filter(|flow| begins(flow, completed)) {
+            if let Some(stage) = flow.get(completed.len())
+                && !next.contains(stage)
+            {
+                next.push(stage.clone());
+            }
+        }
+        next
+    }
+
     /// Whether this stage remains to be completed.
     pub(crate) async fn is_ahead(&self, stage: &AuthType) -> bool {
         !self.before(stage).await.is_empty()
@@ -422,6 +437,13 @@ impl Sessions {
     /// No sessions yet; the ids of those to come have this mark.
     pub(crate) fn tagged(tag: Tag) -> Self {
         Self { inner: Mutex::default(), tag }
+    }
+
+    /// Begins a session for a page that goes through its stages with a person; returns its id.
+    pub(crate) fn begin(&self, attempt: &Attempt<'_>, now_ms: u64) -> String {
+        let session = Session::new(attempt, now_ms, self.tag);
+        self.inner.lock().keep(&session);
+        session.id.clone()
     }
 
     /// Handles one attempt at a request. Ok means that a flow is complete and the request may be

@@ -22,6 +22,7 @@ use crate::{
                 claim::{Claim, find_account, verified},
                 validation::validated,
             },
+            oauth::session::no_interactive_authentication,
         },
         http::{ApiError, Caller as _, ErrorCode, Session},
     },
@@ -253,6 +254,7 @@ pub(crate) async fn confirm_identity(
     if session.service.is_some() {
         return Ok(());
     }
+    no_interactive_authentication(app, session)?;
     let offer = ways_to_confirm(app, &session.user_id);
     if offer.is_empty() {
         return Err(ApiError::forbidden("This account has nothing to confirm this with."));

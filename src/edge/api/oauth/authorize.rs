@@ -1,0 +1,367 @@
+//! The authorization endpoint (client-server API, "Authorisation code flow"; RFC 6749, section
+//! 4.1; RFC 7636; RFC 9207): a page that asks the user, and sends the browser back with a code.
+
+use std::collections::BTreeSet;
+
+use http::HeaderMap;
+use maud::html;
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{
+    addresses::{Next, issuer, path},
+    browser::{SignedIn, Visitor, see},
+    look, must_be_offered,
+    parameters::{Parameters, without},
+    problem::Problem,
+};
+use crate::{
+    base::{clock::random_token, limits},
+    decide::oauth::IssueCode,
+    edge::{
+        api::{
+            Server,
+            browser::page::{Page, refusal},
+        },
+        http::{ApiError, Body, Cx, Reply, endpoint},
+    },
+    record::{
+        client::GrantType,
+        command::{OauthCode, TokenHash},
+        scope::Scope,
+    },
+    service::oauth::{Client, millis},
+};
+
+endpoint! {
+    /// A client sends the browser here.
+    pub(super) struct Authorize = GET "/_matrix/oauth2/authorize";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The form of the page.
+    pub(super) struct Answer = POST "/_matrix/oauth2/authorize";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+/// The longest `state` and `nonce`.
+const OPAQUE_BYTES: usize = 1024;
+
+/// Where and how a browser is sent back.
+#[derive(Clone, Debug)]
+struct Back {
+    redirect_uri: String,
+    fragment: bool,
+    state: Option<String>,
+    issuer: String,
+}
+
+impl Back {
+    /// The address, with these parameters.
+    fn with(&self, parameters: &[(&str, &str)]) -> String {
+        let state = self.state.as_deref().map(|state| ("state", state));
+        let all = parameters.iter().copied().chain(state).chain([("iss", self.issuer.as_str())]);
+        let all: Vec<_> = all.collect();
+        let query = serde_html_form::to_string(all).unwrap_or_default();
+        let uri = &self.redirect_uri;
+        match (self.fragment, uri.contains('?')) {
+            (true, _) => format!("{uri}#{query}"),
+            (false, true) => format!("{uri}&{query}"),
+            (false, false) => format!("{uri}?{query}"),
+        }
+    }
+
+    fn refused(&self, problem: &Problem) -> Result<Reply, ApiError> {
+        see(&self.with(&[("error", problem.code), ("error_description", &problem.description)]))
+    }
+}
+
+/// What a client asks for.
+struct Asked {
+    client: Client,
+    back: Back,
+    scope: Scope,
+    code_challenge: String,
+    nonce: Option<String>,
+    prompt: BTreeSet<String>,
+    max_age: Option<u64>,
+}
+
+/// Why a request is refused.
+enum Refused {
+    /// Nobody can be sent back.
+    Here(ApiError),
+    /// The client is told.
+    Back(Box<(Back, Problem)>),
+}
+
+impl Asked {
+    fn read(app: &Server, query: &str) -> Result<Self, Refused> {
+        let here = |why: String| Refused::Here(ApiError::bad_request(why));
+        if query.len() > limits::OAUTH_REQUEST_BYTES {
+            return Err(here("The address is too long.".to_owned()));
+        }
+        let given = Parameters::read(query.as_bytes()).map_err(|error| here(error.to_string()))?;
+        let client_id = given.get("client_id");
+        let client_id =
+            client_id.ok_or_else(|| here("The address has no client_id.".to_owned()))?;
+        let client = app.oauth.clients.get(&app.engine, client_id);
+        let client = client.ok_or_else(|| {
+            here("The app is not known here, or not any more. Try again from the app.".to_owned())
+        })?;
+        let redirect_uri = given.get("redirect_uri");
+        let redirect_uri =
+            redirect_uri.ok_or_else(|| here("The address has no redirect_uri.".to_owned()))?;
+        if !client.metadata.allows_redirect(redirect_uri) {
+            let why = "The app asks to send you to an address that is not one of its own.";
+            return Err(here(why.to_owned()));
+        }
+        let mode = given.get("response_mode");
+        let mut back = Back {
+            redirect_uri: redirect_uri.to_owned(),
+            fragment: mode == Some("fragment"),
+            state: None,
+            issuer: issuer(&app.config),
+        };
+        let state = given.get("state");
+        if state.is_none_or(|state| state.len() <= OPAQUE_BYTES) {
+            back.state = state.map(str::to_owned);
+        } else {
+            let problem = Problem::request("`state` is too long.");
+            return Err(Refused::Back(Box::new((back, problem))));
+        }
+        match Self::rest(client, &back, &given) {
+            Ok(asked) => Ok(asked),
+            Err(problem) => Err(Refused::Back(Box::new((back, problem)))),
+        }
+    }
+
+    /// What a client can be told to be wrong.
+    fn rest(client: Client, back: &Back, given: &Parameters) -> Result<Self, Problem> {
+        for (name, code) in
+            [("request", "request_not_supported"), ("request_uri", "request_uri_not_supported")]
+        {
+            if given.get(name).is_some() {
+                return Err(Problem::new(code, format!("`{name}` is not supported.")));
+            }
+        }
+        match given.get("response_type") {
+            Some("code") => {}
+            None => return Err(Problem::request("`response_type` is missing.")),
+            Some(_) => {
+                let why = "The only `response_type` is `code`.";
+                return Err(Problem::new("unsupported_response_type", why));
+            }
+        }
+        if !client.metadata.grant_types.contains(&GrantType::AuthorizationCode) {
+            let why = "The client is not registered for authorization codes.";
+            return Err(Problem::new("unauthorized_client", why));
+        }
+        if !matches!(given.get("response_mode"), None | Some("query" | "fragment")) {
+            return Err(Problem::request("`response_mode` is `query` or `fragment`."));
+        }
+        if given.get("code_challenge_method") != Some("S256") {
+            return Err(Problem::request("`code_challenge_method` must be `S256`."));
+        }
+        let code_challenge = given.text("code_challenge");
+        let is_hash = code_challenge.len() == 43
+            && code_challenge.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        if !is_hash {
+            let why = "`code_challenge` is a SHA-256 hash in URL-safe base64.";
+            return Err(Problem::request(why));
+        }
+        let scope = Scope::parse(given.text("scope"))
+            .map_err(|invalid| Problem::new("invalid_scope", invalid.to_string()))?;
+        let nonce = given.get("nonce");
+        if nonce.is_some_and(|nonce| nonce.len() > OPAQUE_BYTES) {
+            return Err(Problem::request("`nonce` is too long."));
+        }
+        let prompt: BTreeSet<_> =
+            given.text("prompt").split(' ').filter(|p| !p.is_empty()).map(str::to_owned).collect();
+        if prompt.len() > 1 && prompt.contains("none") {
+            return Err(Problem::request("`prompt` is `none` and something else."));
+        }
+        let max_age = given.get("max_age").map(str::parse).transpose();
+        let max_age = max_age.map_err(|_| Problem::request("`max_age` is not a number."))?;
+        let (back, code_challenge) = (back.clone(), code_challenge.to_owned());
+        let nonce = nonce.map(str::to_owned);
+        Ok(Self { client, back, scope, code_challenge, nonce, prompt, max_age })
+    }
+
+    /// Whether the user must prove again who they are.
+    fn wants_proof(&self, app: &Server, signed_in: &SignedIn) -> bool {
+        let max_age = self.max_age.map(std::time::Duration::from_secs);
+        // The page for signing in is also where another account is chosen.
+        ["login", "select_account"].iter().any(|asked| self.prompt.contains(*asked))
+            || max_age.is_some_and(|max_age| max_age.is_zero() || !signed_in.is_fresh(app, max_age))
+    }
+}
+
+/// What the form of the page is about.
+fn about(query: &str) -> String {
+    format!("authorize?{query}")
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let query = cx.uri.query().unwrap_or_default();
+    let asked = match Asked::read(app, query) {
+        Ok(asked) => asked,
+        Err(Refused::Here(error)) => return Err(error),
+        Err(Refused::Back(told)) => return told.0.refused(&told.1),
+    };
+    let visitor = Visitor::of(app, &request.headers);
+    let signed_in = visitor.signed_in();
+    if asked.prompt.contains("none") {
+        // Nothing is granted without the user being asked: another app may use the client's name.
+        let problem = match &signed_in {
+            Some(signed_in) if !asked.wants_proof(app, signed_in) => {
+                Problem::new("consent_required", "The user has to be asked.")
+            }
+            _ => Problem::new("login_required", "The user has to sign in."),
+        };
+        return asked.back.refused(&problem);
+    }
+    // Once the user has done so, they need not do it again.
+    let rest = format!("authorize?{}", without(query, &["prompt"]));
+    if asked.prompt.contains("create") {
+        return see(&Next::of(Some(&rest)).by(&app.config, "sign_up"));
+    }
+    let Some(signed_in) = signed_in.filter(|signed_in| !asked.wants_proof(app, signed_in)) else {
+        let rest = match asked.max_age {
+            Some(0) => format!("authorize?{}", without(query, &["prompt", "max_age"])),
+            _ => rest,
+        };
+        let again = if visitor.user().is_some() { "&again=1" } else { "" };
+        return see(&format!("{}{again}", Next::of(Some(&rest)).by(&app.config, "sign_in")));
+    };
+    visitor.keep(app, question(app, &visitor, &signed_in, &asked, query, &request.headers))
+}
+
+/// The page that asks.
+fn question(
+    app: &Server,
+    visitor: &Visitor,
+    signed_in: &SignedIn,
+    asked: &Asked,
+    query: &str,
+    headers: &HeaderMap,
+) -> Reply {
+    let languages = look::languages(headers);
+    let client = &asked.client;
+    let user_id = &signed_in.user_id;
+    let may = may_grant(app, &asked.scope, signed_in);
+    let place = look::place(&asked.back.redirect_uri);
+    let rest = format!("authorize?{query}");
+    let body = html! {
+        (look::client(client, &languages))
+        p { "It asks to:" }
+        (look::scope(app, &asked.scope, user_id))
+        p.note {
+            "You are signed in as " strong { (user_id) } ". "
+            a href={ (Next::of(Some(&rest)).by(&app.config, "sign_in")) "&again=1" } {
+                "Use another account"
+            }
+        }
+        @if let Err(why) = &may { p.bad role="alert" { (why) } }
+        form method="post" action={ (path(&app.config)) "/" (about(query)) } {
+            (look::proof(app, visitor, &about(query)))
+            @if may.is_ok() {
+                button type="submit" name="answer" value="allow" { "Allow" }
+            }
+            button.second type="submit" name="answer" value="deny" { "Do not allow" }
+        }
+        p.note {
+            "Your browser then goes to " strong { (place) } ". Allow this only if you wanted to sign \
+             in there, and came here by yourself."
+        }
+        (look::documents(client, &languages))
+    };
+    let title = format!("Sign in to {}?", look::name(client, &languages));
+    let page = Page::new(title, body).leads_to(look::leads_to(&asked.back.redirect_uri));
+    look::with_logo(page, client, &languages).reply()
+}
+
+/// Whether a user can grant this.
+pub(super) fn may_grant(
+    app: &Server,
+    scope: &Scope,
+    signed_in: &SignedIn,
+) -> Result<(), &'static str> {
+    let standing = app.engine.state().accounts.standing(&signed_in.user_id).unwrap_or_default();
+    if scope.admin && !standing.admin {
+        return Err("Only an administrator of this server can allow this, and you are none.");
+    }
+    Ok(())
+}
+
+pub(super) async fn answer(cx: Cx<Server, ()>, request: Answer) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let query = cx.uri.query().unwrap_or_default();
+    let asked = match Asked::read(app, query) {
+        Ok(asked) => asked,
+        Err(Refused::Here(error)) => return Err(error),
+        Err(Refused::Back(told)) => return told.0.refused(&told.1),
+    };
+    let form = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.check(app, &request.headers, &about(query), &form)?;
+    let signed_in = visitor.signed_in();
+    let signed_in = signed_in.ok_or_else(|| ApiError::forbidden("You are not signed in."))?;
+    if form.get("answer") != Some("allow") {
+        let problem = Problem::new("access_denied", "The user does not allow it.");
+        return asked.back.refused(&problem);
+    }
+    may_grant(app, &asked.scope, &signed_in).map_err(ApiError::forbidden)?;
+    let code = format!("lcc_{}", random_token());
+    let now_ms = app.engine.clock().now_ms();
+    let proposal = IssueCode {
+        code: OauthCode {
+            user_id: signed_in.user_id.clone(),
+            client_id: asked.client.id.clone(),
+            scope: asked.scope.to_string(),
+            code: TokenHash::of(&code),
+            redirect_uri: asked.back.redirect_uri.clone(),
+            code_challenge: asked.code_challenge,
+            nonce: asked.nonce,
+            auth_ms: signed_in.auth_ms,
+            expires_ms: now_ms.saturating_add(millis(limits::OAUTH_CODE)),
+        },
+        configured: asked.client.configured,
+        browser: visitor.hash,
+        now_ms,
+    };
+    app.engine.propose(signed_in.origin(&cx.request_id), proposal).await?.into_inner();
+    see(&asked.back.with(&[("code", &code)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_added_to_the_query_or_put_into_the_fragment() {
+        let back = |redirect_uri: &str, fragment| Back {
+            redirect_uri: redirect_uri.to_owned(),
+            fragment,
+            state: Some("a&b".to_owned()),
+            issuer: "https://x.example".to_owned(),
+        };
+        let rest = "code=1&state=a%26b&iss=https%3A%2F%2Fx.example";
+        for (uri, fragment, expected) in [
+            ("https://y.example/", false, format!("https://y.example/?{rest}")),
+            ("https://y.example/?z=1", false, format!("https://y.example/?z=1&{rest}")),
+            ("https://y.example/?z=1", true, format!("https://y.example/?z=1#{rest}")),
+            ("com.example:/", false, format!("com.example:/?{rest}")),
+        ] {
+            assert_eq!(back(uri, fragment).with(&[("code", "1")]), expected);
+        }
+    }
+}

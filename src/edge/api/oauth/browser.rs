@@ -1,0 +1,237 @@
+//! The browser in which a page is open: its cookie, who is signed in with it, and proofs that a
+//! form is one that this server showed to it.
+//!
+//! A browser gets a cookie with its first page. Signing in replaces it, so that nobody can have
+//! given the browser a cookie that they know; the log has a hash of it. A form has a MAC of the
+//! cookie and of what the form is about, so that no other site can send it, and none of another
+//! page either.
+
+use std::{net::IpAddr, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use ruma::{OwnedUserId, UserId};
+
+use super::{
+    addresses::{issuer, path},
+    parameters::Parameters,
+};
+use crate::{
+    base::{clock::random_token, limits},
+    config::Config,
+    decide::oauth::SignIn,
+    edge::{
+        api::{
+            Server,
+            auth::{rights, sso::cookies},
+        },
+        http::{ApiError, Reply},
+    },
+    record::{
+        Offset, Origin,
+        command::{BrowserSignIn, SignedInBy, TokenHash},
+    },
+    service::oauth::millis,
+    state::oauth::Browser,
+};
+
+/// The domain of the MACs in forms.
+const FORM: &str = "oauth form";
+
+/// The field with the MAC.
+pub(super) const FIELD: &str = "form";
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// A browser.
+pub(super) struct Visitor {
+    cookie: String,
+    /// Whether it has the cookie already.
+    knows: bool,
+    /// The hash of the cookie.
+    pub(super) hash: TokenHash,
+    signed_in: Option<Browser>,
+}
+
+/// A user who is signed in.
+#[derive(Clone, Debug)]
+pub(super) struct SignedIn {
+    /// The user.
+    pub(super) user_id: OwnedUserId,
+    /// When they proved who they are, in milliseconds since the Unix epoch.
+    pub(super) auth_ms: u64,
+}
+
+impl SignedIn {
+    /// Whether they proved it within this time.
+    pub(super) fn is_fresh(&self, app: &Server, within: Duration) -> bool {
+        app.engine.clock().now_ms() <= self.auth_ms.saturating_add(millis(within))
+    }
+
+    /// The origin of what they do.
+    pub(super) fn origin(&self, request_id: &str) -> Origin {
+        Origin {
+            user: self.user_id.as_str().into(),
+            device: Box::default(),
+            request: request_id.into(),
+        }
+    }
+}
+
+impl Visitor {
+    /// The browser that sent these headers.
+    pub(super) fn of(app: &Server, headers: &HeaderMap) -> Self {
+        let (state, now_ms) = (app.engine.state(), app.engine.clock().now_ms());
+        let name = name(&app.config);
+        let valid = |cookie: &&str| cookie.len() == 43 && cookie.is_ascii();
+        let mut given: Vec<&str> = cookies(headers, name).filter(valid).collect();
+        let signed_in = |cookie: &str| {
+            let browser = state.oauth.browser(&TokenHash::of(cookie), now_ms);
+            browser.filter(|browser| rights::may_log_in(app, &browser.user_id).is_ok())
+        };
+        // Another path of the host may have set one of the same name.
+        given.sort_by_key(|cookie| signed_in(cookie).is_none());
+        match given.first() {
+            Some(cookie) => Self {
+                cookie: (*cookie).to_owned(),
+                knows: true,
+                hash: TokenHash::of(cookie),
+                signed_in: signed_in(cookie),
+            },
+            None => {
+                let cookie = random_token();
+                let hash = TokenHash::of(&cookie);
+                Self { cookie, knows: false, hash, signed_in: None }
+            }
+        }
+    }
+
+    /// Who is signed in.
+    pub(super) fn signed_in(&self) -> Option<SignedIn> {
+        let Browser { user_id, auth_ms, .. } = self.signed_in.clone()?;
+        Some(SignedIn { user_id, auth_ms })
+    }
+
+    /// The user who is signed in.
+    pub(super) fn user(&self) -> Option<&UserId> {
+        self.signed_in.as_ref().map(|browser| &*browser.user_id)
+    }
+
+    /// The proof for a form about this.
+    pub(super) fn proof(&self, app: &Server, about: &str) -> String {
+        app.signing.signer.mac(FORM, &self.proved(about))
+    }
+
+    /// Refuses a form that this server has not shown to this browser, about this.
+    pub(super) fn check(
+        &self,
+        app: &Server,
+        headers: &HeaderMap,
+        about: &str,
+        form: &Parameters,
+    ) -> Result<(), ApiError> {
+        let site = headers.get(SEC_FETCH_SITE);
+        let is_own = site.is_none_or(|site| site == "same-origin" || site == "none");
+        let proof = form.text(FIELD);
+        if is_own && self.knows && app.signing.signer.is_mac(FORM, &self.proved(about), proof) {
+            return Ok(());
+        }
+        let why = "This page is too old, or your browser keeps no cookies. Load it again.";
+        Err(ApiError::forbidden(why))
+    }
+
+    fn proved(&self, about: &str) -> String {
+        let user = self.user().map_or("", UserId::as_str);
+        format!("{}\n{user}\n{about}", self.cookie)
+    }
+
+    /// A mark of this browser that is no secret.
+    pub(super) fn mark(&self) -> String {
+        self.hash.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The reply, with the cookie if the browser does not have it.
+    pub(super) fn keep(&self, app: &Server, reply: Reply) -> Result<Reply, ApiError> {
+        if self.knows {
+            return Ok(reply);
+        }
+        Ok(reply.with_header(header::SET_COOKIE, cookie(&app.config, &self.cookie, None)?))
+    }
+}
+
+/// What a browser's new sign-in is about.
+pub(super) struct Arrival<'a> {
+    /// The user.
+    pub(super) user_id: OwnedUserId,
+    /// How they proved who they are.
+    pub(super) by: SignedInBy,
+    /// When the password was set that was verified.
+    pub(super) verified: Option<Offset>,
+    /// From where.
+    pub(super) client: IpAddr,
+    /// The request's headers.
+    pub(super) headers: &'a HeaderMap,
+    /// The request.
+    pub(super) request_id: &'a str,
+}
+
+/// Signs a user in, and returns the cookie for the browser.
+pub(super) async fn sign_in(app: &Server, arrival: Arrival<'_>) -> Result<HeaderValue, ApiError> {
+    let Arrival { user_id, by, verified, client, headers, request_id } = arrival;
+    let visitor = Visitor::of(app, headers);
+    let cookie = random_token();
+    let now_ms = app.engine.clock().now_ms();
+    let seconds = app.config.oauth.browser_seconds;
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let agent = agent.map(|agent| agent.chars().take(limits::AGENT_BYTES).collect());
+    let proposal = SignIn {
+        sign_in: BrowserSignIn {
+            user_id,
+            browser: TokenHash::of(&cookie),
+            by,
+            expires_ms: now_ms.saturating_add(seconds.saturating_mul(1000)),
+            address: Some(client),
+            agent,
+        },
+        verified,
+        replaces: Some(visitor.hash),
+        now_ms,
+    };
+    let origin = Origin { request: request_id.into(), ..Origin::default() };
+    app.engine.propose(origin, proposal).await?.into_inner();
+    self::cookie(&app.config, &cookie, Some(seconds))
+}
+
+/// A cookie that ends the sign-in.
+pub(super) fn forgotten(config: &Config) -> Result<HeaderValue, ApiError> {
+    cookie(config, "", Some(0))
+}
+
+fn is_secure(config: &Config) -> bool {
+    issuer(config).starts_with("https:")
+}
+
+fn name(config: &Config) -> &'static str {
+    // Browsers take one with this prefix from secure pages alone.
+    if is_secure(config) { "__Secure-logcabin_browser" } else { "logcabin_browser" }
+}
+
+fn cookie(config: &Config, value: &str, seconds: Option<u64>) -> Result<HeaderValue, ApiError> {
+    let (name, path) = (name(config), path(config));
+    let age = seconds.map_or_else(String::new, |seconds| format!("; Max-Age={seconds}"));
+    let secure = if is_secure(config) { "; Secure" } else { "" };
+    HeaderValue::from_str(&format!(
+        "{name}={value}; Path={path}{age}; HttpOnly; SameSite=Lax{secure}"
+    ))
+    .map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// Sends the browser to another page or site with a request of its own (RFC 9700, section 4.12).
+pub(crate) fn see(location: &str) -> Result<Reply, ApiError> {
+    let location =
+        HeaderValue::from_str(location).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(Reply::bytes("text/plain; charset=utf-8", "")
+        .with_status(StatusCode::SEE_OTHER)
+        .with_header(header::LOCATION, location)
+        .with_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))
+        .with_header(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")))
+}

@@ -1,0 +1,236 @@
+//! A new password for users who have forgotten theirs, by an address of their account.
+
+use http::{HeaderMap, header::SET_COOKIE};
+use maud::html;
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{
+    addresses::{Next, path},
+    browser::{self, Arrival, Visitor, see},
+    look, must_be_offered,
+    parameters::Parameters,
+};
+use crate::{
+    base::{clock::random_token, limits},
+    decide::{
+        account::{SetPassword, Which},
+        threepid::ResetPassword,
+    },
+    edge::{
+        api::{
+            Server,
+            auth::{
+                claim::{auth_failed, find_account},
+                credentials::check_password,
+                validation::{request_for_page, show_token, validated},
+            },
+            browser::page::{Page, refusal},
+        },
+        http::{ApiError, Body, Cx, Reply, endpoint},
+    },
+    record::{
+        address as threepid,
+        command::SignedInBy,
+        threepid::{Medium, Purpose},
+    },
+};
+
+endpoint! {
+    /// The page.
+    pub(super) struct RecoverPage = GET "/_matrix/oauth2/recover";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// Its forms: for the address, and for the new password.
+    pub(super) struct RecoverForm = POST "/_matrix/oauth2/recover";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+/// What the forms are about.
+const ABOUT: &str = "recover";
+
+/// Whether a password can be recovered.
+pub(super) fn is_possible(app: &Server) -> bool {
+    let reached = [Medium::Email, Medium::Msisdn].map(|medium| app.outside.messages.reach(medium));
+    app.config.login.password && app.config.accounts.change_password && reached.contains(&true)
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: RecoverPage) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let next = Next::of(cx.query("next")?.as_deref());
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.keep(app, ask(app, &visitor, &next, None).reply())
+}
+
+/// The page that asks for the address.
+fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Page {
+    let possible = is_possible(app);
+    let by_phone = app.outside.messages.reach(Medium::Msisdn);
+    let body = html! {
+        (look::alert(wrong))
+        @if possible {
+            p { "You will get a message at an address that your account has." }
+            form method="post" action={ (path(&app.config)) "/recover" } {
+                (look::proof(app, visitor, ABOUT))
+                input type="hidden" name="next" value=(next.as_str());
+                label for="address" {
+                    @if by_phone { "E-mail address, or phone number beginning with +" }
+                    @else { "E-mail address" }
+                }
+                input type="text" id="address" name="address" required maxlength="254"
+                    autocomplete="email" autocapitalize="none" spellcheck="false" autofocus
+                    aria-describedby="wrong";
+                button type="submit" { "Send the message" }
+            }
+        } @else {
+            p { "Passwords cannot be recovered here. Ask whoever runs this server." }
+        }
+        p { a href=(next.by(&app.config, "sign_in")) { "Back to signing in" } }
+    };
+    Page::new("Forgot your password?", body)
+}
+
+/// A message that was sent.
+struct Sent<'a> {
+    medium: Medium,
+    sid: &'a str,
+    secret: &'a str,
+}
+
+/// The page that waits for the message, and asks for the new password.
+fn waiting(
+    app: &Server,
+    visitor: &Visitor,
+    next: &Next,
+    sent: &Sent<'_>,
+    wrong: Option<&str>,
+) -> Page {
+    let is_phone = sent.medium == Medium::Msisdn;
+    let body = html! {
+        p {
+            @if is_phone { "Enter the code of the message that was sent to you." }
+            @else { "Open the link of the message that was sent to you, and then go on here." }
+        }
+        (look::alert(wrong))
+        form method="post" action={ (path(&app.config)) "/recover" } {
+            (look::proof(app, visitor, ABOUT))
+            input type="hidden" name="next" value=(next.as_str());
+            input type="hidden" name="medium" value=(sent.medium.as_str());
+            input type="hidden" name="sid" value=(sent.sid);
+            input type="hidden" name="client_secret" value=(sent.secret);
+            @if is_phone {
+                label for="code" { "Code" }
+                input type="text" id="code" name="code" required inputmode="numeric"
+                    autocomplete="one-time-code" autofocus aria-describedby="wrong";
+            }
+            label for="password" { "New password" }
+            input type="password" id="password" name="password" required
+                minlength=(app.config.passwords.min_length) autocomplete="new-password"
+                aria-describedby="wrong";
+            label for="repeated" { "The same password again" }
+            input type="password" id="repeated" name="repeated" required
+                autocomplete="new-password" aria-describedby="wrong";
+            label.check {
+                input type="checkbox" name="everywhere" value="yes" checked;
+                " Sign out all devices. Those that stay signed in keep the keys of encrypted rooms."
+            }
+            button type="submit" { "Set the password" }
+        }
+    };
+    Page::new("A message is on its way", body)
+}
+
+pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let next = Next::of(fields.get("next"));
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.check(app, &request.headers, ABOUT, &fields)?;
+    if !is_possible(app) {
+        return Err(ApiError::forbidden("Passwords cannot be recovered here."));
+    }
+    let Some(sid) = fields.get("sid") else {
+        return send(&cx, &visitor, &next, fields.text("address")).await;
+    };
+    let medium = if fields.text("medium") == "msisdn" { Medium::Msisdn } else { Medium::Email };
+    let sent = Sent { medium, sid, secret: fields.text("client_secret") };
+    match set(&cx, &sent, &fields, &request.headers).await {
+        Ok(cookie) => Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie)),
+        Err(error) if error.status().is_client_error() => {
+            let page = waiting(app, &visitor, &next, &sent, Some(error.message()));
+            Ok(page.status(error.status()).reply())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn send(
+    cx: &Cx<Server, ()>,
+    visitor: &Visitor,
+    next: &Next,
+    address: &str,
+) -> Result<Reply, ApiError> {
+    let address = address.trim();
+    let secret = random_token();
+    let asked = async {
+        let threepid = if address.starts_with('+') {
+            threepid::parse("msisdn", address)?
+        } else {
+            threepid::email(address)?
+        };
+        let medium = threepid.medium;
+        let sid = request_for_page(cx, Purpose::Account, threepid, &secret).await?;
+        Ok::<_, ApiError>((medium, sid))
+    };
+    let page = match asked.await {
+        Ok((medium, sid)) => {
+            let sent = Sent { medium, sid: &sid, secret: &secret };
+            waiting(&cx.app, visitor, next, &sent, None)
+        }
+        Err(error) => ask(&cx.app, visitor, next, Some(error.message())).status(error.status()),
+    };
+    Ok(page.reply())
+}
+
+async fn set(
+    cx: &Cx<Server, ()>,
+    sent: &Sent<'_>,
+    fields: &Parameters,
+    headers: &HeaderMap,
+) -> Result<http::HeaderValue, ApiError> {
+    let app = &*cx.app;
+    let password = fields.text("password").to_owned();
+    if fields.text("repeated") != password {
+        return Err(ApiError::bad_request("The two passwords are not the same."));
+    }
+    check_password(app, "", &password)?;
+    if let Some(code) = fields.get("code") {
+        // The look below says whether it was correct.
+        show_token(cx, sent.sid, sent.secret, code).await?;
+    }
+    let proof = validated(app, Purpose::Account, sent.sid, sent.secret);
+    let proof = proof.ok_or_else(auth_failed)?;
+    let user_id = find_account(app, &proof.threepid).ok_or_else(auth_failed)?;
+    check_password(app, user_id.localpart(), &password)?;
+    let password = app.auth.passwords.hash(password).await?;
+    let log_out = fields.get("everywhere").map(|_| Which::All);
+    let set = SetPassword { user_id: user_id.clone(), password, log_out };
+    cx.propose(ResetPassword { set, proof }).await?.into_inner();
+    let arrival = Arrival {
+        user_id,
+        by: SignedInBy::Password,
+        verified: None,
+        client: cx.client,
+        headers,
+        request_id: &cx.request_id,
+    };
+    browser::sign_in(app, arrival).await
+}

@@ -1,0 +1,93 @@
+//! Sessions that began by OAuth 2.0, and what sets them apart: they prove nothing by
+//! user-interactive authentication, and they may do what their scope says.
+
+use ruma::api::client::uiaa::{AuthFlow, AuthType};
+use serde_json::{Map, json};
+
+use super::{account_url, is_offered};
+use crate::{
+    base::clock::random_token,
+    edge::{
+        api::Server,
+        http::{ApiError, AuthRequired, ErrorCode, Session},
+    },
+    state::oauth::Grant,
+};
+
+/// The action of the account's page that allows cross-signing keys to be replaced.
+const RESET: &str = "org.matrix.cross_signing_reset";
+
+/// The grant of a session; `None` for one that did not begin by OAuth.
+pub(crate) fn grant_of(app: &Server, session: &Session) -> Option<Grant> {
+    match session.service {
+        Some(_) => None,
+        None => app.engine.state().oauth.grant_of_session(session.session),
+    }
+}
+
+/// Whether this session may administer the server, if its user does: one that began by OAuth needs
+/// the scope for it.
+pub(crate) fn may_administer(app: &Server, session: &Session) -> bool {
+    grant_of(app, session).is_none_or(|grant| grant.scope().admin)
+}
+
+/// Refuses a session without a device what its scope does not have.
+pub(crate) fn check_scope(
+    app: &Server,
+    session: &Session,
+    administration: bool,
+) -> Result<(), ApiError> {
+    if !session.device_id.as_str().is_empty() || session.service.is_some() {
+        return Ok(());
+    }
+    let scope = grant_of(app, session).map(|grant| grant.scope()).unwrap_or_default();
+    if scope.api || administration && scope.admin {
+        return Ok(());
+    }
+    Err(ApiError::forbidden("The scope of this token does not have this."))
+}
+
+/// Refuses what needs user-interactive authentication to sessions that cannot give it.
+pub(crate) fn no_interactive_authentication(
+    app: &Server,
+    session: &Session,
+) -> Result<(), ApiError> {
+    if grant_of(app, session).is_none() {
+        return Ok(());
+    }
+    let page = if is_offered(&app.config) {
+        format!("on the page of your account, {}", account_url(&app.config))
+    } else {
+        "by a login of another kind".to_owned()
+    };
+    Err(ApiError::forbidden(format!("This login cannot do this: it is done {page}.")))
+}
+
+/// Makes a session that began by OAuth wait until its user allows the cross-signing keys to be
+/// replaced (client-server API, "OAuth authentication"). Whether it is such a session.
+pub(crate) fn confirm_reset(app: &Server, session: &Session) -> Result<bool, ApiError> {
+    if grant_of(app, session).is_none() {
+        return Ok(false);
+    }
+    let now_ms = app.engine.clock().now_ms();
+    if app.engine.state().oauth.may_reset(&session.user_id, now_ms) {
+        return Ok(true);
+    }
+    let url = format!("{}?action={RESET}", account_url(&app.config));
+    // Under the name of the specification, and of MSC4312.
+    let stages = ["m.oauth", RESET];
+    let params = stages.map(|stage| (stage.to_owned(), json!({ "url": url })));
+    Err(ApiError::auth_required(AuthRequired {
+        flows: stages.map(|stage| AuthFlow::new(vec![AuthType::from(stage)])).into(),
+        completed: Vec::new(),
+        params: Map::from_iter(params),
+        session: Some(random_token()),
+        failure: None,
+    }))
+}
+
+/// Said of an endpoint of the API without OAuth 2.0, where that is turned off.
+pub(crate) fn legacy_is_off() -> ApiError {
+    let text = "OAuth 2.0 authentication is in use on this homeserver.";
+    ApiError::new(ErrorCode::Unrecognized, text)
+}

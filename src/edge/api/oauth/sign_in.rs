@@ -1,0 +1,327 @@
+//! Signing in to this server's pages, with a password or at a provider of single sign-on; and what
+//! clients without OAuth 2.0 get of it, a login token (client-server API, "OAuth 2.0 aware
+//! clients").
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE};
+use maud::{Markup, html};
+use reqwest::Url;
+use ruma::{
+    OwnedUserId,
+    api::{
+        auth_scheme::NoAccessToken,
+        client::uiaa::{MatrixUserIdentifier, UserIdentifier},
+    },
+    thirdparty::Medium,
+};
+
+use super::{
+    addresses::{Next, encoded, path},
+    browser::{self, Arrival, Visitor, see},
+    look, must_be_offered,
+    parameters::Parameters,
+    recover, sign_up,
+};
+use crate::{
+    base::limits,
+    config::Config,
+    edge::{
+        api::{
+            Server,
+            auth::{
+                claim::{Claim, verified},
+                sso::{self, Errand},
+            },
+            browser::page::{Page, refusal},
+        },
+        http::{ApiError, Body, Cx, Reply, endpoint},
+    },
+    record::command::SignedInBy,
+};
+
+endpoint! {
+    /// The page.
+    pub(super) struct SignInPage = GET "/_matrix/oauth2/sign_in";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// Its form.
+    pub(super) struct SignInForm = POST "/_matrix/oauth2/sign_in";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The way to a provider of single sign-on.
+    pub(super) struct BySso = GET "/_matrix/oauth2/sso";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+endpoint! {
+    /// The way back to a client without OAuth 2.0.
+    pub(super) struct Continue = GET "/_matrix/oauth2/continue";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// The user wants to go there.
+    pub(super) struct Confirm = POST "/_matrix/oauth2/continue";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+/// How recent a sign-in must be for the browser to go on to a trusted client by itself.
+const JUST_NOW: Duration = Duration::from_secs(300);
+
+/// What the form is about.
+const ABOUT: &str = "sign_in";
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: SignInPage) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let next = Next::of(cx.query("next")?.as_deref());
+    let visitor = Visitor::of(app, &request.headers);
+    let again = cx.query("again")?.is_some();
+    if visitor.user().is_some() && !again {
+        return see(&next.location(&app.config));
+    }
+    let hint = next.parameter("login_hint");
+    let hint = hint.as_deref().map(|hint| hint.strip_prefix("mxid:").unwrap_or(hint));
+    let signed_in = visitor.user().map(ToString::to_string);
+    let user = hint.or(signed_in.as_deref()).unwrap_or_default();
+    visitor.keep(app, form(app, &visitor, &next, user, None, &request.headers).reply())
+}
+
+fn form(
+    app: &Server,
+    visitor: &Visitor,
+    next: &Next,
+    user: &str,
+    wrong: Option<&str>,
+    headers: &HeaderMap,
+) -> Page {
+    let config = &app.config;
+    let providers = app.outside.providers.all();
+    let by_password = config.login.password;
+    let body = html! {
+        (purpose(app, next, headers))
+        (look::alert(wrong))
+        @if by_password {
+            form method="post" action={ (path(config)) "/sign_in" } {
+                (look::proof(app, visitor, ABOUT))
+                input type="hidden" name="next" value=(next.as_str());
+                label for="user" { "User name or e-mail address" }
+                input type="text" id="user" name="user" value=(user) required maxlength="255"
+                    autocomplete="username" autocapitalize="none" spellcheck="false"
+                    autofocus[user.is_empty()] aria-describedby="wrong";
+                label for="password" { "Password" }
+                input type="password" id="password" name="password" required
+                    autocomplete="current-password" autofocus[!user.is_empty()]
+                    aria-describedby="wrong";
+                button type="submit" { "Sign in" }
+            }
+        }
+        (ways(app, next, by_password))
+        @if !by_password && providers.is_empty() {
+            p { "Nobody can sign in to this server by its pages." }
+        }
+        @if recover::is_possible(app) {
+            p { a href=(next.by(config, "recover")) { "Forgot your password?" } }
+        }
+        @if sign_up::is_possible(app) {
+            p {
+                "No account on " (config.server.name) " yet? "
+                a href=(next.by(config, "sign_up")) { "Create one" }
+            }
+        }
+    };
+    Page::new(format!("Sign in to {}", config.server.name), body)
+}
+
+/// The providers of single sign-on.
+pub(super) fn ways(app: &Server, next: &Next, second: bool) -> Markup {
+    html! {
+        @for provider in app.outside.providers.all() {
+            a.button.second[second]
+                href={ (next.by(&app.config, "sso")) "&provider=" (encoded(provider.id())) } {
+                "Continue with " (provider.name())
+            }
+        }
+    }
+}
+
+/// What the user signs in for.
+pub(super) fn purpose(app: &Server, next: &Next, headers: &HeaderMap) -> Markup {
+    let client = next.parameter("client_id").filter(|_| next.is("authorize"));
+    let client = client.and_then(|id| app.oauth.clients.get(&app.engine, &id));
+    let place = next.parameter("redirectUrl").filter(|_| next.is("continue"));
+    let languages = look::languages(headers);
+    html! {
+        @if let Some(client) = client {
+            p { "To continue to " strong { (look::name(&client, &languages)) } "." }
+        } @else if let Some(place) = place {
+            p { "To continue to " strong { (look::place(&place)) } "." }
+        } @else if next.is("link") {
+            p { "To sign in another device." }
+        }
+    }
+}
+
+/// The account that a person means by what they typed.
+fn claim(app: &Server, typed: &str) -> Claim {
+    let is_email = !typed.starts_with('@') && typed.contains('@');
+    Claim::by_identifier(
+        app,
+        &if is_email {
+            UserIdentifier::third_party_id(Medium::Email, typed.to_owned())
+        } else {
+            UserIdentifier::Matrix(MatrixUserIdentifier::new(typed.to_owned()))
+        },
+    )
+}
+
+pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let next = Next::of(fields.get("next"));
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.check(app, &request.headers, ABOUT, &fields)?;
+    if !app.config.login.password {
+        return Err(ApiError::forbidden("There is no login by password here."));
+    }
+    let user = fields.text("user").trim();
+    let wrong = |error: ApiError| {
+        let page = form(app, &visitor, &next, user, Some(error.message()), &request.headers);
+        let status = match error.status() {
+            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => StatusCode::FORBIDDEN,
+            other => other,
+        };
+        page.status(status).reply()
+    };
+    let password = fields.text("password").to_owned();
+    let (user_id, set) = match verified(app, cx.client, claim(app, user), password).await {
+        Ok(verified) => verified,
+        Err(error) if error.status().is_client_error() => return Ok(wrong(error)),
+        Err(error) => return Err(error),
+    };
+    app.auth.passwords.seen(&user_id, cx.client);
+    let arrival = Arrival {
+        user_id,
+        by: SignedInBy::Password,
+        verified: Some(set),
+        client: cx.client,
+        headers: &request.headers,
+        request_id: &cx.request_id,
+    };
+    match browser::sign_in(app, arrival).await {
+        Ok(cookie) => Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie)),
+        Err(error) if error.status().is_client_error() => Ok(wrong(error)),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn by_sso(cx: Cx<Server, ()>, _: BySso) -> Result<Reply, ApiError> {
+    must_be_offered(&cx.app)?;
+    let next = Next::of(cx.query("next")?.as_deref());
+    let provider = cx.query("provider")?.unwrap_or_default();
+    let provider = cx.app.outside.providers.get(&provider);
+    let provider =
+        provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
+    sso::set_out(&cx.app, provider, Errand::Browser { next: next.as_str().to_owned() }).await
+}
+
+/// Signs in a user who comes back from a provider: the cookie for the browser, and where it goes
+/// on.
+pub(in crate::edge::api) async fn arrived(
+    cx: &Cx<Server, ()>,
+    headers: &HeaderMap,
+    user_id: OwnedUserId,
+    by: SignedInBy,
+    next: &str,
+) -> Result<(HeaderValue, String), ApiError> {
+    let arrival = Arrival {
+        user_id,
+        by,
+        verified: None,
+        client: cx.client,
+        headers,
+        request_id: &cx.request_id,
+    };
+    let cookie = browser::sign_in(&cx.app, arrival).await?;
+    Ok((cookie, Next::of(Some(next)).location(&cx.app.config)))
+}
+
+/// Sends a browser that comes from a client without OAuth 2.0 to all ways to sign in, or to
+/// register.
+pub(in crate::edge::api) fn choose_way(
+    config: &Config,
+    redirect_url: &Url,
+    register: bool,
+) -> Result<Reply, ApiError> {
+    let next = format!("continue?redirectUrl={}", encoded(redirect_url.as_str()));
+    see(&Next::of(Some(&next)).by(config, if register { "sign_up" } else { "sign_in" }))
+}
+
+/// What the form of the page about going on is about.
+fn about(redirect_url: &Url) -> String {
+    format!("continue to {redirect_url}")
+}
+
+pub(super) async fn go_on(cx: Cx<Server, ()>, request: Continue) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let redirect_url = sso::redirect_url(&app.config, cx.query("redirectUrl")?)?;
+    let visitor = Visitor::of(app, &request.headers);
+    let Some(signed_in) = visitor.signed_in() else {
+        return choose_way(&app.config, &redirect_url, false);
+    };
+    if sso::is_trusted(&app.config, &redirect_url) && signed_in.is_fresh(app, JUST_NOW) {
+        return see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str());
+    }
+    let place = look::place(redirect_url.as_str());
+    let query = format!("continue?redirectUrl={}", encoded(redirect_url.as_str()));
+    let body = html! {
+        p {
+            "You are about to give " strong { (place) } " access to your account "
+            strong { (signed_in.user_id) } ". "
+            a href={ (Next::of(Some(&query)).by(&app.config, "sign_in")) "&again=1" } {
+                "Use another account"
+            }
+        }
+        form method="post" action={ (path(&app.config)) "/" (query) } {
+            (look::proof(app, &visitor, &about(&redirect_url)))
+            button type="submit" { "Continue" }
+        }
+        p.note {
+            "Continue only if that is where you wanted to log in. If you came here by a link that \
+             somebody sent you, close this page."
+        }
+    };
+    let page = Page::new(format!("Continue to {place}?"), body);
+    visitor.keep(app, page.leads_to(look::leads_to(redirect_url.as_str())).reply())
+}
+
+pub(super) async fn confirm(cx: Cx<Server, ()>, request: Confirm) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let redirect_url = sso::redirect_url(&app.config, cx.query("redirectUrl")?)?;
+    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.check(app, &request.headers, &about(&redirect_url), &fields)?;
+    let signed_in = visitor.signed_in();
+    let signed_in = signed_in.ok_or_else(|| ApiError::forbidden("You are not signed in."))?;
+    see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str())
+}

@@ -1,0 +1,291 @@
+//! Creating an account on this server's pages (client-server API, "User registration"). The stages
+//! that registration asks for are those of user-interactive authentication, on their pages: a
+//! registration is a session of that, which only the browser that began it can go on with.
+
+use http::{HeaderMap, StatusCode, header::SET_COOKIE};
+use maud::html;
+use reqwest::Url;
+use ruma::api::{
+    auth_scheme::NoAccessToken,
+    client::uiaa::{AuthData, AuthType, FallbackAcknowledgement},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    addresses::{Next, encoded, path, sign_up_of},
+    browser::{self, Arrival, Visitor, see},
+    look, must_be_offered,
+    parameters::Parameters,
+    sign_in,
+};
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            auth::{
+                credentials::check_password,
+                registration::{self, free_user_id},
+                uiaa::{self, Binding, Facts, Proof, what_to_do},
+            },
+            browser::{
+                login_page::client_api,
+                page::{Page, refusal},
+            },
+        },
+        http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
+    },
+    record::command::SignedInBy,
+};
+
+endpoint! {
+    /// The page, and the way back to it from the pages of the stages.
+    pub(super) struct SignUpPage = GET "/_matrix/oauth2/sign_up";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// Its form.
+    pub(super) struct SignUpForm = POST "/_matrix/oauth2/sign_up";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+/// What the form is about.
+const ABOUT: &str = "sign_up";
+
+/// What a session remembers besides the parameters of a registration. No client can set it.
+const BROWSER: &str = "org.logcabin.browser";
+const NEXT: &str = "org.logcabin.next";
+
+/// Whether anyone can create an account.
+pub(super) fn is_possible(app: &Server) -> bool {
+    app.config.registration_is_open() && app.config.login.password
+}
+
+/// The page that goes on with a registration, if it was begun on this page: for the pages of its
+/// stages.
+pub(crate) async fn continuation(app: &Server, session: &str) -> Option<String> {
+    let now_ms = app.engine.clock().now_ms();
+    let parameters = app.auth.uiaa.parameters(session, now_ms).await;
+    parameters.0.contains_key(BROWSER).then(|| sign_up_of(&app.config, session))
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    if let Some(session) = cx.query("session")? {
+        return go_on(&cx, &session, &request.headers, false).await;
+    }
+    let next = Next::of(cx.query("next")?.as_deref());
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.keep(app, form(app, &visitor, &next, "", None, &request.headers).reply())
+}
+
+fn form(
+    app: &Server,
+    visitor: &Visitor,
+    next: &Next,
+    username: &str,
+    wrong: Option<&str>,
+    headers: &HeaderMap,
+) -> Page {
+    let config = &app.config;
+    let possible = is_possible(app);
+    let body = html! {
+        (sign_in::purpose(app, next, headers))
+        (look::alert(wrong))
+        @if possible {
+            form method="post" action={ (path(config)) "/sign_up" } {
+                (look::proof(app, visitor, ABOUT))
+                input type="hidden" name="next" value=(next.as_str());
+                label for="username" { "User name" }
+                input type="text" id="username" name="username" value=(username) required
+                    maxlength="255" autocomplete="username" autocapitalize="none"
+                    spellcheck="false" autofocus aria-describedby="wrong name-note";
+                p.note id="name-note" {
+                    "Others reach you at @" em { "name" } ":" (config.server.name)
+                    ". It cannot be changed."
+                }
+                label for="password" { "Password" }
+                input type="password" id="password" name="password" required
+                    minlength=(config.passwords.min_length) autocomplete="new-password"
+                    aria-describedby="wrong";
+                label for="repeated" { "The same password again" }
+                input type="password" id="repeated" name="repeated" required
+                    autocomplete="new-password" aria-describedby="wrong";
+                button type="submit" { "Create the account" }
+            }
+        } @else {
+            p { "New accounts are not created on these pages." }
+        }
+        (sign_in::ways(app, next, possible))
+        p {
+            "You have an account? "
+            a href=(next.by(config, "sign_in")) { "Sign in" }
+        }
+    };
+    Page::new(format!("Create an account on {}", config.server.name), body)
+}
+
+pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    must_be_offered(app)?;
+    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let visitor = Visitor::of(app, &request.headers);
+    visitor.check(app, &request.headers, ABOUT, &fields)?;
+    if let Some(session) = fields.get("session") {
+        return go_on(&cx, session, &request.headers, true).await;
+    }
+    let next = Next::of(fields.get("next"));
+    let username = fields.text("username").trim();
+    let begun = begin(&cx, &visitor, &next, username, &fields).await;
+    match begun {
+        Ok(session) => go_on(&cx, &session, &request.headers, false).await,
+        Err(error) if error.status().is_client_error() => {
+            let wrong = Some(error.message());
+            let page = form(app, &visitor, &next, username, wrong, &request.headers);
+            Ok(page.status(error.status()).reply())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Begins a registration: what is wrong with it is said before anyone has to prove anything.
+async fn begin(
+    cx: &Cx<Server, ()>,
+    visitor: &Visitor,
+    next: &Next,
+    username: &str,
+    fields: &Parameters,
+) -> Result<String, ApiError> {
+    let app = &*cx.app;
+    if !is_possible(app) {
+        return Err(ApiError::forbidden("Registration is closed on this server."));
+    }
+    let env = app.engine.env();
+    env.accounts.check(&env.state.accounts)?;
+    let user_id = free_user_id(app, username, None)?;
+    let password = fields.text("password");
+    check_password(app, user_id.localpart(), password)?;
+    if fields.text("repeated") != password {
+        return Err(ApiError::bad_request("The two passwords are not the same."));
+    }
+    let parameters = Map::from_iter([
+        ("username".to_owned(), json!(username)),
+        ("password".to_owned(), json!(password)),
+        (BROWSER.to_owned(), json!(visitor.mark())),
+        (NEXT.to_owned(), json!(next.as_str())),
+    ]);
+    let attempt = uiaa::Attempt {
+        endpoint: "register",
+        binding: Binding::Endpoint(uiaa::Parameters(parameters)),
+        auth: None,
+        offer: app.auth.stages.registration.clone(),
+        facts: Facts { user_id: None, registers: true, client: cx.client },
+    };
+    Ok(app.auth.uiaa.begin(&attempt, app.engine.clock().now_ms()))
+}
+
+/// The next stage of a registration, or its end. With `skip`, a stage that asks nothing is chosen
+/// among others.
+async fn go_on(
+    cx: &Cx<Server, ()>,
+    id: &str,
+    headers: &HeaderMap,
+    mut skip: bool,
+) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let now_ms = app.engine.clock().now_ms();
+    let over = || {
+        let why = "This registration is over, or has taken too long. Begin again.";
+        ApiError::not_found(why)
+    };
+    let session = app.auth.uiaa.open(id, now_ms).ok_or_else(over)?;
+    let parameters = app.auth.uiaa.parameters(id, now_ms).await;
+    let text = |name: &str| parameters.0.get(name).and_then(Value::as_str);
+    let visitor = Visitor::of(app, headers);
+    if text(BROWSER) != Some(&*visitor.mark()) {
+        return Err(ApiError::forbidden("This registration was begun in another browser."));
+    }
+    let mut stages = session.next_stages().await;
+    while stages == [AuthType::Dummy] || skip && stages.contains(&AuthType::Dummy) {
+        skip = false;
+        let done = async { Ok(Proof::Done) };
+        let completed = app.auth.uiaa.complete(id, &AuthType::Dummy, now_ms, done).await;
+        completed.map_err(|_| over())?;
+        stages = session.next_stages().await;
+    }
+    let page_of = |stage: &AuthType| {
+        let api = client_api(&app.config);
+        let api = api.parse::<Url>().map_or(api, |url| url.path().to_owned());
+        format!("{api}/auth/{stage}/fallback/web?session={}", encoded(id))
+    };
+    match &*stages {
+        [] => finish(cx, id, &parameters, &visitor, headers).await,
+        [only] => see(&page_of(only)),
+        several => {
+            let body = html! {
+                p { "Choose how to go on:" }
+                @for stage in several.iter().filter(|stage| **stage != AuthType::Dummy) {
+                    a.button href=(page_of(stage)) { (what_to_do(stage)) }
+                }
+                @if several.contains(&AuthType::Dummy) {
+                    form method="post" action={ (path(&app.config)) "/sign_up" } {
+                        (look::proof(app, &visitor, ABOUT))
+                        input type="hidden" name="session" value=(id);
+                        button.second type="submit" { "Leave it out" }
+                    }
+                }
+            };
+            visitor.keep(app, Page::new("One more step", body).reply())
+        }
+    }
+}
+
+async fn finish(
+    cx: &Cx<Server, ()>,
+    id: &str,
+    parameters: &uiaa::Parameters,
+    visitor: &Visitor,
+    headers: &HeaderMap,
+) -> Result<Reply, ApiError> {
+    let app = &*cx.app;
+    let text = |name: &str| parameters.0.get(name).and_then(Value::as_str).unwrap_or_default();
+    let next = Next::of(Some(text(NEXT)));
+    let auth = AuthData::FallbackAcknowledgement(FallbackAcknowledgement::new(id.to_owned()));
+    let offer = app.auth.stages.registration.clone();
+    let facts = Facts { user_id: None, registers: true, client: cx.client };
+    let binding = Binding::Endpoint(parameters.clone());
+    let authenticated =
+        uiaa::authenticate(app, "register", binding, Some(&auth), offer, facts).await?;
+    let (username, password) = (text("username"), text("password").to_owned());
+    let created = async {
+        let user_id = free_user_id(app, username, None)?;
+        registration::create(app, cx.origin(), &user_id, password, authenticated).await?;
+        Ok::<_, ApiError>(user_id)
+    };
+    let user_id = match created.await {
+        Ok(user_id) => user_id,
+        // Others had it first, or the registration token was used up meanwhile.
+        Err(error) if matches!(error.code(), ErrorCode::UserInUse | ErrorCode::Unauthorized) => {
+            let page = form(app, visitor, &next, username, Some(error.message()), headers);
+            return visitor.keep(app, page.status(StatusCode::CONFLICT).reply());
+        }
+        Err(error) => return Err(error),
+    };
+    let arrival = Arrival {
+        user_id,
+        by: SignedInBy::Registration,
+        verified: None,
+        client: cx.client,
+        headers,
+        request_id: &cx.request_id,
+    };
+    let cookie = browser::sign_in(app, arrival).await?;
+    Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie))
+}
