@@ -105,7 +105,7 @@ async fn devices_that_speak_the_former_version_meet_by_the_headers_of_http() {
     let path = url.strip_prefix(&server.base()).expect("an address of this server").to_owned();
     let found = http.raw("GET", &path, &[], "").await;
     assert_eq!((found.bytes.as_ref(), found.header("etag")), (&b"hello"[..], first.as_str()));
-    assert!(found.header("content-type").starts_with("text/plain"), "{found:?}");
+    assert_eq!(found.header("content-type"), "text/plain");
     let same = http.raw("GET", &path, &[("if-none-match", &first)], "").await;
     assert_eq!((same.parts.status.as_u16(), same.bytes.len()), (304, 0));
     let put = |tag: String, data: &'static str| {

@@ -270,7 +270,8 @@ fn described(reply: Reply, meeting: &Meeting) -> Reply {
 }
 
 fn text(data: impl Into<Bytes>) -> Reply {
-    Reply::bytes("text/plain; charset=utf-8", data)
+    // As it was sent: matrix-rust-sdk takes no parameter.
+    Reply::bytes("text/plain", data)
 }
 
 pub(super) async fn former_create(cx: Anyone, request: FormerCreate) -> Result<Reply, ApiError> {
