@@ -3,6 +3,7 @@
 
 mod account;
 mod attacks;
+mod clients;
 mod flows;
 mod limits;
 mod restart;

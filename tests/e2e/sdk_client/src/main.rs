@@ -2,6 +2,7 @@
 //! `../README.md` for the protocol.
 
 mod encryption;
+mod oauth;
 
 use std::{collections::HashMap, env, sync::Arc, time::Duration};
 
@@ -45,6 +46,8 @@ struct Driver {
     timelines: HashMap<OwnedRoomId, Arc<Timeline>>,
     /// Comparisons of emoji under way, by the id of their verification.
     comparisons: HashMap<String, SasVerification>,
+    /// A login with a QR code under way.
+    qr: Option<oauth::Qr>,
 }
 
 impl Driver {
@@ -56,7 +59,8 @@ impl Driver {
             .request_config(RequestConfig::new().retry_limit(1))
             .build()
             .await?;
-        Ok(Self { client, sync: None, timelines: HashMap::new(), comparisons: HashMap::new() })
+        let (timelines, comparisons) = (HashMap::new(), HashMap::new());
+        Ok(Self { client, sync: None, timelines, comparisons, qr: None })
     }
 
     async fn run(&mut self, command: &str, arguments: &Value) -> Result<Value> {
@@ -102,6 +106,10 @@ impl Driver {
             "resume" => {
                 self.sync.as_ref().context("not started")?.start().await;
                 Ok(json!({}))
+            }
+            "oauth_begin" | "oauth_finish" | "oauth_refresh" | "account" | "qr_show"
+            | "qr_scan" | "qr_enter" | "qr_next" | "knows_secrets" => {
+                self.run_oauth(command, arguments).await
             }
             other => self.run_encryption(other, arguments).await,
         }
