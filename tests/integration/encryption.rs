@@ -310,11 +310,13 @@ async fn encrypt(cast: &Cast) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn matrix_js_sdk_devices_read_each_other_across_a_restore_to_an_earlier_moment() {
+    crate::harness::nodes::one_server!("it restores the log of one server");
     go_on_across_a_restore(Past::Known).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn matrix_js_sdk_devices_read_each_other_after_the_log_is_lost_and_a_backup_restored() {
+    crate::harness::nodes::one_server!("it restores the log of one server");
     go_on_across_a_restore(Past::Lost).await;
 }
 
