@@ -95,7 +95,7 @@ async fn devices_of_either_kind_are_renamed_and_signed_out() {
 }
 
 #[tokio::test]
-async fn nobody_reaches_what_is_anothers() {
+async fn nobody_reaches_what_belongs_to_somebody_else() {
     let server = server().await;
     let http = server.http();
     let ann = server.register("ann").await;
