@@ -136,9 +136,9 @@ impl Driver {
                     }
                 }
             });
-            let done = login.await.map(|()| {
-                json!({ "user_id": client.user_id(), "device_id": client.device_id() })
-            });
+            let done = login
+                .await
+                .map(|()| json!({ "user_id": client.user_id(), "device_id": client.device_id() }));
             step(&steps, done.map_err(|error| format!("{error:?}")));
         });
         self.next().await
