@@ -200,6 +200,7 @@ impl Nodes {
                 live.push(node.name);
             }
         }
+        live.sort_unstable();
         Ok(live)
     }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::{Browser, PASSWORD, Seen, server, text};
 use crate::clients::Client as Program;
 use crate::harness::tools::{chromium, node, programs, python};
-use crate::harness::{TestServer, alone, skip};
+use crate::harness::{TestServer, alone, encode, skip};
 
 /// Runs a program, which judges for itself.
 async fn judged(mut program: Command) {
@@ -127,7 +127,7 @@ async fn matrix_rust_sdk_logs_in_by_a_browser_and_then_another_device_by_its_qr_
     new.ok("oauth_refresh", json!({}));
     let device_id = text(&logged_in, "device_id");
     let path = "/_matrix/oauth2/account?action=org.matrix.device_delete&device_id=";
-    let page = browser.get(&format!("{path}{device_id}")).await;
+    let page = browser.get(&format!("{path}{}", encode(device_id))).await;
     page.submit(&mut browser, 0, &[]).await;
     let refused = new.asked("oauth_refresh", json!({})).expect_err("the device is signed out");
     assert!(refused.to_string().contains("invalid_grant"), "{refused}");
