@@ -206,7 +206,6 @@ impl Node {
     /// Kills the process, if it runs.
     pub(super) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // A program under faketime is a process of its own.
             let _ = signal("KILL", child.id());
             let _ = child.wait();
         }
@@ -245,7 +244,7 @@ impl Drop for Node {
     }
 }
 
-/// Sends a signal to a process and to its children.
+/// Sends a signal to a process, or to its children: a program under faketime is one.
 pub(super) fn signal(name: &str, process: u32) -> bool {
     let children = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(children).unwrap_or_default();
@@ -256,10 +255,10 @@ pub(super) fn signal(name: &str, process: u32) -> bool {
             .status()
             .is_ok_and(|status| status.success())
     };
-    children.split_whitespace().for_each(|child| {
-        send(child);
-    });
-    send(&process.to_string())
+    if children.trim().is_empty() {
+        return send(&process.to_string());
+    }
+    children.split_whitespace().all(send)
 }
 
 /// A network namespace with two links to this machine: one for clients, and one to NATS.
