@@ -138,13 +138,21 @@ class Servers:
         return next((line for line in reversed(lines) if words in line), None)
 
 
+def built():
+    """The program that drives a server, built once."""
+    done = subprocess.run(
+        ["cargo", "bench", "--quiet", "--bench", "load", "--no-run", "--message-format=json"],
+        check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    artifacts = (json.loads(line) for line in done.stdout.splitlines())
+    return next(it["executable"] for it in artifacts if it.get("executable") and it["target"]["name"] == "load")
+
+
 def load(options, port, pid, only, seconds, directory):
     out = directory / "load"
     subprocess.run(
-        ["cargo", "bench", "--quiet", "--bench", "load", "--", "--base", f"http://127.0.0.1:{port}", "--pid",
-         str(pid), "--only", only, "--seconds", str(seconds), "--out", out],
-        check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )
+        [options.load, "--bench", "--base", f"http://127.0.0.1:{port}", "--pid", str(pid), "--only", only,
+         "--seconds", str(seconds), "--out", out],
+        check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     rows = [json.loads(line) for line in (out / "load.jsonl").read_text().splitlines()]
     return {row["operation"]: row for row in rows}
 
@@ -300,7 +308,6 @@ def whole(servers):
 
 def join(options, servers):
     """The records that a node applies each second."""
-    servers.kill("node-2", signal.SIGTERM)
     servers.close()
     data = servers.directory / "first"
     if not data.exists():
@@ -315,7 +322,6 @@ def join(options, servers):
         shutil.rmtree(servers.directory / f"node-{number}", ignore_errors=True)
     data.rename(servers.directory / "node-0")
     until("NATS answers", lambda: all(listens(port) for port in servers.nats_ports))
-    servers.nats += ""
     servers.run("cluster", "move-in", "--log", servers.nats, "--data-dir", servers.directory / "node-0")
     servers.start("node-0")
     rows = []
@@ -358,6 +364,7 @@ def main():
     options = parser.parse_args()
     if not options.server.exists():
         subprocess.run(["cargo", "build", "--release"], check=True, cwd=ROOT)
+    options.load = built()
     with tempfile.TemporaryDirectory(dir=os.environ.get("LOGCABIN_BENCH_DIR")) as directory:
         servers = Servers(options, pathlib.Path(directory))
         try:

@@ -35,12 +35,11 @@ impl Files {
     /// # Errors
     /// When JetStream does not make it.
     pub(crate) async fn open(log: &NatsLog, clock: Clock) -> Result<Self, NatsError> {
-        let stream = patiently(async || log.stream_info().await).await?;
         let config = object_store::Config {
             bucket: bucket_name(log),
             description: Some("The uploaded files of a Logcabin cluster.".to_owned()),
             storage: StorageType::File,
-            num_replicas: stream.config.num_replicas,
+            num_replicas: log.replicas(),
             ..object_store::Config::default()
         };
         let jetstream = log.jetstream();

@@ -150,13 +150,12 @@ impl Nodes {
         clock: Clock,
         shutdown: Shutdown,
     ) -> Result<Arc<Self>, NatsError> {
-        let stream = patiently(async || log.stream_info().await).await?;
         let config = kv::Config {
             bucket: nodes_bucket(&log),
             description: "The nodes of a Logcabin cluster, and their leases.".to_owned(),
             max_age: LEASE,
             storage: StorageType::Memory,
-            num_replicas: stream.config.num_replicas,
+            num_replicas: log.replicas(),
             history: 1,
             ..kv::Config::default()
         };
@@ -221,12 +220,11 @@ impl Nodes {
     /// # Errors
     /// When JetStream does not keep it.
     pub(crate) async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
-        let stream = patiently(async || self.log.stream_info().await).await?;
         let config = kv::Config {
             bucket: shared_bucket(&self.log),
             description: "What the nodes of a Logcabin cluster share.".to_owned(),
             storage: StorageType::File,
-            num_replicas: stream.config.num_replicas,
+            num_replicas: self.log.replicas(),
             history: 1,
             ..kv::Config::default()
         };

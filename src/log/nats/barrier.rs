@@ -104,6 +104,9 @@ impl Barrier {
 
     /// Waits until the leader is known to have applied a message.
     pub(super) async fn confirm(&self, sequence: u64) {
+        if self.answered.borrow().last >= sequence {
+            return;
+        }
         let mut answered = self.answered.subscribe();
         while answered.borrow_and_update().last < sequence {
             self.wanted.notify_one();
@@ -120,11 +123,6 @@ impl Barrier {
             answered.last = answered.last.max(sequence);
             is_news
         });
-    }
-
-    /// Whether the latest questions have got no answer in time.
-    pub(super) fn is_cut_off(&self) -> bool {
-        self.is_cut_off.load(Ordering::Acquire)
     }
 
     /// Asks whenever somebody wants to know, until the log is closed.

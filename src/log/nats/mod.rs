@@ -368,12 +368,6 @@ impl NatsLog {
         self.shared.barrier.pass(&self.shared).await
     }
 
-    /// Whether the stream does not answer, as far as is known.
-    #[must_use]
-    pub fn is_cut_off(&self) -> bool {
-        self.shared.barrier.is_cut_off()
-    }
-
     /// This process, among the nodes. Drawn by each start.
     #[must_use]
     pub fn process(&self) -> u64 {
@@ -409,6 +403,12 @@ impl NatsLog {
     #[must_use]
     pub fn stream_name(&self) -> &str {
         &self.shared.stream.cached_info().config.name
+    }
+
+    /// On how many servers the stream was kept when the log was opened.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.shared.stream.cached_info().config.num_replicas
     }
 
     /// The id of this node, the same over restarts.
@@ -570,6 +570,21 @@ async fn mark(jetstream: &Context, subject: &str, node: u64) -> Result<u64, Publ
     let mark = PublishMessage::build().payload(mark);
     let acknowledged = jetstream.send_publish(subject.to_owned(), mark).await?.await?;
     Ok(acknowledged.sequence)
+}
+
+/// The message to which the stream has come, if that is not beyond one that a node has taken: then
+/// the stream has lost messages. A new leader may not have applied all of them yet, but what it
+/// publishes comes after all of them.
+async fn lost_since(
+    (jetstream, subject, node): (&Context, &str, u64),
+    state: &stream::State,
+    taken: u64,
+) -> Result<Option<u64>, PublishError> {
+    if state.last_sequence >= taken {
+        return Ok(None);
+    }
+    let end = mark(jetstream, subject, node).await?;
+    Ok((end <= taken).then_some(end))
 }
 
 async fn connect(options: &NatsOptions) -> Result<async_nats::Client, NatsError> {

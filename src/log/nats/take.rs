@@ -15,12 +15,12 @@ use async_nats::jetstream::{
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 
 use super::{
-    NatsError, Position, Shared, mark,
+    NatsError, Position, Shared, lost_since,
     peer::{self, Answer},
     subject,
     wire::{Message, Proposed},
@@ -107,16 +107,13 @@ pub(super) async fn position(
         )));
     }
     let state = &info.state;
-    if here.sequence > state.last_sequence {
-        // As in `Messages::state`.
-        let end = mark(jetstream, &subject(&name), 0).await.map_err(|error| failed(&error))?;
-        if end <= here.sequence {
-            return Err(foreign(format!(
-                "it has message {}, but the stream has come to message {end} only: the stream has \
-                 lost messages",
-                here.sequence
-            )));
-        }
+    let lost = lost_since((jetstream, &subject(&name), 0), state, here.sequence).await;
+    if let Some(end) = lost.map_err(|error| failed(&error))? {
+        return Err(foreign(format!(
+            "it has message {}, but the stream has come to message {end} only: the stream has lost \
+             messages",
+            here.sequence
+        )));
     }
     if here.sequence >= state.first_sequence && here.sequence > 0 {
         match stream.get_raw_message(here.sequence).await {
@@ -272,29 +269,30 @@ impl Messages {
             if std::mem::take(warned) {
                 tracing::info!("the stream is followed again");
             }
-            self.take(&message).await?;
+            self.take(&message, &mut stop).await?;
         }
     }
 
     /// The stream's state, unless the stream has lost messages that this node has taken.
     async fn state(&self) -> Result<stream::State, Stopped> {
         let state = self.shared.stream.get_info().await.map_err(|error| failed(&error))?.state;
-        let taken = self.next - 1;
-        if state.last_sequence < taken {
-            // A new leader may not have applied all messages yet. What it publishes comes after
-            // all of them.
-            let end = self.shared.mark().await.map_err(|error| failed(&error))?;
-            if end <= taken {
-                return Err(Stopped::Ended(format!(
-                    "this node has taken message {taken}, but the stream has come to message \
-                     {end} only: the stream has lost messages"
-                )));
-            }
+        let (shared, taken) = (&self.shared, self.next - 1);
+        let through = (&shared.jetstream, &*shared.subject, shared.node);
+        let lost = lost_since(through, &state, taken).await;
+        if let Some(end) = lost.map_err(|error| failed(&error))? {
+            return Err(Stopped::Ended(format!(
+                "this node has taken message {taken}, but the stream has come to message {end} \
+                 only: the stream has lost messages"
+            )));
         }
         Ok(state)
     }
 
-    async fn take(&mut self, message: &jetstream::Message) -> Result<(), Stopped> {
+    async fn take(
+        &mut self,
+        message: &jetstream::Message,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), Stopped> {
         let info = message.info().map_err(|error| failed(&error))?;
         if info.stream_sequence < self.next {
             return Ok(());
@@ -307,7 +305,6 @@ impl Messages {
         self.was_late = false;
         self.shared.knows(info.stream_sequence + info.pending);
         let sequence = self.next;
-        let mut stop = self.shared.stop.subscribe();
         tokio::select! {
             () = self.shared.barrier.confirm(sequence) => {}
             _ = stop.wait_for(|stop| *stop) => return Err(Stopped::Closing),
