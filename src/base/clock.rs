@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use ruma::{MilliSecondsSinceUnixEpoch, UInt};
@@ -40,9 +40,7 @@ impl Clock {
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
             Some(now) => now.fetch_add(1, Ordering::Relaxed),
-            None => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+            None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis),
         }
     }
 
@@ -51,6 +49,12 @@ impl Clock {
     pub fn timestamp(&self) -> MilliSecondsSinceUnixEpoch {
         MilliSecondsSinceUnixEpoch(UInt::try_from(self.now_ms()).unwrap_or(UInt::MAX))
     }
+}
+
+/// A duration in whole milliseconds.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Fills `N` bytes with randomness from the operating system.

@@ -6,7 +6,7 @@ use ruma::RoomId;
 
 pub use crate::base::lifetime::Rule;
 use crate::{
-    base::clock::Clock,
+    base::clock::{Clock, millis},
     read::events::{Lifetimes, StoredEvent},
     state::{Room, lifetimes::Own},
 };
@@ -141,10 +141,6 @@ impl Lifetimes for Kept {
         let shortest_ms = self.retention.shortest_ms(room)?;
         Some(self.clock.now_ms().saturating_sub(shortest_ms))
     }
-}
-
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -10,7 +10,11 @@ use super::{
 };
 #[cfg(feature = "nats")]
 use crate::{
-    base::{clock::Clock, shutdown::Shutdown, token_key},
+    base::{
+        clock::{Clock, millis},
+        shutdown::Shutdown,
+        token_key,
+    },
     cluster::nats::{Files, Me, Nodes},
     config::MediaDir,
     engine,
@@ -172,7 +176,7 @@ impl Opened {
             node = me.name,
             stream = config.log.stream.0,
             applied,
-            took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            took_ms = millis(began.elapsed()),
             "this node has caught up with its cluster"
         );
         let nodes = Nodes::join(Arc::clone(log), me, Clock::system(), shutdown.clone()).await?;

@@ -13,7 +13,7 @@ use super::{ServerError, cluster::Opened, memory::Caches};
 use crate::{
     base::{
         background,
-        clock::{Clock, random_bytes},
+        clock::{Clock, millis, random_bytes},
         disk, limits,
         long_work::LongWork,
         shutdown::Shutdown,
@@ -337,7 +337,7 @@ async fn open_engine(
     info!(
         snapshot = %held,
         replayed = state.applied().get() - held.get(),
-        took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        took_ms = millis(began.elapsed()),
         "the projections are there"
     );
     if !begun.provisional.is_empty() {

@@ -23,7 +23,10 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::{
     base::{
-        background::at_length, clock::random_letters, disk, limits, secret_text::SecretText,
+        background::at_length,
+        clock::{millis, random_letters},
+        disk, limits,
+        secret_text::SecretText,
         shutdown::Shutdown,
     },
     config::Config,
@@ -356,11 +359,6 @@ async fn remove_idle(engine: &Engine, seconds: u64) -> Result<(), Rejected> {
         tracing::info!(removed, "removed OAuth clients that nobody has granted anything");
     }
     Ok(())
-}
-
-/// In milliseconds.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -6,16 +6,18 @@
 //! so presence costs no record for each request. A restart forgets the devices: users who were
 //! online get the usual time to come back.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::Mutex;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use tokio::sync::Notify;
 
-use crate::{base::limits, config, record::command::PresenceState, state};
+use crate::{
+    base::{clock::millis, limits},
+    config,
+    record::command::PresenceState,
+    state,
+};
 
 /// A user's visible presence at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,10 +147,6 @@ impl User {
 /// A device that stands for those that a restart forgot: no real device has this id.
 fn before_the_restart() -> OwnedDeviceId {
     "".into()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Tracker {

@@ -7,7 +7,11 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::base::{clock::random_token, limits, tag::Tag};
+use crate::base::{
+    clock::{millis, random_token},
+    limits,
+    tag::Tag,
+};
 
 /// The open sessions.
 #[derive(Debug, Default)]
@@ -58,7 +62,7 @@ impl Meetings {
     /// Opens a session. Returns its id and content. If there are too many, the oldest is closed.
     pub(crate) fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
         let id = self.tag.mark(random_token());
-        let lasts_ms = u64::try_from(limits::RENDEZVOUS.as_millis()).unwrap_or(u64::MAX);
+        let lasts_ms = millis(limits::RENDEZVOUS);
         let ends_ms = now_ms.saturating_add(lasts_ms);
         let outcomes = HashMap::new();
         let meeting = Meeting { data, writing: 1, written_ms: now_ms, ends_ms, outcomes };

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     base::{
         background::{self, Pace},
+        clock::millis,
         disk,
         metrics::{Background, metrics},
         shutdown::Shutdown,
@@ -286,7 +287,7 @@ impl Keeper {
             info!(
                 offset = %header.offset,
                 bytes = header.bytes,
-                took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                took_ms = millis(began.elapsed()),
                 "wrote a snapshot"
             );
             Ok(header)
@@ -450,7 +451,7 @@ impl Keeper {
             None => info!(
                 %through,
                 replaced = ?provisional,
-                took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                took_ms = millis(began.elapsed()),
                 "the log and its projections were compared: all is equal"
             ),
         }

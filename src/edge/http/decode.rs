@@ -34,7 +34,7 @@ use super::{
     ApiError,
     objects::{self, Place},
 };
-use crate::base::limits;
+use crate::base::{clock::millis, limits};
 
 /// A check of one endpoint's body that ruma does not make, or not without harm.
 pub(crate) type Precheck = fn(&[u8]) -> Result<(), ApiError>;
@@ -233,7 +233,7 @@ fn amend(body: &[u8], amend_more: impl FnOnce(&mut Map<String, Value>)) -> Optio
         auth.entry("response").or_insert_with(|| json!(""));
     }
     if amended.get("typing") == Some(&Value::Bool(true)) {
-        let timeout = u64::try_from(limits::TYPING.as_millis()).unwrap_or(u64::MAX);
+        let timeout = millis(limits::TYPING);
         amended.entry("timeout").or_insert_with(|| json!(timeout));
     }
     if amended.contains_key("actions") {

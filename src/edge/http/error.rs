@@ -14,6 +14,7 @@ use ruma::{
 use serde_json::{Map, Value, json};
 
 use super::Reply;
+use crate::base::clock::millis;
 
 /// The codes of the standard error response, each with the fields it adds to the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,10 +225,6 @@ impl ErrorCode {
             _ => {}
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What a client must still do to authenticate a request: the 401 of user-interactive endpoints.

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     base::{
         background::{self, Pace},
+        clock::millis,
         disk,
         metrics::{Background, metrics},
     },
@@ -134,7 +135,7 @@ impl Sealer {
         tracing::debug!(
             sealed = %layers.sealed(),
             volumes = layers.volumes.len(),
-            took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            took_ms = millis(began.elapsed()),
             "sealed"
         );
         Ok(())

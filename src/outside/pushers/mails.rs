@@ -30,6 +30,7 @@ use tracing::{error, info, warn};
 use super::{missed::Look, unsubscribe};
 use crate::{
     base::{
+        clock::millis,
         limits,
         metrics::metrics,
         shutdown::Shutdown,
@@ -343,7 +344,7 @@ impl Mails {
                 wait.failed += 1;
                 let again = wait.retry.next_within(limits::MAIL_RETRY);
                 let again = if permanent { limits::MAIL_RETRY.1 } else { again };
-                let again_in_ms = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+                let again_in_ms = millis(again);
                 let user_id = pusher.as_ref().map(|pusher| pusher.body.user_id.as_str());
                 let failed = wait.failed;
                 warn!(user_id, failed, again_in_ms, reason, "a mail could not be sent");

@@ -15,10 +15,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
+    base::clock::millis,
     decide::{
         Env, Proposal,
         erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
-        retention::{SweepPolicy, millis},
+        retention::SweepPolicy,
     },
     engine::{Engine, Rejected},
     log::{Log, ReadError},

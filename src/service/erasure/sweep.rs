@@ -8,10 +8,8 @@
 
 use super::due::{self, SweepError};
 use crate::{
-    decide::{
-        erasure::EraseDue,
-        retention::{SweepPolicy, millis},
-    },
+    base::clock::millis,
+    decide::{erasure::EraseDue, retention::SweepPolicy},
     engine::Engine,
     log::ReadError,
     record::{Offset, Origin},

@@ -16,7 +16,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    base::{clock::random_token, limits},
+    base::{
+        clock::{millis, random_token},
+        limits,
+    },
     edge::{
         api::{Server, json as to_json},
         http::{ApiError, Cx, Json, endpoint},
@@ -56,7 +59,7 @@ pub(super) async fn request_token(
 ) -> Result<request_openid_token::Response, ApiError> {
     cx.must_be(&request.user_id)?;
     let statement = Statement { user_id: request.user_id, nonce: random_token() };
-    let lasts_ms = u64::try_from(limits::OPENID_TOKEN.as_millis()).unwrap_or(u64::MAX);
+    let lasts_ms = millis(limits::OPENID_TOKEN);
     let expires_ms = cx.app.engine.clock().now_ms().saturating_add(lasts_ms);
     let signed =
         cx.app.signing.signer.sign(PURPOSE, &statement, expires_ms).map_err(ApiError::internal)?;

@@ -26,6 +26,7 @@ use super::{
     session,
 };
 use crate::{
+    base::clock::millis,
     decide::account::{Login, LoginByToken},
     edge::{
         api::{
@@ -161,7 +162,7 @@ pub(crate) async fn administrator(
         return Err(ApiError::forbidden("You do not administer this server."));
     }
     let now_ms = cx.app.engine.clock().now_ms();
-    let lifetime_ms = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
+    let lifetime_ms = millis(lifetime);
     let tokens = NewTokens::make(&cx.app, false).ending(Some(now_ms.saturating_add(lifetime_ms)));
     let login = Login {
         user_id,

@@ -1,7 +1,5 @@
 //! Registration.
 
-use std::time::Duration;
-
 use ruma::{
     OwnedDeviceId, OwnedServerName, OwnedUserId, UserId,
     api::client::{
@@ -22,6 +20,7 @@ use super::{
     uiaa::{self, Authenticated, Binding, Facts, Parameters, Proof},
 };
 use crate::{
+    base::clock::millis,
     base::clock::random_bytes,
     decide::{
         Refusal,
@@ -296,7 +295,6 @@ async fn answer(
     user_id: OwnedUserId,
     login: Option<(NewTokens, OwnedDeviceId)>,
 ) -> Result<Json, ApiError> {
-    let millis = |lifetime: Duration| u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
     let session = match login {
         Some((tokens, device_id)) => {
             let tokens = tokens.told(&cx.app);

@@ -15,7 +15,10 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    base::{clock::random_token, limits},
+    base::{
+        clock::{millis, random_token},
+        limits,
+    },
     decide::oauth::IssueCode,
     edge::{
         api::{
@@ -29,7 +32,7 @@ use crate::{
         command::{OauthCode, TokenHash},
         scope::Scope,
     },
-    service::oauth::{Client, millis},
+    service::oauth::Client,
 };
 
 endpoint! {

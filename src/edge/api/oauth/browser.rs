@@ -16,7 +16,10 @@ use super::{
     parameters::Parameters,
 };
 use crate::{
-    base::{clock::random_token, limits},
+    base::{
+        clock::{millis, random_token},
+        limits,
+    },
     config::Config,
     decide::oauth::SignIn,
     edge::{
@@ -30,7 +33,6 @@ use crate::{
         Offset, Origin,
         command::{BrowserSignIn, SignedInBy, TokenHash},
     },
-    service::oauth::millis,
     state::oauth::Browser,
 };
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     base::{
-        clock::{random_bytes, random_token},
+        clock::{millis, random_bytes, random_token},
         limits,
     },
     decide::oauth::{AnswerDevice, RequestDevice},
@@ -33,7 +33,6 @@ use crate::{
         command::{OauthDeviceAnswer, OauthDeviceRequest, TokenHash},
         scope::Scope,
     },
-    service::oauth::millis,
     state::oauth::DeviceRequest,
 };
 

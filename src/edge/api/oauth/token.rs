@@ -16,7 +16,10 @@ use super::{
     problem::{Failure, Problem, answer, refusal, replied},
 };
 use crate::{
-    base::{clock::random_letters, limits},
+    base::{
+        clock::{millis, random_letters},
+        limits,
+    },
     decide::{
         Refusal,
         account::{Login, Refresh},
@@ -40,7 +43,7 @@ use crate::{
     },
     service::{
         accounts::token::{self, Kind},
-        oauth::{Client, millis},
+        oauth::Client,
     },
     state::oauth::Grant,
 };

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ruma::api::client::typing::create_typing_event::v3::{self as create_typing_event, Typing};
 
 use crate::{
+    base::clock::millis,
     decide::ephemeral::SetTyping,
     edge::{
         api::Server,
@@ -28,7 +29,6 @@ pub(super) async fn typing(
         Typing::No => None,
     };
     let now_ms = cx.app.engine.clock().now_ms();
-    let millis = |lasts: Duration| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
     let until_ms = lasts.map_or(0, |lasts| now_ms.saturating_add(millis(lasts)));
     let proposal = SetTyping {
         room_id: request.room_id.clone(),

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::{Action, Done, Visit};
 use crate::{
-    base::limits,
+    base::{clock::millis, limits},
     decide::{
         account::{SetPassword, Which},
         oauth::PermitReset,
@@ -23,7 +23,6 @@ use crate::{
         http::ApiError,
     },
     record::command::SignedInBy,
-    service::oauth::millis,
 };
 
 impl Visit<'_> {
