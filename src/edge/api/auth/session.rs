@@ -145,7 +145,7 @@ pub(crate) fn exempt(app: &Server, session: &Session) -> bool {
 }
 
 /// Whether any of these times has passed.
-fn is_over(app: &Server, ends_ms: [Option<u64>; 2]) -> bool {
+pub(crate) fn is_over(app: &Server, ends_ms: [Option<u64>; 2]) -> bool {
     ends_ms.into_iter().flatten().min().is_some_and(|end| end <= app.engine.clock().now_ms())
 }
 

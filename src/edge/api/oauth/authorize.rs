@@ -103,6 +103,15 @@ enum Refused {
     Back(Box<(Back, Problem)>),
 }
 
+impl Refused {
+    fn reply(self) -> Result<Reply, ApiError> {
+        match self {
+            Self::Here(error) => Err(error),
+            Self::Back(told) => told.0.refused(&told.1),
+        }
+    }
+}
+
 impl Asked {
     fn read(app: &Server, query: &str) -> Result<Self, Refused> {
         let here = |why: String| Refused::Here(ApiError::bad_request(why));
@@ -216,8 +225,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
     let query = cx.uri.query().unwrap_or_default();
     let asked = match Asked::read(app, query) {
         Ok(asked) => asked,
-        Err(Refused::Here(error)) => return Err(error),
-        Err(Refused::Back(told)) => return told.0.refused(&told.1),
+        Err(refused) => return refused.reply(),
     };
     let visitor = Visitor::of(app, &request.headers);
     let signed_in = visitor.signed_in();
@@ -310,14 +318,12 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: Answer) -> Result<Reply,
     let query = cx.uri.query().unwrap_or_default();
     let asked = match Asked::read(app, query) {
         Ok(asked) => asked,
-        Err(Refused::Here(error)) => return Err(error),
-        Err(Refused::Back(told)) => return told.0.refused(&told.1),
+        Err(refused) => return refused.reply(),
     };
-    let form = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let form = Parameters::of_form(&cx.body)?;
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, &about(query), &form)?;
-    let signed_in = visitor.signed_in();
-    let signed_in = signed_in.ok_or_else(|| ApiError::forbidden("You are not signed in."))?;
+    let signed_in = visitor.must_be_signed_in()?;
     if form.get("answer") != Some("allow") {
         let problem = Problem::new("access_denied", "The user does not allow it.");
         return asked.back.refused(&problem);

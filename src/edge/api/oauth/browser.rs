@@ -27,7 +27,7 @@ use crate::{
             Server,
             auth::{rights, sso::cookies},
         },
-        http::{ApiError, Reply},
+        http::{ApiError, Cx, Reply},
     },
     record::{
         Offset, Origin,
@@ -113,6 +113,11 @@ impl Visitor {
         Some(SignedIn { user_id, auth_ms })
     }
 
+    /// Who is signed in, for a form that nobody else can send.
+    pub(super) fn must_be_signed_in(&self) -> Result<SignedIn, ApiError> {
+        self.signed_in().ok_or_else(|| ApiError::forbidden("You are not signed in."))
+    }
+
     /// The user who is signed in.
     pub(super) fn user(&self) -> Option<&UserId> {
         self.signed_in.as_ref().map(|browser| &*browser.user_id)
@@ -174,6 +179,19 @@ pub(super) struct Arrival<'a> {
     pub(super) headers: &'a HeaderMap,
     /// The request.
     pub(super) request_id: &'a str,
+}
+
+impl<'a> Arrival<'a> {
+    /// One without a password that was verified for it.
+    pub(super) fn of(
+        cx: &'a Cx<Server, ()>,
+        headers: &'a HeaderMap,
+        user_id: OwnedUserId,
+        by: SignedInBy,
+    ) -> Self {
+        let (client, request_id) = (cx.client, &*cx.request_id);
+        Self { user_id, by, verified: None, client, headers, request_id }
+    }
 }
 
 /// Signs a user in, and returns the cookie for the browser.

@@ -241,7 +241,7 @@ fn question(
 pub(super) async fn answer(cx: Cx<Server, ()>, request: LinkForm) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let form = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let form = Parameters::of_form(&cx.body)?;
     let now_ms = app.engine.clock().now_ms();
     let code = typed(form.text("user_code"));
     let found = code
@@ -250,8 +250,7 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: LinkForm) -> Result<Repl
     let found = found.ok_or_else(gone)?;
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, &about(&found), &form)?;
-    let signed_in = visitor.signed_in();
-    let signed_in = signed_in.ok_or_else(|| ApiError::forbidden("You are not signed in."))?;
+    let signed_in = visitor.must_be_signed_in()?;
     let allowed = form.get("answer") == Some("allow");
     if allowed {
         let scope = Scope::recorded(&found.scope);

@@ -31,6 +31,19 @@ pub(super) fn alert(wrong: Option<&str>) -> Markup {
     }
 }
 
+/// The fields for a new password, which is asked for twice.
+pub(super) fn new_password(app: &Server, label: &str) -> Markup {
+    html! {
+        label for="password" { (label) }
+        input type="password" id="password" name="password" required
+            minlength=(app.config.passwords.min_length) autocomplete="new-password"
+            aria-describedby="wrong";
+        label for="repeated" { "The same password again" }
+        input type="password" id="repeated" name="repeated" required
+            autocomplete="new-password" aria-describedby="wrong";
+    }
+}
+
 /// The name of a client; its host, if it has none.
 pub(super) fn name<'a>(client: &'a Client, languages: &[&str]) -> &'a str {
     let named = client.metadata.in_language("client_name", languages);

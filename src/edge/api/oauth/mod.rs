@@ -15,6 +15,7 @@ mod clients;
 mod device;
 pub(crate) mod discovery;
 mod look;
+mod message;
 mod parameters;
 mod problem;
 mod recover;

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::edge::http::ApiError;
+
 /// Parameters by name. One without a value is as good as none (RFC 6749, section 3.1).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parameters(HashMap<String, String>);
@@ -30,6 +32,20 @@ impl Parameters {
         }
         parameters.retain(|_, value| !value.is_empty());
         Ok(Self(parameters))
+    }
+
+    /// The fields of a page's form.
+    pub(super) fn of_form(body: &[u8]) -> Result<Self, ApiError> {
+        Self::read(body).map_err(|error| ApiError::bad_request(error.to_string()))
+    }
+
+    /// The new password in a form that asks for it twice.
+    pub(super) fn new_password(&self) -> Result<&str, ApiError> {
+        let password = self.text("password");
+        if self.text("repeated") == password {
+            return Ok(password);
+        }
+        Err(ApiError::bad_request("The two passwords are not the same."))
     }
 
     /// The one with this name.

@@ -7,11 +7,13 @@ use ruma::api::auth_scheme::NoAccessToken;
 use super::{
     addresses::{Next, path},
     browser::{self, Arrival, Visitor, see},
-    look, must_be_offered,
+    look,
+    message::Sent,
+    must_be_offered,
     parameters::Parameters,
 };
 use crate::{
-    base::{clock::random_token, limits},
+    base::limits,
     decide::{
         account::{SetPassword, Which},
         threepid::ResetPassword,
@@ -22,14 +24,12 @@ use crate::{
             auth::{
                 claim::{auth_failed, find_account},
                 credentials::check_password,
-                validation::{request_for_page, show_token, validated},
             },
             browser::page::{Page, refusal},
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::{
-        address as threepid,
         command::SignedInBy,
         threepid::{Medium, Purpose},
     },
@@ -97,46 +97,19 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
     Page::new("Forgot your password?", body)
 }
 
-/// A message that was sent.
-struct Sent<'a> {
-    medium: Medium,
-    sid: &'a str,
-    secret: &'a str,
-}
-
 /// The page that waits for the message, and asks for the new password.
-fn waiting(
-    app: &Server,
-    visitor: &Visitor,
-    next: &Next,
-    sent: &Sent<'_>,
-    wrong: Option<&str>,
-) -> Page {
-    let is_phone = sent.medium == Medium::Msisdn;
+fn waiting(app: &Server, visitor: &Visitor, next: &Next, sent: &Sent, wrong: Option<&str>) -> Page {
     let body = html! {
         p {
-            @if is_phone { "Enter the code of the message that was sent to you." }
+            @if sent.has_code() { "Enter the code of the message that was sent to you." }
             @else { "Open the link of the message that was sent to you, and then go on here." }
         }
         (look::alert(wrong))
         form method="post" action={ (path(&app.config)) "/recover" } {
             (look::proof(app, visitor, ABOUT))
             input type="hidden" name="next" value=(next.as_str());
-            input type="hidden" name="medium" value=(sent.medium.as_str());
-            input type="hidden" name="sid" value=(sent.sid);
-            input type="hidden" name="client_secret" value=(sent.secret);
-            @if is_phone {
-                label for="code" { "Code" }
-                input type="text" id="code" name="code" required inputmode="numeric"
-                    autocomplete="one-time-code" autofocus aria-describedby="wrong";
-            }
-            label for="password" { "New password" }
-            input type="password" id="password" name="password" required
-                minlength=(app.config.passwords.min_length) autocomplete="new-password"
-                aria-describedby="wrong";
-            label for="repeated" { "The same password again" }
-            input type="password" id="repeated" name="repeated" required
-                autocomplete="new-password" aria-describedby="wrong";
+            (sent.fields())
+            (look::new_password(app, "New password"))
             label.check {
                 input type="checkbox" name="everywhere" value="yes" checked;
                 " Sign out all devices. Those that stay signed in keep the keys of encrypted rooms."
@@ -150,18 +123,17 @@ fn waiting(
 pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let fields = Parameters::of_form(&cx.body)?;
     let next = Next::of(fields.get("next"));
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, ABOUT, &fields)?;
     if !is_possible(app) {
         return Err(ApiError::forbidden("Passwords cannot be recovered here."));
     }
-    let Some(sid) = fields.get("sid") else {
-        return send(&cx, &visitor, &next, fields.text("address")).await;
-    };
-    let medium = if fields.text("medium") == "msisdn" { Medium::Msisdn } else { Medium::Email };
-    let sent = Sent { medium, sid, secret: fields.text("client_secret") };
+    if fields.get("sid").is_none() {
+        return Ok(send(&cx, &visitor, &next, fields.text("address")).await);
+    }
+    let sent = Sent::of(&fields);
     match set(&cx, &sent, &fields, &request.headers).await {
         Ok(cookie) => Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie)),
         Err(error) if error.status().is_client_error() => {
@@ -172,65 +144,30 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     }
 }
 
-async fn send(
-    cx: &Cx<Server, ()>,
-    visitor: &Visitor,
-    next: &Next,
-    address: &str,
-) -> Result<Reply, ApiError> {
-    let address = address.trim();
-    let secret = random_token();
-    let asked = async {
-        let threepid = if address.starts_with('+') {
-            threepid::parse("msisdn", address)?
-        } else {
-            threepid::email(address)?
-        };
-        let medium = threepid.medium;
-        let sid = request_for_page(cx, Purpose::Account, threepid, &secret).await?;
-        Ok::<_, ApiError>((medium, sid))
-    };
-    let page = match asked.await {
-        Ok((medium, sid)) => {
-            let sent = Sent { medium, sid: &sid, secret: &secret };
-            waiting(&cx.app, visitor, next, &sent, None)
-        }
+async fn send(cx: &Cx<Server, ()>, visitor: &Visitor, next: &Next, address: &str) -> Reply {
+    let page = match Sent::to(address, Purpose::Account, cx).await {
+        Ok(sent) => waiting(&cx.app, visitor, next, &sent, None),
         Err(error) => ask(&cx.app, visitor, next, Some(error.message())).status(error.status()),
     };
-    Ok(page.reply())
+    page.reply()
 }
 
 async fn set(
     cx: &Cx<Server, ()>,
-    sent: &Sent<'_>,
+    sent: &Sent,
     fields: &Parameters,
     headers: &HeaderMap,
 ) -> Result<http::HeaderValue, ApiError> {
     let app = &*cx.app;
-    let password = fields.text("password").to_owned();
-    if fields.text("repeated") != password {
-        return Err(ApiError::bad_request("The two passwords are not the same."));
-    }
+    let password = fields.new_password()?.to_owned();
     check_password(app, "", &password)?;
-    if let Some(code) = fields.get("code") {
-        // The look below says whether it was correct.
-        show_token(cx, sent.sid, sent.secret, code).await?;
-    }
-    let proof = validated(app, Purpose::Account, sent.sid, sent.secret);
-    let proof = proof.ok_or_else(auth_failed)?;
+    let proof = sent.proof(Purpose::Account, cx, fields).await?;
     let user_id = find_account(app, &proof.threepid).ok_or_else(auth_failed)?;
     check_password(app, user_id.localpart(), &password)?;
     let password = app.auth.passwords.hash(password).await?;
     let log_out = fields.get("everywhere").map(|_| Which::All);
     let set = SetPassword { user_id: user_id.clone(), password, log_out };
     cx.propose(ResetPassword { set, proof }).await?.into_inner();
-    let arrival = Arrival {
-        user_id,
-        by: SignedInBy::Password,
-        verified: None,
-        client: cx.client,
-        headers,
-        request_id: &cx.request_id,
-    };
+    let arrival = Arrival::of(cx, headers, user_id, SignedInBy::Password);
     browser::sign_in(app, arrival).await
 }

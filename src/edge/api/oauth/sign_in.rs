@@ -195,7 +195,7 @@ fn claim(app: &Server, typed: &str) -> Claim {
 pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let fields = Parameters::of_form(&cx.body)?;
     let next = Next::of(fields.get("next"));
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, ABOUT, &fields)?;
@@ -219,12 +219,8 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
     };
     app.auth.passwords.seen(&user_id, cx.client);
     let arrival = Arrival {
-        user_id,
-        by: SignedInBy::Password,
         verified: Some(set),
-        client: cx.client,
-        headers: &request.headers,
-        request_id: &cx.request_id,
+        ..Arrival::of(&cx, &request.headers, user_id, SignedInBy::Password)
     };
     match browser::sign_in(app, arrival).await {
         Ok(cookie) => Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie)),
@@ -252,14 +248,7 @@ pub(in crate::edge::api) async fn arrived(
     by: SignedInBy,
     next: &str,
 ) -> Result<(HeaderValue, String), ApiError> {
-    let arrival = Arrival {
-        user_id,
-        by,
-        verified: None,
-        client: cx.client,
-        headers,
-        request_id: &cx.request_id,
-    };
+    let arrival = Arrival::of(cx, headers, user_id, by);
     let cookie = browser::sign_in(&cx.app, arrival).await?;
     Ok((cookie, Next::of(Some(next)).location(&cx.app.config)))
 }
@@ -318,10 +307,9 @@ pub(super) async fn confirm(cx: Cx<Server, ()>, request: Confirm) -> Result<Repl
     let app = &*cx.app;
     must_be_offered(app)?;
     let redirect_url = sso::redirect_url(&app.config, cx.query("redirectUrl")?)?;
-    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let fields = Parameters::of_form(&cx.body)?;
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, &about(&redirect_url), &fields)?;
-    let signed_in = visitor.signed_in();
-    let signed_in = signed_in.ok_or_else(|| ApiError::forbidden("You are not signed in."))?;
+    let signed_in = visitor.must_be_signed_in()?;
     see(sso::with_token(app, &signed_in.user_id, redirect_url)?.as_str())
 }

@@ -111,13 +111,7 @@ fn form(
                     "Others reach you at @" em { "name" } ":" (config.server.name)
                     ". It cannot be changed."
                 }
-                label for="password" { "Password" }
-                input type="password" id="password" name="password" required
-                    minlength=(config.passwords.min_length) autocomplete="new-password"
-                    aria-describedby="wrong";
-                label for="repeated" { "The same password again" }
-                input type="password" id="repeated" name="repeated" required
-                    autocomplete="new-password" aria-describedby="wrong";
+                (look::new_password(app, "Password"))
                 button type="submit" { "Create the account" }
             }
         } @else {
@@ -135,7 +129,7 @@ fn form(
 pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Reply, ApiError> {
     let app = &*cx.app;
     must_be_offered(app)?;
-    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let fields = Parameters::of_form(&cx.body)?;
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, ABOUT, &fields)?;
     if let Some(session) = fields.get("session") {
@@ -170,11 +164,8 @@ async fn begin(
     let env = app.engine.env();
     env.accounts.check(&env.state.accounts)?;
     let user_id = free_user_id(app, username, None)?;
-    let password = fields.text("password");
-    check_password(app, user_id.localpart(), password)?;
-    if fields.text("repeated") != password {
-        return Err(ApiError::bad_request("The two passwords are not the same."));
-    }
+    check_password(app, user_id.localpart(), fields.text("password"))?;
+    let password = fields.new_password()?;
     let parameters = Map::from_iter([
         ("username".to_owned(), json!(username)),
         ("password".to_owned(), json!(password)),
@@ -278,14 +269,7 @@ async fn finish(
         }
         Err(error) => return Err(error),
     };
-    let arrival = Arrival {
-        user_id,
-        by: SignedInBy::Registration,
-        verified: None,
-        client: cx.client,
-        headers,
-        request_id: &cx.request_id,
-    };
+    let arrival = Arrival::of(cx, headers, user_id, SignedInBy::Registration);
     let cookie = browser::sign_in(app, arrival).await?;
     Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie))
 }

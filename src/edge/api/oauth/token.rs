@@ -312,12 +312,8 @@ async fn by_refresh_token(
         return Err(Problem::new("invalid_scope", why).into());
     }
     let config = &app.config.tokens;
-    let now_ms = app.engine.clock().now_ms();
-    let ends_ms = [
-        config.refresh_lifetime_seconds.end_ms(issued_ms),
-        config.session_lifetime_seconds.end_ms(login_ms),
-    ];
-    if ends_ms.into_iter().flatten().any(|end_ms| end_ms <= now_ms) {
+    let idle = config.refresh_lifetime_seconds.end_ms(issued_ms);
+    if session::is_over(app, [idle, config.session_lifetime_seconds.end_ms(login_ms)]) {
         return Err(Problem::grant("The refresh token has expired.").into());
     }
     let tokens = NewTokens::refreshed(app, text, login_ms);

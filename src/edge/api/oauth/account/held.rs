@@ -17,6 +17,7 @@ use crate::{
             browser::page::Page,
             oauth::{
                 browser::{Arrival, forgotten, sign_in},
+                look,
                 parameters::Parameters,
             },
         },
@@ -39,13 +40,7 @@ impl Visit<'_> {
             (self.form("password", "", html! {
                 input type="hidden" name="username" autocomplete="username"
                     value=(self.signed_in.user_id);
-                label for="new" { "New password" }
-                input type="password" id="new" name="password" required
-                    minlength=(self.app.config.passwords.min_length) autocomplete="new-password"
-                    aria-describedby="wrong";
-                label for="repeated" { "The same password again" }
-                input type="password" id="repeated" name="repeated" required
-                    autocomplete="new-password" aria-describedby="wrong";
+                (look::new_password(self.app, "New password"))
                 label.check {
                     input type="checkbox" name="everywhere" value="yes";
                     " Sign out all devices and browsers. Do this if somebody else may know the old \
@@ -61,23 +56,13 @@ impl Visit<'_> {
             return Err(ApiError::forbidden("Passwords cannot be changed here."));
         }
         let (app, user_id) = (self.app, self.signed_in.user_id.clone());
-        let password = fields.text("password").to_owned();
-        if fields.text("repeated") != password {
-            return Err(ApiError::bad_request("The two passwords are not the same."));
-        }
+        let password = fields.new_password()?.to_owned();
         check_password(app, user_id.localpart(), &password)?;
         let password = app.auth.passwords.hash(password).await?;
         let log_out = fields.get("everywhere").map(|_| Which::All);
         let set = SetPassword { user_id: user_id.clone(), password, log_out };
         app.engine.propose(self.origin(), set).await?.into_inner();
-        let arrival = Arrival {
-            user_id,
-            by: SignedInBy::Password,
-            verified: None,
-            client: self.cx.client,
-            headers: self.headers,
-            request_id: &self.cx.request_id,
-        };
+        let arrival = Arrival::of(self.cx, self.headers, user_id, SignedInBy::Password);
         let cookie = sign_in(app, arrival).await?;
         let body = html! {
             p.good role="status" { "Your password is set." }

@@ -256,7 +256,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: AccountForm) -> Result<R
         Ok(visit) => visit,
         Err(sent) => return Ok(sent),
     };
-    let fields = Parameters::read(&cx.body).map_err(|e| ApiError::bad_request(e.to_string()))?;
+    let fields = Parameters::of_form(&cx.body)?;
     let (act, target) = (fields.text("act"), fields.text("target"));
     visit.visitor.check(visit.app, &request.headers, &about(act, target), &fields)?;
     let held = matches!(

@@ -5,24 +5,17 @@ use serde_json::{Value, json};
 
 use super::{Action, Done, Visit};
 use crate::{
-    base::{clock::random_token, limits},
+    base::limits,
     decide::threepid::AddThreepid,
     edge::{
         api::{
             account::{profile, threepid as addresses},
-            auth::{
-                claim::auth_failed,
-                validation::{request_for_page, show_token, validated},
-            },
             browser::page::Page,
-            oauth::{look, parameters::Parameters},
+            oauth::{look, message::Sent, parameters::Parameters},
         },
         http::ApiError,
     },
-    record::{
-        address,
-        threepid::{Medium, Purpose, Threepid},
-    },
+    record::threepid::{Medium, Purpose, Threepid},
 };
 
 impl Visit<'_> {
@@ -109,35 +102,20 @@ impl Visit<'_> {
 
     /// Sends a message to an address that the user wants to add.
     pub(super) async fn ask_address(&self, fields: &Parameters) -> Result<Done, ApiError> {
-        let given = fields.text("address").trim();
-        let threepid = if given.starts_with('+') {
-            address::parse("msisdn", given)?
-        } else {
-            address::email(given)?
-        };
-        let (medium, secret) = (threepid.medium, random_token());
-        let sid = request_for_page(self.cx, Purpose::Add, threepid, &secret).await?;
-        Ok(Done::Reply(self.confirm(medium, &sid, &secret, None).reply()))
+        let sent = Sent::to(fields.text("address"), Purpose::Add, self.cx).await?;
+        Ok(Done::Reply(self.confirm(&sent, None).reply()))
     }
 
     /// The page that waits until an address is confirmed.
-    fn confirm(&self, medium: Medium, sid: &str, secret: &str, wrong: Option<&str>) -> Page {
-        let is_phone = medium == Medium::Msisdn;
+    fn confirm(&self, sent: &Sent, wrong: Option<&str>) -> Page {
         let body = html! {
             p {
-                @if is_phone { "Enter the code of the message that was sent there." }
+                @if sent.has_code() { "Enter the code of the message that was sent there." }
                 @else { "Open the link of the message that was sent there, and then go on here." }
             }
             (look::alert(wrong))
             (self.form("address_add", "", html! {
-                input type="hidden" name="medium" value=(medium.as_str());
-                input type="hidden" name="sid" value=(sid);
-                input type="hidden" name="client_secret" value=(secret);
-                @if is_phone {
-                    label for="code" { "Code" }
-                    input type="text" id="code" name="code" required inputmode="numeric"
-                        autocomplete="one-time-code" autofocus aria-describedby="wrong";
-                }
+                (sent.fields())
                 button type="submit" { "Add the address" }
             }))
             p { a href=(self.href(&Action::Profile)) { "Do not add it" } }
@@ -149,14 +127,9 @@ impl Visit<'_> {
         if !self.app.config.accounts.third_party_ids {
             return Err(ApiError::forbidden("You cannot change your addresses here."));
         }
-        let (sid, secret) = (fields.text("sid"), fields.text("client_secret"));
-        let medium = if fields.text("medium") == "msisdn" { Medium::Msisdn } else { Medium::Email };
+        let sent = Sent::of(fields);
         let added = async {
-            if let Some(code) = fields.get("code") {
-                show_token(self.cx, sid, secret, code).await?;
-            }
-            let validated = validated(self.app, Purpose::Add, sid, secret);
-            let validated = validated.ok_or_else(auth_failed)?;
+            let validated = sent.proof(Purpose::Add, self.cx, fields).await?;
             let proposal = AddThreepid { user_id: self.signed_in.user_id.clone(), validated };
             self.app.engine.propose(self.origin(), proposal).await?.into_inner();
             Ok::<_, ApiError>(())
@@ -164,7 +137,7 @@ impl Visit<'_> {
         match added.await {
             Ok(()) => Ok(Done::Page(Action::Profile, "The address is added.")),
             Err(error) if error.status().is_client_error() => {
-                let page = self.confirm(medium, sid, secret, Some(error.message()));
+                let page = self.confirm(&sent, Some(error.message()));
                 Ok(Done::Reply(page.status(error.status()).reply()))
             }
             Err(error) => Err(error),
