@@ -348,9 +348,7 @@ def listens(port):
 
 
 def records(servers, data):
-    found = subprocess.run([servers.options.server, "history", "--json", "summary", "--data-dir", data],
-                           capture_output=True, text=True)
-    return 0 if found.returncode else json.loads(found.stdout).get("records", 0)
+    return json.loads(servers.run("history", "--json", "stats", data))["records"]
 
 
 def main():

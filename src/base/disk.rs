@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::{
         DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
@@ -125,14 +125,18 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// The size on disk of the files below `path`: their blocks, because a sparse file is smaller than
-/// its length.
+/// The size of a file on disk: its blocks, because a sparse file is smaller than its length.
+pub(crate) fn bytes_of(metadata: &Metadata) -> u64 {
+    metadata.blocks() * 512
+}
+
+/// The size on disk of the files below `path`.
 pub(crate) fn tree_bytes(path: &Path) -> u64 {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries
         .map(|entry| match entry.metadata() {
             Ok(metadata) if metadata.is_dir() => tree_bytes(&entry.path()),
-            Ok(metadata) => metadata.blocks() * 512,
+            Ok(metadata) => bytes_of(&metadata),
             // It was removed meanwhile.
             Err(_) => 0,
         })

@@ -174,7 +174,7 @@ impl Volume {
     /// When the disk fails.
     pub fn disk_bytes(&self) -> Result<u64, VolumeError> {
         let metadata = self.file.metadata().map_err(|source| self.io(source))?;
-        Ok(metadata.blocks() * 512)
+        Ok(disk::bytes_of(&metadata))
     }
 
     /// Whether this is the very same file.

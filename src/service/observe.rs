@@ -1,7 +1,7 @@
 //! Reads the metrics that can be read at any time, whenever somebody asks for them.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,8 +20,10 @@ use crate::{
     engine::Engine,
     log::{
         AppendError,
+        archive::archive_dir,
         store::{SledLog, log_dir},
     },
+    media,
     outside::pushers::{self, Pushers},
     record::Offset,
     search::Search,
@@ -61,6 +63,31 @@ pub(crate) struct Directories {
     pub(crate) data: PathBuf,
     pub(crate) archive: Option<PathBuf>,
     pub(crate) media: PathBuf,
+}
+
+impl Directories {
+    /// Those of a data directory that nothing is configured for.
+    pub(crate) fn of(data_dir: &Path) -> Self {
+        Self {
+            data: data_dir.to_owned(),
+            archive: Some(archive_dir(data_dir)),
+            media: media::store::directory(data_dir),
+        }
+    }
+
+    /// How much each part takes on disk, in bytes. What is missing takes nothing.
+    pub(crate) fn sizes(&self) -> [(Disk, u64); 6] {
+        let Self { data, archive, media } = self;
+        let thumbnails = disk::tree_bytes(&media.join("thumbnails"));
+        [
+            (Disk::Log, disk::tree_bytes(&log_dir(data))),
+            (Disk::Archive, archive.as_deref().map_or(0, disk::tree_bytes)),
+            (Disk::Media, disk::tree_bytes(media).saturating_sub(thumbnails)),
+            (Disk::Thumbnails, thumbnails),
+            (Disk::Search, disk::tree_bytes(&data.join("search"))),
+            (Disk::Snapshots, disk::tree_bytes(&snapshot::directory(data))),
+        ]
+    }
 }
 
 /// What was found at the last look.
@@ -111,15 +138,9 @@ impl Observer {
             }
             last.files = Some(Instant::now());
         }
-        let Directories { data, archive, media } = &self.directories;
-        let thumbnails = disk::tree_bytes(&media.join("thumbnails"));
-        let used = |part, bytes| set(metrics.disk_used.of_value(part), bytes);
-        used(Disk::Log, disk::tree_bytes(&log_dir(data)));
-        used(Disk::Archive, archive.as_deref().map_or(0, disk::tree_bytes));
-        used(Disk::Media, disk::tree_bytes(media).saturating_sub(thumbnails));
-        used(Disk::Thumbnails, thumbnails);
-        used(Disk::Search, disk::tree_bytes(&data.join("search")));
-        used(Disk::Snapshots, disk::tree_bytes(&snapshot::directory(data)));
+        for (part, bytes) in self.directories.sizes() {
+            set(metrics.disk_used.of_value(part), bytes);
+        }
     }
 
     fn look_at_deliveries(&self, head: Offset) {

@@ -10,7 +10,12 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::observe::Observer;
-use crate::base::{background::at_length, disk, metrics, shutdown::Shutdown};
+use crate::base::{
+    background::at_length,
+    disk,
+    metrics::{self, WriteStage},
+    shutdown::Shutdown,
+};
 
 /// How often a sample is taken.
 const EVERY: Duration = Duration::from_secs(10);
@@ -55,13 +60,14 @@ impl Sample {
     fn take(at_ms: u64) -> Self {
         let all = metrics::totals();
         let of = |name: &str| all.get(name).copied().unwrap_or_default();
+        let sync = metrics::metrics().write_stage.of_value(WriteStage::Sync);
         Self {
             at_ms,
             requests: of("logcabin_http_requests_total"),
             errors: of("errors"),
             records: of("logcabin_log_records_total"),
-            sync_seconds: of("sync_seconds"),
-            syncs: of("syncs"),
+            sync_seconds: sync.get_sample_sum(),
+            syncs: sync.get_sample_count() as f64,
             delay_seconds: of("logcabin_sync_delivery_delay_seconds"),
             delays: of("logcabin_sync_delivery_delay_seconds_count"),
             waiting: of("logcabin_sync_waiting_users"),

@@ -189,7 +189,7 @@ metrics! {
         |r, n, h| histograms(r, n, h, &["method", "endpoint"], LATENCY);
     http_connections: IntGauge = "logcabin_http_connections"
         "Open connections"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     http_rate_limited: IntCounterVec = "logcabin_http_rate_limited_total"
         "Requests that were refused because of a rate limit"
         |r, n, h| counters(r, n, h, &["class"]);
@@ -199,7 +199,7 @@ metrics! {
         |r, n, h| histogram_by(r, n, h, "stage", STAGE);
     write_conflicts: IntCounter = "logcabin_write_conflicts_total"
         "Commits that were decided again because another writer came first"
-        |r, n, h| counter(r, n, h);
+        counter;
     log_group: Histogram = "logcabin_log_group_records"
         "Records that became durable together"
         |r, n, h| histogram(r, n, h, COUNTS);
@@ -208,19 +208,19 @@ metrics! {
         |r, n, h| counters(r, n, h, &["kind"]);
     log_payload: IntCounter = "logcabin_log_payload_bytes_total"
         "Bytes of the payloads that were appended"
-        |r, n, h| counter(r, n, h);
+        counter;
     log_offset: IntGauge = "logcabin_log_offset"
         "The last durable and applied record"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     log_refusing: IntGauge = "logcabin_log_refuses_writes"
         "Whether the log takes no writes: the disk is nearly full, or a write failed"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     archive_lag: IntGauge = "logcabin_archive_lag_records"
         "Records that the archive lacks"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     archive_failing: IntGauge = "logcabin_archive_failing"
         "Whether the archive cannot be written"
-        |r, n, h| gauge(r, n, h);
+        gauge;
 
     sync_stage: Each<SyncStage, Histogram> = "logcabin_sync_stage_duration_seconds"
         "Time that syncs spent in each stage"
@@ -230,7 +230,7 @@ metrics! {
         |r, n, h| histogram(r, n, h, LATENCY);
     sync_waiting: IntGauge = "logcabin_sync_waiting_users"
         "Users with a waiting sync"
-        |r, n, h| gauge(r, n, h);
+        gauge;
 
     cache_hits: Each<CacheName, IntCounter> = "logcabin_cache_hits_total"
         "Look-ups that a cache could answer"
@@ -263,37 +263,37 @@ metrics! {
         |r, n, h| counter_by(r, n, h, "work");
     search_lag: IntGauge = "logcabin_search_lag_records"
         "Records that the search index lacks"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     snapshot_offset: IntGauge = "logcabin_snapshot_offset"
         "The last record in the newest snapshot"
-        |r, n, h| gauge(r, n, h);
+        gauge;
 
     verified_offset: IntGauge = "logcabin_verified_offset"
         "The record up to which the last scrub found the log and the projections intact"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     verified_time: IntGauge = "logcabin_verified_timestamp_seconds"
         "When the last scrub ended; 0 if there was none"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     log_damaged: IntGauge = "logcabin_log_damaged"
         "Whether the last scrub found that the log is not intact or cannot be read"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     projection_faults: IntGauge = "logcabin_projection_faults"
         "Projections that differed from the log in the last scrub"
-        |r, n, h| gauge(r, n, h);
+        gauge;
 
     disk_used: Each<Disk, IntGauge> = "logcabin_disk_used_bytes"
         "Disk space that each part of the data takes"
         |r, n, h| gauge_by(r, n, h, "part");
     disk_free: IntGauge = "logcabin_disk_free_bytes"
         "Free space on the disk of the log"
-        |r, n, h| gauge(r, n, h);
+        gauge;
 
     users: IntGauge = "logcabin_users"
         "Accounts, including guests and deactivated ones"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     rooms: IntGauge = "logcabin_rooms"
         "Rooms"
-        |r, n, h| gauge(r, n, h);
+        gauge;
 
     cluster_connected: IntGaugeVec = "logcabin_cluster_connected"
         "Whether this node reaches the log of its cluster"
@@ -310,14 +310,14 @@ metrics! {
 
     runtime_workers: IntGauge = "logcabin_runtime_workers"
         "Threads that answer requests"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     runtime_tasks: IntGauge = "logcabin_runtime_tasks"
         "Tasks of the runtime that have not ended"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     runtime_queue: IntGauge = "logcabin_runtime_queue_tasks"
         "Tasks in the shared queue of the runtime that are ready to run"
-        |r, n, h| gauge(r, n, h);
+        gauge;
     runtime_busy: Counter = "logcabin_runtime_busy_seconds_total"
         "Time in which the threads of the runtime had something to do"
-        |r, n, h| seconds(r, n, h);
+        seconds;
 }

@@ -1,8 +1,8 @@
-//! What the process counts and measures of itself, for Prometheus and OpenTelemetry.
+//! What the process counts and measures of itself, for Prometheus.
 //!
 //! The metrics are those of the process, like its log output: whoever does something counts it
 //! ([`metrics`]). What can be read at any time, such as the free space on the disk, is read when
-//! somebody asks (`server::observe`). [`list`] declares every metric once.
+//! somebody asks (`service::observe`). [`list`] declares every metric once.
 //!
 //! No label takes a value that a client chooses: their values are names in the program or the
 //! configuration.
@@ -61,7 +61,7 @@ fn gather() -> Vec<MetricFamily> {
 
 /// What every metric comes to over all of its labels, by its name; of a histogram the sum, and with
 /// `_count` behind its name how often something was measured. Besides, `errors` are the requests
-/// that failed because of the server, and `sync_seconds` and `syncs` the syncs to the disk.
+/// that failed because of the server.
 pub(crate) fn totals() -> HashMap<String, f64> {
     let mut totals = HashMap::new();
     for family in gather() {
@@ -86,9 +86,6 @@ pub(crate) fn totals() -> HashMap<String, f64> {
         }
         totals.insert(name.to_owned(), sum);
     }
-    let sync = metrics().write_stage.of_value(WriteStage::Sync);
-    totals.insert("sync_seconds".to_owned(), sync.get_sample_sum());
-    totals.insert("syncs".to_owned(), sync.get_sample_count() as f64);
     totals
 }
 

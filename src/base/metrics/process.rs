@@ -1,4 +1,5 @@
-//! What Linux tells of the process, under the names that all clients of Prometheus use.
+//! What Linux tells of the process, under the names that all clients of Prometheus use. The
+//! collector of the `prometheus` crate would bring an older rustix along.
 
 use std::fs;
 

@@ -282,6 +282,13 @@ pub(crate) enum Activity {
     Acts,
 }
 
+impl Told {
+    /// The message for other nodes.
+    fn message(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
 /// No user has a longer name.
 const TOLD_NAME_BYTES: usize = 255;
 
@@ -289,7 +296,7 @@ impl Server {
     /// Tells the other nodes something, if there are any.
     pub(crate) fn tell_others(&self, told: &Told) {
         if let Some(cluster) = &self.cluster {
-            cluster.tell(serde_json::to_vec(told).unwrap_or_default().into());
+            cluster.tell(told.message());
         }
     }
 
@@ -307,7 +314,7 @@ impl Server {
         };
         let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
         let told = Told::Presence { node, user_id, device_id, activity: what };
-        cluster.tell_one(to, serde_json::to_vec(&told).unwrap_or_default().into());
+        cluster.tell_one(to, told.message());
     }
 
     fn follow_presence(&self, node: u16, user_id: &UserId, device_id: &DeviceId, what: Activity) {
@@ -327,7 +334,7 @@ impl Server {
         self.auth.passwords.on_wrong(move |Guess { name, client }| {
             if name.len() <= TOLD_NAME_BYTES {
                 let told = Told::Guess { name: name.to_owned(), client };
-                cluster.tell(serde_json::to_vec(&told).unwrap_or_default().into());
+                cluster.tell(told.message());
             }
         });
     }

@@ -81,6 +81,16 @@ pub(crate) struct OpenTo {
     pub(crate) administrators_only: bool,
 }
 
+impl OpenTo {
+    /// Accounts without any restriction.
+    pub(crate) const UNRESTRICTED: Self =
+        Self { guests: false, suspended: false, locked: false, administrators_only: false };
+
+    /// Those of them who administer the server.
+    pub(crate) const ADMINISTRATORS: Self =
+        Self { administrators_only: true, ..Self::UNRESTRICTED };
+}
+
 /// Whether an endpoint wants an access token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {

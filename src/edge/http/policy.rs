@@ -49,9 +49,7 @@ pub(crate) const fn cheap() -> Policy {
 
 impl Policy {
     const fn new(rate: Rate) -> Self {
-        let open_to =
-            OpenTo { guests: false, suspended: false, locked: false, administrators_only: false };
-        Self { rate, open_to, checks: Checks::NONE, at_once: false }
+        Self { rate, open_to: OpenTo::UNRESTRICTED, checks: Checks::NONE, at_once: false }
     }
 
     /// Guests may call it, too (client-server API, "Guest Access").

@@ -8,8 +8,8 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
         ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-        ACCESS_CONTROL_MAX_AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, RETRY_AFTER,
-        VARY,
+        ACCESS_CONTROL_MAX_AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION,
+        RETRY_AFTER, VARY,
     },
 };
 use ruma::api::{OutgoingResponse, OutgoingResponseExt as _};
@@ -56,6 +56,13 @@ impl Reply {
         stream: impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'static,
     ) -> Self {
         Self::new(HeaderValue::from_static(content_type), Content::Stream(Box::pin(stream)))
+    }
+
+    /// 303: a browser is to look there.
+    pub(crate) fn see_other(location: HeaderValue) -> Self {
+        Self::bytes("text/plain", "")
+            .with_status(StatusCode::SEE_OTHER)
+            .with_header(LOCATION, location)
     }
 
     fn new(content_type: HeaderValue, content: Content) -> Self {

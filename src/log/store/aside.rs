@@ -8,7 +8,7 @@ use std::{
     env,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -88,7 +88,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn size(dir: &Path) -> io::Result<u64> {
-    files(dir)?.iter().map(|path| Ok(fs::metadata(path)?.blocks() * 512)).sum()
+    files(dir)?.iter().map(|path| Ok(disk::bytes_of(&fs::metadata(path)?))).sum()
 }
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {

@@ -310,9 +310,8 @@ impl Store {
 
     /// Its size on disk in bytes.
     pub(super) fn disk_bytes(&self) -> io::Result<u64> {
-        use std::os::unix::fs::MetadataExt as _;
         // Blocks that were given back do not count.
-        Ok(self.data.metadata()?.blocks() * 512)
+        Ok(disk::bytes_of(&self.data.metadata()?))
     }
 
     /// The offset of the first record.

@@ -9,10 +9,9 @@ use serde::Serialize;
 
 use super::{History, HistoryError, Source, moment::Time};
 use crate::{
-    base::disk::tree_bytes,
-    media::store,
+    base::metrics::Label as _,
     record::{Payload, Record, codec},
-    snapshot,
+    service::observe::Directories,
     state::{SECTIONS, Section},
 };
 
@@ -179,15 +178,6 @@ impl Shares {
 
 /// The size on disk of each directory in a data directory. A missing one has no size.
 fn on_disk(data_dir: &Path) -> Vec<Part> {
-    let media = store::directory(data_dir);
-    let thumbnails = tree_bytes(&media.join("thumbnails"));
-    let parts = [
-        ("log", tree_bytes(&crate::log::store::log_dir(data_dir))),
-        ("archive", tree_bytes(&crate::log::archive::archive_dir(data_dir))),
-        ("media", tree_bytes(&media).saturating_sub(thumbnails)),
-        ("thumbnails", thumbnails),
-        ("search", tree_bytes(&data_dir.join("search"))),
-        ("snapshots", tree_bytes(&snapshot::directory(data_dir))),
-    ];
-    parts.into_iter().map(|(name, bytes)| Part { name: name.to_owned(), bytes }).collect()
+    let sizes = Directories::of(data_dir).sizes().into_iter();
+    sizes.map(|(part, bytes)| Part { name: part.name().to_owned(), bytes }).collect()
 }

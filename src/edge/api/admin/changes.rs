@@ -40,10 +40,6 @@ use crate::{
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// Those who may read the feed.
-const READERS: OpenTo =
-    OpenTo { guests: false, suspended: false, locked: false, administrators_only: true };
-
 endpoint! {
     /// `GET /_logcabin/v1/changes`
     pub(super) struct Changes = GET "/_logcabin/v1/changes";
@@ -308,7 +304,7 @@ impl Feed {
     /// Whether the reader's session lasts and the reader administers the server.
     fn may_read(&self) -> Result<(), ApiError> {
         let Session { user_id, device_id, session, service } = &self.session;
-        rights::admit(&self.app, &self.session, READERS)?;
+        rights::admit(&self.app, &self.session, OpenTo::ADMINISTRATORS)?;
         if service.is_none() && !session::lasts(&self.app, user_id, device_id, *session) {
             return Err(ApiError::unknown_token(false));
         }

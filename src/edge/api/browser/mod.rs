@@ -3,10 +3,19 @@
 pub(crate) mod login_page;
 pub(crate) mod page;
 
+use http::{HeaderMap, HeaderName};
+
 use super::Server;
 use crate::edge::http::{Table, cheap};
 
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table.on(login_page::page, cheap())
+}
+
+/// Whether a page of another site made a request, as the browser says (Fetch Metadata); `None` if
+/// it does not say.
+pub(crate) fn is_from_elsewhere(headers: &HeaderMap) -> Option<bool> {
+    const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    headers.get(SITE).map(|site| site != "same-origin" && site != "none")
 }

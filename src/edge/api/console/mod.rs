@@ -10,15 +10,15 @@ mod now;
 mod plot;
 
 use http::{
-    HeaderMap, HeaderValue, StatusCode,
-    header::{COOKIE, HOST, LOCATION, ORIGIN},
+    HeaderMap, HeaderValue,
+    header::{HOST, ORIGIN},
 };
 use maud::{Markup, html};
 
 use super::{
     Server,
-    auth::{rights, session},
-    browser::page::Page,
+    auth::{rights, session, sso},
+    browser::{is_from_elsewhere, page::Page},
 };
 use crate::edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited};
 
@@ -26,10 +26,6 @@ const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
 
 const COOKIE_NAME: &str = "logcabin_console";
-
-/// Those who may use it.
-const USERS: OpenTo =
-    OpenTo { guests: false, suspended: false, locked: false, administrators_only: true };
 
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
@@ -59,7 +55,7 @@ async fn visitor(
     let Ok(session) = session::of_token(&cx.app, token).await else {
         return Ok(Err(login_first()));
     };
-    rights::admit(&cx.app, &session, USERS)?;
+    rights::admit(&cx.app, &session, OpenTo::ADMINISTRATORS)?;
     Ok(Ok(Visitor { session }))
 }
 
@@ -73,31 +69,26 @@ fn login_first() -> Reply {
 }
 
 fn see_other(path: &'static str) -> Reply {
-    Reply::bytes("text/plain", "")
-        .with_status(StatusCode::SEE_OTHER)
-        .with_header(LOCATION, HeaderValue::from_static(path))
+    Reply::see_other(HeaderValue::from_static(path))
 }
 
 /// The token in the console's cookie.
 fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
-    pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
+    sso::cookies(headers, COOKIE_NAME).next()
 }
 
 /// Refuses a form that a page of another site has sent.
 fn of_this_site(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     // Browsers say one of them, or both.
-    let site = headers.get("sec-fetch-site").and_then(|value| value.to_str().ok());
-    let is_other_site = site.is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let site = is_from_elsewhere(headers);
     let origin = text(ORIGIN);
     let is_other_origin = origin.is_some_and(|origin| {
         let host = origin.split_once("://").map(|(_, host)| host);
         host.is_none() || host != text(HOST)
     });
     // Behind a proxy, the host may be another: then the browser's word on the site counts.
-    if is_other_site || (site.is_none() && is_other_origin) {
+    if site.unwrap_or(is_other_origin) {
         return Err(ApiError::forbidden("This form was sent by a page of another site."));
     }
     Ok(())

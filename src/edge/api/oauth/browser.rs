@@ -8,7 +8,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use ruma::{OwnedUserId, UserId};
 
 use super::{
@@ -26,6 +26,7 @@ use crate::{
         api::{
             Server,
             auth::{rights, sso::cookies},
+            browser::is_from_elsewhere,
         },
         http::{ApiError, Cx, Reply},
     },
@@ -41,8 +42,6 @@ const FORM: &str = "oauth form";
 
 /// The field with the MAC.
 pub(super) const FIELD: &str = "form";
-
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// A browser.
 pub(super) struct Visitor {
@@ -136,8 +135,7 @@ impl Visitor {
         about: &str,
         form: &Parameters,
     ) -> Result<(), ApiError> {
-        let site = headers.get(SEC_FETCH_SITE);
-        let is_own = site.is_none_or(|site| site == "same-origin" || site == "none");
+        let is_own = is_from_elsewhere(headers) != Some(true);
         let proof = form.text(FIELD);
         if is_own && self.knows && app.signing.signer.is_mac(FORM, &self.proved(about), proof) {
             return Ok(());

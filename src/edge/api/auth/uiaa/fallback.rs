@@ -8,10 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use http::{
-    HeaderMap, HeaderValue, StatusCode,
-    header::{ACCEPT_LANGUAGE, LOCATION},
-};
+use http::{HeaderMap, HeaderValue, StatusCode, header::ACCEPT_LANGUAGE};
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use ruma::api::{
@@ -480,9 +477,7 @@ fn encoded(value: &str) -> PercentEncode<'_> {
 
 fn see_other(address: &str) -> Result<Reply, ApiError> {
     let location = HeaderValue::from_str(address).map_err(ApiError::internal)?;
-    Ok(Reply::bytes("text/plain", "")
-        .with_status(StatusCode::SEE_OTHER)
-        .with_header(LOCATION, location))
+    Ok(Reply::see_other(location))
 }
 
 /// The countries of phone numbers as options. `chosen` is selected, or a country where the
