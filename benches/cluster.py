@@ -51,7 +51,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def until(what, holds, seconds=120):
+def until(what, holds, seconds=1800):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = holds()
@@ -317,9 +317,9 @@ def join(options, servers):
                 load(options, servers.ports["first"], alone, "send", 20, pathlib.Path(directory))
         servers.kill("first", signal.SIGTERM)
     for number in range(3):
+        for left in (f"node-{number}", f"store-{number}"):
+            shutil.rmtree(servers.directory / left, ignore_errors=True)
         servers.start_nats(number)
-    for number in range(3):
-        shutil.rmtree(servers.directory / f"node-{number}", ignore_errors=True)
     data.rename(servers.directory / "node-0")
     until("NATS answers", lambda: all(listens(port) for port in servers.nats_ports))
     servers.run("cluster", "move-in", "--log", servers.nats, "--data-dir", servers.directory / "node-0")

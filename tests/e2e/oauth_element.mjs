@@ -5,40 +5,18 @@
 // CLIENT is what `element/build.mjs` made. The server has it as a client of the configuration. Judges for itself.
 
 import assert from "node:assert/strict";
-import { mkdir, readFile } from "node:fs/promises";
-import { createServer } from "node:http";
+import { mkdir } from "node:fs/promises";
 import path from "node:path";
 import puppeteer from "puppeteer-core";
 
+import { serve } from "./element/serve.mjs";
+
 const [address, executablePath, client, user, password, screenshots] = process.argv.slice(2);
 const PATIENCE_MS = 60_000;
-const TYPES = {
-    ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json",
-    ".svg": "image/svg+xml", ".png": "image/png", ".wasm": "application/wasm", ".woff2": "font/woff2",
-};
-const CONFIG = {
-    brand: "Element",
-    default_server_config: { "m.homeserver": { base_url: address, server_name: "e2e.test" } },
-    disable_guests: true,
-    integrations_ui_url: null, integrations_rest_url: null, integrations_widgets_urls: [],
-    map_style_url: null,
+const { files, origin } = await serve(client, address, {
     features: { feature_oidc_native_flow: true },
     oidc_static_clients: { [`${address}/_matrix/oauth2/`]: { client_id: "element" } },
-};
-const files = createServer(async (request, response) => {
-    const name = decodeURIComponent(new URL(request.url, "http://client").pathname);
-    try {
-        const file = path.join(client, name === "/" ? "index.html" : path.normalize(name));
-        const body = name === "/config.json" ? JSON.stringify(CONFIG) : await readFile(file);
-        response.setHeader("content-type", TYPES[path.extname(file)] ?? "application/octet-stream");
-        response.end(body);
-    } catch {
-        response.statusCode = 404;
-        response.end();
-    }
-}).listen(0, "127.0.0.1");
-await new Promise((listening) => files.once("listening", listening));
-const origin = `http://127.0.0.1:${files.address().port}`;
+});
 
 const browser = await puppeteer.launch({
     executablePath,

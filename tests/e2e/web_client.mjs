@@ -7,12 +7,13 @@
 // `REMARKS`, is a failure. Judges for itself, says what it does, and ends with "all went well".
 
 import assert from "node:assert/strict";
-import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:http";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { crc32, deflateSync } from "node:zlib";
 import puppeteer from "puppeteer-core";
+
+import { serve } from "./element/serve.mjs";
 
 const [address, executablePath, client, screenshots] = process.argv.slice(2);
 const PASSWORD = "correct horse battery staple";
@@ -53,34 +54,7 @@ const say = (text) => process.stdout.write(`${text}\n`);
 
 // The client's files, on an origin of their own.
 
-const TYPES = {
-    ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".json": "application/json",
-    ".svg": "image/svg+xml", ".png": "image/png", ".wasm": "application/wasm", ".woff2": "font/woff2",
-    ".gif": "image/gif", ".ttf": "font/ttf",
-};
-const CONFIG = {
-    brand: "Element",
-    default_server_config: { "m.homeserver": { base_url: address, server_name: "e2e.test" } },
-    disable_guests: true,
-    disable_3pid_login: true,
-    // Nothing is asked of anybody else.
-    integrations_ui_url: null, integrations_rest_url: null, integrations_widgets_urls: [],
-    map_style_url: null,
-};
-const files = createServer(async (request, response) => {
-    const name = decodeURIComponent(new URL(request.url, "http://client").pathname);
-    try {
-        const file = path.join(client, name === "/" ? "index.html" : path.normalize(name));
-        const body = name === "/config.json" ? JSON.stringify(CONFIG) : await readFile(file);
-        response.setHeader("content-type", TYPES[path.extname(file)] ?? "application/octet-stream");
-        response.end(body);
-    } catch {
-        response.statusCode = 404;
-        response.end();
-    }
-}).listen(0, "127.0.0.1");
-await new Promise((listening) => files.once("listening", listening));
-const origin = `http://127.0.0.1:${files.address().port}`;
+const { files, origin } = await serve(client, address, { disable_3pid_login: true });
 
 // The browser, and what goes wrong in it.
 

@@ -299,15 +299,7 @@ async fn js_sdk_program(name: &str) {
     let server = TestServer::start().await;
     let mut command = Command::new("node");
     command.arg(tools.programs.join(name)).arg(server.base());
-    let run = tokio::task::spawn_blocking(move || command.output()).await;
-    let output = match run {
-        Ok(Ok(output)) => output,
-        other => panic!("{name} did not run: {other:?}"),
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    println!("{said}");
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name} said last:\n{said}\n{complained}");
+    let said = tools::judged(name, command).await;
     assert!(said.contains("all went well"), "{name} ended early:\n{said}");
 }
 

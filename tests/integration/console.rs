@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::administration::{done, user_command};
-use crate::harness::tools::{chromium, node, programs};
+use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{RawAnswer, TestServer, encode, skip};
 
 const PASSWORD: &str = "a password that is long enough";
@@ -201,9 +201,5 @@ async fn an_administrator_uses_the_console_in_a_browser() {
     node.arg(programs().join("console.mjs"));
     node.args([&*server.base(), &*chromium, "admin", PASSWORD, &*room_id, &*admin.access_token]);
     node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
-    let output = tokio::task::spawn_blocking(move || node.output());
-    let output = output.await.expect("it runs").expect("node runs");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{complaint}");
+    judged("console.mjs", node).await;
 }

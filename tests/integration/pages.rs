@@ -11,7 +11,7 @@ use logcabin::decide::registration_token::CreateRegistrationToken;
 use logcabin::record::command::TokenHash;
 use tempfile::TempDir;
 
-use crate::harness::tools::{chromium, node, programs};
+use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{Captcha, TestServer, offline, skip};
 
 const TERMS: &str = r#"
@@ -46,10 +46,5 @@ async fn every_stage_can_be_completed_on_its_page() {
     node.arg(programs().join("fallback_pages.mjs"));
     node.args([&server.base(), &chromium, "for.friends"]);
     node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
-    let output = tokio::task::spawn_blocking(move || node.output());
-    let output = output.await.expect("it runs").expect("node runs");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{complaint}");
-    println!("{told}");
+    judged("fallback_pages.mjs", node).await;
 }

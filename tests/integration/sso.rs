@@ -7,7 +7,7 @@ use std::env;
 use std::process::Command;
 
 use crate::administration::user_command;
-use crate::harness::tools::{chromium, node, programs};
+use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{TestServer, alone, free_address, skip};
 
 /// As in the program.
@@ -47,14 +47,6 @@ async fn people_log_in_with_single_sign_on_and_on_the_login_page() {
     let mut command = Command::new("node");
     command.arg(programs().join("sso.mjs")).arg(server.base());
     command.args([provider.to_string(), client.to_string()]).arg(screenshots);
-    let run = tokio::task::spawn_blocking(move || command.output()).await;
-    let output = match run {
-        Ok(Ok(output)) => output,
-        other => panic!("sso.mjs did not run: {other:?}"),
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    println!("{said}");
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "sso.mjs said last:\n{said}\n{complained}");
+    let said = judged("sso.mjs", command).await;
     assert!(said.contains("all went well"), "sso.mjs ended early:\n{said}");
 }

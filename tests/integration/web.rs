@@ -8,6 +8,7 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
+use crate::harness::tools::judged;
 use crate::harness::{TestServer, alone, runs, skip};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,14 +29,6 @@ async fn people_use_element_web_without_unexpected_errors() {
     let mut node = Command::new("node");
     node.arg(programs.join("web_client.mjs")).arg(server.base()).arg(chromium).arg(client);
     node.args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
-    let run = tokio::task::spawn_blocking(move || node.output()).await;
-    let output = match run {
-        Ok(Ok(output)) => output,
-        other => panic!("web_client.mjs did not run: {other:?}"),
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    println!("{said}");
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "web_client.mjs said last:\n{said}\n{complained}");
+    let said = judged("web_client.mjs", node).await;
     assert!(said.contains("all went well"), "web_client.mjs ended early:\n{said}");
 }

@@ -17,6 +17,20 @@ pub(crate) fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e")
 }
 
+/// Runs a program that judges for itself, and returns what it said.
+pub(crate) async fn judged(name: &str, mut program: Command) -> String {
+    let run = tokio::task::spawn_blocking(move || program.output()).await;
+    let output = match run {
+        Ok(Ok(output)) => output,
+        other => panic!("{name} did not run: {other:?}"),
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{said}");
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} said last:\n{said}\n{complained}");
+    said
+}
+
 /// A Python that has this module; `LOGCABIN_E2E_PYTHON` names another than that of `.ci/run`.
 ///
 /// # Errors

@@ -109,11 +109,8 @@ async fn nobody_reaches_what_belongs_to_somebody_else() {
 
 #[tokio::test]
 async fn other_services_and_browsers_are_signed_out() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let mut other = Browser::signed_in(&http, "ann").await;
     let tokens = client.login(&mut browser, "openid").await;
     let page = browser.get(&action("devices_list")).await;
@@ -235,11 +232,7 @@ async fn what_needs_user_interactive_authentication_is_left_to_the_page() {
 
 #[tokio::test]
 async fn a_locked_user_gets_nothing_and_keeps_no_browser() {
-    let server = server().await;
-    let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
+    let (server, client, mut browser) = super::ann().await;
     let code = client.code(&mut browser, &scope("A")).await;
     let tokens = client.login(&mut browser, &scope("B")).await;
     lock(&server).await;

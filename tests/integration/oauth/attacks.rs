@@ -121,11 +121,8 @@ async fn each_answer_names_its_issuer() {
 
 #[tokio::test]
 async fn a_stolen_code_is_of_no_use_without_its_verifier() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let code = client.code(&mut browser, &scope("A")).await;
     let own = "a-verifier-of-the-thief-that-is-long-enough-to-be-one";
     let mut stolen = exchange_of(&code);
@@ -139,11 +136,8 @@ async fn a_stolen_code_is_of_no_use_without_its_verifier() {
 
 #[tokio::test]
 async fn a_second_use_of_a_code_ends_what_the_first_gave() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let code = client.code(&mut browser, &scope("A")).await;
     let tokens = client.exchange(&code).await.ok();
     let access = text(&tokens, "access_token");
@@ -249,10 +243,7 @@ async fn a_cookie_that_somebody_planted_is_not_signed_in() {
     let set = {
         let mut browser = Browser::new(&http);
         let page = browser.get("/_matrix/oauth2/sign_in").await;
-        let (action, hidden) = page.form(0);
-        let mut fields: Vec<_> = hidden.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        fields.extend([("user", "ann"), ("password", PASSWORD)]);
-        browser.request("POST", &action, &[FORM], query(&fields)).await
+        page.send(&mut browser, 0, &[("user", "ann"), ("password", PASSWORD)]).await
     };
     let cookie = set.answer.header("set-cookie");
     for part in ["HttpOnly", "SameSite=Lax", "Path=/_matrix/oauth2"] {
@@ -293,20 +284,14 @@ async fn a_form_with_a_password_is_not_sent_on() {
     server.register("ann").await;
     let mut browser = Browser::new(&http);
     let page = browser.get("/_matrix/oauth2/sign_in").await;
-    let (action, hidden) = page.form(0);
-    let mut fields: Vec<_> = hidden.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    fields.extend([("user", "ann"), ("password", PASSWORD)]);
-    let seen = browser.request("POST", &action, &[FORM], query(&fields)).await;
+    let seen = page.send(&mut browser, 0, &[("user", "ann"), ("password", PASSWORD)]).await;
     assert_eq!(seen.status(), 303);
 }
 
 #[tokio::test]
 async fn a_former_refresh_token_ends_the_session_of_thief_and_owner() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     // With a device, and without one.
     for scope in [scope("A"), "openid".to_owned()] {
         let first = client.login(&mut browser, &scope).await;

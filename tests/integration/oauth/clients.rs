@@ -10,25 +10,15 @@ use tempfile::TempDir;
 
 use super::{Browser, PASSWORD, Seen, server, text};
 use crate::clients::Client as Program;
-use crate::harness::tools::{chromium, node, programs, python};
+use crate::harness::tools::{chromium, judged, node, programs, python};
 use crate::harness::{TestServer, alone, encode, skip};
-
-/// Runs a program, which judges for itself.
-async fn judged(mut program: Command) {
-    let output = tokio::task::spawn_blocking(move || program.output());
-    let output = output.await.expect("it runs").expect("the program starts");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}\n{complaint}");
-    println!("{told}");
-}
 
 async fn judge(interpreter: PathBuf, name: &str) {
     let server = server().await;
     server.register("ann").await;
     let mut program = Command::new(interpreter);
     program.arg(programs().join(name)).args([&server.base(), "ann", PASSWORD]);
-    judged(program).await;
+    judged(name, program).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,7 +64,7 @@ async fn people_sign_in_register_and_sign_out_in_element_web() {
     let mut program = Command::new("node");
     program.arg(programs().join("oauth_element.mjs")).arg(server.base()).arg(chromium);
     program.arg(client).args(["ann", PASSWORD]).args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));
-    judged(program).await;
+    judged("oauth_element.mjs", program).await;
 }
 
 /// The steps of a person who is asked whether a device may log in, or an app be allowed.

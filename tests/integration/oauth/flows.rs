@@ -128,11 +128,8 @@ async fn a_user_signs_in_allows_a_client_and_it_has_a_device() {
 
 #[tokio::test]
 async fn the_browser_comes_back_by_the_fragment_and_with_the_former_names_of_scopes() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let scope = "urn:matrix:org.matrix.msc2967.client:api:* \
                  urn:matrix:org.matrix.msc2967.client:device:WEB openid";
     let challenge = challenge(VERIFIER);
@@ -175,11 +172,7 @@ async fn a_client_has_the_user_prove_again_who_they_are() {
 
 #[tokio::test]
 async fn a_user_who_denies_is_sent_back_with_that() {
-    let server = server().await;
-    let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
+    let (_server, client, mut browser) = super::ann().await;
     let (scope, challenge) = (scope("DENIED"), challenge(VERIFIER));
     let page = browser.get(&authorize(&client.request(&scope, &challenge))).await;
     let sent = page.submit(&mut browser, 0, &[("answer", "deny")]).await;
@@ -224,11 +217,8 @@ async fn a_client_learns_what_is_wrong_with_its_request() {
 
 #[tokio::test]
 async fn a_code_is_exchanged_with_all_that_it_was_given_for() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let code = client.code(&mut browser, &scope("ONE")).await;
     for (name, value, code_of_error) in [
         ("code_verifier", "x".repeat(43), "invalid_grant"),
@@ -255,11 +245,8 @@ async fn a_code_is_exchanged_with_all_that_it_was_given_for() {
 
 #[tokio::test]
 async fn tokens_are_refreshed_and_the_former_ones_end_with_the_first_use() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let first = client.login(&mut browser, &scope("ONE")).await;
     let second = client.refresh(text(&first, "refresh_token")).await.ok();
     assert_ne!(second["access_token"], first["access_token"]);
@@ -313,11 +300,8 @@ async fn a_revoked_token_ends_the_session_whichever_of_the_two_it_is() {
 
 #[tokio::test]
 async fn a_logout_by_the_client_server_api_ends_the_grant() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let tokens = client.login(&mut browser, &scope("OUT")).await;
     let access = text(&tokens, "access_token");
     http.request("POST", "/_matrix/client/v3/logout", Some(access), None).await.ok();

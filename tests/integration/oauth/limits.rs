@@ -66,11 +66,8 @@ async fn requests_that_are_too_large_are_refused() {
 
 #[tokio::test]
 async fn a_user_has_so_many_codes_and_browsers_at_once() {
-    let server = server().await;
+    let (server, client, mut browser) = super::ann().await;
     let http = server.http();
-    server.register("ann").await;
-    let client = Client::register(&http).await;
-    let mut browser = Browser::signed_in(&http, "ann").await;
     let mut codes = Vec::new();
     for number in 0..20 {
         codes.push(client.code(&mut browser, &scope(&format!("D{number}"))).await);

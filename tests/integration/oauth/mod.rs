@@ -142,6 +142,16 @@ impl Client {
     }
 }
 
+/// A server, a client, and a browser in which ann is signed in.
+async fn ann() -> (TestServer, Client, Browser) {
+    let server = server().await;
+    let http = server.http();
+    server.register("ann").await;
+    let client = Client::register(&http).await;
+    let browser = Browser::signed_in(&http, "ann").await;
+    (server, client, browser)
+}
+
 /// The parameters of an exchange of a code.
 fn exchange_of(code: &str) -> [(&str, &str); 4] {
     [
@@ -251,11 +261,6 @@ impl Browser {
         }
         panic!("sent around in circles: {}", seen.path);
     }
-
-    async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
-        let seen = self.request("POST", path, &[FORM], query(fields)).await;
-        self.follow(seen).await
-    }
 }
 
 /// What a browser sees.
@@ -308,10 +313,16 @@ impl Seen {
 
     /// Fills in and sends a form.
     async fn submit(&self, browser: &mut Browser, number: usize, fields: &[(&str, &str)]) -> Self {
+        let seen = self.send(browser, number, fields).await;
+        browser.follow(seen).await
+    }
+
+    /// The same without looking where the answer leads.
+    async fn send(&self, browser: &mut Browser, number: usize, fields: &[(&str, &str)]) -> Self {
         let (action, hidden) = self.form(number);
         let hidden = hidden.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let all: Vec<_> = hidden.chain(fields.iter().copied()).collect();
-        browser.post(&action, &all).await
+        browser.request("POST", &action, &[FORM], query(&all)).await
     }
 }
 

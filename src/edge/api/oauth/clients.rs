@@ -53,7 +53,7 @@ async fn add(cx: &Cx<Server, ()>) -> Result<Reply, Failure> {
         InvalidClient::Metadata(_) => Problem::new("invalid_client_metadata", invalid.to_string()),
     })?;
     let described = serde_json::to_value(&metadata).map_err(ApiError::internal)?;
-    // Clients register anew before each login: all that describe themselves alike are one.
+    // A client registers before each login. Registrations with the same description are one client.
     let has_secret = metadata.token_endpoint_auth_method != AuthMethod::None;
     let secret = has_secret.then(random_token);
     let client_id = match secret {
