@@ -106,6 +106,12 @@ impl Met {
         token.map_or_else(|| Stream::user(user_id), Stream::registration_token)
     }
 
+    /// A use of a token is on the stream of its user, and so does not show on the token's: another
+    /// node could count on the same last use.
+    fn is_exclusive(&self) -> bool {
+        self.requirements.registration_token.is_some()
+    }
+
     /// Adds the newcomer's initial data, after the record of the account.
     fn begin(
         &self,
@@ -170,6 +176,10 @@ impl Proposal for Register {
         self.met.stream(&self.user_id)
     }
 
+    fn is_exclusive(&self) -> bool {
+        self.met.is_exclusive()
+    }
+
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         // First, and then the look: others may take the name under another token meanwhile.
         commit.rests_on(Stream::user(&self.user_id));
@@ -195,6 +205,10 @@ impl Proposal for UpgradeGuest {
 
     fn stream(&self) -> Stream {
         self.met.stream(&self.user_id)
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.met.is_exclusive()
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {

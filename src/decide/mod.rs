@@ -258,8 +258,8 @@ pub trait Proposal: Send + 'static {
     }
 
     /// Whether nothing else is appended between the decision and its records, on whatever stream.
-    /// For what rests on more than the heads of a few streams can say. All other commits wait
-    /// meanwhile.
+    /// For what rests on more than the heads of a few streams can say. All other commits of this
+    /// node wait meanwhile. If another node appends a record in between, it is decided again.
     fn is_exclusive(&self) -> bool {
         false
     }
@@ -353,6 +353,12 @@ impl<'a> Commit<'a> {
             let head = self.env.state.streams.head(&stream);
             self.batch.expect.push((stream, head));
         }
+    }
+
+    /// Makes the decision depend on the whole log: if any record is appended before this commit's,
+    /// by whichever node, it is decided again.
+    pub(crate) fn rests_on_everything(&mut self) {
+        self.batch.expect.push((Stream::all(), self.env.state.applied()));
     }
 
     /// Makes the decision depend on `stream` having no record yet.

@@ -181,9 +181,17 @@ fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
 
 /// Decides `jobs` on the current projections: returns the records to write, and the last record
 /// that was applied by then.
-fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch, Offset) {
+fn decide(
+    shared: &Shared,
+    stream: &Stream,
+    jobs: &mut [Box<dyn Job>],
+    is_exclusive: bool,
+) -> (Batch, Offset) {
     let env = shared.live.env();
     let mut commit = Commit::new(&env, stream);
+    if is_exclusive {
+        commit.rests_on_everything();
+    }
     for job in jobs {
         job.decide(&mut commit);
     }
@@ -192,7 +200,8 @@ fn decide(shared: &Shared, stream: &Stream, jobs: &mut [Box<dyn Job>]) -> (Batch
 
 async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     let (_alone, _together);
-    if jobs.iter().any(|job| job.is_exclusive()) {
+    let is_exclusive = jobs.iter().any(|job| job.is_exclusive());
+    if is_exclusive {
         _alone = shared.order.write().await;
     } else {
         _together = shared.order.read().await;
@@ -204,7 +213,7 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     }
     for attempt in 1..=CONFLICTS {
         let began = Instant::now();
-        let (batch, applied) = decide(shared, stream, &mut jobs);
+        let (batch, applied) = decide(shared, stream, &mut jobs, is_exclusive);
         stages.since(WriteStage::Decide, began);
         trace(&jobs, began);
         if batch.records.is_empty() {

@@ -164,6 +164,7 @@ contract!(
     a_new_log_is_empty,
     what_was_appended_is_read,
     a_decision_on_an_old_stream_is_refused,
+    a_decision_on_the_whole_log_is_refused_after_any_record,
     a_batch_is_appended_whole_or_not_at_all,
     the_follower_sees_every_record_once_before_the_append_resolves,
     an_opened_log_goes_on_where_it_ended,
@@ -318,6 +319,31 @@ async fn a_decision_on_an_old_stream_is_refused(backend: &dyn Backend) {
     assert!(
         matches!(two.await, Err(AppendError::Conflict { actual, .. }) if actual == Offset::new(6))
     );
+}
+
+async fn a_decision_on_the_whole_log_is_refused_after_any_record(backend: &dyn Backend) {
+    let log = backend.open();
+    start(&*log);
+    let taken_at = |at: u64| Batch {
+        expect: vec![(Stream::all(), Offset::new(at))],
+        records: vec![record("user/ann", payload(at))],
+    };
+    assert_eq!(log.append(taken_at(0)).await.unwrap().last, Offset::new(1));
+    log.append(batch("user/bob", 2)).await.unwrap();
+    match log.append(taken_at(1)).await.unwrap_err() {
+        AppendError::Conflict { stream, expected, actual } => {
+            assert_eq!(stream, Stream::all());
+            assert_eq!((expected, actual), (Offset::new(1), Offset::new(3)));
+        }
+        other => panic!("{other}"),
+    }
+    // Within one group, too.
+    let (other, late) = (log.append(batch("user/bob", 1)), log.append(taken_at(3)));
+    assert_eq!(other.await.unwrap().last, Offset::new(4));
+    assert!(
+        matches!(late.await, Err(AppendError::Conflict { actual, .. }) if actual == Offset::new(4))
+    );
+    assert_eq!(log.append(taken_at(4)).await.unwrap().last, Offset::new(5));
 }
 
 async fn a_batch_is_appended_whole_or_not_at_all(backend: &dyn Backend) {

@@ -59,7 +59,7 @@ impl MemoryLog {
             return Err(AppendError::Closed);
         }
         check_size(&batch)?;
-        check_expected(&inner.heads, &batch)?;
+        check_expected(&inner.heads, inner.tip.offset, &batch)?;
         let now = self.clock.now_ms();
         let mut tip = inner.tip.clone();
         let mut added = Vec::with_capacity(batch.records.len());

@@ -67,7 +67,8 @@ const _: () = {
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The streams that the decision depended on, each with its last offset at that time
-    /// ([`Offset::ZERO`] for a stream that must not exist yet).
+    /// ([`Offset::ZERO`] for a stream that must not exist yet). [`Stream::all`] stands for the
+    /// whole log.
     pub expect: Vec<(Stream, Offset)>,
     /// The records, in order.
     pub records: Vec<NewRecord>,
@@ -194,13 +195,20 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
 /// The last offset of each stream.
 pub type StreamHeads = std::collections::HashMap<Stream, Offset>;
 
-/// Checks a batch before [`Log::append`] takes it, the same for every local backend.
+/// Checks a batch before [`Log::append`] takes it, the same for every local backend. `last` is the
+/// last record before the batch.
 ///
 /// # Errors
 /// [`AppendError::Conflict`] for the first stream that has moved on.
-pub(crate) fn check_expected(heads: &StreamHeads, batch: &Batch) -> Result<(), AppendError> {
+pub(crate) fn check_expected(
+    heads: &StreamHeads,
+    last: Offset,
+    batch: &Batch,
+) -> Result<(), AppendError> {
+    let all = Stream::all();
     for (stream, expected) in &batch.expect {
-        let actual = heads.get(stream).copied().unwrap_or_default();
+        let head = if *stream == all { Some(last) } else { heads.get(stream).copied() };
+        let actual = head.unwrap_or_default();
         if actual != *expected {
             return Err(AppendError::Conflict {
                 stream: stream.clone(),

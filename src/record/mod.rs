@@ -92,6 +92,13 @@ pub struct Epoch(pub u32);
 pub struct Stream(Arc<str>);
 
 impl Stream {
+    /// All streams together, for the expectation that nothing at all was appended since a decision.
+    /// Its last offset is that of the log. No record is in it.
+    #[must_use]
+    pub fn all() -> Self {
+        Self("*".into())
+    }
+
     /// The server's own facts.
     #[must_use]
     pub fn server() -> Self {

@@ -325,7 +325,7 @@ impl Committer {
         now_ms: u64,
         group: &mut Group,
     ) -> Result<Appended, AppendError> {
-        check_expected(&self.heads, &batch)?;
+        check_expected(&self.heads, self.tip.offset, &batch)?;
         let mut tip = self.tip.clone();
         let first = tip.offset.next();
         let mut accepted = Vec::with_capacity(batch.records.len());
