@@ -111,8 +111,14 @@ class Servers:
         line += ["--bind", f"127.0.0.1:{port}"] + (["--log", self.nats] if cluster else [])
         pid = self.spawn(name, line, {"LOGCABIN_LOG_NODE": name} if cluster else None)
         if wait:
-            until(f"{name} answers", lambda: answers(port))
+            until(f"{name} answers", lambda: self.runs(name) and answers(port))
         return pid
+
+    def runs(self, name):
+        """Fails if a process has ended by itself."""
+        if self.processes[name].poll() is not None:
+            sys.exit(f"{name} ended:\n" + (self.directory / f"{name}.log").read_text()[-2000:])
+        return True
 
     def kill(self, name, how=signal.SIGKILL):
         process = self.processes.pop(name)
@@ -357,13 +363,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--dir", type=pathlib.Path, help="where the files of the run are, until it ends")
     parser.add_argument("--server", type=pathlib.Path, default=ROOT / "target/release/logcabin")
     parser.add_argument("--nats", type=pathlib.Path, default=ROOT / "target/e2e/venv/bin/nats-server")
     options = parser.parse_args()
     if not options.server.exists():
         subprocess.run(["cargo", "build", "--release"], check=True, cwd=ROOT)
     options.load = built()
-    with tempfile.TemporaryDirectory(dir=os.environ.get("LOGCABIN_BENCH_DIR")) as directory:
+    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
         servers = Servers(options, pathlib.Path(directory))
         try:
             for number in range(3):

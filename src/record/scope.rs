@@ -1,5 +1,5 @@
 //! What an OAuth client may do: the scopes of the specification (client-server API, "Scope"), of
-//! OpenID Connect, and the administrators' one, under their stable and their earlier names.
+//! OpenID Connect, and the administrators' ones, under their stable and their earlier names.
 
 use std::fmt;
 
@@ -12,9 +12,10 @@ const API: [&str; 2] = ["urn:matrix:client:api:*", "urn:matrix:org.matrix.msc296
 const DEVICE: [&str; 2] =
     ["urn:matrix:client:device:", "urn:matrix:org.matrix.msc2967.client:device:"];
 const ADMIN: &str = "urn:synapse:admin:*";
+const CHANGES: &str = "urn:logcabin:changes";
 
 /// The scopes that do not name a device, as clients are told of them.
-pub const SUPPORTED: [&str; 6] = ["openid", "profile", "email", API[0], API[1], ADMIN];
+pub const SUPPORTED: [&str; 7] = ["openid", "profile", "email", API[0], API[1], ADMIN, CHANGES];
 
 /// Why a scope cannot be granted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub struct Scope {
     pub device: Option<OwnedDeviceId>,
     /// The administrators' API.
     pub admin: bool,
+    /// The feed of changes, which is part of the administrators' API.
+    pub changes: bool,
     /// An ID token.
     pub openid: bool,
     /// The display name, in the claims about the user.
@@ -78,10 +81,11 @@ impl Scope {
         for token in asked.split(' ').filter(|token| !token.is_empty()) {
             scope.add(token)?;
         }
-        match &scope {
-            Self { api: true, device: None, admin: false, .. } => Err(InvalidScope::NoDevice),
-            Self { api: false, device: Some(_), .. } => Err(InvalidScope::NoApi),
-            Self { api: false, admin: false, openid: false, .. } => Err(InvalidScope::Nothing),
+        let Self { api, admin, changes, openid, .. } = scope;
+        match &scope.device {
+            None if api && !admin => Err(InvalidScope::NoDevice),
+            Some(_) if !api => Err(InvalidScope::NoApi),
+            None if !(api || admin || changes || openid) => Err(InvalidScope::Nothing),
             _ => Ok(scope),
         }
     }
@@ -103,6 +107,7 @@ impl Scope {
             match token {
                 token if API.contains(&token) => self.api = true,
                 ADMIN => self.admin = true,
+                CHANGES => self.changes = true,
                 "openid" => self.openid = true,
                 "profile" => self.profile = true,
                 "email" => self.email = true,

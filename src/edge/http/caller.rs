@@ -79,16 +79,28 @@ pub(crate) struct OpenTo {
     pub(crate) locked: bool,
     /// Of all of them, those alone who administer the server.
     pub(crate) administrators_only: bool,
+    /// Their logins with the scope of the feed of changes, too, besides those with the scope of
+    /// administration.
+    pub(crate) scope_of_changes: bool,
 }
 
 impl OpenTo {
     /// Accounts without any restriction.
-    pub(crate) const UNRESTRICTED: Self =
-        Self { guests: false, suspended: false, locked: false, administrators_only: false };
+    pub(crate) const UNRESTRICTED: Self = Self {
+        guests: false,
+        suspended: false,
+        locked: false,
+        administrators_only: false,
+        scope_of_changes: false,
+    };
 
     /// Those of them who administer the server.
     pub(crate) const ADMINISTRATORS: Self =
         Self { administrators_only: true, ..Self::UNRESTRICTED };
+
+    /// Those, and what they let follow the feed of changes.
+    pub(crate) const FOLLOWERS_OF_CHANGES: Self =
+        Self { scope_of_changes: true, ..Self::ADMINISTRATORS };
 }
 
 /// Whether an endpoint wants an access token.

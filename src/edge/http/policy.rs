@@ -80,6 +80,13 @@ impl Policy {
         self
     }
 
+    /// Administrators' logins with the scope of the feed of changes may call it, too.
+    #[must_use]
+    pub(crate) const fn scope_of_changes(mut self) -> Self {
+        self.open_to.scope_of_changes = true;
+        self
+    }
+
     /// In a cluster, it does not wait until this node has caught up.
     #[must_use]
     pub(crate) const fn at_once(mut self) -> Self {

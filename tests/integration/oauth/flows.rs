@@ -489,6 +489,20 @@ async fn administration_needs_its_scope_and_an_administrator() {
     http.request("GET", path, Some(access), None).await.ok();
     let sync = http.request("GET", "/_matrix/client/v3/sync", Some(access), None).await;
     sync.refused(403, "M_FORBIDDEN");
+    // The feed of changes has a scope of its own, which gives nothing else.
+    let feed = client.login(&mut browser, "urn:logcabin:changes").await;
+    let feed = text(&feed, "access_token");
+    let changes = "/_logcabin/v1/changes?from=1&follow=false";
+    let authorization = format!("Bearer {feed}");
+    let told = http.raw("GET", changes, &[("authorization", &authorization)], "").await;
+    assert_eq!(told.parts.status, 200);
+    assert!(told.bytes.windows(8).any(|bytes| bytes == b"reached\""), "the feed has no end");
+    for other in [path, "/_matrix/client/v3/sync"] {
+        http.request("GET", other, Some(feed), None).await.refused(403, "M_FORBIDDEN");
+    }
+    let of_app = format!("Bearer {}", text(&plain, "access_token"));
+    let refused = http.raw("GET", changes, &[("authorization", &of_app)], "").await;
+    assert_eq!(refused.parts.status, 403);
     // Others cannot allow it.
     server.register("bob").await;
     let mut bob = Browser::signed_in(&http, "bob").await;
@@ -497,6 +511,8 @@ async fn administration_needs_its_scope_and_an_administrator() {
     assert!(!page.body().contains("value=\"allow\""), "{}", page.body());
     let forced = page.submit(&mut bob, 0, &[("answer", "allow")]).await;
     assert_eq!(forced.status(), 403);
+    let page = bob.get(&authorize(&client.request("urn:logcabin:changes", &challenge))).await;
+    assert!(!page.body().contains("value=\"allow\""), "{}", page.body());
 }
 
 #[tokio::test]

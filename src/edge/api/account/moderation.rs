@@ -16,7 +16,7 @@ use crate::{
     decide::status::SetStatus,
     edge::{
         api::{Server, oauth::session::may_administer},
-        http::{ApiError, Cx},
+        http::{ApiError, Cx, OpenTo},
     },
     state::Standing,
 };
@@ -25,7 +25,8 @@ impl Cx<Server> {
     /// Whether the caller is an administrator.
     pub(crate) fn is_admin(&self) -> bool {
         let standing = self.app.engine.state().accounts.standing(&self.caller.user_id);
-        standing.is_some_and(|standing| standing.admin) && may_administer(&self.app, &self.caller)
+        standing.is_some_and(|standing| standing.admin)
+            && may_administer(&self.app, &self.caller, OpenTo::ADMINISTRATORS)
     }
 
     pub(crate) fn must_be_admin(&self) -> Result<(), ApiError> {

@@ -45,7 +45,7 @@ const ADMINISTRATORS: Policy = limited(Class::Admin).administrators();
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(server_version, limited(Class::Admin))
-        .on(changes::changes, ADMINISTRATORS)
+        .on(changes::changes, ADMINISTRATORS.scope_of_changes())
         // Users
         .on(users::list, ADMINISTRATORS)
         .on(users::list_v3, ADMINISTRATORS)

@@ -19,7 +19,7 @@ use crate::{
 pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
     // An application service may act for a user who has no account (yet).
     let standing = app.engine.state().accounts.standing(&session.user_id).unwrap_or_default();
-    check_scope(app, session, open_to.administrators_only)?;
+    check_scope(app, session, open_to)?;
     match standing {
         Standing { deactivated: Some(_), .. } => Err(deactivated()),
         Standing { locked: true, .. } if !open_to.locked => Err(locked()),
@@ -31,7 +31,7 @@ pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<
         Standing { admin: false, .. } if open_to.administrators_only => {
             Err(ApiError::forbidden("You do not administer this server."))
         }
-        _ if open_to.administrators_only && !may_administer(app, session) => {
+        _ if open_to.administrators_only && !may_administer(app, session, open_to) => {
             Err(ApiError::forbidden("The scope of this login lacks the server's administration."))
         }
         _ => Ok(()),

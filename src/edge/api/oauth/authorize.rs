@@ -306,7 +306,7 @@ pub(super) fn may_grant(
     signed_in: &SignedIn,
 ) -> Result<(), &'static str> {
     let standing = app.engine.state().accounts.standing(&signed_in.user_id).unwrap_or_default();
-    if scope.admin && !standing.admin {
+    if (scope.admin || scope.changes) && !standing.admin {
         return Err("Only an administrator of this server can allow this, and you are none.");
     }
     Ok(())

@@ -125,6 +125,12 @@ pub(super) fn scope(app: &Server, scope: &Scope, user_id: &UserId) -> Markup {
             @if scope.admin {
                 li { strong.bad { "Administer this server: every account, room and file" } }
             }
+            @if scope.changes && !scope.admin {
+                li {
+                    strong.bad { "Follow everything that happens on this server: every record of \
+                                  its log, messages included" }
+                }
+            }
             @if scope.openid { li { "Know who you are: " (user_id) } }
             @if scope.profile { li { "Know your display name" } }
             @if scope.email { li { "Know your e-mail address" } }

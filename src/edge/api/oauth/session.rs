@@ -9,8 +9,9 @@ use crate::{
     base::clock::random_token,
     edge::{
         api::Server,
-        http::{ApiError, AuthRequired, ErrorCode, Session},
+        http::{ApiError, AuthRequired, ErrorCode, OpenTo, Session},
     },
+    record::scope::Scope,
     state::oauth::Grant,
 };
 
@@ -25,23 +26,27 @@ pub(crate) fn grant_of(app: &Server, session: &Session) -> Option<Grant> {
     }
 }
 
-/// Whether this session may administer the server, if its user does: one that began by OAuth needs
-/// the scope for it.
-pub(crate) fn may_administer(app: &Server, session: &Session) -> bool {
-    grant_of(app, session).is_none_or(|grant| grant.scope().admin)
+/// Whether this session may use what is only for administrators, if its user is one: a session that
+/// began by OAuth needs the scope for it.
+pub(crate) fn may_administer(app: &Server, session: &Session, open_to: OpenTo) -> bool {
+    grant_of(app, session).is_none_or(|grant| has_administration(&grant.scope(), open_to))
+}
+
+fn has_administration(scope: &Scope, open_to: OpenTo) -> bool {
+    open_to.administrators_only && (scope.admin || open_to.scope_of_changes && scope.changes)
 }
 
 /// Refuses a session without a device what its scope does not have.
 pub(crate) fn check_scope(
     app: &Server,
     session: &Session,
-    administration: bool,
+    open_to: OpenTo,
 ) -> Result<(), ApiError> {
     if !session.device_id.as_str().is_empty() || session.service.is_some() {
         return Ok(());
     }
     let scope = grant_of(app, session).map(|grant| grant.scope()).unwrap_or_default();
-    if scope.api || administration && scope.admin {
+    if scope.api || has_administration(&scope, open_to) {
         return Ok(());
     }
     Err(ApiError::forbidden("The scope of this token does not have this."))
