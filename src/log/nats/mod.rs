@@ -206,8 +206,8 @@ struct Shared {
     base: Offset,
     /// What the log has settled.
     position: Mutex<Position>,
-    /// Whether this node copies records from another one.
-    is_copying: AtomicBool,
+    /// Whether this node needs records of another one. Meanwhile, it answers no other node.
+    lacks_records: watch::Sender<bool>,
     closing: AtomicBool,
     stop: watch::Sender<bool>,
     /// The message that was taken last, and the last one of the stream as far as is known.
@@ -308,9 +308,9 @@ impl NatsLog {
             waiting: Waiting::default(),
             barrier: Barrier::default(),
             base,
+            lacks_records: watch::Sender::new(position.is_new()),
             position: Mutex::new(position.clone()),
             stream,
-            is_copying: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             stop: watch::Sender::new(false),
             taken: watch::Sender::new(taken),

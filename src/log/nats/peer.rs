@@ -10,7 +10,7 @@
 //! {"position":{"stream":…,"sequence":7,"offset":99,…},"lengths":[812,…]}⏎<frames>
 //! ```
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
@@ -108,16 +108,24 @@ pub(super) async fn ask(
     }
 }
 
-/// Answers other nodes until the log is closed.
+/// Answers other nodes until the log is closed, except while this node needs records itself: a NATS
+/// server prefers the members of a group that are connected to it, so a node that asked while it was
+/// one would get its own answer again and again.
 pub(super) async fn serve(shared: Arc<Shared>, local: Arc<SledLog>) {
     let mut stop = shared.stop.subscribe();
+    let mut lacks = shared.lacks_records.subscribe();
     let client = shared.jetstream.client();
     let subject = subject(&shared.stream.cached_info().config.name);
     loop {
+        tokio::select! {
+            _ = lacks.wait_for(|lacks| !*lacks) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
         if let Ok(mut asked) = client.queue_subscribe(subject.clone(), GROUP.to_owned()).await {
             loop {
                 let request = tokio::select! {
                     request = asked.next() => request,
+                    _ = lacks.wait_for(|lacks| *lacks) => break,
                     _ = stop.wait_for(|stop| *stop) => return,
                 };
                 let Some(request) = request else { break };
@@ -158,8 +166,7 @@ fn records(
     let Ask { after, chain } =
         serde_json::from_slice(request).map_err(|error| error.to_string())?;
     let position = shared.position.lock().clone();
-    let is_new = position.sequence == 0 && position.offset == Offset::ZERO;
-    if is_new || after > position.offset || shared.is_copying.load(Ordering::Acquire) {
+    if after > position.offset || *shared.lacks_records.borrow() {
         return Ok((Head::Behind, Vec::new()));
     }
     let failed = |error: ReadError| error.to_string();

@@ -44,6 +44,11 @@ impl Position {
         }
     }
 
+    /// Whether a node that is here has nothing of the log yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.sequence == 0 && self.offset == Offset::ZERO
+    }
+
     /// The position that is noted for `log`.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::{
     ops::ControlFlow,
     path::PathBuf,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -385,10 +385,8 @@ impl Messages {
         self.all_settled().await?;
         let from = *self.local.durable().borrow();
         tracing::info!(after = from.get(), "copying records that the stream does not have");
-        self.shared.is_copying.store(true, Ordering::Release);
-        let copied = self.copy_all(warned).await;
-        self.shared.is_copying.store(false, Ordering::Release);
-        let position = copied?;
+        self.shared.lacks_records.send_replace(true);
+        let position = self.copy_all(warned).await?;
         let records = position.offset.get() - from.get();
         tracing::info!(records, sequence = position.sequence, "the records are there");
         self.next = position.sequence + 1;
@@ -544,6 +542,7 @@ impl Settling {
     fn moved(&self, sequence: u64) {
         self.shared.position.lock().clone_from(&self.position);
         self.shared.taken.send_modify(|taken| taken.sequence = sequence);
+        self.shared.lacks_records.send_if_modified(|lacks| std::mem::take(lacks));
     }
 
     fn note(&self, noted: &mut Position) {

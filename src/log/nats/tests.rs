@@ -190,6 +190,30 @@ async fn a_node_copies_what_the_stream_no_longer_has_from_another_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_needs_records_answers_no_node_not_even_itself() {
+    let Some(server) = NatsServer::start("a_node_that_needs_records") else { return };
+    let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let first = node(&server, one.path()).await;
+    first.append(batch("a", 3)).await.unwrap();
+    let taken = first.taken().borrow().sequence;
+    first.append(batch("a", 3)).await.unwrap();
+    first.remove_up_to(taken).await.unwrap();
+    tokio::task::block_in_place(|| first.close());
+    drop(first);
+    let second = node(&server, two.path()).await;
+    let ask = || peer::ask(&second.shared, Offset::ZERO, None);
+    let mut lacks = second.shared.lacks_records.subscribe();
+    lacks.wait_for(|lacks| *lacks).await.unwrap();
+    // A server knows of a subscription that ends once it has answered what came after it.
+    second.shared.jetstream.client().flush().await.unwrap();
+    assert!(ask().await.is_err(), "it answers itself");
+    let first = node(&server, one.path()).await;
+    second.caught_up().await.unwrap();
+    assert_same(&first, &second);
+    assert!(matches!(ask().await, Ok(peer::Answer::Records { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_begins_with_the_log_that_it_was_made_of() {
     let Some(server) = NatsServer::start("a_stream_begins_with_the_log") else { return };
     let (one, two) = (TempDir::new().unwrap(), TempDir::new().unwrap());
