@@ -728,6 +728,9 @@ pub(crate) const TRACE_TOGETHER: Duration = Duration::from_secs(1);
 /// How long it may take to send spans.
 pub(crate) const TRACE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a collector may take for metrics.
+pub(crate) const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long a session of the console lasts.
 pub(crate) const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
 

@@ -1,18 +1,24 @@
-//! Serves the metrics, at an address of their own.
+//! Serves the metrics, at an address of their own, and sends them to an OpenTelemetry collector.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use http::Uri;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::CONTENT_TYPE};
+use percent_encoding::percent_decode_str;
 use ruma::api::auth_scheme::NoAccessToken;
 use tokio::{net::TcpListener, task::JoinHandle};
+use tracing::{info, warn};
 
-use super::ServerError;
+use super::{ServerError, traces};
 use crate::{
-    base::{metrics, shutdown::Shutdown},
+    base::{
+        limits,
+        metrics::{self, otlp},
+        shutdown::Shutdown,
+    },
     config::Config,
     edge::http::{ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve},
-    outside::appservice::Service,
+    outside::{appservice::Service, outbound},
     service::observe::Observer,
 };
 
@@ -55,6 +61,64 @@ async fn scrape(cx: Cx<Exposition, ()>, _: Scrape) -> Result<Reply, ApiError> {
     Ok(Reply::bytes(metrics::CONTENT_TYPE, text))
 }
 
+/// Sends the metrics to the configured collector until the server stops, and once more then. What it
+/// does not take is not repeated: the next ones count from the start of the process as well.
+pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown: Shutdown) {
+    let Some(endpoint) = &config.metrics.endpoint else { return };
+    let client = match outbound::client(&config.outbound, limits::METRICS_TIMEOUT) {
+        Ok(client) => client,
+        Err(error) => return warn!(%error, "metrics cannot be sent"),
+    };
+    let url = format!("{}/v1/metrics", endpoint.to_string().trim_end_matches('/'));
+    let instance = traces::instance(&config);
+    let attributes = [
+        ("service.name", env!("CARGO_PKG_NAME")),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", &*instance),
+    ];
+    let headers = std::env::var("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
+    let headers = headers_of(&headers);
+    info!(%url, "metrics are sent");
+    let (every, mut is_failing) = (Duration::from_secs(config.metrics.every_seconds), false);
+    loop {
+        let is_last = tokio::select! {
+            () = tokio::time::sleep(every) => false,
+            () = shutdown.given() => true,
+        };
+        observer.look().await;
+        let request = client.post(&url).headers(headers.clone());
+        let request = request.header(CONTENT_TYPE, otlp::CONTENT_TYPE);
+        let sent = request.body(otlp::request(&attributes)).send().await;
+        let failure = match sent.and_then(reqwest::Response::error_for_status) {
+            Ok(_) => None,
+            // Without the address, which may contain a secret.
+            Err(error) => Some(error.without_url()),
+        };
+        match &failure {
+            Some(error) if !is_failing => warn!(%error, "the collector takes no metrics"),
+            None if is_failing => info!("the collector takes metrics again"),
+            _ => {}
+        }
+        is_failing = failure.is_some();
+        if is_last {
+            return;
+        }
+    }
+}
+
+/// The headers in a list such as `a=b,c=d%20e` (OpenTelemetry, "OTLP Exporter Configuration"), which
+/// may have secrets. What is none is left out.
+fn headers_of(list: &str) -> HeaderMap {
+    let header = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        let mut value = HeaderValue::from_str(&value).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::try_from(name.trim()).ok()?, value))
+    };
+    list.split(',').filter_map(header).collect()
+}
+
 /// Nobody logs in here.
 impl App for Exposition {
     fn authenticate<'a>(
@@ -71,5 +135,21 @@ impl App for Exposition {
 
     fn admit(&self, _: &Session, _: OpenTo) -> Result<(), ApiError> {
         Err(ApiError::unknown_token(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::headers_of;
+
+    #[test]
+    fn headers_are_read_as_opentelemetry_writes_them() {
+        let headers = headers_of("authorization=Basic%20YTpi, x-scope = a ,nothing,=b,bad name=c");
+        let mut pairs: Vec<_> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        pairs.sort_unstable();
+        assert_eq!(pairs, [("authorization", "Basic YTpi"), ("x-scope", "a")]);
+        assert!(headers.values().all(|value| value.is_sensitive()));
+        assert!(headers_of("").is_empty());
     }
 }

@@ -25,7 +25,7 @@ use self::{
     tasks::Tasks,
 };
 use crate::{
-    base::shutdown::Shutdown,
+    base::{metrics::otlp, shutdown::Shutdown},
     config::Config,
     edge::{
         api,
@@ -135,6 +135,7 @@ pub async fn run(
     let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config).await?;
     let metrics_at = metrics::listen(&mut config).await?;
+    otlp::begin();
     traces::begin(&config)?;
     let starting = starting::Answering::begin(&config, &listeners)?;
     let manager = Manager::starting();
@@ -169,6 +170,14 @@ pub async fn run(
     tasks::begin(&config, &core, parts, depot, &mut tasks).await;
     if let Some(listener) = metrics_at {
         metrics::serve_on(listener, Arc::clone(&observer), &config, shutdown.clone())?;
+    }
+    if config.metrics.endpoint.is_some() {
+        let (config, stop) = (Arc::new(config.clone()), shutdown.clone());
+        let observer = Arc::clone(&observer);
+        let sending = tasks.keep("metrics for a collector", move || {
+            metrics::send(Arc::clone(&config), Arc::clone(&observer), stop.clone())
+        });
+        tasks.wait_for("metrics for a collector", sending);
     }
     if config.console.enabled {
         let (samples, stop) = (Arc::clone(&app.samples), shutdown.clone());

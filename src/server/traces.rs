@@ -57,8 +57,8 @@ pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// The name of this process among those that have traces.
-fn instance(config: &Config) -> String {
+/// The name of this process among those that have traces or metrics.
+pub(super) fn instance(config: &Config) -> String {
     let bind = config.server.bind.first().map(ToString::to_string).unwrap_or_default();
     format!("{} at {bind}", config.server.name)
 }

@@ -1,9 +1,12 @@
-//! Traces, as an OpenTelemetry collector gets them: a small one that is here.
+//! Traces and metrics, as an OpenTelemetry collector gets them: a small one that is here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::{Metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -233,4 +236,86 @@ async fn a_server_without_traces_says_nothing_and_one_without_its_collector_goes
     for number in 50..60 {
         send(&ann, &room_id, &number.to_string(), &traceparent).await;
     }
+}
+
+/// The metrics of each export that a collector was sent.
+async fn exports() -> (Arc<Mutex<Vec<Vec<Metric>>>>, Service) {
+    let exports = Arc::<Mutex<Vec<Vec<Metric>>>>::default();
+    let kept = Arc::clone(&exports);
+    let service = Service::start(move |asked: Asked| {
+        let kept = Arc::clone(&kept);
+        async move {
+            assert_eq!((&*asked.method, &*asked.path), ("POST", "/v1/metrics"));
+            assert_eq!(asked.headers["content-type"], "application/x-protobuf");
+            let sent = ExportMetricsServiceRequest::decode(&*asked.bytes).expect("it speaks OTLP");
+            let mut metrics = Vec::new();
+            for of_resource in sent.resource_metrics {
+                let resource = format!("{:?}", of_resource.resource);
+                assert!(resource.contains("service.name") && resource.contains("logcabin"));
+                metrics.extend(of_resource.scope_metrics.into_iter().flat_map(|one| one.metrics));
+            }
+            kept.lock().expect("no panic").push(metrics);
+            reply(200, "application/x-protobuf", "")
+        }
+    })
+    .await;
+    (exports, service)
+}
+
+/// What a counter comes to over all labels.
+fn sum(metrics: &[Metric], name: &str) -> f64 {
+    let metric = metrics.iter().find(|metric| metric.name == name).expect(name);
+    let Some(Data::Sum(sum)) = &metric.data else { panic!("{name} is {metric:?}") };
+    assert!(sum.is_monotonic);
+    assert_eq!(sum.aggregation_temporality, 2, "cumulative");
+    let value = |value: &Option<_>| match value {
+        Some(number_data_point::Value::AsDouble(number)) => *number,
+        other => panic!("{other:?}"),
+    };
+    sum.data_points.iter().map(|point| value(&point.value)).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_gets_the_metrics_that_prometheus_gets() {
+    let (exports, collector) = exports().await;
+    let endpoint = format!("http://{}", collector.address);
+    let bind = free_address().to_string();
+    let mut server = TestServer::start_with(&[
+        ("LOGCABIN_METRICS_BIND", &*bind),
+        ("LOGCABIN_METRICS_ENDPOINT", &*endpoint),
+        ("LOGCABIN_METRICS_EVERY_SECONDS", "1"),
+    ])
+    .await;
+    let ann = server.register("ann").await;
+    ann.create_room(json!({})).await;
+    let sent = || exports.lock().expect("no panic").len();
+    let before = sent();
+    until("a later export has come", async || sent() >= before + 2).await;
+    let scraped = scrape(&bind).await;
+    let last = exports.lock().expect("no panic").last().expect("an export").clone();
+    let of_scrape: BTreeSet<_> = scraped
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    let of_export: BTreeSet<_> = last.iter().map(|metric| &*metric.name).collect();
+    assert_eq!(of_export, of_scrape);
+    assert!(sum(&last, "logcabin_log_records_total") > 5.0);
+    let gauge = last.iter().find(|metric| metric.name == "logcabin_users").expect("a gauge");
+    assert!(matches!(gauge.data, Some(Data::Gauge(_))), "{gauge:?}");
+    let name = "logcabin_http_request_duration_seconds";
+    let durations = last.iter().find(|metric| metric.name == name).expect(name);
+    assert_eq!(durations.unit, "s");
+    let Some(Data::Histogram(durations)) = &durations.data else { panic!("{durations:?}") };
+    for point in &durations.data_points {
+        assert!(point.start_time_unix_nano < point.time_unix_nano, "{point:?}");
+        assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1, "{point:?}");
+        assert_eq!(point.bucket_counts.iter().sum::<u64>(), point.count, "{point:?}");
+    }
+    assert!(durations.data_points.iter().any(|point| point.count > 0));
+    // The last one, when it stops, has everything.
+    ann.create_room(json!({})).await;
+    let before = sum(&last, "logcabin_log_records_total");
+    server.stop();
+    let last = exports.lock().expect("no panic").last().expect("an export").clone();
+    assert!(sum(&last, "logcabin_log_records_total") > before);
 }

@@ -8,6 +8,7 @@
 //! configuration.
 
 mod list;
+pub(crate) mod otlp;
 mod process;
 
 use std::{collections::HashMap, marker::PhantomData, sync::LazyLock, time::Instant};
