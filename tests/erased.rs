@@ -14,9 +14,9 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            CreateFilter, Login, Met, Register, RemoveDevices, RenameDevice, SetAccountData,
-            SetPassword, SetProfile, Which,
+            Login, Met, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile, Which,
         },
+        account_data::{CreateFilter, SetAccountData},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Schedule},
         device::{Dehydrate, NoteSeen},

@@ -16,10 +16,10 @@ use logcabin::{
     clock::Clock,
     decide::{
         account::{
-            ConfirmTokens, CreateFilter, Login, LoginByToken, Met, Refresh, Register,
-            RemoveDevices, RenameDevice, RenewPassword, SetAccountData, SetPassword, SetProfile,
-            UpgradeGuest, Which,
+            ConfirmTokens, Login, LoginByToken, Met, Refresh, Register, RemoveDevices,
+            RenameDevice, RenewPassword, SetPassword, SetProfile, UpgradeGuest, Which,
         },
+        account_data::{CreateFilter, SetAccountData},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
         delivery::Advance,

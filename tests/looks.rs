@@ -8,7 +8,8 @@ use futures_util::future::join_all;
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Met, Register, SetAccountData},
+        account::{Met, Register},
+        account_data::SetAccountData,
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
         send::SendEvent,

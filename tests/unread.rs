@@ -11,7 +11,8 @@ use std::{
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Met, Register, SetAccountData, SetProfile},
+        account::{Met, Register, SetProfile},
+        account_data::SetAccountData,
         create_room::{CreateRoom, Preset},
         ephemeral::SetReceipt,
         membership::{Change, ChangeMembership},

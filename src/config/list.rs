@@ -409,8 +409,8 @@ settings! {
         /// The address at which Prometheus gets them, at `/metrics`; "off" for none. They name no
         /// user and no room, but anyone who reaches the address can read them.
         bind: Option<ListenAddress> = None;
-        /// The address of an OpenTelemetry collector that they are sent to, by OTLP over HTTP, for
-        /// example "http://127.0.0.1:4318"; "off" for none. They are sent to `/v1/metrics` below it.
+        /// The address of an OpenTelemetry collector, by OTLP over HTTP, for example
+        /// "http://127.0.0.1:4318"; "off" for none. Metrics are sent to `/v1/metrics` below it.
         endpoint: Option<WebUrl> = None;
         /// Seconds between two times that they are sent.
         every_seconds: u64 = 60, in 1..=3_600;

@@ -6,6 +6,7 @@
 //! so it has no effect but on the commit.
 
 pub mod account;
+pub mod account_data;
 mod canonical_alias;
 pub mod create_room;
 pub mod delayed;

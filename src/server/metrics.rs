@@ -61,8 +61,8 @@ async fn scrape(cx: Cx<Exposition, ()>, _: Scrape) -> Result<Reply, ApiError> {
     Ok(Reply::bytes(metrics::CONTENT_TYPE, text))
 }
 
-/// Sends the metrics to the configured collector until the server stops, and once more then. What it
-/// does not take is not repeated: the next ones count from the start of the process as well.
+/// Sends the metrics to the configured collector until the server stops, and once more then. What
+/// the collector does not take is not repeated: the next export counts from the start as well.
 pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown: Shutdown) {
     let Some(endpoint) = &config.metrics.endpoint else { return };
     let client = match outbound::client(&config.outbound, limits::METRICS_TIMEOUT) {
@@ -106,8 +106,8 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
     }
 }
 
-/// The headers in a list such as `a=b,c=d%20e` (OpenTelemetry, "OTLP Exporter Configuration"), which
-/// may have secrets. What is none is left out.
+/// The headers in a list such as `a=b,c=d%20e` (OpenTelemetry, "OTLP Exporter Configuration"). They
+/// may be secret. What is no header is left out.
 fn headers_of(list: &str) -> HeaderMap {
     let header = |pair: &str| {
         let (name, value) = pair.split_once('=')?;

@@ -12,9 +12,9 @@ use logcabin::{
     decide::{
         Refusal,
         account::{
-            CreateFilter, Login, Met, Register, RemoveDevices, RenameDevice, SetAccountData,
-            SetPassword, SetProfile, SetTag, Which,
+            Login, Met, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile, Which,
         },
+        account_data::{CreateFilter, SetAccountData, SetTag},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
         directory::{RemoveAlias, SetAlias, SetVisibility},

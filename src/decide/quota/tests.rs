@@ -8,9 +8,8 @@ use crate::{
     base::clock::Clock,
     decide::{
         Proposal,
-        account::{
-            CreateFilter, Login, Met, Register, RemoveDevices, SetAccountData, SetTag, Which,
-        },
+        account::{Login, Met, Register, RemoveDevices, Which},
+        account_data::{CreateFilter, SetAccountData, SetTag},
         create_room::{CreateRoom, InitialState, Preset, ROOM_VERSIONS},
         directory::{RemoveAlias, SetAlias},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},

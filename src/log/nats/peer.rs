@@ -108,9 +108,9 @@ pub(super) async fn ask(
     }
 }
 
-/// Answers other nodes until the log is closed, except while this node needs records itself: a NATS
-/// server prefers the members of a group that are connected to it, so a node that asked while it was
-/// one would get its own answer again and again.
+/// Answers other nodes until the log is closed, except while this node needs records itself. A NATS
+/// server prefers the members of a group that are connected to it, so a member that asks would get
+/// its own answer again and again.
 pub(super) async fn serve(shared: Arc<Shared>, local: Arc<SledLog>) {
     let mut stop = shared.stop.subscribe();
     let mut lacks = shared.lacks_records.subscribe();

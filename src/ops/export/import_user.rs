@@ -23,7 +23,8 @@ use crate::{
     base::limits,
     decide::{
         Refusal,
-        account::{Met, Register, SetAccountData, SetProfile},
+        account::{Met, Register, SetProfile},
+        account_data::SetAccountData,
         import::ImportAccount,
         key_backup::{PutKeys, SetBackup},
         media::AddMedia,

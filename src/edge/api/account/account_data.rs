@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     base::limits,
-    decide::account::{SetAccountData, SetTag},
+    decide::account_data::{SetAccountData, SetTag},
     edge::{
         api::{Server, json},
         http::{ApiError, Cx, Json, endpoint, read_body},

@@ -15,7 +15,7 @@ use crate::{
         metrics::{CacheName, metrics},
     },
     config::Config,
-    decide::account::CreateFilter,
+    decide::account_data::CreateFilter,
     edge::{
         api::Server,
         http::{ApiError, Cx, Json, check_objects},
