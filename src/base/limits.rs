@@ -652,7 +652,7 @@ pub const OAUTH_CLIENT_BYTES: usize = 16 * 1024;
 
 /// OAuth clients without a grant, some kilobytes each. Beyond this the one that has been idle
 /// longest is removed.
-pub const OAUTH_UNUSED_CLIENTS: usize = 10_000;
+pub const OAUTH_UNUSED_CLIENTS: usize = 4_000;
 
 /// The query of an OAuth request that begins in a browser. It goes through addresses and forms.
 pub const OAUTH_REQUEST_BYTES: usize = 4096;

@@ -7,6 +7,7 @@
 // administrator `root`, and has no limits on requests.
 
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { createServer } from "node:http";
 import { Provider } from "oidc-provider";
@@ -410,6 +411,57 @@ assert.equal(bySso.device_id, "MYDEVICE");
 assert.ok(!annElsewhere.page.url().includes("loginToken"), annElsewhere.page.url());
 await annElsewhere.page.reload();
 assert.equal(await annElsewhere.page.evaluate(() => window.told), undefined);
+
+say("in the middle of an authorization, the provider says who it is, and the client gets its login");
+{
+    const oauth = `${address}/_matrix/oauth2`;
+    const description = {
+        client_name: "An app",
+        client_uri: "https://app.example.org/",
+        application_type: "native",
+        redirect_uris: ["http://127.0.0.1/back"],
+        grant_types: ["authorization_code", "refresh_token"],
+        response_types: ["code"],
+        token_endpoint_auth_method: "none",
+    };
+    const app = await post("/register", description, undefined, oauth);
+    assert.equal(app.status, 201, JSON.stringify(app));
+    const verifier = "v".repeat(64);
+    const challenge = createHash("sha256").update(verifier).digest("base64url");
+    const back = `${client}/back`;
+    const request = (state) => `${oauth}/authorize?${new URLSearchParams({
+        client_id: app.client_id, response_type: "code", redirect_uri: back, state,
+        scope: "urn:matrix:client:api:* urn:matrix:client:device:BYSSO",
+        code_challenge: challenge, code_challenge_method: "S256",
+    })}`;
+    const exchange = async (code) => {
+        const form = new URLSearchParams({
+            grant_type: "authorization_code", client_id: app.client_id, code, redirect_uri: back,
+            code_verifier: verifier,
+        });
+        const answer = await fetch(`${oauth}/token`, { method: "POST", body: form });
+        return { status: answer.status, ...(await answer.json()) };
+    };
+    // One who is known, and one for whom it makes an account on the way.
+    for (const [name, user] of [["ann", first.user_id], ["ivy", "@ivy:e2e.test"]]) {
+        const person = await visitor(name);
+        await person.page.goto(request(name), { waitUntil: "load" });
+        await shoot(person.page, `oauth-sign-in-${name}`);
+        await click(person.page, "a[href*='provider=live']");
+        await identify(person);
+        await shoot(person.page, `oauth-allow-${name}`);
+        assert.ok((await text(person.page)).includes("An app"), await text(person.page));
+        await click(person.page, "button[value=allow]");
+        const arrived = new URL(person.page.url());
+        assert.equal(arrived.origin, client, `not at the client: ${arrived}`);
+        assert.equal(arrived.searchParams.get("state"), name);
+        const tokens = await exchange(arrived.searchParams.get("code"));
+        assert.equal(tokens.status, 200, JSON.stringify(tokens));
+        const headers = { authorization: `Bearer ${tokens.access_token}` };
+        const whoami = await (await fetch(`${api}/account/whoami`, { headers })).json();
+        assert.deepEqual([whoami.user_id, whoami.device_id], [user, "BYSSO"]);
+    }
+}
 
 say("a provider that has died makes a page that says so, and stops nobody else");
 {

@@ -87,6 +87,13 @@ impl Reply {
         self
     }
 
+    /// Adds a header, besides those of this name that it has: each cookie is one.
+    #[must_use]
+    pub(crate) fn and_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.append(name, value);
+        self
+    }
+
     /// A reply that another node gave.
     pub(super) const fn from_parts(
         status: StatusCode,

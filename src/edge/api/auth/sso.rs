@@ -211,7 +211,8 @@ pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<R
     // The login ends here, whatever its result.
     let forget = cookie(&cx.app.config, &state, "", 0)?;
     match arrive(&cx, &request.headers, &state).await {
-        Ok(reply) => Ok(reply.with_header(SET_COOKIE, forget)),
+        // It may have the cookie of a browser that is signed in now.
+        Ok(reply) => Ok(reply.and_header(SET_COOKIE, forget)),
         Err(error) => Err(error.with_header(SET_COOKIE, forget)),
     }
 }
