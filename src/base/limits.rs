@@ -740,5 +740,8 @@ pub(crate) const CONSOLE_RECORDS: usize = 50;
 /// Records that are examined for one page of the console: some tens of milliseconds.
 pub(crate) const CONSOLE_LOOK: usize = 4000;
 
+/// Rows of one list on a page of the console.
+pub(crate) const CONSOLE_ROWS: usize = 100;
+
 /// Characters of one text on a page of the console.
 pub(crate) const CONSOLE_TEXT: usize = 256 * 1024;

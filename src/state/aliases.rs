@@ -105,6 +105,14 @@ impl Aliases {
         self.0.read().aliases.get(alias)?.at(at)?.1.clone()
     }
 
+    /// When `alias` changed, up to and including `at`.
+    #[must_use]
+    pub fn changes(&self, alias: &RoomAliasId, at: Offset) -> Vec<Offset> {
+        let inner = self.0.read();
+        let history = inner.aliases.get(alias).into_iter();
+        history.flat_map(|history| history.between(Offset::ZERO, at)).map(|(at, _)| at).collect()
+    }
+
     /// The aliases that point at `room_id` as of `at`, in order.
     #[must_use]
     pub fn of_room(&self, room_id: &RoomId, at: Offset) -> Vec<OwnedRoomAliasId> {

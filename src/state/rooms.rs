@@ -2,6 +2,8 @@
 //!
 //! A room stores offsets and small facts. The events themselves are read from the log.
 
+mod past;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,

@@ -54,7 +54,7 @@ async fn only_administrators_see_the_console_and_only_where_it_is_enabled() {
     let (admin, ann) = (server.register("admin").await, server.register("ann").await);
     done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
     let not_the_cookie = format!("logcabin_console=x{}", admin.access_token);
-    for path in ["", "/log", "/log/1", "/plots"] {
+    for path in ["", "/log", "/log/1", "/plots", "/past", "/why"] {
         for cookie in ["", &not_the_cookie, "logcabin_console="] {
             let answer = get(&server, path, cookie).await;
             assert_eq!(status(&answer), 303, "{path}");
@@ -151,6 +151,90 @@ async fn the_log_is_searched_page_by_page_and_shows_hostile_text_harmlessly() {
     }
     for missing in ["/log/0", "/log/999999", "/log/x"] {
         assert_eq!(status(&get(&server, missing, &mine).await), 404, "{missing}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_console_shows_any_moment_what_changed_between_two_and_who_changed_it() {
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    let mine = cookie(&log_in(&server, "admin", PASSWORD, &[]).await);
+    let newest = async || {
+        let page = text(&get(&server, "/log", &mine).await);
+        let link = page.split("<a href=\"/_logcabin/console/log/").nth(1).expect("a record");
+        link.split('"').next().expect("a number").parse::<u64>().expect("a number")
+    };
+    let rename = async |name: &str| {
+        let path = format!("/profile/{}/displayname", encode(&ann.user_id));
+        ann.request("PUT", &path, Some(&json!({ "displayname": name }))).await.ok();
+    };
+    let room_id = ann.create_room(json!({ "name": "<i>First</i>" })).await;
+    rename("Ann the first").await;
+    ann.send_text(&room_id, "1", "early words").await;
+    let early = newest().await;
+    let name = format!("/rooms/{}/state/m.room.name/", encode(&room_id));
+    ann.request("PUT", &name, Some(&json!({ "name": "Second\u{202e}" }))).await.ok();
+    rename("Ann the second").await;
+    ann.send_text(&room_id, "2", "late words").await;
+    done(user_command(server.data_dir(), "reset-password ann --keep-devices", "other words 123\n"));
+    let late = newest().await;
+    for number in 0..40 {
+        ann.send_text(&room_id, &format!("m{number}"), "later").await;
+    }
+    let see = async |path: &str| {
+        let answer = get(&server, path, &mine).await;
+        let page = text(&answer);
+        assert_eq!(status(&answer), 200, "{path}: {page}");
+        assert!(!page.contains("<i>First") && !page.contains('\u{202e}'), "{page}");
+        page
+    };
+    let (room, user) = (encode(&room_id), encode(&ann.user_id));
+    let has = |page: &str, present: &[&str], absent: &[&str]| {
+        for words in present {
+            assert!(page.contains(words), "no `{words}` in {page}");
+        }
+        for words in absent {
+            assert!(!page.contains(words), "`{words}` is in {page}");
+        }
+    };
+    let then = see(&format!("/past?room={room}&at={early}")).await;
+    has(&then, &["First", "early words"], &["Second", "late words", ">later<"]);
+    let now = see(&format!("/past?room={room}&at={late}")).await;
+    has(&now, &["Second", "early words", "late words"], &[]);
+    let then = see(&format!("/past?user={user}&at={early}")).await;
+    has(&then, &["Ann the first"], &["Ann the second"]);
+    has(&see(&format!("/past?user={user}&at={late}")).await, &["Ann the second"], &[]);
+    // What changed between two moments, and who changed it.
+    let between = see(&format!("/past?room={room}&from={early}&at={late}")).await;
+    has(&between, &["What changed", "First", "Second"], &["joined members"]);
+    let between = see(&format!("/past?user={user}&from={early}&at={late}")).await;
+    has(&between, &["Ann the first", "Ann the second", "password"], &[]);
+    let why = see(&format!("/why?of={}", encode(&format!("room {room_id} name")))).await;
+    has(&why, &["First", "Second", &ann.user_id], &["late words"]);
+    let why = see(&format!("/why?of={}&at={early}", encode(&format!("room {room_id} name")))).await;
+    has(&why, &["First"], &["Second"]);
+    let words = format!("room\n{room_id}\npower\n{}", ann.user_id);
+    has(&see(&format!("/why?of={}", encode(&words))).await, &["100"], &[]);
+    let why = see(&format!("/why?of={}", encode("user ann profile displayname"))).await;
+    has(&why, &["Ann the first", "Ann the second"], &[]);
+    let why = see(&format!("/why?of={}", encode("user ann password"))).await;
+    has(&why, &["user.register", "user.password", "$…"], &[]);
+    // What no index knows is looked for among the last records.
+    let why = see(&format!("/why?of={}", encode("user admin account"))).await;
+    has(&why, &["user.status"], &["were examined"]);
+    let outline = see(&format!("/past?from=1&at={late}")).await;
+    has(&outline, &["new users since record 1", &ann.user_id, &room_id], &[]);
+    let before = see(&format!("/past?room={room}&at=2")).await;
+    has(&before, &["did not exist yet as of record 2", "type=\"range\""], &[]);
+    for (wrong, expected) in [
+        ("/past?room=%21nowhere%3Alocalhost", 404),
+        ("/past?user=nobody", 404),
+        ("/past?at=soon", 400),
+        ("/why?of=what%20is%20this", 400),
+        ("/why?of=user%20nobody%20password", 404),
+    ] {
+        assert_eq!(status(&get(&server, wrong, &mine).await), expected, "{wrong}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ruma::{OwnedUserId, UserId};
+use ruma::{OwnedUserId, UserId, events::StateEventType};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -116,6 +116,36 @@ pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff
     })
 }
 
+/// The facts of a room or a user that changed between two moments, from the live projections of a
+/// server (see [`History::live`]); of a room's state, the `most` that changed last. The cost is
+/// proportional to the changes.
+///
+/// # Errors
+/// When the log cannot be read, or there is no such room or user.
+pub fn changed(
+    from: &History<'_>,
+    to: &History<'_>,
+    scope: &Scope,
+    most: usize,
+) -> Result<Vec<Change>, HistoryError> {
+    let (mut before, mut after) = (Facts::new(), Facts::new());
+    match scope {
+        Scope::Room(name) => {
+            let room = to.room_now(name)?;
+            let keys = room.changed_keys(from.end(), to.end(), most);
+            from.facts_of_room(&room, keys.iter().cloned(), &mut before);
+            to.facts_of_room(&room, keys, &mut after);
+        }
+        Scope::User(name) => {
+            let user_id = to.user_id(name)?;
+            from.facts_of_user(&user_id, &mut before);
+            to.facts_of_user(&user_id, &mut after);
+        }
+        Scope::Server => {}
+    }
+    to.changes(before, after)
+}
+
 /// Whether a record concerns the scope.
 fn concerns(record: &Record, scope: &Scope, target: Option<&str>) -> bool {
     let Some(target) = target else { return true };
@@ -173,7 +203,9 @@ impl History<'_> {
             (Scope::Room(_), Some(room_id)) => {
                 let room = <&ruma::RoomId>::try_from(room_id).ok();
                 if let Some(room) = room.and_then(|room_id| self.state().rooms.get(room_id)) {
-                    self.facts_of_room(&room, &mut facts);
+                    let all = room.state_changes(self.end());
+                    let keys = all.into_iter().map(|(_, event_type, key)| (event_type, key));
+                    self.facts_of_room(&room, keys, &mut facts);
                 }
             }
             (Scope::User(_), Some(user_id)) => {
@@ -220,11 +252,17 @@ impl History<'_> {
         }
     }
 
-    fn facts_of_room(&self, room: &Room, facts: &mut Facts) {
-        for (offset, event_type, state_key) in room.state_changes(self.end()) {
-            if room.state_event(&event_type, &state_key, self.end()) != Some(offset) {
+    /// The facts of a room; of its state, those with these keys.
+    fn facts_of_room(
+        &self,
+        room: &Room,
+        keys: impl IntoIterator<Item = (StateEventType, String)>,
+        facts: &mut Facts,
+    ) {
+        for (event_type, state_key) in keys {
+            let Some(offset) = room.state_event(&event_type, &state_key, self.end()) else {
                 continue;
-            }
+            };
             let name = event_type.to_string();
             let short = name.strip_prefix("m.room.").unwrap_or(&name);
             match OwnedUserId::try_from(state_key.as_str()) {
@@ -241,8 +279,8 @@ impl History<'_> {
         }
         let counts = room.counts(self.end());
         facts.insert("joined members".to_owned(), Held::Is(json!(counts.joined)));
-        facts.insert("in the directory".to_owned(), Held::Is(json!(room.is_public())));
-        for alias in self.aliases(Some(room)) {
+        facts.insert("in the directory".to_owned(), Held::Is(json!(room.was_public(self.end()))));
+        for alias in self.aliases_of(room) {
             facts.insert(format!("alias {}", alias.alias), Held::Is(json!(alias.creator)));
         }
     }

@@ -24,6 +24,7 @@ pub mod du;
 mod grants;
 pub mod look;
 pub mod moment;
+pub mod nearby;
 pub mod progress;
 pub mod query;
 mod render;
@@ -33,6 +34,7 @@ pub mod select;
 pub mod step;
 mod unread;
 pub mod why;
+
 pub mod words;
 
 pub use crate::ops::source::{Source, SourceError};
@@ -63,10 +65,10 @@ pub enum HistoryError {
         "no room has the name `{0}`, or an id or alias that begins with it; `rooms` lists all rooms"
     )]
     NoRoom(String),
-    /// The room was created later.
-    #[error("the room {name} did not exist yet as of record {at}")]
+    /// The room or the account was created later.
+    #[error("{name} did not exist yet as of record {at}")]
     NotYet {
-        /// The room.
+        /// The room or account.
         name: String,
         /// The moment.
         at: Offset,

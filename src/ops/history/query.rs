@@ -39,7 +39,9 @@ const BUSIEST: usize = 10;
 #[derive(Debug)]
 pub struct History<'a> {
     source: &'a Source,
-    state: State,
+    state: Arc<State>,
+    /// The moment, if the projections know more than what was there at it.
+    at: Option<Offset>,
     /// The offset of the snapshot that the replay started from; [`Offset::ZERO`] for none.
     base: Offset,
 }
@@ -75,10 +77,18 @@ impl<'a> History<'a> {
         let mut history = Self::beginning(source);
         if let Some(state) = nearest(source, to) {
             history.base = state.applied();
-            history.state = state;
+            history.state = Arc::new(state);
         }
         history.go_on(to.map(Moment::At), |_| ())?;
         Ok(history)
+    }
+
+    /// What the live projections of a server say of a moment, without a replay. They know when
+    /// rooms, profiles, passwords, devices, account data and aliases changed. Of everything else
+    /// (the status of an account, addresses, pushers, files) the answers are the present ones.
+    #[must_use]
+    pub fn live(source: &'a Source, state: Arc<State>, at: Offset) -> Self {
+        Self { source, state, at: Some(at), base: Offset::ZERO }
     }
 
     /// Replays the whole log and passes each record to `each`.
@@ -93,7 +103,7 @@ impl<'a> History<'a> {
 
     /// The empty state, before the first record.
     fn beginning(source: &'a Source) -> Self {
-        Self { source, state: State::default(), base: Offset::ZERO }
+        Self { source, state: Arc::default(), at: None, base: Offset::ZERO }
     }
 
     /// Applies the records up to `to`, or up to the last one, and passes each to `each`.
@@ -148,14 +158,14 @@ impl<'a> History<'a> {
 
     /// The projections as of the moment.
     #[must_use]
-    pub const fn state(&self) -> &State {
+    pub fn state(&self) -> &State {
         &self.state
     }
 
     /// The offset of the last record.
     #[must_use]
     pub fn end(&self) -> Offset {
-        self.state.applied()
+        self.at.unwrap_or_else(|| self.state.applied())
     }
 
     /// Finds a room by its id, its alias, the beginning of either, or its name if only one room has
@@ -165,12 +175,7 @@ impl<'a> History<'a> {
     /// When no room or several rooms match.
     pub fn room(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
         let rooms = &self.state.rooms;
-        if let Some(room) = <&RoomId>::try_from(name).ok().and_then(|id| rooms.get(id)) {
-            return Ok(room);
-        }
-        let target = <&RoomAliasId>::try_from(name).ok();
-        let target = target.and_then(|alias| self.state.aliases.get(alias, Offset::MAX));
-        if let Some(room) = target.and_then(|target| rooms.get(&target.room_id)) {
+        if let Ok(room) = self.room_now(name) {
             return Ok(room);
         }
         let mut matches = BTreeSet::new();
@@ -215,21 +220,17 @@ impl<'a> History<'a> {
         self.state.rooms.get(&room_id).ok_or_else(not_yet)
     }
 
-    /// Finds a user by id, or by the part before the colon.
+    /// The room with this id or present alias.
     ///
     /// # Errors
-    /// When there is no such user.
-    pub fn user_id(&self, name: &str) -> Result<OwnedUserId, HistoryError> {
-        let accounts = self.state.accounts.user_ids().into_iter();
-        let mut found = accounts.filter(|id| id.as_str() == name || id.localpart() == name);
-        match found.next() {
-            Some(user_id) => Ok(user_id),
-            // Rooms may have members from other servers, who have no account here.
-            None => match OwnedUserId::try_from(name) {
-                Ok(user_id) => Ok(user_id),
-                Err(_) => Err(HistoryError::NoUser(name.to_owned())),
-            },
-        }
+    /// When there is none.
+    pub fn room_now(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
+        let rooms = &self.state.rooms;
+        let by_id = <&RoomId>::try_from(name).ok().and_then(|id| rooms.get(id));
+        let target = <&RoomAliasId>::try_from(name).ok();
+        let target = target.and_then(|alias| self.state.aliases.get(alias, Offset::MAX));
+        let found = by_id.or_else(|| target.and_then(|target| rooms.get(&target.room_id)));
+        found.ok_or_else(|| HistoryError::NoRoom(name.to_owned()))
     }
 
     /// Reads the events at `offsets`, in any order and with repeats.
@@ -326,7 +327,7 @@ impl<'a> History<'a> {
         Ok(())
     }
 
-    fn event_row(&self, room: &Room, offset: Offset, loaded: Loaded) -> EventRow {
+    pub(super) fn event_row(&self, room: &Room, offset: Offset, loaded: Loaded) -> EventRow {
         let redacted_by = room.redaction_of(offset, self.end());
         let time = loaded.time;
         let Some(event) = loaded.event else {
@@ -373,12 +374,7 @@ impl<'a> History<'a> {
     /// # Errors
     /// When the source cannot be read.
     pub fn room_state(&self, room: &Room, at: Offset) -> Result<Vec<EventRow>, HistoryError> {
-        let offsets = room.full_state(at);
-        let mut loaded = self.load(&offsets)?;
-        let mut rows: Vec<_> = offsets
-            .iter()
-            .filter_map(|offset| Some(self.event_row(room, *offset, loaded.remove(offset)?)))
-            .collect();
+        let mut rows = self.events(room, &room.full_state(at))?;
         rows.sort_by(|a, b| (&a.event_type, &a.state_key).cmp(&(&b.event_type, &b.state_key)));
         Ok(rows)
     }

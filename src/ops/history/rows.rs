@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{UserId, events::StateEventType};
+use ruma::{OwnedDeviceId, OwnedRoomAliasId, OwnedUserId, UserId, events::StateEventType};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{History, HistoryError, moment::Time};
+use super::{History, HistoryError, moment::Time, query::EventRow};
 use crate::{
-    record::{Offset, pusher::PusherKind},
-    state::{Account, Room},
+    record::{Command, Offset, pusher::PusherKind},
+    state::{Account, Device, Room},
 };
 
 /// A user's membership of a room.
@@ -147,6 +147,38 @@ pub struct UserView {
 }
 
 impl History<'_> {
+    /// Finds a user by id, or by the part before the colon.
+    ///
+    /// # Errors
+    /// When there is no such user.
+    pub fn user_id(&self, name: &str) -> Result<OwnedUserId, HistoryError> {
+        if let Ok(user_id) = OwnedUserId::try_from(name)
+            && self.state().accounts.contains(&user_id)
+        {
+            return Ok(user_id);
+        }
+        let accounts = self.state().accounts.user_ids().into_iter();
+        let mut found = accounts.filter(|id| id.as_str() == name || id.localpart() == name);
+        match found.next() {
+            Some(user_id) => Ok(user_id),
+            // Rooms may have members from other servers, who have no account here.
+            None => match OwnedUserId::try_from(name) {
+                Ok(user_id) => Ok(user_id),
+                Err(_) => Err(HistoryError::NoUser(name.to_owned())),
+            },
+        }
+    }
+
+    /// Events of `room`, in the order of `offsets`.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn events(&self, room: &Room, offsets: &[Offset]) -> Result<Vec<EventRow>, HistoryError> {
+        let mut loaded = self.load(offsets)?;
+        let row = |offset: &Offset| Some(self.event_row(room, *offset, loaded.remove(offset)?));
+        Ok(offsets.iter().filter_map(row).collect())
+    }
+
     /// The present and former members of `room`, by user id.
     ///
     /// # Errors
@@ -189,7 +221,7 @@ impl History<'_> {
 
     fn devices_of(&self, account: &Account) -> Vec<DeviceRow> {
         let user_id = &account.user_id;
-        let row = |(device_id, device): (&ruma::OwnedDeviceId, &crate::state::Device)| DeviceRow {
+        let row = |(device_id, device): (&OwnedDeviceId, &Device)| DeviceRow {
             user_id: user_id.to_string(),
             device_id: device_id.to_string(),
             display_name: device.display_name.clone(),
@@ -202,7 +234,9 @@ impl History<'_> {
                 .map(|seen| Time(seen.seen_ms).to_string()),
             dehydrated: device.tokens.is_none(),
         };
-        account.active_devices().chain(account.dehydrated_device()).map(row).collect()
+        let devices = account.devices.iter();
+        let there = devices.filter_map(|(id, of)| Some((id, of.at(self.end())?.1.as_ref()?)));
+        there.map(row).collect()
     }
 
     /// The aliases of `room`, or of all rooms.
@@ -216,6 +250,21 @@ impl History<'_> {
                 creator: target.creator.to_string(),
             })
             .collect()
+    }
+
+    /// The aliases of `room`, at a cost proportional to these.
+    pub(super) fn aliases_of(&self, room: &Room) -> Vec<AliasRow> {
+        let aliases = &self.state().aliases;
+        let of_room = aliases.of_room(&room.id, self.end()).into_iter();
+        let row = |alias: OwnedRoomAliasId| {
+            let target = aliases.get(&alias, self.end())?;
+            Some(AliasRow {
+                alias: alias.to_string(),
+                room_id: target.room_id.to_string(),
+                creator: target.creator.to_string(),
+            })
+        };
+        of_room.filter_map(row).collect()
     }
 
     /// The pushers of `user_id`, or of all users.
@@ -271,6 +320,32 @@ impl History<'_> {
         .collect()
     }
 
+    /// The profile. What a field was before its last change is in the log.
+    fn profile_of(&self, account: &Account) -> Result<BTreeMap<String, Value>, HistoryError> {
+        let (mut profile, mut earlier) = (BTreeMap::new(), BTreeMap::new());
+        for (name, field) in &account.profile {
+            match field.changes.at(self.end()) {
+                Some((at, ())) if at < field.changes.last_change() => {
+                    earlier.insert(at, name);
+                }
+                Some(_) => profile.extend(field.value.clone().map(|value| (name.clone(), value))),
+                None => {}
+            }
+        }
+        let offsets: Vec<_> = earlier.keys().copied().collect();
+        self.source().fetch(&offsets, |record| {
+            let value = match record.command() {
+                Ok(Some(Command::ProfileSet(body))) => body.value,
+                _ => None,
+            };
+            if let (Some(name), Some(value)) = (earlier.get(&record.offset()), value) {
+                profile.insert((*name).clone(), value);
+            }
+            Ok::<_, HistoryError>(())
+        })?;
+        Ok(profile)
+    }
+
     /// All details of the account of `user_id`.
     ///
     /// # Errors
@@ -279,7 +354,10 @@ impl History<'_> {
         let account = self.state().accounts.get(user_id);
         let account = account.ok_or_else(|| HistoryError::NoUser(user_id.to_string()))?;
         let account = account.read();
-        let profile = account.profile.iter();
+        let at = self.end();
+        if account.registered > at {
+            return Err(HistoryError::NotYet { name: user_id.to_string(), at });
+        }
         let account_data = account.account_data.iter();
         Ok(UserView {
             user_id: user_id.to_string(),
@@ -291,11 +369,9 @@ impl History<'_> {
             registered: account.registered,
             password: account
                 .password
-                .at(Offset::MAX)
+                .at(at)
                 .and_then(|(offset, hash)| hash.as_ref().map(|_| offset)),
-            profile: profile
-                .filter_map(|(name, field)| Some((name.clone(), field.value.clone()?)))
-                .collect(),
+            profile: self.profile_of(&account)?,
             devices: self.devices_of(&account),
             rooms: self
                 .state()
@@ -314,7 +390,7 @@ impl History<'_> {
             pushers: self.pushers(Some(user_id)),
             account_data: account_data
                 .filter(|((room, _), _)| room.is_none())
-                .filter_map(|((_, name), set)| Some((name.clone(), set.at(Offset::MAX)?.0)))
+                .filter_map(|((_, name), set)| Some((name.clone(), set.at(at)?.0)))
                 .collect(),
         })
     }

@@ -221,20 +221,20 @@ pub(super) enum Change {
 }
 
 /// The subject with all names resolved.
-struct Chain<'a> {
+pub(super) struct Chain<'a> {
     subject: &'a Subject,
     /// The room or alias of the subject.
-    place: String,
-    user: String,
+    pub(super) place: String,
+    pub(super) user: String,
     value: Option<Value>,
     /// The event that currently sets the value.
     event_id: Option<String>,
     grants: Grants,
-    steps: Vec<Step>,
+    pub(super) steps: Vec<Step>,
 }
 
 impl<'a> Chain<'a> {
-    fn new(history: &History<'_>, subject: &'a Subject) -> Result<Self, HistoryError> {
+    pub(super) fn new(history: &History<'_>, subject: &'a Subject) -> Result<Self, HistoryError> {
         let room = |name: &str| history.room(name).map(|room| room.id.to_string());
         let (place, user) = match subject {
             Subject::State { room: name, event_type, state_key } => {
@@ -253,7 +253,7 @@ impl<'a> Chain<'a> {
         Ok(Self { subject, place, user, value, event_id, grants, steps: Vec::new() })
     }
 
-    fn take(&mut self, record: &Record) {
+    pub(super) fn take(&mut self, record: &Record) {
         let kind = &*record.header.kind;
         if !self.may_concern(kind) {
             return;

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -90,6 +91,8 @@ pub struct Source {
 
 enum Kind {
     Log(Box<SledLog>),
+    /// The log of this process, up to a record.
+    Own(Arc<dyn Log>, Offset),
     Archive(PathBuf),
     /// The segments of a backup, and the last record in them.
     Backup(Vec<(Offset, PathBuf)>, Offset),
@@ -144,6 +147,12 @@ impl Source {
     pub fn backup(dir: &Path, manifest: &Manifest) -> Self {
         let kind = Kind::Backup(manifest.segments(dir), manifest.offset);
         Self::new(kind, format!("backup {} up to record {}", dir.display(), manifest.offset))
+    }
+
+    /// The log of this process, up to `end`.
+    #[must_use]
+    pub fn own(log: Arc<dyn Log>, end: Offset) -> Self {
+        Self::new(Kind::Own(log, end), "this server".to_owned())
     }
 
     fn new(kind: Kind, place: String) -> Self {
@@ -271,7 +280,7 @@ impl Source {
     pub fn log(&self) -> Option<&dyn Log> {
         match &self.kind {
             Kind::Log(log) => Some(&**log),
-            Kind::Archive(_) | Kind::Backup(..) | Kind::Server(..) => None,
+            Kind::Own(..) | Kind::Archive(_) | Kind::Backup(..) | Kind::Server(..) => None,
         }
     }
 
@@ -283,7 +292,7 @@ impl Source {
         match &self.kind {
             Kind::Log(log) => Ok(*log.durable().borrow()),
             Kind::Server(_, client) => Ok(client.lock().end()?),
-            Kind::Backup(_, end) => Ok(*end),
+            Kind::Own(_, end) | Kind::Backup(_, end) => Ok(*end),
             Kind::Archive(dir) => {
                 let mut end = Offset::ZERO;
                 // Reads only the last segment, because the ones before it are complete.
@@ -308,6 +317,12 @@ impl Source {
                 let end = *log.durable().borrow();
                 Box::new(LogRecords { log: &**log, next: from, end, chunk: Vec::new().into_iter() })
             }
+            Kind::Own(log, end) => Box::new(LogRecords {
+                log: &**log,
+                next: from,
+                end: *end,
+                chunk: Vec::new().into_iter(),
+            }),
             Kind::Archive(_) | Kind::Backup(..) => {
                 Box::new(self.walk(from)?.map(|record| Ok(record?)))
             }
@@ -330,7 +345,7 @@ impl Source {
     pub fn follow(&self, from: Offset) -> Result<Option<Records<'_>>, SourceError> {
         let from = from.max(Offset::new(1));
         Ok(match &self.kind {
-            Kind::Log(_) | Kind::Backup(..) => None,
+            Kind::Log(_) | Kind::Own(..) | Kind::Backup(..) => None,
             Kind::Archive(dir) => {
                 Some(Box::new(ArchiveFollower { dir, next: from, current: None, seen: None }))
             }
@@ -353,12 +368,8 @@ impl Source {
     ) -> Result<(), E> {
         let lost = |error: SocketError| E::from(error.into());
         match &self.kind {
-            Kind::Log(log) => {
-                for offset in offsets {
-                    let record = log.get(*offset).map_err(|error| E::from(error.into()))?;
-                    record.map_or(Ok(()), &mut found)?;
-                }
-            }
+            Kind::Log(log) => each_of(&**log, offsets, found)?,
+            Kind::Own(log, _) => each_of(&**log, offsets, found)?,
             Kind::Archive(_) | Kind::Backup(..) => {
                 let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
                     return Ok(());
@@ -398,9 +409,24 @@ impl Source {
         match &self.kind {
             Kind::Backup(segments, _) => Ok(ArchiveReader::of(segments.clone()).records(from)),
             Kind::Archive(dir) => archive_records(dir, from),
-            Kind::Log(_) | Kind::Server(..) => Err(SourceError::Nothing(PathBuf::new())),
+            Kind::Log(_) | Kind::Own(..) | Kind::Server(..) => {
+                Err(SourceError::Nothing(PathBuf::new()))
+            }
         }
     }
+}
+
+/// Passes the records at `offsets` to `found`.
+fn each_of<E: From<SourceError>>(
+    log: &dyn Log,
+    offsets: &[Offset],
+    mut found: impl FnMut(Record) -> Result<(), E>,
+) -> Result<(), E> {
+    for offset in offsets {
+        let record = log.get(*offset).map_err(|error| E::from(error.into()))?;
+        record.map_or(Ok(()), &mut found)?;
+    }
+    Ok(())
 }
 
 fn archive_records(dir: &Path, from: Offset) -> Result<ArchiveRecords, SourceError> {

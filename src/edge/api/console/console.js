@@ -70,3 +70,38 @@ if (follow) {
     };
   });
 }
+
+// Shows another moment while the slider moves.
+const travel = document.querySelector("form[data-live]");
+if (travel) {
+  const slider = travel.querySelector("input[type=range]");
+  let wanted = 0;
+  let shown = 0;
+  let busy = false;
+  async function show() {
+    if (busy || shown === wanted) return;
+    busy = true;
+    const number = wanted;
+    const given = [...new FormData(travel)].filter(([, value]) => value !== "");
+    const query = "?" + new URLSearchParams(given);
+    try {
+      const answer = await fetch(location.pathname + query, { redirect: "manual" });
+      if (answer.type === "opaqueredirect") return location.reload();
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const view = page.getElementById(travel.dataset.live);
+      if (view) document.getElementById(travel.dataset.live).replaceChildren(...view.childNodes);
+      if (view) history.replaceState(null, "", query);
+    } catch (error) {
+      // The server is away for a moment: the page stays as it is.
+    } finally {
+      shown = number;
+      busy = false;
+    }
+    show();
+  }
+  slider.addEventListener("input", () => {
+    travel.elements.time.value = "";
+    wanted++;
+    show();
+  });
+}

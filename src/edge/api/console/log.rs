@@ -7,7 +7,10 @@ use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ruma::api::auth_scheme::NoAccessToken;
 
-use super::visitor;
+use super::{
+    parts::{lines, long, moment, query, seconds, short},
+    visitor,
+};
 use crate::{
     base::limits,
     edge::{
@@ -20,7 +23,7 @@ use crate::{
         http::{ApiError, Cx, Reply, endpoint},
     },
     log::ReadError,
-    ops::history::{look::clean, moment::Moment, query::RecordView, select::Selection},
+    ops::history::{query::RecordView, select::Selection},
     record::{Offset, Record},
 };
 
@@ -113,17 +116,9 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LogPage) -> Result<Reply, 
     Ok(visitor.page("Log", "log", body).reply())
 }
 
-/// The parts of a query that are there, each with an ampersand behind it.
-fn query(parts: &[(&str, &Option<String>)]) -> String {
-    let given = parts.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
-    given
-        .map(|(name, value)| format!("{name}={}&", utf8_percent_encode(value, NON_ALPHANUMERIC)))
-        .collect()
-}
-
 fn table(records: &[Record]) -> Markup {
     html! {
-        table {
+        table.log {
             thead {
                 tr {
                     @for name in ["Record", "Time", "Kind", "Who", "What"] {
@@ -147,46 +142,6 @@ fn table(records: &[Record]) -> Markup {
         }
         @if records.is_empty() { p.note { "No record here is what you search for." } }
     }
-}
-
-/// A time without its fraction.
-fn seconds(time: &str) -> String {
-    let text = time.split('.').next().unwrap_or(time).replacen('T', " ", 1);
-    text.trim_end_matches('Z').to_owned() + "Z"
-}
-
-/// Text that users wrote, cut, and without what would disturb the page.
-fn short(text: &str) -> String {
-    const LONGEST: usize = 300;
-    let mut cut: String = text.chars().take(LONGEST).collect();
-    if cut.len() < text.len() {
-        cut.push('…');
-    }
-    clean(&cut)
-}
-
-/// The last record as of a moment.
-fn moment(app: &Server, at: &str) -> Result<Offset, ApiError> {
-    let moment = at.parse::<Moment>();
-    let moment = moment.map_err(|error| ApiError::invalid_param(format!("{error}.")))?;
-    let head = app.engine.head().offset();
-    let time_ms = match moment {
-        Moment::At(offset) => return Ok(offset.min(head)),
-        Moment::Time(time_ms) => time_ms,
-        Moment::Ago(ms) => app.engine.clock().now_ms().saturating_sub(ms),
-    };
-    // The clock may have gone backwards: then this is one of the moments.
-    let (mut before, mut after) = (0, head.get() + 1);
-    while before + 1 < after {
-        let middle = u64::midpoint(before, after);
-        let record = app.engine.log().get(Offset::new(middle))?;
-        if record.is_some_and(|record| record.header.time_ms > time_ms) {
-            after = middle;
-        } else {
-            before = middle;
-        }
-    }
-    Ok(Offset::new(before))
 }
 
 /// The newest records up to `newest` that are selected: a page of them, among a bounded number.
@@ -270,17 +225,6 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
         }
     };
     Ok(visitor.page(&format!("Record {offset}"), "log", body).reply())
-}
-
-/// Text in full length, as far as a page should be that long.
-fn long(text: &str) -> String {
-    clean(&text.chars().take(limits::CONSOLE_TEXT).collect::<String>())
-}
-
-/// JSON on several lines.
-fn lines(text: &str) -> String {
-    let text: String = text.chars().take(limits::CONSOLE_TEXT).collect();
-    text.lines().map(|line| clean(line) + "\n").collect()
 }
 
 pub(super) async fn live(cx: Cx<Server, ()>, request: Live) -> Result<Reply, ApiError> {

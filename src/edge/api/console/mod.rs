@@ -7,7 +7,10 @@
 mod log;
 mod login;
 mod now;
+mod parts;
+mod past;
 mod plot;
+mod why;
 
 use http::{
     HeaderMap, HeaderValue,
@@ -27,6 +30,10 @@ const STYLE: &str = include_str!("console.css");
 
 const COOKIE_NAME: &str = "logcabin_console";
 
+/// The pages in the navigation: name, path, title.
+const PAGES: [(&str, &str, &str); 3] =
+    [("now", "", "Now"), ("log", "/log", "Log"), ("past", "/past", "Time travel")];
+
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
@@ -38,6 +45,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(log::page, limited(Class::Admin))
         .on(log::one, limited(Class::Admin))
         .on(log::live, limited(Class::Admin))
+        .on(past::page, limited(Class::Admin))
+        .on(why::page, limited(Class::Admin))
 }
 
 /// Who has a page open.
@@ -103,8 +112,11 @@ impl Visitor {
             header {
                 strong { "Logcabin" }
                 nav aria-label="Pages" {
-                    a href="/_logcabin/console" aria-current=[current("now")] { "Now" }
-                    a href="/_logcabin/console/log" aria-current=[current("log")] { "Log" }
+                    @for (page, path, title) in PAGES {
+                        a href={ "/_logcabin/console" (path) } aria-current=[current(page)] {
+                            (title)
+                        }
+                    }
                 }
                 form method="post" action="/_logcabin/console/logout" {
                     span.who { bdi { (self.session.user_id) } }

@@ -1,0 +1,162 @@
+//! What several pages are made of: times, texts of users, links, and tables.
+
+use maud::{Markup, html};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::{
+    base::limits,
+    edge::{api::Server, http::ApiError},
+    ops::history::{
+        HistoryError,
+        look::clean,
+        moment::{Moment, Time, last_until},
+    },
+    record::Offset,
+};
+
+/// The parts of a query that are there, each with an ampersand behind it.
+pub(super) fn query(parts: &[(&str, &Option<String>)]) -> String {
+    let given = parts.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    given.map(|(name, value)| format!("{name}={}&", encoded(value))).collect()
+}
+
+/// Text as part of an address.
+pub(super) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// A time without its fraction.
+pub(super) fn seconds(time: &str) -> String {
+    let text = time.split('.').next().unwrap_or(time).replacen('T', " ", 1);
+    text.trim_end_matches('Z').to_owned() + "Z"
+}
+
+/// A time in milliseconds since the Unix epoch, without its fraction.
+pub(super) fn at_second(ms: u64) -> String {
+    Time(ms).to_second() + "Z"
+}
+
+/// Text that users wrote, cut, and without what would disturb the page.
+pub(super) fn short(text: &str) -> String {
+    const LONGEST: usize = 300;
+    let mut cut: String = text.chars().take(LONGEST).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    clean(&cut)
+}
+
+/// Text in full length, as far as a page should be that long.
+pub(super) fn long(text: &str) -> String {
+    clean(&text.chars().take(limits::CONSOLE_TEXT).collect::<String>())
+}
+
+/// JSON on several lines.
+pub(super) fn lines(text: &str) -> String {
+    let text: String = text.chars().take(limits::CONSOLE_TEXT).collect();
+    text.lines().map(|line| clean(line) + "\n").collect()
+}
+
+/// The last record as of a moment.
+pub(super) fn moment(app: &Server, at: &str) -> Result<Offset, ApiError> {
+    let moment = at.parse::<Moment>();
+    let moment = moment.map_err(|error| ApiError::invalid_param(format!("{error}.")))?;
+    let head = app.engine.head().offset();
+    match moment.from_now(app.engine.clock().now_ms()) {
+        Moment::At(offset) => Ok(offset.min(head)),
+        Moment::Time(ms) | Moment::Ago(ms) => last_at(app, head, ms),
+    }
+}
+
+/// The last record up to `head` that was written at or before a time.
+pub(super) fn last_at(app: &Server, head: Offset, until_ms: u64) -> Result<Offset, ApiError> {
+    last_until(head, until_ms, |offset| {
+        let record = app.engine.log().get(offset)?;
+        Ok(record.map(|record| record.header.time_ms))
+    })
+}
+
+/// The answer to a question about the history that has none.
+pub(super) fn unanswered(error: HistoryError) -> ApiError {
+    match error {
+        HistoryError::NoRoom(_) | HistoryError::NoUser(_) | HistoryError::NotYet { .. } => {
+            let text = error.to_string();
+            let text = text.split(';').next().unwrap_or_default();
+            ApiError::not_found(format!("{}{}.", text[..1].to_uppercase(), &text[1..]))
+        }
+        HistoryError::NotASubject(_) => ApiError::invalid_param(error.to_string()),
+        error => ApiError::internal(error),
+    }
+}
+
+/// A link to a record.
+pub(super) fn record(offset: Offset) -> Markup {
+    html! { a href={ "/_logcabin/console/log/" (offset) } { (offset) } }
+}
+
+/// A link to a user.
+pub(super) fn user(user_id: &str) -> Markup {
+    html! {
+        a href={ "/_logcabin/console/users/" (encoded(user_id)) } { bdi { (short(user_id)) } }
+    }
+}
+
+/// A link to a room, as it is called.
+pub(super) fn room(room_id: &str, name: &str) -> Markup {
+    html! {
+        a href={ "/_logcabin/console/rooms/" (encoded(room_id)) } { bdi { (short(name)) } }
+    }
+}
+
+/// A link to who changed a value, and when.
+pub(super) fn why(subject: &[&str], at: Option<Offset>) -> Markup {
+    let of = encoded(&subject.join("\n"));
+    let at = at.map(|at| format!("&at={at}")).unwrap_or_default();
+    html! {
+        a href={ "/_logcabin/console/why?of=" (of) (at) }
+            aria-label={ "Why: " (short(&subject.join(" "))) } { "Why?" }
+    }
+}
+
+/// Text of a user as a cell.
+pub(super) fn text(text: &str) -> Markup {
+    html! { bdi { (short(text)) } }
+}
+
+/// A table; what there is instead of one without rows.
+pub(super) fn table(columns: &[&str], rows: &[Vec<Markup>], none: &str) -> Markup {
+    html! {
+        @if rows.is_empty() { p.note { (none) } } @else {
+            table {
+                thead { tr { @for name in columns { th scope="col" { (name) } } } }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (name, cell) in columns.iter().zip(row) {
+                                td data-label=(name) { (cell) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Names with values, and why they are so.
+pub(super) fn facts(rows: &[(&str, Markup)]) -> Markup {
+    html! {
+        dl.record { @for (name, value) in rows { dt { (name) } dd { (value) } } }
+    }
+}
+
+/// A text field of a form that searches.
+pub(super) fn field(name: &str, label: &str, given: &Option<String>, hint: &str) -> Markup {
+    html! {
+        div {
+            label for=(name) { (label) }
+            input type="text" id=(name) name=(name) value=(given.as_deref().unwrap_or_default())
+                placeholder=(hint) autocapitalize="none" spellcheck="false";
+        }
+    }
+}

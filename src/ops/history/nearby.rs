@@ -1,0 +1,118 @@
+//! Why a value is what it is, as far as a bounded number of records tells it. The projections know
+//! which records changed a room's state, its entry in the directory, an alias, and a user's
+//! password, devices, profile and account data. What they do not know is looked for in the records
+//! before a moment.
+
+use ruma::{RoomAliasId, RoomId, UserId, events::StateEventType};
+
+use super::{
+    History, HistoryError,
+    step::Step,
+    why::{Chain, Fact, Subject},
+};
+use crate::record::{Offset, Record};
+
+/// How much is read for one answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Records about the value.
+    pub steps: usize,
+    /// Records that are examined when the projections do not know them.
+    pub examined: usize,
+}
+
+/// Part of the history of a value.
+#[derive(Clone, Debug)]
+pub struct Nearby {
+    /// The records, oldest first.
+    pub steps: Vec<Step>,
+    /// The record from which an earlier part goes back; none if there is none.
+    pub left: Option<Offset>,
+    /// Whether all records since `left` that changed the value are known. Otherwise the records
+    /// after it were examined.
+    pub is_known: bool,
+}
+
+/// The newest records up to the moment of `history` that made the value of `subject` what it is.
+///
+/// # Errors
+/// When the log cannot be read, or there is no such room or user.
+pub fn nearby(
+    history: &History<'_>,
+    subject: &Subject,
+    bounds: Bounds,
+) -> Result<Nearby, HistoryError> {
+    let mut chain = Chain::new(history, subject)?;
+    let end = history.end();
+    if let Some(mut offsets) = known(history, subject, &chain) {
+        offsets.retain(|offset| *offset <= end);
+        offsets.sort_unstable();
+        offsets.dedup();
+        let before = offsets.len().saturating_sub(bounds.steps);
+        let left = before.checked_sub(1).and_then(|index| offsets.get(index).copied());
+        history.source().fetch(offsets.get(before..).unwrap_or_default(), |record| {
+            chain.take(&record);
+            Ok::<_, HistoryError>(())
+        })?;
+        return Ok(Nearby { steps: chain.steps, left, is_known: true });
+    }
+    let examined = u64::try_from(bounds.examined).unwrap_or(u64::MAX);
+    let from = Offset::new(end.get().saturating_sub(examined)).next();
+    let until_end = |record: &Result<Record, _>| {
+        record.as_ref().map_or(true, |record: &Record| record.offset() <= end)
+    };
+    for record in history.source().records(from)?.take_while(until_end) {
+        chain.take(&record?);
+    }
+    let left = Some(from.prev()).filter(|left| *left > Offset::ZERO);
+    Ok(Nearby { steps: chain.steps, left, is_known: false })
+}
+
+/// The records that changed the value, as the projections know them.
+fn known(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<Vec<Offset>> {
+    let (state, at) = (history.state(), history.end());
+    let room = || state.rooms.get(<&RoomId>::try_from(&*chain.place).ok()?);
+    match subject {
+        Subject::State { event_type, .. } => {
+            let room = room()?;
+            let event_type = StateEventType::from(event_type.as_str());
+            let mut offsets = room.state_events_of(&event_type, &chain.user, at);
+            let redactions: Vec<_> =
+                offsets.iter().filter_map(|offset| room.redaction_of(*offset, at)).collect();
+            offsets.extend(redactions);
+            Some(offsets)
+        }
+        Subject::Power { .. } => {
+            let room = room()?;
+            let mut offsets = room.state_events_of(&StateEventType::RoomCreate, "", at);
+            offsets.extend(room.state_events_of(&StateEventType::RoomPowerLevels, "", at));
+            Some(offsets)
+        }
+        Subject::Directory { .. } => Some(room()?.public_changes(at)),
+        Subject::Alias(alias) => {
+            Some(state.aliases.changes(<&RoomAliasId>::try_from(&**alias).ok()?, at))
+        }
+        Subject::User { fact, .. } => {
+            let account = state.accounts.get(<&UserId>::try_from(&*chain.user).ok()?)?;
+            let account = account.read();
+            let mut offsets: Vec<Offset> = match fact {
+                Fact::Password => account.password.changes().map(|(at, _)| at).collect(),
+                Fact::Device(id) => {
+                    let device = account.devices.iter().find(|(device, _)| *device == id);
+                    device?.1.changes().map(|(at, _)| at).collect()
+                }
+                Fact::Profile(field) => {
+                    account.profile.get(field)?.changes.changes().map(|(at, ())| at).collect()
+                }
+                Fact::Data(name) => {
+                    let data = account.account_data.get(&(None, name.clone()))?;
+                    data.changes().map(|(at, ())| at).collect()
+                }
+                _ => return None,
+            };
+            offsets.extend(account.standing.deactivated);
+            Some(offsets)
+        }
+        Subject::Read { .. } | Subject::Unread { .. } | Subject::Client(_) => None,
+    }
+}
