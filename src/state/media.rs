@@ -165,6 +165,27 @@ impl Media {
         due.filter(|id| wanted(id)).take(limit).cloned().collect()
     }
 
+    /// Up to `limit` files that were uploaded before the record at `before`, by `user_id` if one is
+    /// named: each with the record of its upload, the newest first.
+    #[must_use]
+    pub fn newest(
+        &self,
+        before: Offset,
+        limit: usize,
+        user_id: Option<&UserId>,
+    ) -> Vec<(Offset, Box<str>)> {
+        let inner = self.0.read();
+        let of_user = |id: &str| match inner.items.get(id) {
+            Some(Item::Stored(stored)) => {
+                user_id.is_none_or(|user_id| stored.user_id.as_deref() == Some(user_id))
+            }
+            _ => false,
+        };
+        let earlier = inner.uploads.range(..before).rev();
+        let found = earlier.filter(|(_, id)| of_user(id)).take(limit);
+        found.map(|(offset, id)| (*offset, id.clone())).collect()
+    }
+
     /// Removes ids. Returns the records of their uploads, and the files without any id left.
     pub(super) fn remove(&self, media_ids: &[String]) -> (Vec<Offset>, Vec<FileHash>) {
         let (mut records, mut unnamed) = (Vec::new(), Vec::new());

@@ -54,7 +54,9 @@ async fn only_administrators_see_the_console_and_only_where_it_is_enabled() {
     let (admin, ann) = (server.register("admin").await, server.register("ann").await);
     done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
     let not_the_cookie = format!("logcabin_console=x{}", admin.access_token);
-    for path in ["", "/log", "/log/1", "/plots", "/past", "/why"] {
+    for path in
+        ["", "/log", "/log/1", "/plots", "/past", "/why", "/users", "/rooms", "/act/purge-room"]
+    {
         for cookie in ["", &not_the_cookie, "logcabin_console="] {
             let answer = get(&server, path, cookie).await;
             assert_eq!(status(&answer), 303, "{path}");
@@ -236,6 +238,96 @@ async fn the_console_shows_any_moment_what_changed_between_two_and_who_changed_i
     ] {
         assert_eq!(status(&get(&server, wrong, &mine).await), expected, "{wrong}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrators_find_what_they_look_after_and_see_what_an_act_would_do_before_it_is_done() {
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    for number in 0..110 {
+        let name = format!("guest-of-{number:03}");
+        done(user_command(server.data_dir(), &format!("create {name} --no-password"), ""));
+    }
+    let room_id = ann.create_room(json!({ "name": "<img src=x>Den" })).await;
+    let mine = cookie(&log_in(&server, "admin", PASSWORD, &[]).await);
+    let see = async |path: &str| {
+        let answer = get(&server, path, &mine).await;
+        let page = text(&answer);
+        assert_eq!(status(&answer), 200, "{path}: {page}");
+        assert!(!page.contains("<img"), "{page}");
+        page
+    };
+    // Lists have pages and a search.
+    let first = see("/users").await;
+    assert!(first.contains("112 in all") && !first.contains("guest-of-109"), "{first}");
+    let second = see("/users?from=100").await;
+    assert!(second.contains("guest-of-109"), "{second}");
+    let found = see("/users?name=of-109").await;
+    assert!(found.contains("guest-of-109") && found.contains("1 in all"), "{found}");
+    let rooms = see("/rooms?name=den").await;
+    assert!(rooms.contains("Den") && rooms.contains("1 in all"), "{rooms}");
+    for path in ["/media", "/reports", "/tokens"] {
+        see(path).await;
+    }
+    let room = see(&format!("/rooms/{}", encode(&room_id))).await;
+    assert!(room.contains("purge-room") && room.contains("Den"), "{room}");
+    let user = see(&format!("/users/{}", encode(&ann.user_id))).await;
+    assert!(user.contains("reset-password") && user.contains("Devices"), "{user}");
+    for missing in ["/users/nobody", "/rooms/%21x%3Ay", "/act/nothing", "/act/list-users"] {
+        assert!(matches!(status(&get(&server, missing, &mine).await), 400 | 404), "{missing}");
+    }
+
+    // An act says what it would do, and does nothing before it is confirmed.
+    let order = async |name: &str, body: &str, more: &[(&str, &str)]| {
+        let form = ("content-type", "application/x-www-form-urlencoded");
+        let headers = [&[form, ("cookie", &*mine)], more].concat();
+        server.http().raw("POST", &format!("{CONSOLE}/act/{name}"), &headers, body.to_owned()).await
+    };
+    let form = see(&format!("/act/set-status?user={}&locked=yes", encode(&ann.user_id))).await;
+    assert!(form.contains(&ann.user_id) && form.contains("value=\"yes\" selected"), "{form}");
+    let filled = format!("user={}&locked=yes&reason=spam", encode(&ann.user_id));
+    let shown = order("set-status", &filled, &[]).await;
+    let page = text(&shown);
+    assert_eq!(status(&shown), 200, "{page}");
+    assert!(page.contains("This would happen") && page.contains("is locked"), "{page}");
+    let user = see(&format!("/users/{}", encode(&ann.user_id))).await;
+    assert!(!user.contains("locked <"), "{user}");
+    let confirmed = format!("{filled}&confirmed=yes");
+    for elsewhere in [("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")] {
+        assert_eq!(status(&order("set-status", &confirmed, &[elsewhere]).await), 403);
+    }
+    let page = text(&order("set-status", &confirmed, &[]).await);
+    assert!(page.contains("This was done"), "{page}");
+    let user = see(&format!("/users/{}", encode(&ann.user_id))).await;
+    assert!(user.contains("locked <"), "{user}");
+    // It is a record, by the administrator and with the reason.
+    let log = see("/log?kind=user.status").await;
+    assert!(log.contains(&admin.user_id) && log.contains("spam"), "{log}");
+
+    // A secret is asked for at the end, and is in no page.
+    let page = text(&order("reset-password", "user=ann&keep_devices=no", &[]).await);
+    assert!(page.contains("type=\"password\"") && page.contains("This would happen"), "{page}");
+    let weak = order("reset-password", "user=ann&confirmed=yes&password=x7%20q", &[]).await;
+    assert_eq!(status(&weak), 400);
+    assert!(text(&weak).contains("role=\"alert\"") && !text(&weak).contains("x7 q"));
+    let strong = "user=ann&confirmed=yes&password=quite+another+one";
+    let page = text(&order("reset-password", strong, &[]).await);
+    assert!(page.contains("This was done") && !page.contains("quite another"), "{page}");
+    // What cannot be done is said in the form; what cannot be undone, too.
+    let refused = order("join-room", "user=nobody&room=%23x%3Ay", &[]).await;
+    assert!(text(&refused).contains("role=\"alert\""), "{}", text(&refused));
+    let room = encode(&room_id);
+    let page = text(&order("purge-room", &format!("room={room}&force=yes"), &[]).await);
+    assert!(page.contains("This cannot be undone"), "{page}");
+    let purged = order("purge-room", &format!("room={room}&force=yes&confirmed=yes"), &[]).await;
+    assert!(text(&purged).contains("This was done"), "{}", text(&purged));
+    assert_eq!(status(&get(&server, &format!("/rooms/{room}"), &mine).await), 404);
+    // Nobody else can order anything.
+    let as_ann = [("cookie", &*format!("logcabin_console={}", ann.access_token))];
+    let path = format!("{CONSOLE}/act/create-user");
+    let answer = server.http().raw("POST", &path, &as_ann, "user=x&confirmed=yes").await;
+    assert!(matches!(status(&answer), 303 | 403), "{}", text(&answer));
 }
 
 /// What an earlier process has kept of the last day: the plots are drawn from it.

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::office::{ActError, Office};
+use super::{
+    form::Form,
+    office::{ActError, Office},
+};
 use crate::{
     decide::{Proposal, moderation::Because},
     engine::Rejected,
@@ -26,6 +29,9 @@ pub(crate) trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'stat
 
     /// Whether it must not rely on stored snapshots of the projections.
     const REPLAYS: bool = false;
+
+    /// The form by which people may order it; none if programs do.
+    const FORM: Option<&'static Form> = None;
 
     /// Does it.
     fn perform(

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     act::{Act, Attribution},
+    form::{Field, Form, Kind},
     office::{ActError, Office},
 };
 use crate::{
@@ -45,6 +46,18 @@ impl Act for SendNotice {
     const NAME: &'static str = "send-notice";
     const DONE: &'static str = "notice-sent";
     type Done = NoticeSent;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Send a notice",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("content/body", "Text", Kind::Text),
+            Field::new("content/msgtype", "", Kind::Fixed("\"m.text\"")),
+            Field::new("event_type", "", Kind::Fixed("\"m.room.message\"")),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<NoticeSent, ActError> {
         let Self { user, event_type, state_key, content, transaction } = self;

@@ -2,12 +2,13 @@
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use super::{
     act::{Act, Order, Outcome},
     cluster::ClusterStatus,
     erasures::{ListErasures, ShowErasure},
+    form::Form,
     media::{DeleteMedia, ListMedia, MediaStatistics, ProtectMedia, QuarantineMedia},
     notices::SendNotice,
     office::{ActError, Office},
@@ -41,11 +42,28 @@ struct Message {
 /// Carries out a message. Returns the JSON of the outcome.
 type Handler = for<'a> fn(Message, &'a Office, Origin) -> BoxFuture<'a, Result<String, ActError>>;
 
-macro_rules! handlers {
-    ($($act:ty),* $(,)?) => { &[$((<$act>::NAME, handle::<$act>)),*] };
+/// An act, as the socket and the forms know it.
+struct Known {
+    name: &'static str,
+    handle: Handler,
+    form: Option<&'static Form>,
+    #[cfg(test)]
+    reads: fn(&str) -> Result<(), serde_json::Error>,
 }
 
-const HANDLERS: &[(&str, Handler)] = handlers![
+macro_rules! handlers {
+    ($($act:ty),* $(,)?) => {
+        &[$(Known {
+            name: <$act>::NAME,
+            handle: handle::<$act>,
+            form: <$act>::FORM,
+            #[cfg(test)]
+            reads: |json| serde_json::from_str::<$act>(json).map(drop),
+        }),*]
+    };
+}
+
+const HANDLERS: &[Known] = handlers![
     BlockRoom,
     ClusterStatus,
     CompareSnapshots,
@@ -113,10 +131,30 @@ pub(super) async fn answer(
     origin: Origin,
 ) -> Result<String, ActError> {
     let message: Message = serde_json::from_str(json).map_err(not_an_act)?;
-    let handler = HANDLERS.iter().find(|(name, _)| *name == message.name);
-    let (_, handler) =
-        handler.ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
-    handler(message, office, origin).await
+    let known = HANDLERS.iter().find(|known| known.name == message.name);
+    let known = known.ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
+    (known.handle)(message, office, origin).await
+}
+
+/// The form of the act of this name, if it has one.
+pub(crate) fn form(name: &str) -> Option<&'static Form> {
+    HANDLERS.iter().find(|known| known.name == name)?.form
+}
+
+/// Carries out the act of this name, which a form has put together.
+pub(crate) async fn carry_out(
+    name: &str,
+    order: Order<Value>,
+    office: &Office,
+    origin: Origin,
+) -> Result<Outcome<Value>, ActError> {
+    let Order { act, reason, dry_run } = order;
+    let known = HANDLERS.iter().find(|known| known.name == name && known.form.is_some());
+    let known = known.ok_or_else(|| ActError::invalid("there is no form for this act"))?;
+    let act = serde_json::value::to_raw_value(&act).map_err(not_an_act)?;
+    let message = Message { name: name.to_owned(), act, reason, dry_run };
+    let json = (known.handle)(message, office, origin).await?;
+    serde_json::from_str(&json).map_err(ActError::invalid)
 }
 
 impl<A: Act> Order<A> {
@@ -141,13 +179,34 @@ mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
     use super::*;
+    use crate::ops::admin::form::Kind;
 
     #[test]
     fn every_act_has_a_handler_under_a_name_of_its_own() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops/admin");
-        let names: BTreeSet<_> = HANDLERS.iter().map(|(name, _)| name).collect();
+        let names: BTreeSet<_> = HANDLERS.iter().map(|known| known.name).collect();
         assert_eq!(names.len(), HANDLERS.len());
         assert_eq!(acts_in(&folder), HANDLERS.len());
+    }
+
+    /// What is filled in becomes an act of the type, not only an object.
+    #[test]
+    fn every_form_makes_its_act() {
+        for known in HANDLERS {
+            let Some(form) = known.form else { continue };
+            let filled = form.act(|name| {
+                let field = form.fields.iter().find(|field| field.name == name)?;
+                Some(match field.kind {
+                    Kind::Flag | Kind::FlagIfAny => "yes".to_owned(),
+                    Kind::Number | Kind::NumberIfAny | Kind::Change => "7".to_owned(),
+                    Kind::OneOf(texts) => (*texts.first()?).to_owned(),
+                    _ => "some".to_owned(),
+                })
+            });
+            let act = filled.unwrap_or_else(|error| panic!("{}: {error}", known.name));
+            let read = (known.reads)(&act.to_string());
+            assert!(read.is_ok(), "{}: {act}: {read:?}", known.name);
+        }
     }
 
     fn acts_in(folder: &Path) -> usize {

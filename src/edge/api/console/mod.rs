@@ -4,6 +4,8 @@
 //! read and that other sites cannot have sent. The pages are complete without scripts; the one
 //! script only refreshes what changes.
 
+mod acts;
+mod lists;
 mod log;
 mod login;
 mod now;
@@ -31,8 +33,16 @@ const STYLE: &str = include_str!("console.css");
 const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 3] =
-    [("now", "", "Now"), ("log", "/log", "Log"), ("past", "/past", "Time travel")];
+const PAGES: [(&str, &str, &str); 8] = [
+    ("now", "", "Now"),
+    ("log", "/log", "Log"),
+    ("past", "/past", "Time travel"),
+    ("users", "/users", "Users"),
+    ("rooms", "/rooms", "Rooms"),
+    ("media", "/media", "Media"),
+    ("reports", "/reports", "Reports"),
+    ("tokens", "/tokens", "Tokens"),
+];
 
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
@@ -47,6 +57,15 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(log::live, limited(Class::Admin))
         .on(past::page, limited(Class::Admin))
         .on(why::page, limited(Class::Admin))
+        .on(lists::users::list, limited(Class::Admin))
+        .on(lists::users::one, limited(Class::Admin))
+        .on(lists::rooms::list, limited(Class::Admin))
+        .on(lists::rooms::one, limited(Class::Admin))
+        .on(lists::media::list, limited(Class::Admin))
+        .on(lists::reports::list, limited(Class::Admin))
+        .on(lists::tokens::list, limited(Class::Admin))
+        .on(acts::form, limited(Class::Admin))
+        .on(acts::submit, limited(Class::Admin))
 }
 
 /// Who has a page open.

@@ -97,7 +97,9 @@ pub(super) fn record(offset: Offset) -> Markup {
 /// A link to a user.
 pub(super) fn user(user_id: &str) -> Markup {
     html! {
-        a href={ "/_logcabin/console/users/" (encoded(user_id)) } { bdi { (short(user_id)) } }
+        @if !user_id.is_empty() {
+            a href={ "/_logcabin/console/users/" (encoded(user_id)) } { bdi { (short(user_id)) } }
+        }
     }
 }
 

@@ -205,7 +205,8 @@ fn room(history: &History<'_>, name: &str, request: &Past) -> Result<Markup, His
             vec![user_link(user.as_str()), record(*offset), why(&["member", user.as_str()])]
         })
         .collect();
-    let more = (start + limits::CONSOLE_ROWS < members.len()).then(|| shown.clone().next_back()).flatten();
+    let more =
+        (start + limits::CONSOLE_ROWS < members.len()).then(|| shown.clone().next_back()).flatten();
     let mut events = Vec::new();
     history.timeline(&room, room.before_last(EVENTS, at), at, Some(EVENTS), |row| {
         events.push(vec![

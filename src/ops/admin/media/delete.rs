@@ -8,6 +8,7 @@ use crate::{
     decide::media::RemoveMedia,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     state::media::Item,
@@ -27,6 +28,13 @@ impl Act for DeleteMedia {
     const NAME: &'static str = "delete-media";
     const DONE: &'static str = "media-deleted";
     type Done = MediaDeleted;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Delete files",
+        fields: &[Field::new("of", "File, user or room", Kind::Media)],
+        is_final: true,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<MediaDeleted, ActError> {
         let mut gone = Vec::new();

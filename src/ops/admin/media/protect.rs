@@ -7,6 +7,7 @@ use crate::{
     decide::media,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -29,6 +30,16 @@ impl Act for ProtectMedia {
     const NAME: &'static str = "protect-media";
     const DONE: &'static str = "protected";
     type Done = Protected;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Exempt a file from quarantine",
+        fields: &[
+            Field::new("media", "File", Kind::Text),
+            Field::new("protected", "Exempt", Kind::Flag),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Protected, ActError> {
         let Self { media, protected } = self;

@@ -8,6 +8,7 @@ use crate::{
     decide::media,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -29,6 +30,16 @@ impl Act for QuarantineMedia {
     const NAME: &'static str = "quarantine-media";
     const DONE: &'static str = "quarantined";
     type Done = Quarantined;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Quarantine files, or release them",
+        fields: &[
+            Field::new("of", "File, user or room", Kind::Media),
+            Field::new("quarantined", "In quarantine", Kind::Flag),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Quarantined, ActError> {
         let Self { of, quarantined } = self;

@@ -39,3 +39,16 @@ pub(crate) fn list(
     let wanted = all.filter(|(_, report)| wanted(report));
     wanted.map(|(id, report)| summary(office, id, report)).collect()
 }
+
+/// A page of the open reports, the newest first, and how many there are.
+pub(crate) fn page(
+    office: &Office,
+    from: usize,
+    limit: usize,
+) -> Result<(Vec<ReportSummary>, usize), ReadError> {
+    let all = office.engine.state().reports.all();
+    let total = all.len();
+    let shown = all.into_iter().rev().skip(from).take(limit);
+    let shown = shown.map(|(id, report)| summary(office, id, report));
+    Ok((shown.collect::<Result<_, _>>()?, total))
+}

@@ -6,6 +6,7 @@ use crate::{
     decide::report,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::Offset,
@@ -25,6 +26,13 @@ impl Act for RemoveReport {
     const NAME: &'static str = "remove-report";
     const DONE: &'static str = "report-removed";
     type Done = ReportRemoved;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Close a report",
+        fields: &[Field::new("id", "Report", Kind::Number)],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<ReportRemoved, ActError> {
         let id = self.open(office)?;

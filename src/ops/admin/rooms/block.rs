@@ -7,6 +7,7 @@ use crate::{
     decide::moderation,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -29,6 +30,16 @@ impl Act for BlockRoom {
     const NAME: &'static str = "block-room";
     const DONE: &'static str = "blocked";
     type Done = Blocked;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Block a room, or admit to it again",
+        fields: &[
+            Field::new("room", "Room", Kind::Text),
+            Field::new("blocked", "Blocked", Kind::Flag),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Blocked, ActError> {
         let (room_id, blocked) = (office.room_id(&self.room)?, self.blocked);

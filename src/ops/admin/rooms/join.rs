@@ -7,6 +7,7 @@ use crate::{
     decide::moderation::HaveJoin,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -27,6 +28,13 @@ impl Act for JoinRoom {
     const NAME: &'static str = "join-room";
     const DONE: &'static str = "joined";
     type Done = Joined;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Make a user join a room",
+        fields: &[Field::new("user", "User", Kind::Text), Field::new("room", "Room", Kind::Text)],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Joined, ActError> {
         let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);

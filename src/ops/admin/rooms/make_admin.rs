@@ -7,6 +7,7 @@ use crate::{
     decide::moderation,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -30,6 +31,13 @@ impl Act for MakeRoomAdmin {
     const NAME: &'static str = "make-room-admin";
     const DONE: &'static str = "empowered";
     type Done = Empowered;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Give a user power in a room",
+        fields: &[Field::new("room", "Room", Kind::Text), Field::new("user", "User", Kind::Text)],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Empowered, ActError> {
         let (room, user_id) = (office.room(&self.room)?, office.active(&self.user)?);

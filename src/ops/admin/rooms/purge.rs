@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::{Offset, Origin},
@@ -52,6 +53,16 @@ impl Act for PurgeRoom {
     const NAME: &'static str = "purge-room";
     const DONE: &'static str = "room-purged";
     type Done = RoomPurged;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Purge a room",
+        fields: &[
+            Field::new("room", "Room", Kind::Text),
+            Field::new("force", "Make its members leave", Kind::Flag),
+        ],
+        is_final: true,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<RoomPurged, ActError> {
         let room = office.room(&self.room)?;

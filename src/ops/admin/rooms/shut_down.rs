@@ -10,6 +10,7 @@ use crate::{
     decide::moderation::BeginShutdown,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::{Offset, command::Replacement},
@@ -49,6 +50,18 @@ impl Act for ShutDownRoom {
     const NAME: &'static str = "shut-down-room";
     const DONE: &'static str = "shut-down";
     type Done = ShutdownStatus;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Shut down a room",
+        fields: &[
+            Field::new("room", "Room", Kind::Text),
+            Field::new("block", "Block it", Kind::Flag),
+            Field::new("purge", "Purge it at the end", Kind::Flag),
+            Field::new("wait", "Wait", Kind::Fixed("false")),
+        ],
+        is_final: true,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<ShutdownStatus, ActError> {
         let Self { room, block, new_room, purge, wait } = self;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ops::admin::{
         act::{Act, Attribution},
+        form::Form,
         office::{ActError, Office},
     },
     snapshot,
@@ -17,6 +18,13 @@ impl Act for CompareSnapshots {
     const NAME: &'static str = "compare-snapshots";
     const DONE: &'static str = "compared";
     type Done = snapshot::Status;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Compare the projections with a replay",
+        fields: &[],
+        is_final: false,
+        foretells: false,
+    });
     // A snapshot cannot verify itself.
     const REPLAYS: bool = true;
 

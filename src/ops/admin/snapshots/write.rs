@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ops::admin::{
         act::{Act, Attribution},
+        form::Form,
         office::{ActError, Office},
     },
     snapshot,
@@ -17,6 +18,9 @@ impl Act for WriteSnapshot {
     const NAME: &'static str = "write-snapshot";
     const DONE: &'static str = "snapshot";
     type Done = snapshot::Header;
+
+    const FORM: Option<&'static Form> =
+        Some(&Form { title: "Write a snapshot", fields: &[], is_final: false, foretells: false });
 
     async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
         Ok(office.snapshots.make().await?)

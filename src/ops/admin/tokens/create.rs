@@ -8,6 +8,7 @@ use crate::{
     decide::registration_token,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::command::{Secret, TokenHash},
@@ -40,6 +41,22 @@ impl Act for CreateRegistrationToken {
     const NAME: &'static str = "create-registration-token";
     const DONE: &'static str = "registration-token-created";
     type Done = TokenCreated;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Create a registration token",
+        fields: &[
+            Field::new("token", "Token; empty for a random one", Kind::Secret),
+            Field::new("label", "Label", Kind::TextIfAny),
+            Field::new("uses_allowed", "Accounts; empty for any number", Kind::NumberIfAny),
+            Field::new(
+                "expires_ms",
+                "Expires, in milliseconds since 1970; empty for never",
+                Kind::NumberIfAny,
+            ),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<TokenCreated, ActError> {
         let Self { token, label, uses_allowed, expires_ms } = self;

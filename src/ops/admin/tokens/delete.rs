@@ -7,6 +7,7 @@ use crate::{
     decide::registration_token::RemoveRegistrationToken,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::command::Secret,
@@ -27,6 +28,13 @@ impl Act for DeleteRegistrationToken {
     const NAME: &'static str = "delete-registration-token";
     const DONE: &'static str = "registration-token-deleted";
     type Done = TokenDeleted;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Delete a registration token",
+        fields: &[Field::new("token", "Token's id", Kind::Text)],
+        is_final: true,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<TokenDeleted, ActError> {
         let token = named(office, &self.token)?;

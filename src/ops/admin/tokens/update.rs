@@ -7,6 +7,7 @@ use crate::{
     decide::registration_token::{self, Change},
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::command::Secret,
@@ -37,6 +38,22 @@ impl Act for UpdateRegistrationToken {
     const NAME: &'static str = "update-registration-token";
     const DONE: &'static str = "registration-token-updated";
     type Done = TokenUpdated;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Change a registration token",
+        fields: &[
+            Field::new("token", "Token's id", Kind::Text),
+            Field::new("label", "Label, or `none`", Kind::ChangeText),
+            Field::new("uses_allowed", "Accounts in all, or `none`", Kind::Change),
+            Field::new(
+                "expires_ms",
+                "Expires, in milliseconds since 1970, or `none`",
+                Kind::Change,
+            ),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<TokenUpdated, ActError> {
         let Self { token, label, uses_allowed, expires_ms } = self;

@@ -10,6 +10,7 @@ use crate::{
     },
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::command::{AccountKind, Secret},
@@ -35,6 +36,18 @@ impl Act for CreateUser {
     const NAME: &'static str = "create-user";
     const DONE: &'static str = "created";
     type Done = Created;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Create an account",
+        fields: &[
+            Field::new("user", "User name", Kind::Text),
+            Field::new("password", "Password; empty for none", Kind::Secret),
+            Field::new("display_name", "Display name", Kind::TextIfAny),
+            Field::new("admin", "Administrator", Kind::Flag),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Created, ActError> {
         let Self { user, password, display_name, admin } = self;

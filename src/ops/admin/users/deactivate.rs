@@ -7,6 +7,7 @@ use crate::{
     decide::status,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::Offset,
@@ -37,6 +38,16 @@ impl Act for Deactivate {
     const NAME: &'static str = "deactivate";
     const DONE: &'static str = "deactivated";
     type Done = Deactivated;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Deactivate an account",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("erase", "Hide what they sent from those who join later", Kind::Flag),
+        ],
+        is_final: true,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Deactivated, ActError> {
         let user_id = office.user_id(&self.user)?;

@@ -7,6 +7,7 @@ use crate::{
     decide::status,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     service::accounts::closing,
@@ -39,6 +40,16 @@ impl Act for EraseUser {
     const NAME: &'static str = "erase-user";
     const DONE: &'static str = "user-erased";
     type Done = UserErased;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Erase a user",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("messages", "Erase what they sent, too", Kind::Flag),
+        ],
+        is_final: true,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<UserErased, ActError> {
         let mut erased = self.belongings(office)?;

@@ -7,6 +7,7 @@ use crate::{
     decide::account::{RemoveDevices, Which},
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -28,6 +29,16 @@ impl Act for LogOut {
     const NAME: &'static str = "log-out";
     const DONE: &'static str = "logged-out";
     type Done = LoggedOut;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Log out devices",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("devices", "Devices; empty for all", Kind::Words),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<LoggedOut, ActError> {
         let user_id = office.user_id(&self.user)?;

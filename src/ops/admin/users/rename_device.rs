@@ -8,6 +8,7 @@ use crate::{
     decide::account,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     service::accounts::names::short_name,
@@ -24,6 +25,17 @@ impl Act for RenameDevice {
     const NAME: &'static str = "rename-device";
     const DONE: &'static str = "changed";
     type Done = Changed;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Rename a device",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("device", "Device", Kind::Text),
+            Field::new("display_name", "New name", Kind::Text),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
         let Self { user, device: device_id, display_name } = self;

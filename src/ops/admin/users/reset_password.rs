@@ -7,6 +7,7 @@ use crate::{
     decide::account::{SetPassword, Which},
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     record::command::Secret,
@@ -24,6 +25,17 @@ impl Act for ResetPassword {
     const NAME: &'static str = "reset-password";
     const DONE: &'static str = "changed";
     type Done = Changed;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Set a new password",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("password", "New password", Kind::Secret),
+            Field::new("keep_devices", "Devices stay logged in", Kind::Flag),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
         let user_id = office.user_id(&self.user)?;

@@ -9,6 +9,7 @@ use crate::{
     decide::account,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
     service::accounts::profile,
@@ -27,6 +28,17 @@ impl Act for SetProfile {
     const NAME: &'static str = "set-profile";
     const DONE: &'static str = "changed";
     type Done = Changed;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Change a profile",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("field", "Field", Kind::OneOf(&["displayname", "avatar_url"])),
+            Field::new("value", "Value; empty to remove it", Kind::TextIfAny),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
         let Self { user, field, value } = self;

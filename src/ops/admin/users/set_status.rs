@@ -7,6 +7,7 @@ use crate::{
     decide::status,
     ops::admin::{
         act::{Act, Attribution},
+        form::{Field, Form, Kind},
         office::{ActError, Office},
     },
 };
@@ -24,6 +25,18 @@ impl Act for SetStatus {
     const NAME: &'static str = "set-status";
     const DONE: &'static str = "changed";
     type Done = Changed;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Change what an account may do",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("admin", "Administrator", Kind::FlagIfAny),
+            Field::new("locked", "Locked", Kind::FlagIfAny),
+            Field::new("suspended", "Suspended", Kind::FlagIfAny),
+        ],
+        is_final: false,
+        foretells: true,
+    });
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<Changed, ActError> {
         let Self { user, admin, locked, suspended } = self;

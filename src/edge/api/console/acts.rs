@@ -1,0 +1,258 @@
+//! Acts of administration: a form, then what it would do, then what was done. The form comes from
+//! the parameters that the act declares, and the act is carried out where those of the command line
+//! are.
+
+use std::{collections::HashMap, sync::Arc};
+
+use http::{HeaderMap, StatusCode};
+use maud::{Markup, html};
+use ruma::api::auth_scheme::NoAccessToken;
+use serde_json::Value;
+
+use super::{
+    Visitor, of_this_site,
+    parts::{encoded, facts, long, short, text},
+    visitor,
+};
+use crate::{
+    base::limits,
+    edge::{
+        api::{Server, browser::page::refusal},
+        http::{ApiError, Body, Cx, Reply, endpoint},
+    },
+    ops::admin::{
+        act::{Order, Outcome},
+        form::{Field, Form, Kind},
+        office::ActError,
+        registry,
+    },
+};
+
+type Fields = HashMap<String, String>;
+
+/// The value that stands for a secret while an act only says what it would do.
+const NO_SECRET: &str = "not given yet";
+
+endpoint! {
+    /// The form of an act. The query fills in what is known.
+    pub(super) struct ActForm = GET "/_logcabin/console/act/{name}";
+    for NoAccessToken;
+    refusal refusal;
+    { name: String = path, given: Fields = query, headers: HeaderMap = headers }
+}
+
+endpoint! {
+    /// What was filled in; with `confirmed`, the order.
+    pub(super) struct ActOrder = POST "/_logcabin/console/act/{name}";
+    for NoAccessToken;
+    body Body::Short(limits::FORM_BYTES);
+    refusal refusal;
+    { name: String = path, headers: HeaderMap = headers }
+}
+
+fn form_of(name: &str) -> Result<&'static Form, ApiError> {
+    registry::form(name).ok_or_else(|| ApiError::not_found("There is no such act."))
+}
+
+pub(super) async fn form(cx: Cx<Server, ()>, request: ActForm) -> Result<Reply, ApiError> {
+    let visitor = match visitor(&cx, &request.headers).await? {
+        Ok(visitor) => visitor,
+        Err(elsewhere) => return Ok(elsewhere),
+    };
+    let form = form_of(&request.name)?;
+    Ok(visitor.page(form.title, "", asked(form, &request.given, None)).reply())
+}
+
+/// The form with what was filled in, and why that was refused.
+fn asked(form: &Form, given: &Fields, refused: Option<&str>) -> Markup {
+    let open = |field: &&Field| !matches!(field.kind, Kind::Fixed(_) | Kind::Secret);
+    html! {
+        @if let Some(why) = refused { p.bad role="alert" { (long(why)) } }
+        form.act method="post" {
+            @for field in form.fields.iter().filter(open) { (input(field, given)) }
+            (reason(given))
+            button type="submit" {
+                @if form.foretells { "See what it would do" } @else { "Go on" }
+            }
+        }
+        p.note { "Nothing happens before you confirm." }
+    }
+}
+
+fn reason(given: &Fields) -> Markup {
+    html! {
+        label for="reason" { "Reason, which is recorded" }
+        input type="text" id="reason" name="reason" value=(value(given, "reason"));
+    }
+}
+
+fn value<'a>(given: &'a Fields, name: &str) -> &'a str {
+    given.get(name).map(String::as_str).unwrap_or_default()
+}
+
+fn input(field: &Field, given: &Fields) -> Markup {
+    let (name, is) = (field.name, value(given, field.name));
+    let choices: &[(&str, &str)] = match field.kind {
+        Kind::FlagIfAny => &[("", "as it is"), ("yes", "yes"), ("no", "no")],
+        Kind::Flag => &[("no", "no"), ("yes", "yes")],
+        _ => &[],
+    };
+    let texts = match field.kind {
+        Kind::OneOf(texts) => texts,
+        _ => &[],
+    };
+    let of_texts = texts.iter().map(|text| (*text, *text));
+    let choices: Vec<_> = choices.iter().copied().chain(of_texts).collect();
+    html! {
+        label for=(name) { (field.label) }
+        @if choices.is_empty() {
+            input type="text" id=(name) name=(name) value=(is) autocapitalize="none"
+                spellcheck="false" required[matches!(field.kind, Kind::Text | Kind::Number)];
+        } @else {
+            select id=(name) name=(name) {
+                @for (value, shown) in choices {
+                    option value=(value) selected[value == is] { (shown) }
+                }
+            }
+        }
+    }
+}
+
+pub(super) async fn submit(cx: Cx<Server, ()>, request: ActOrder) -> Result<Reply, ApiError> {
+    of_this_site(&request.headers)?;
+    let visitor = match visitor(&cx, &request.headers).await? {
+        Ok(visitor) => visitor,
+        Err(elsewhere) => return Ok(elsewhere),
+    };
+    let form = form_of(&request.name)?;
+    let name = request.name;
+    let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
+        .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
+    let given: Fields = fields.into_iter().collect();
+    let is_confirmed = given.get("confirmed").is_some_and(|value| value == "yes");
+    let is_secret = |name: &str| {
+        let mut fields = form.fields.iter();
+        fields.any(|field| field.name == name && matches!(field.kind, Kind::Secret))
+    };
+    let act = form.act(|name| match is_confirmed || !is_secret(name) {
+        true => given.get(name).cloned(),
+        false => Some(NO_SECRET.to_owned()),
+    });
+    let act = match act {
+        Ok(act) => act,
+        Err(unfit) => {
+            let body = asked(form, &given, Some(&unfit.to_string()));
+            return Ok(refused(&visitor, form, body, StatusCode::BAD_REQUEST));
+        }
+    };
+    if !is_confirmed && !form.foretells {
+        return Ok(visitor.page(form.title, "", confirm(form, &given, &[], None)).reply());
+    }
+    let order = Order { act, reason: given.get("reason").cloned(), dry_run: !is_confirmed };
+    match carry_out(cx, &visitor, name, order).await? {
+        Ok(Outcome::WouldDo(effect)) => {
+            Ok(visitor.page(form.title, "", confirm(form, &given, &effect, None)).reply())
+        }
+        Ok(Outcome::Done(result)) => {
+            let body = done(visitor.session.user_id.as_str(), &result);
+            Ok(visitor.page(&format!("{}: done", form.title), "", body).reply())
+        }
+        Err(error) => {
+            let why = error.to_string();
+            let error = ApiError::from(error);
+            if error.status().is_server_error() {
+                return Err(error);
+            }
+            let body = match is_confirmed {
+                true => confirm(form, &given, &[], Some(&why)),
+                false => asked(form, &given, Some(&why)),
+            };
+            Ok(refused(&visitor, form, body, error.status()))
+        }
+    }
+}
+
+fn refused(visitor: &Visitor, form: &Form, body: Markup, status: StatusCode) -> Reply {
+    visitor.page(form.title, "", body).status(status).reply()
+}
+
+/// Carries out an order in the visitor's name, to its end even if the browser goes away.
+async fn carry_out(
+    cx: Cx<Server, ()>,
+    visitor: &Visitor,
+    name: String,
+    order: Order<Value>,
+) -> Result<Result<Outcome<Value>, ActError>, ApiError> {
+    let office = Arc::clone(&cx.app.office);
+    let origin = cx.called_by(visitor.session.clone()).origin();
+    let work = async move { registry::carry_out(&name, order, &office, origin).await };
+    tokio::spawn(work).await.map_err(ApiError::internal)
+}
+
+/// What an act would do, and the button for it.
+fn confirm(form: &Form, given: &Fields, effect: &[String], refused: Option<&str>) -> Markup {
+    let again = |field: &&Field| !matches!(field.kind, Kind::Fixed(_) | Kind::Secret);
+    let secrets = form.fields.iter().filter(|field| matches!(field.kind, Kind::Secret));
+    html! {
+        @if let Some(why) = refused { p.bad role="alert" { (long(why)) } }
+        @if !effect.is_empty() {
+            p { "This would happen:" }
+            ul { @for sentence in effect { li { bdi { (long(sentence)) } } } }
+        } @else if refused.is_none() && form.foretells {
+            p { "Nothing would change." }
+        }
+        @if form.is_final { p.bad { strong { "This cannot be undone." } } }
+        form.act method="post" {
+            @for field in form.fields.iter().filter(again) {
+                input type="hidden" name=(field.name) value=(value(given, field.name));
+            }
+            input type="hidden" name="reason" value=(value(given, "reason"));
+            @for field in secrets {
+                label for=(field.name) { (field.label) }
+                input type="password" id=(field.name) name=(field.name)
+                    autocomplete="new-password";
+            }
+            button type="submit" name="confirmed" value="yes" { (form.title) }
+        }
+        p { a href="/_logcabin/console" { "Do nothing" } }
+    }
+}
+
+/// What was done.
+fn done(user_id: &str, result: &Value) -> Markup {
+    let shown = |value: &Value| match value {
+        Value::String(value) => long(value),
+        value => long(&value.to_string()),
+    };
+    let rows: Vec<_> = match result {
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| (name.replace('_', " "), shown(value))).collect()
+        }
+        value => vec![("result".to_owned(), shown(value))],
+    };
+    let rows: Vec<_> = rows.iter().map(|(name, value)| (&**name, text(value))).collect();
+    html! {
+        p.good role="status" { "This was done." }
+        (facts(&rows))
+        p {
+            a href={ "/_logcabin/console/log?user=" (encoded(user_id)) } {
+                "The records of " bdi { (short(user_id)) }
+            }
+        }
+    }
+}
+
+/// Links to the forms of acts, with what is known filled in.
+pub(super) fn acts(names: &[&str], given: &[(&str, &str)]) -> Markup {
+    let query: Vec<_> =
+        given.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
+    let query = query.join("&");
+    html! {
+        ul.acts {
+            @for (name, form) in names.iter().filter_map(|name| Some((name, registry::form(name)?)))
+            {
+                li { a href={ "/_logcabin/console/act/" (name) "?" (query) } { (form.title) } }
+            }
+        }
+    }
+}

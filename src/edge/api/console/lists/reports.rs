@@ -1,0 +1,66 @@
+//! The reports that nobody has dealt with, the newest first.
+
+use http::HeaderMap;
+use maud::html;
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{pages, show, start};
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            browser::page::refusal,
+            console::{
+                acts::acts,
+                parts::{at_second, record, room, table, text, user},
+            },
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    ops::admin::reports::page,
+};
+
+endpoint! {
+    /// The list.
+    pub(in super::super) struct ReportList = GET "/_logcabin/console/reports";
+    for NoAccessToken;
+    refusal refusal;
+    { from: Option<String> = parameter, headers: HeaderMap = headers }
+}
+
+pub(in super::super) async fn list(
+    cx: Cx<Server, ()>,
+    request: ReportList,
+) -> Result<Reply, ApiError> {
+    let from = start(&request.from)?;
+    show(&cx, &request.headers, ("Reports", "reports"), |app| {
+        let (found, total) = page(&app.office, from, limits::CONSOLE_ROWS)?;
+        let rows: Vec<_> = found
+            .iter()
+            .map(|report| {
+                let id = report.id.to_string();
+                let reported = report.target_user_id.as_ref().or(report.sender.as_ref());
+                vec![
+                    record(report.id),
+                    html! { (at_second(report.received_ts)) },
+                    user(report.user_id.as_str()),
+                    reported.map(|id| user(id.as_str())).unwrap_or_default(),
+                    report
+                        .room_id
+                        .as_ref()
+                        .map(|id| room(id.as_str(), report.name.as_deref().unwrap_or(id.as_str())))
+                        .unwrap_or_default(),
+                    text(report.reason.as_deref().unwrap_or_default()),
+                    acts(&["remove-report"], &[("id", &id)]),
+                ]
+            })
+            .collect();
+        let columns = ["Record", "Time", "By", "About", "Room", "Reason", "Acts"];
+        Ok(html! {
+            (table(&columns, &rows, "Nobody has reported anything that is still open."))
+            (pages(&[], from, rows.len(), total))
+        })
+    })
+    .await
+}

@@ -1,0 +1,64 @@
+//! Registration tokens.
+
+use http::HeaderMap;
+use maud::html;
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{pages, show, start};
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            browser::page::refusal,
+            console::{
+                acts::acts,
+                parts::{at_second, table, text},
+            },
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    ops::admin::tokens,
+};
+
+endpoint! {
+    /// The list.
+    pub(in super::super) struct TokenList = GET "/_logcabin/console/tokens";
+    for NoAccessToken;
+    refusal refusal;
+    { from: Option<String> = parameter, headers: HeaderMap = headers }
+}
+
+pub(in super::super) async fn list(
+    cx: Cx<Server, ()>,
+    request: TokenList,
+) -> Result<Reply, ApiError> {
+    let from = start(&request.from)?;
+    show(&cx, &request.headers, ("Registration tokens", "tokens"), |app| {
+        let all = tokens::list(&app.office);
+        let shown = all.iter().skip(from).take(limits::CONSOLE_ROWS);
+        let rows: Vec<_> = shown
+            .map(|token| {
+                let allowed = token.uses_allowed.map(|uses| uses.to_string());
+                vec![
+                    text(&token.id),
+                    text(token.label.as_deref().unwrap_or_default()),
+                    html! { (token.uses) " of " (allowed.as_deref().unwrap_or("any number")) },
+                    html! { (token.expires_ms.map(at_second).unwrap_or_else(|| "never".to_owned())) },
+                    html! { @if token.good { "good" } @else { "used up or expired" } },
+                    acts(
+                        &["update-registration-token", "delete-registration-token"],
+                        &[("token", &token.id)],
+                    ),
+                ]
+            })
+            .collect();
+        let columns = ["Token", "Label", "Accounts", "Expires", "Status", "Acts"];
+        Ok(html! {
+            (acts(&["create-registration-token"], &[]))
+            (table(&columns, &rows, "There is none."))
+            (pages(&[], from, rows.len(), all.len()))
+        })
+    })
+    .await
+}

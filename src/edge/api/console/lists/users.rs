@@ -1,0 +1,185 @@
+//! Users: a list, and a page for each.
+
+use http::HeaderMap;
+use maud::html;
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{choice, pages, show, start};
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            browser::page::refusal,
+            console::{
+                acts::acts,
+                parts::{at_second, encoded, facts, field, short, table, text, user, why},
+            },
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    ops::admin::users::{
+        UserSummary, details,
+        search::{Listed, UserOrder, UsersWanted, search},
+    },
+};
+
+endpoint! {
+    /// The list.
+    pub(in super::super) struct Users = GET "/_logcabin/console/users";
+    for NoAccessToken;
+    refusal refusal;
+    {
+        name: Option<String> = parameter,
+        only: Option<String> = parameter,
+        order: Option<String> = parameter,
+        from: Option<String> = parameter,
+        headers: HeaderMap = headers,
+    }
+}
+
+endpoint! {
+    /// One user.
+    pub(in super::super) struct OneUser = GET "/_logcabin/console/users/{user}";
+    for NoAccessToken;
+    refusal refusal;
+    { user: String = path, headers: HeaderMap = headers }
+}
+
+/// What is special about an account.
+fn status(user: &UserSummary) -> String {
+    let is = [
+        ("guest", user.guest),
+        ("administrator", user.admin),
+        ("locked", user.locked),
+        ("suspended", user.suspended),
+        ("deactivated", user.deactivated),
+        ("erased", user.erased),
+    ];
+    let is: Vec<_> = is.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+    is.join(", ")
+}
+
+pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Users) -> Result<Reply, ApiError> {
+    let Users { name, only, order, from, headers } = &request;
+    let skipped = start(from)?;
+    let only_if = |what: &str| (only.as_deref() == Some(what)).then_some(true);
+    let wanted = UsersWanted {
+        name: name.clone(),
+        guests: only_if("guests"),
+        admins: only_if("admins"),
+        deactivated: only_if("deactivated"),
+        locked: only_if("locked"),
+        order: match order.as_deref() {
+            Some("displayname") => UserOrder::DisplayName,
+            Some("new") => UserOrder::CreationTs,
+            Some("seen") => UserOrder::LastSeenTs,
+            _ => UserOrder::Name,
+        },
+        reverse: matches!(order.as_deref(), Some("new" | "seen")),
+        from: skipped,
+        limit: limits::CONSOLE_ROWS,
+        ..UsersWanted::default()
+    };
+    show(&cx, headers, ("Users", "users"), |app| {
+        let (found, total) = search(&app.office, &wanted);
+        let rows: Vec<_> = found
+            .iter()
+            .map(|Listed { user: one, registered }| {
+                vec![
+                    user(one.user_id.as_str()),
+                    text(one.display_name.as_deref().unwrap_or_default()),
+                    html! { (status(one)) },
+                    html! { (one.devices) },
+                    html! { (one.last_seen_ms.map(at_second).unwrap_or_default()) },
+                    super::super::parts::record(*registered),
+                ]
+            })
+            .collect();
+        let columns = ["User", "Name", "Status", "Devices", "Last seen", "Registered"];
+        Ok(html! {
+            form.filters method="get" role="search" {
+                (field("name", "Name", name, "part of a name"))
+                (choice("only", "Only", only, &[
+                    ("", "everybody"), ("admins", "administrators"), ("guests", "guests"),
+                    ("locked", "locked"), ("deactivated", "deactivated"),
+                ]))
+                (choice("order", "Order", order, &[
+                    ("", "user name"), ("displayname", "display name"), ("new", "newest"),
+                    ("seen", "last seen"),
+                ]))
+                button type="submit" { "Search" }
+            }
+            (acts(&["create-user"], &[]))
+            (table(&columns, &rows, "Nobody is called so."))
+            (pages(
+                &[("name", name), ("only", only), ("order", order)], skipped, rows.len(), total,
+            ))
+        })
+    })
+    .await
+}
+
+pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneUser) -> Result<Reply, ApiError> {
+    let title = format!("User {}", short(&request.user));
+    show(&cx, &request.headers, (&title, "users"), |app| {
+        let user = details(&app.office, &request.user)?;
+        let id = user.summary.user_id.as_str();
+        let status = status(&user.summary);
+        let why = |words: &[&str]| why(&[&["user", id], words].concat(), None);
+        let name = user.summary.display_name.as_deref().unwrap_or("–");
+        let password = if user.has_password { "set " } else { "none " };
+        let media = format!("{} files, {} bytes", user.media_count, user.media_bytes);
+        let rows = [
+            ("User", text(id)),
+            ("Display name", html! { (text(name)) " " (why(&["profile", "displayname"])) }),
+            ("Status", html! { (status) " " (why(&["account"])) }),
+            ("Registered", html! { (at_second(user.created_ms)) }),
+            ("Password", html! { (password) (why(&["password"])) }),
+            ("Rooms", html! { (user.joined_rooms) }),
+            ("Uploads", html! { (media) }),
+        ];
+        let devices = user.logged_in.iter().take(limits::CONSOLE_ROWS);
+        let devices: Vec<_> = devices
+            .map(|(device, shown)| {
+                let given =
+                    [("user", id), ("devices", device.as_str()), ("device", device.as_str())];
+                vec![
+                    text(device.as_str()),
+                    text(shown.display_name.as_deref().unwrap_or_default()),
+                    html! { (at_second(shown.since_ms)) },
+                    html! { (shown.seen_ms.map(at_second).unwrap_or_default()) },
+                    text(shown.seen_ip.as_deref().unwrap_or_default()),
+                    why(&["device", device.as_str()]),
+                    acts(&["log-out", "rename-device"], &given),
+                ]
+            })
+            .collect();
+        let addresses = user.threepids.iter().take(limits::CONSOLE_ROWS);
+        let addresses: Vec<_> = addresses
+            .map(|one| vec![text(&one.address), why(&["address", &one.address])])
+            .collect();
+        let columns = ["Device", "Name", "Since", "Last seen", "From", "Who changed it", "Acts"];
+        Ok(html! {
+            nav.tools aria-label="More about this user" {
+                a href={ "/_logcabin/console/past?user=" (encoded(id)) } { "Time travel" }
+                a href={ "/_logcabin/console/log?user=" (encoded(id)) } { "Records" }
+                a href={ "/_logcabin/console/media?user=" (encoded(id)) } { "Uploads" }
+            }
+            (facts(&rows))
+            h2 { "Acts" }
+            (acts(
+                &[
+                    "set-status", "reset-password", "set-profile", "log-out", "join-room",
+                    "send-notice", "quarantine-media", "deactivate", "erase-user",
+                ],
+                &[("user", id), ("of", id)],
+            ))
+            h2 { "Devices" }
+            (table(&columns, &devices, "None is logged in."))
+            h2 { "Addresses" }
+            (table(&["Address", "Who changed it"], &addresses, "None."))
+        })
+    })
+    .await
+}

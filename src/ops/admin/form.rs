@@ -1,0 +1,186 @@
+//! The parameters of an act, as a form asks for them.
+//!
+//! An act that people may order by a form declares it beside its type, as [`Act::FORM`]. What they
+//! fill in becomes the act's JSON here, so that a form has no way of its own into the server.
+//!
+//! [`Act::FORM`]: super::act::Act::FORM
+
+use serde_json::{Map, Value, json};
+
+/// The form of an act.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// What the act is called.
+    pub(crate) title: &'static str,
+    /// What it asks for, in order.
+    pub(crate) fields: &'static [Field],
+    /// Whether the act cannot be undone.
+    pub(crate) is_final: bool,
+    /// Whether the act can say beforehand what it would do.
+    pub(crate) foretells: bool,
+}
+
+/// A parameter of an act.
+#[derive(Debug)]
+pub(crate) struct Field {
+    /// Its name in the act. A slash separates the names of nested objects.
+    pub(crate) name: &'static str,
+    /// What people read.
+    pub(crate) label: &'static str,
+    pub(crate) kind: Kind,
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Text that must be there.
+    Text,
+    /// Text that may be missing.
+    TextIfAny,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+    /// A secret, which is asked for only when the act is confirmed; missing if empty.
+    Secret,
+    /// Yes or no.
+    Flag,
+    /// Yes, no, or as it is.
+    FlagIfAny,
+    /// A whole number.
+    Number,
+    /// A whole number that may be missing.
+    NumberIfAny,
+    /// Words with spaces between them; missing if there are none.
+    Words,
+    /// Something that is not asked for. The text is JSON.
+    Fixed(&'static str),
+    /// A number that may stay as it is (empty) or be cleared (`none`).
+    Change,
+    /// Text that may stay as it is (empty) or be cleared (`none`).
+    ChangeText,
+    /// Files: one by its id, those of a user, or those of a room.
+    Media,
+}
+
+/// What was filled in is not what a field holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is missing, or not what it should be.")]
+pub(crate) struct Unfit(pub(crate) &'static str);
+
+impl Form {
+    /// The act's JSON, from what was filled in.
+    ///
+    /// # Errors
+    /// When a field does not hold what it should.
+    pub(crate) fn act(&self, given: impl Fn(&str) -> Option<String>) -> Result<Value, Unfit> {
+        let mut act = json!({});
+        for field in self.fields {
+            let text = given(field.name).unwrap_or_default();
+            if let Some(value) = field.value(text.trim())? {
+                put(&mut act, field.name, value);
+            }
+        }
+        Ok(act)
+    }
+}
+
+impl Field {
+    pub(crate) const fn new(name: &'static str, label: &'static str, kind: Kind) -> Self {
+        Self { name, label, kind }
+    }
+
+    /// The value that a text stands for; none if the act does without.
+    fn value(&self, text: &str) -> Result<Option<Value>, Unfit> {
+        let unfit = || Unfit(self.label);
+        let number = || text.parse::<u64>().map(Value::from).map_err(|_| unfit());
+        Ok(Some(match self.kind {
+            Kind::Text if text.is_empty() => return Err(unfit()),
+            Kind::OneOf(texts) if !texts.contains(&text) => return Err(unfit()),
+            Kind::Text | Kind::OneOf(_) => text.into(),
+            Kind::Flag => (text == "yes").into(),
+            Kind::FlagIfAny if matches!(text, "yes" | "no") => (text == "yes").into(),
+            Kind::Number => number()?,
+            Kind::Fixed(json) => serde_json::from_str(json).map_err(|_| unfit())?,
+            _ if text.is_empty() => return Ok(None),
+            Kind::TextIfAny | Kind::Secret => text.into(),
+            Kind::FlagIfAny => return Err(unfit()),
+            Kind::NumberIfAny => number()?,
+            Kind::Words => text.split_whitespace().collect(),
+            Kind::Change | Kind::ChangeText if text == "none" => "clear".into(),
+            Kind::Change => json!({ "to": number()? }),
+            Kind::ChangeText => json!({ "to": text }),
+            Kind::Media => {
+                let of = match text.chars().next() {
+                    Some('@') => "user",
+                    Some('!' | '#') => "room",
+                    _ => "id",
+                };
+                json!({ of: text })
+            }
+        }))
+    }
+}
+
+/// Puts a value where its name says.
+fn put(act: &mut Value, name: &str, value: Value) {
+    let mut place = act;
+    for part in name.split('/') {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        place = &mut place[part];
+    }
+    *place = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORM: Form = Form {
+        title: "Try",
+        fields: &[
+            Field::new("user", "User", Kind::Text),
+            Field::new("content/body", "Text", Kind::TextIfAny),
+            Field::new("admin", "Administrator", Kind::FlagIfAny),
+            Field::new("devices", "Devices", Kind::Words),
+            Field::new("uses", "Uses", Kind::Change),
+            Field::new("of", "Files", Kind::Media),
+        ],
+        is_final: false,
+        foretells: true,
+    };
+
+    fn filled(texts: &[(&str, &str)]) -> Result<Value, Unfit> {
+        FORM.act(|name| {
+            let found = texts.iter().find(|(of, _)| *of == name);
+            found.map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    #[test]
+    fn what_is_filled_in_becomes_an_act() {
+        assert_eq!(filled(&[("user", " ann ")]), Ok(json!({ "user": "ann" })));
+        let all = filled(&[
+            ("user", "ann"),
+            ("content/body", "hello"),
+            ("admin", "no"),
+            ("devices", "A  B"),
+            ("uses", "7"),
+            ("of", "@ann:a.example"),
+        ]);
+        let expected = json!({
+            "user": "ann", "content": { "body": "hello" }, "admin": false, "devices": ["A", "B"],
+            "uses": { "to": 7 }, "of": { "user": "@ann:a.example" },
+        });
+        assert_eq!(all, Ok(expected));
+        let cleared = filled(&[("user", "a"), ("uses", "none"), ("of", "!r:a.example")]);
+        assert_eq!(
+            cleared,
+            Ok(json!({ "user": "a", "uses": "clear", "of": { "room": "!r:a.example" } }))
+        );
+        for wrong in [&[][..], &[("user", "a"), ("uses", "many")], &[("user", "a"), ("admin", "x")]]
+        {
+            assert!(filled(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
