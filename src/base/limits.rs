@@ -734,11 +734,17 @@ pub(crate) const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a session of the console lasts.
 pub(crate) const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
 
+/// How long a link to the console is good.
+pub(crate) const CONSOLE_LINK: Duration = Duration::from_secs(10 * 60);
+
 /// Records on one page of the console.
 pub(crate) const CONSOLE_RECORDS: usize = 50;
 
 /// Records that are examined for one page of the console: some tens of milliseconds.
 pub(crate) const CONSOLE_LOOK: usize = 4000;
+
+/// Records that are read for one part of the console's time line.
+pub(crate) const CONSOLE_SAMPLES: u64 = 32;
 
 /// Rows of one list on a page of the console.
 pub(crate) const CONSOLE_ROWS: usize = 100;

@@ -10,6 +10,7 @@ pub mod limits;
 pub(crate) mod long_work;
 pub(crate) mod metrics;
 pub(crate) mod network;
+pub(crate) mod progress;
 pub mod rate;
 pub(crate) mod secret_text;
 pub(crate) mod shutdown;

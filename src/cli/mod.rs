@@ -18,6 +18,7 @@ mod act;
 mod backup;
 mod cluster;
 mod config;
+mod console;
 mod du;
 mod endpoints;
 mod erasure;
@@ -61,6 +62,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Serve),
     Config(config::Print),
+    Console(console::Console),
     Cluster(cluster::Cluster),
     Endpoints(endpoints::Endpoints),
     Replay(replay::Replay),
@@ -98,6 +100,7 @@ impl Cli {
             None => self.serve.run(),
             Some(Command::Serve(serve)) => serve.run(),
             Some(Command::Config(print)) => print.run(),
+            Some(Command::Console(console)) => console.run(),
             Some(Command::Cluster(cluster)) => cluster.run(),
             Some(Command::Endpoints(endpoints)) => endpoints.run(),
             Some(Command::Replay(replay)) => replay.run(),

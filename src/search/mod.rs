@@ -37,6 +37,7 @@ use crate::{
     base::{
         background,
         metrics::{Background, metrics},
+        progress::Work,
     },
     engine::Engine,
     log::{ReadError, follow::Follow},
@@ -341,6 +342,9 @@ impl Worker {
         writer: &mut Writer,
         committed: &mut Offset,
     ) -> Result<(), Failure> {
+        let (from, head) = (sources.next_offset().get(), self.engine.head().offset().get());
+        let is_long = head.saturating_sub(from) > COMMIT_RECORDS;
+        let work = is_long.then(|| Work::begin("Builds the search index", from, head));
         while !self.is_stopping()
             && let Some(source) = sources.ready()?
         {
@@ -349,6 +353,7 @@ impl Worker {
                 Source::Record(record) => take(writer, &self.engine, &record)?,
             }
             let taken = sources.next_offset().prev();
+            work.iter().for_each(|work| work.at(taken.get()));
             if taken.get() - committed.get() >= COMMIT_RECORDS {
                 self.commit(writer, taken, committed)?;
             }

@@ -211,10 +211,12 @@ impl Parts {
         let snapshots = Arc::new(snapshots.with_counts(Arc::clone(&unread)));
         let passwords = Arc::new(Passwords::new(config));
         let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
+        let signer = token_key::signer(&config.server.data_dir);
         let office = Arc::new(Office {
             engine: Arc::clone(engine),
             passwords: Arc::clone(&passwords),
             policy: config.passwords.clone(),
+            signer: signer.clone(),
             identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
             snapshots: Arc::clone(&snapshots),
             last_seen: Arc::clone(&last_seen),
@@ -228,7 +230,6 @@ impl Parts {
         let private_key = identity.as_ref().map_or("", |identity| identity.private_key.expose());
         let lasting = Signer::new(private_key);
         let tag = cluster.as_ref().map_or_else(Tag::default, |cluster| Tag::of(cluster.tag()));
-        let signer = token_key::signer(&config.server.data_dir);
         let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);

@@ -21,6 +21,7 @@ use crate::{
         clock::millis,
         disk,
         metrics::{Background, metrics},
+        progress::Work,
         shutdown::Shutdown,
     },
     engine::{Engine, OpenError, replay_onto},
@@ -488,7 +489,12 @@ fn rebuild(
     let mut known = list(dir)?;
     known.reverse();
     let (state, mut checker) = (State::default(), Checker::from_start());
-    let mut intact = |record: &Record| checker.check(record).map_err(SnapshotError::from);
+    let end = log.durable().borrow().get();
+    let work = Work::begin("Replays the log to compare its projections", 0, end);
+    let mut intact = |record: &Record| {
+        work.at(record.offset().get());
+        checker.check(record).map_err(SnapshotError::from)
+    };
     let (mut good, mut found) = (Vec::new(), None);
     for (offset, path) in known {
         // A snapshot that no start would use does not matter.

@@ -105,6 +105,63 @@ assert.match(await page.$eval("h1", (h1) => h1.textContent), /^Record \d+$/);
 assert.match(await page.$eval("pre", (pre) => pre.textContent), /"user_id"/);
 await look("record");
 
+// The time line leads to a part of itself, and in the end to the log.
+await submitted(() => page.click("nav a[href$='/timeline']"));
+assert.ok(await page.$$eval("svg a", (bars) => bars.length) > 0);
+await look("timeline");
+for (let zoom = 0; page.url().includes("/timeline"); zoom++) {
+    assert.ok(zoom < 20, "the time line does not end in the log");
+    await page.focus("figure svg a");
+    await submitted(() => page.keyboard.press("Enter"));
+}
+assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 0);
+
+// The slider shows a room as it was, and the form does without a script.
+await page.goto(`${address}/_logcabin/console/past?room=${encodeURIComponent(room)}`);
+assert.match(await page.$eval("#view", (view) => view.textContent), /<b>Cabin<\/b>/);
+assert.equal(await page.$$eval("#view b", (all) => all.length), 0);
+await look("past");
+const last = await page.$eval("#at", (slider) => Number(slider.max));
+await page.focus("#at");
+await page.keyboard.press("Home");
+await page.waitForFunction(() => document.getElementById("view").textContent.includes("As of record 1,"));
+assert.match(await page.$eval("#view", (view) => view.textContent), /did not exist yet/);
+await page.keyboard.press("End");
+await page.waitForFunction((last) => document.getElementById("view").textContent.includes(`As of record ${last},`), {}, last);
+await page.type("#from", "1");
+await submitted(() => page.keyboard.press("Enter"));
+assert.match(await page.$eval("#view h2", (h2) => h2.textContent), /^What changed between/);
+await submitted(() => page.click("#view a[href*='/why']"));
+assert.ok(await page.$$eval("td[data-label=Record] a", (links) => links.length) > 0);
+await look("why");
+
+for (const name of ["users", "rooms", "media", "reports", "tokens", "work"]) {
+    await submitted(() => page.click(`nav a[href$='/${name}']`));
+    await look(name);
+}
+await submitted(() => page.click("nav a[href$='/rooms']"));
+await submitted(() => page.click("td[data-label=Room] a"));
+await look("room");
+await submitted(() => page.click("nav a[href$='/users']"));
+await page.type("#name", user);
+await submitted(() => page.keyboard.press("Enter"));
+await submitted(() => page.click("td[data-label=User] a"));
+await look("user");
+
+// An act is described, then confirmed.
+await submitted(() => page.click("a[href*='/act/set-profile']"));
+await look("act");
+await page.type("#value", "<u>Keeper</u>");
+await page.type("#reason", "it is the keeper");
+await submitted(() => page.keyboard.press("Enter"));
+assert.match(await page.$eval("main", (main) => main.textContent), /This would happen/);
+await look("confirm");
+await submitted(() => page.click("main form button"));
+assert.match(await page.$eval("[role=status]", (said) => said.textContent), /was done/);
+await look("done");
+await page.goto(`${address}/_logcabin/console/users?name=keeper`);
+assert.match(await page.$eval("td[data-label=Name]", (cell) => cell.textContent), /<u>Keeper<\/u>/);
+
 await submitted(() => page.click("header button"));
 assert.match(page.url(), /\/login$/);
 await page.goto(`${address}/_logcabin/console/log`);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::administration::{done, user_command};
+use crate::administration::{command, done, done_json, failed, user_command};
 use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{RawAnswer, TestServer, encode, skip};
 
@@ -330,6 +330,60 @@ async fn administrators_find_what_they_look_after_and_see_what_an_act_would_do_b
     assert!(matches!(status(&answer), 303 | 403), "{}", text(&answer));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_from_the_command_line_logs_an_administrator_in_once() {
+    let server = server().await;
+    let (admin, ann) = (server.register("admin").await, server.register("ann").await);
+    let link = |of: &str| command("console", server.data_dir(), of, "");
+    assert!(failed(link("--json")).contains("nobody administers"));
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    assert!(failed(link("ann")).contains("does not administer"));
+    let printed = done_json(link("--json"));
+    assert_eq!(printed["user_id"], *admin.user_id);
+    let url = printed["url"].as_str().expect("a link");
+    let secret = url.split_once("/_logcabin/console/login?link=").expect("the console").1;
+    // Whoever only looks at it does not use it up.
+    for _ in 0..2 {
+        let page = text(&get(&server, &format!("/login?link={secret}"), "").await);
+        assert!(page.contains("Log in as") && page.contains(&admin.user_id), "{page}");
+    }
+    let enter = async |name: &str, value: &str| {
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        let body = format!("{name}={}", encode(value));
+        server.http().raw("POST", &format!("{CONSOLE}/login"), &form, body).await
+    };
+    // It is a link to the console, and no login token.
+    assert_eq!(status(&enter("token", secret).await), 403);
+    let entered = enter("link", secret).await;
+    assert_eq!(status(&entered), 303, "{}", text(&entered));
+    assert_eq!(status(&get(&server, "", &cookie(&entered)).await), 200);
+    for wrong in [secret, "nothing", &secret[1..]] {
+        let refused = enter("link", wrong).await;
+        assert_eq!((status(&refused), refused.header("set-cookie")), (403, ""), "{wrong}");
+    }
+    assert_eq!(status(&get(&server, "/login?link=nothing", "").await), 403);
+    // Whoever ceases to be an administrator does not get in by an older link.
+    let printed = done_json(link("--json"));
+    done(user_command(server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
+    done(user_command(server.data_dir(), &format!("unset-admin {}", admin.user_id), ""));
+    let url = printed["url"].as_str().expect("a link").to_owned();
+    let refused = enter("link", url.split_once("link=").expect("a link").1).await;
+    assert_eq!((status(&refused), refused.header("set-cookie")), (403, ""));
+    // The log has the use, and nothing of the link.
+    let printed = done_json(link("--json ann"));
+    let url = printed["url"].as_str().expect("a link").to_owned();
+    let mine = cookie(&enter("link", url.split_once("link=").expect("a link").1).await);
+    let log = text(&get(&server, "/log", &mine).await);
+    assert!(!log.contains(secret), "{log}");
+    for path in ["/work", "/users"] {
+        assert_eq!(status(&get(&server, path, &mine).await), 200, "{path}");
+    }
+    for path in ["/timeline", "/timeline?from=0&to=1", "/timeline?to=99999999999999"] {
+        let page = text(&get(&server, path, &mine).await);
+        assert!(page.contains("Events of rooms") && !page.contains("NaN"), "{page}");
+    }
+}
+
 /// What an earlier process has kept of the last day: the plots are drawn from it.
 fn keep_samples(data_dir: &std::path::Path) {
     let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs_f64();
@@ -373,6 +427,16 @@ async fn an_administrator_uses_the_console_in_a_browser() {
     for number in 0..60 {
         admin.send_text(&room_id, &number.to_string(), &"hello ".repeat(number)).await;
     }
+    // Something in every list, and none of it harmless.
+    let hostile = "<img src=x onerror=alert(1)>\u{202e}gnp.exe";
+    let report = format!("/rooms/{}/report", encode(&room_id));
+    admin.request("POST", &report, Some(&json!({ "reason": hostile }))).await.ok();
+    let token = format!("Bearer {}", admin.access_token);
+    let headers = [("authorization", &*token), ("content-type", "text/html")];
+    let upload = format!("/_matrix/media/v3/upload?filename={}", encode(hostile));
+    let uploaded = server.http().raw("POST", &upload, &headers, "<script>alert(1)</script>").await;
+    assert_eq!(status(&uploaded), 200, "{}", text(&uploaded));
+    done(command("registration-token", server.data_dir(), "create --label <b>guests</b>", ""));
     let mut node = Command::new("node");
     node.arg(programs().join("console.mjs"));
     node.args([&*server.base(), &*chromium, "admin", PASSWORD, &*room_id, &*admin.access_token]);

@@ -11,6 +11,7 @@
 pub(crate) mod act;
 pub(crate) mod actor;
 pub(crate) mod cluster;
+pub(crate) mod console;
 pub(crate) mod erasures;
 pub(crate) mod form;
 pub(crate) mod media;

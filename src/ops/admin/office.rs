@@ -7,7 +7,7 @@ use ruma::{
 };
 
 use crate::{
-    base::clock::random_letters,
+    base::{clock::random_letters, signed::Signer},
     cluster::Cluster,
     config::{self, IdentityServer},
     decide::Refusal,
@@ -36,6 +36,8 @@ pub(crate) struct Office {
     pub(crate) engine: Arc<Engine>,
     pub(crate) passwords: Arc<Passwords>,
     pub(crate) policy: config::Passwords,
+    /// Signs what this server recognises later.
+    pub(crate) signer: Signer,
     /// The trusted identity servers and the client for them; none if requests to other servers are
     /// not possible.
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,

@@ -7,7 +7,7 @@ use super::{
     office::{ActError, Office},
 };
 use crate::{
-    base::{clock::Clock, shutdown::Shutdown},
+    base::{clock::Clock, shutdown::Shutdown, token_key},
     config::Config,
     decide::{account::AccountLimit, ephemeral::Gather},
     engine::{self, Engine},
@@ -94,6 +94,7 @@ async fn on_log<A: Act>(
         engine,
         passwords: Arc::new(Passwords::new(config)),
         policy: config.passwords.clone(),
+        signer: token_key::signer(&config.server.data_dir),
         identity,
         snapshots: Arc::clone(&snapshots),
         // Only what was recorded is known.

@@ -7,6 +7,7 @@ use serde_json::{Value, value::RawValue};
 use super::{
     act::{Act, Order, Outcome},
     cluster::ClusterStatus,
+    console::MakeConsoleLink,
     erasures::{ListErasures, ShowErasure},
     form::Form,
     media::{DeleteMedia, ListMedia, MediaStatistics, ProtectMedia, QuarantineMedia},
@@ -83,6 +84,7 @@ const HANDLERS: &[Known] = handlers![
     ListUsers,
     LogInAs,
     LogOut,
+    MakeConsoleLink,
     MakeRoomAdmin,
     MediaStatistics,
     NoteBackup,

@@ -47,6 +47,7 @@ use crate::{
     ops::{
         backup::BackupError,
         history::moment::Moment,
+        history::progress::Progress,
         source::{Manifest, ManifestError, Source, SourceError},
     },
     record::{
@@ -318,8 +319,10 @@ impl Survey {
         let mut checker = Checker::from_start();
         let (mut cut, mut end, mut epoch) = (None, Offset::ZERO, origins.epochs);
         let mut targets = Targets::default();
+        let mut progress = Progress::begin(source.end()?);
         for record in source.records(Offset::new(1))? {
             let record = record?;
+            progress.at(record.offset());
             if checker.last() == Offset::ZERO && record.offset() != Offset::new(1) {
                 let place = source.place().to_owned();
                 return Err(RestoreError::Incomplete { place, first: record.offset() });
@@ -434,13 +437,16 @@ impl Making {
         };
         let mut writing = OfflineWriter::begin(store, &survey.targets, &state);
         let mut records = origins.source.records(Offset::new(1))?;
+        let mut progress = Progress::begin(cut);
         for record in records.by_ref() {
             let record = record?;
+            progress.at(record.offset());
             writing.put(record)?;
             if state.applied() == cut {
                 break;
             }
         }
+        drop(progress);
         (restored.records, restored.erased) = (writing.records, writing.erased);
         restored.digest = state.digest().to_hex().to_string();
         let (mut redactions, mut erasures) = (Vec::new(), Vec::new());

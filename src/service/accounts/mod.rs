@@ -2,6 +2,7 @@
 //! Endpoints and administration share them.
 
 pub(crate) mod closing;
+pub(crate) mod console_link;
 pub(crate) mod identity;
 pub(crate) mod names;
 pub(crate) mod profile;

@@ -23,7 +23,7 @@ use super::{
     claim::{Claim, verified},
     credentials::NewTokens,
     login_token::{self, LoginToken},
-    session,
+    rights, session,
 };
 use crate::{
     base::clock::millis,
@@ -36,7 +36,10 @@ use crate::{
         http::{ApiError, Appservice, Cx, Json},
     },
     record::Offset,
-    service::accounts::names::{device_id_or_new, short_name},
+    service::accounts::{
+        console_link,
+        names::{device_id_or_new, short_name},
+    },
 };
 
 pub(super) async fn login_types(
@@ -146,17 +149,34 @@ pub(super) async fn login(
     Ok(response)
 }
 
-/// Logs an administrator in by password, for a page and for some time; returns the access token.
+/// By what an administrator logs in to a page.
+pub(crate) enum By {
+    Password {
+        user: String,
+        password: String,
+    },
+    /// What single sign-on gave to the browser.
+    Token(String),
+    /// A link to the console.
+    Link(String),
+}
+
+/// Logs an administrator in for a page and for some time; returns the access token.
 pub(crate) async fn administrator(
     cx: &Cx<Server, ()>,
-    user: String,
-    password: String,
+    by: By,
     device_name: &str,
     lifetime: Duration,
 ) -> Result<String, ApiError> {
-    let info =
-        login_v3::Password::new(UserIdentifier::Matrix(MatrixUserIdentifier::new(user)), password);
-    let Proven { user_id, password, .. } = by_password(&cx.app, cx.client, info).await?;
+    let Proven { user_id, password, token } = match by {
+        By::Password { user, password } => {
+            let user = UserIdentifier::Matrix(MatrixUserIdentifier::new(user));
+            by_password(&cx.app, cx.client, login_v3::Password::new(user, password)).await?
+        }
+        By::Token(token) => by_token(&cx.app, &token)?,
+        By::Link(link) => by_link(&cx.app, &link)?,
+    };
+    rights::may_log_in(&cx.app, &user_id)?;
     let standing = cx.app.engine.state().accounts.standing(&user_id).unwrap_or_default();
     if !standing.admin {
         return Err(ApiError::forbidden("You do not administer this server."));
@@ -171,10 +191,34 @@ pub(crate) async fn administrator(
         tokens: tokens.hashes(),
         verified: password,
     };
-    cx.propose(login).await?.into_inner();
+    match token {
+        Some(LoginToken { nonce, expires_ms, .. }) => {
+            cx.propose(LoginByToken { login, nonce, expires_ms }).await?.into_inner();
+        }
+        None => cx.propose(login).await?.into_inner(),
+    }
     let tokens = tokens.told(&cx.app);
     session::begun(&cx.app, &tokens.access, cx.client).await;
     Ok(tokens.access)
+}
+
+/// Whom a link or a token to the console logs in, if it is good; it may have been used.
+pub(crate) fn who_may_enter(app: &Server, by: &By) -> Option<OwnedUserId> {
+    let proven = match by {
+        By::Password { .. } => return None,
+        By::Token(token) => by_token(app, token),
+        By::Link(link) => by_link(app, link),
+    };
+    proven.ok().map(|proven| proven.user_id)
+}
+
+fn by_link(app: &Server, link: &str) -> Result<Proven, ApiError> {
+    let now_ms = app.engine.clock().now_ms();
+    let link = console_link::open(&app.signing.signer, link, now_ms)
+        .ok_or_else(|| ApiError::forbidden("This link is not valid, or has expired."))?;
+    let console_link::Link { user_id, nonce, expires_ms } = link;
+    let token = Some(LoginToken { user_id: user_id.clone(), nonce, expires_ms });
+    Ok(Proven { user_id, password: None, token })
 }
 
 async fn by_password(

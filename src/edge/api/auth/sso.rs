@@ -43,7 +43,7 @@ use crate::{
                 login_page::{self, client_api},
                 page::{Page, literal, refusal},
             },
-            json, oauth,
+            console, json, oauth,
         },
         http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
     },
@@ -697,7 +697,9 @@ pub(in crate::edge::api) fn redirect_url(
 
 /// Whether the administrators trust this address.
 pub(in crate::edge::api) fn is_trusted(config: &Config, url: &Url) -> bool {
-    login_page::is_at(config, url) || config.sso.redirects.0.iter().any(|known| known.covers(url))
+    login_page::is_at(config, url)
+        || console::is_at(config, url)
+        || config.sso.redirects.0.iter().any(|known| known.covers(url))
 }
 
 /// The displayed name of an address.

@@ -6,26 +6,31 @@ use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
 use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
-use super::{COOKIE_NAME, cookie, login_first, of_this_site, see_other, served};
+use super::{
+    COOKIE_NAME, LOGIN, cookie, login_first, of_this_site, parts::encoded, see_other, served,
+};
 use crate::{
     base::limits,
     decide::account::{RemoveDevices, Which},
     edge::{
         api::{
             Server,
-            auth::{login, session},
+            auth::{
+                login::{self, By},
+                session,
+            },
             browser::page::{Page, refusal},
         },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+        http::{ApiError, Body, Cx, Received, Reply, endpoint},
     },
 };
 
 endpoint! {
-    /// The page with the form.
+    /// The page with the form; with a link or a token, a button.
     pub(super) struct LoginPage = GET "/_logcabin/console/login";
     for NoAccessToken;
     refusal refusal;
-    {}
+    { link: Option<String> = parameter, login_token: Option<String> = login_token }
 }
 
 endpoint! {
@@ -46,15 +51,51 @@ endpoint! {
     { headers: HeaderMap = headers }
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiError> {
+trait LoginParts {
+    /// From `loginToken` in the query, by which single sign-on returns.
+    fn login_token(&mut self, name: &str) -> Result<Option<String>, ApiError>;
+}
+
+impl LoginParts for Received<'_> {
+    fn login_token(&mut self, _: &str) -> Result<Option<String>, ApiError> {
+        self.parameter("loginToken")
+    }
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply, ApiError> {
     served(&cx.app)?;
-    Ok(form(&cx.app, "", None))
+    let (name, value) = match (request.link, request.login_token) {
+        (Some(link), _) => ("link", link),
+        (None, Some(token)) => ("token", token),
+        (None, None) => return Ok(form(&cx.app, "", None)),
+    };
+    // Only the form uses the link up: programs that look at links do not send it.
+    let by = if name == "link" { By::Link(value.clone()) } else { By::Token(value.clone()) };
+    let Some(user_id) = login::who_may_enter(&cx.app, &by) else {
+        let error = ApiError::forbidden("This link is not valid, or has expired.");
+        return Ok(form(&cx.app, "", Some(&error)));
+    };
+    let body = html! {
+        form method="post" action=(LOGIN) {
+            input type="hidden" name=(name) value=(value);
+            button type="submit" { "Log in as " bdi { (user_id) } }
+        }
+        p.note { "If somebody sent you this link, close this page." }
+    };
+    Ok(Page::new(format!("Console of {}", cx.app.config.server.name), body).reply())
 }
 
 fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Reply {
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
-        form method="post" {
+        @let own = format!("{}{LOGIN}", app.config.public_url());
+        @for provider in app.outside.providers.all() {
+            a.button.second href={
+                "/_matrix/client/v3/login/sso/redirect/" (encoded(provider.id()))
+                    "?redirectUrl=" (encoded(&own))
+            } { "Log in with " (provider.name()) }
+        }
+        form method="post" action=(LOGIN) {
             label for="user" { "User name" }
             input type="text" id="user" name="user" value=(user) autocomplete="username"
                 autocapitalize="none" spellcheck="false" required;
@@ -77,9 +118,15 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Rep
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
     let mut fields: HashMap<String, String> = fields.into_iter().collect();
     let mut field = |name| fields.remove(name).unwrap_or_default();
+    let (link, token) = (field("link"), field("token"));
     let (user, password) = (field("user").trim().to_owned(), field("password"));
+    let by = match (link.is_empty(), token.is_empty()) {
+        (false, _) => By::Link(link),
+        (true, false) => By::Token(token),
+        (true, true) => By::Password { user: user.clone(), password },
+    };
     let lifetime = limits::CONSOLE_SESSION;
-    match login::administrator(&cx, user.clone(), password, "Logcabin console", lifetime).await {
+    match login::administrator(&cx, by, "Logcabin console", lifetime).await {
         Ok(token) => {
             let seconds = lifetime.as_secs();
             Ok(see_other("/_logcabin/console")

@@ -12,36 +12,51 @@ mod now;
 mod parts;
 mod past;
 mod plot;
+mod timeline;
 mod why;
+mod work;
 
 use http::{
     HeaderMap, HeaderValue,
     header::{HOST, ORIGIN},
 };
 use maud::{Markup, html};
+use reqwest::Url;
 
 use super::{
     Server,
     auth::{rights, session, sso},
     browser::{is_from_elsewhere, page::Page},
 };
+use crate::config::Config;
 use crate::edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited};
 
 const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
 
+/// The path of the page on which administrators log in.
+const LOGIN: &str = "/_logcabin/console/login";
+
+/// Whether this is the address of the login page, to which single sign-on may lead back.
+pub(super) fn is_at(config: &Config, url: &Url) -> bool {
+    let own = format!("{}{LOGIN}", config.public_url()).parse::<Url>();
+    config.console.enabled && own.is_ok_and(|own| own == *url)
+}
+
 const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 8] = [
+const PAGES: [(&str, &str, &str); 10] = [
     ("now", "", "Now"),
     ("log", "/log", "Log"),
+    ("timeline", "/timeline", "Time line"),
     ("past", "/past", "Time travel"),
     ("users", "/users", "Users"),
     ("rooms", "/rooms", "Rooms"),
     ("media", "/media", "Media"),
     ("reports", "/reports", "Reports"),
     ("tokens", "/tokens", "Tokens"),
+    ("work", "/work", "Work"),
 ];
 
 /// The endpoints.
@@ -57,6 +72,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(log::live, limited(Class::Admin))
         .on(past::page, limited(Class::Admin))
         .on(why::page, limited(Class::Admin))
+        .on(timeline::page, limited(Class::Admin))
+        .on(work::page, limited(Class::Admin))
         .on(lists::users::list, limited(Class::Admin))
         .on(lists::users::one, limited(Class::Admin))
         .on(lists::rooms::list, limited(Class::Admin))
@@ -93,7 +110,7 @@ fn served(app: &Server) -> Result<(), ApiError> {
 }
 
 fn login_first() -> Reply {
-    see_other("/_logcabin/console/login")
+    see_other(LOGIN)
 }
 
 fn see_other(path: &'static str) -> Reply {

@@ -81,8 +81,9 @@ pub(super) fn unanswered(error: HistoryError) -> ApiError {
     match error {
         HistoryError::NoRoom(_) | HistoryError::NoUser(_) | HistoryError::NotYet { .. } => {
             let text = error.to_string();
-            let text = text.split(';').next().unwrap_or_default();
-            ApiError::not_found(format!("{}{}.", text[..1].to_uppercase(), &text[1..]))
+            let mut text = text.split(';').next().unwrap_or_default().chars();
+            let first: String = text.next().into_iter().flat_map(char::to_uppercase).collect();
+            ApiError::not_found(format!("{first}{}.", text.as_str()))
         }
         HistoryError::NotASubject(_) => ApiError::invalid_param(error.to_string()),
         error => ApiError::internal(error),

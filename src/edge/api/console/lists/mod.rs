@@ -17,7 +17,7 @@ use crate::edge::{
 };
 
 /// A page whose body is long work of the visitor's.
-async fn show(
+pub(super) async fn show(
     cx: &Cx<Server, ()>,
     headers: &HeaderMap,
     (title, name): (&str, &str),

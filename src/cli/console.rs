@@ -1,0 +1,58 @@
+//! `logcabin console`: a link to the console.
+
+use std::process::ExitCode;
+
+use super::act::Common;
+use crate::ops::{
+    admin::console::MakeConsoleLink,
+    history::{look::clean, moment::Time},
+};
+
+/// Print a link that logs an administrator in to the console, once
+///
+/// The link is good for ten minutes, on a server with `console.enabled`. Whoever has it can
+/// administer the server.
+#[derive(Debug, clap::Args)]
+pub(super) struct Console {
+    #[command(flatten)]
+    common: Common,
+
+    /// The administrator [default: the only one]
+    user: Option<String>,
+}
+
+/// The output for programs.
+#[derive(serde::Serialize)]
+struct Printed {
+    user_id: String,
+    url: String,
+    expires_ms: u64,
+}
+
+impl Console {
+    pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        let config = self.common.config()?;
+        if !config.console.enabled {
+            eprintln!("the console is off in this configuration: set `console.enabled`");
+        }
+        let link = self.common.perform(MakeConsoleLink { user: self.user.clone() })?;
+        let secret = link.secret.expose();
+        let url = format!("{}/_logcabin/console/login?link={secret}", config.public_url());
+        let text = match self.common.json {
+            true => {
+                let user_id = link.user_id.to_string();
+                let printed = Printed { user_id, url, expires_ms: link.expires_ms };
+                serde_json::to_string(&printed)? + "\n"
+            }
+            false => {
+                let until = Time(link.expires_ms).to_second();
+                format!(
+                    "{url}\n\nIt logs in {} once, until {until}Z.\n",
+                    clean(link.user_id.as_str())
+                )
+            }
+        };
+        super::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,70 @@
+//! Make a link that logs an administrator in to the console, once.
+
+use ruma::OwnedUserId;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+use crate::{record::command::Secret, service::accounts::console_link};
+
+/// Of how many administrators an error names the ids.
+const NAMED: usize = 5;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct MakeConsoleLink {
+    /// None for the only administrator.
+    pub(crate) user: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ConsoleLink {
+    pub(crate) user_id: OwnedUserId,
+    /// The secret part of the link's address, which is not stored.
+    pub(crate) secret: Secret,
+    /// When it expires, in milliseconds since the Unix epoch.
+    pub(crate) expires_ms: u64,
+}
+
+impl Act for MakeConsoleLink {
+    const NAME: &'static str = "make-console-link";
+    const DONE: &'static str = "console-link";
+    type Done = ConsoleLink;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<ConsoleLink, ActError> {
+        let user_id = match &self.user {
+            Some(user) => office.active(user)?,
+            None => only_administrator(office)?,
+        };
+        let standing = office.engine.state().accounts.standing(&user_id).unwrap_or_default();
+        if !standing.admin {
+            let why = format!("{user_id} does not administer this server");
+            return Err(ActError::Invalid(why));
+        }
+        let now_ms = office.engine.clock().now_ms();
+        let made = console_link::make(&office.signer, &user_id, now_ms);
+        let (secret, expires_ms) = made.map_err(ActError::invalid)?;
+        Ok(ConsoleLink { user_id, secret: secret.into(), expires_ms })
+    }
+}
+
+fn only_administrator(office: &Office) -> Result<OwnedUserId, ActError> {
+    let accounts = &office.engine.state().accounts;
+    let is_admin = |user_id: &OwnedUserId| {
+        accounts.standing(user_id).is_some_and(|of| of.admin && of.deactivated.is_none())
+    };
+    let mut all: Vec<_> = accounts.user_ids().into_iter().filter(is_admin).take(NAMED).collect();
+    match (all.pop(), all.len()) {
+        (Some(only), 0) => Ok(only),
+        (Some(last), _) => {
+            let names: Vec<_> = all.iter().chain([&last]).map(ToString::to_string).collect();
+            let why = format!("name one of the administrators: {}", names.join(", "));
+            Err(ActError::Invalid(why))
+        }
+        (None, _) => {
+            let why = "nobody administers this server; `logcabin user set-admin` makes somebody";
+            Err(ActError::Invalid(why.to_owned()))
+        }
+    }
+}
