@@ -111,7 +111,7 @@ assert.ok(await page.$$eval("svg a", (bars) => bars.length) > 0);
 await look("timeline");
 for (let zoom = 0; page.url().includes("/timeline"); zoom++) {
     assert.ok(zoom < 20, "the time line does not end in the log");
-    await page.focus("figure svg a");
+    await page.$eval("figure svg a", (bar) => bar.focus());
     await submitted(() => page.keyboard.press("Enter"));
 }
 assert.ok(await page.$$eval("#records tr", (rows) => rows.length) > 0);

@@ -201,6 +201,7 @@ fn confirm(form: &Form, given: &Fields, effect: &[String], refused: Option<&str>
         } @else if refused.is_none() && form.foretells {
             p { "Nothing would change." }
         }
+        (facts(&filled(form, given)))
         @if form.is_final { p.bad { strong { "This cannot be undone." } } }
         form.act method="post" {
             @for field in form.fields.iter().filter(again) {
@@ -216,6 +217,14 @@ fn confirm(form: &Form, given: &Fields, effect: &[String], refused: Option<&str>
         }
         p { a href="/_logcabin/console" { "Do nothing" } }
     }
+}
+
+/// What was filled in, without secrets.
+fn filled(form: &Form, given: &Fields) -> Vec<(&'static str, Markup)> {
+    let open = form.fields.iter().filter(|field| !matches!(field.kind, Kind::Secret));
+    let labels = open.map(|field| (field.name, field.label)).chain([("reason", "Reason")]);
+    let there = labels.filter(|(name, _)| !value(given, name).is_empty());
+    there.map(|(name, label)| (label, text(value(given, name)))).collect()
 }
 
 /// What was done.

@@ -87,8 +87,10 @@ if (travel) {
     try {
       const answer = await fetch(location.pathname + query, { redirect: "manual" });
       if (answer.type === "opaqueredirect") return location.reload();
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const view = page.getElementById(travel.dataset.live);
+      // In a template, the page's style is not looked at.
+      const page = document.createElement("template");
+      page.innerHTML = await answer.text();
+      const view = page.content.getElementById(travel.dataset.live);
       if (view) document.getElementById(travel.dataset.live).replaceChildren(...view.childNodes);
       if (view) history.replaceState(null, "", query);
     } catch (error) {

@@ -77,8 +77,12 @@ fn body(app: &Server) -> Markup {
             "up to record " (record(through)) ", " (at_second(status.verified_ms))
         },
     };
+    let snapshot = match status.snapshot {
+        Offset::ZERO => html! { "none" },
+        offset => html! { "of record " (record(offset)) },
+    };
     let rows = [
-        ("Newest snapshot", record(status.snapshot)),
+        ("Newest snapshot", snapshot),
         ("Compared with the log", verified),
         ("Records to be erased", html! { (waiting) }),
     ];

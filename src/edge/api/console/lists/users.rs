@@ -129,7 +129,7 @@ pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneUser) -> Resul
         let why = |words: &[&str]| why(&[&["user", id], words].concat(), None);
         let name = user.summary.display_name.as_deref().unwrap_or("–");
         let password = if user.has_password { "set " } else { "none " };
-        let media = format!("{} files, {} bytes", user.media_count, user.media_bytes);
+        let media = format!("{} file(s), {} bytes", user.media_count, user.media_bytes);
         let rows = [
             ("User", text(id)),
             ("Display name", html! { (text(name)) " " (why(&["profile", "displayname"])) }),
