@@ -1,7 +1,11 @@
 //! Every fixed limit, with its reason. Limits that an administrator may want to change are in
 //! [`crate::config`].
 
+mod federation;
+
 use std::time::Duration;
+
+pub(crate) use federation::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size
 /// limits").

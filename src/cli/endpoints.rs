@@ -25,6 +25,7 @@ impl Endpoints {
                 Access::Required => "required",
                 Access::Appservice => "appservice",
                 Access::AppserviceOptional => "appservice-optional",
+                Access::Server => "server",
             };
             let limited = if served.class.is_some() { "limited" } else { "unlimited" };
             let _ = writeln!(text, "{} {} {access} {limited}", served.method, served.path);

@@ -23,6 +23,7 @@ mod du;
 mod endpoints;
 mod erasure;
 mod export;
+mod federation;
 mod history;
 mod import;
 mod import_user;
@@ -80,6 +81,7 @@ enum Command {
     ProveConsistency(prove::ProveConsistency),
     User(user::User),
     Erasure(erasure::Erasure),
+    Federation(federation::Federation),
     RegistrationToken(registration_token::RegistrationToken),
     Room(room::Room),
     Notice(notice::Notice),
@@ -118,6 +120,7 @@ impl Cli {
             Some(Command::ProveConsistency(prove)) => prove.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::Erasure(erasure)) => erasure.run(),
+            Some(Command::Federation(federation)) => federation.run(),
             Some(Command::RegistrationToken(token)) => token.run(),
             Some(Command::Room(room)) => room.run(),
             Some(Command::Notice(notice)) => notice.run(),

@@ -4,8 +4,9 @@
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use super::{
-    ENV_PREFIX,
     cluster::{MediaDir, NatsServer, NodeName, StreamName},
+    entry::{Entry, settings},
+    federation::ServerPattern,
     monitor::ListenAddress,
     value::*,
 };
@@ -13,85 +14,6 @@ use crate::{
     base::{lifetime::Rule, network::Range, rate::Rate},
     record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION},
 };
-
-/// One entry of the list.
-pub(super) struct Entry {
-    pub(super) section: &'static str,
-    pub(super) name: &'static str,
-    pub(super) doc: &'static [&'static str],
-    /// Whether a value may be, or contain, a secret.
-    pub(super) secret: bool,
-    pub(super) allowed: fn() -> String,
-    pub(super) get: fn(&Config) -> toml::Value,
-    /// `None` for values that are not allowed.
-    pub(super) set: fn(&mut Config, &Given<'_>) -> Option<()>,
-}
-
-impl Entry {
-    pub(super) fn env(&self) -> String {
-        format!("{ENV_PREFIX}{}_{}", self.section, self.name).to_ascii_uppercase()
-    }
-}
-
-/// Generates the structs and [`SETTINGS`] from one list.
-macro_rules! settings {
-    ($(
-        $(#[doc = $section_doc:literal])+
-        $section:ident: $Section:ident {$(
-            $(#[doc = $doc:literal])+
-            $name:ident: $type:ty = $default:expr $(, in $range:expr)?;
-        )+}
-    )+) => {
-        /// All settings.
-        #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        pub struct Config {$(
-            $(#[doc = $section_doc])+
-            pub $section: $Section,
-        )+}
-
-        $(
-            $(#[doc = $section_doc])+
-            #[derive(Clone, Debug, PartialEq, Eq)]
-            pub struct $Section {$(
-                $(#[doc = $doc])+
-                pub $name: $type,
-            )+}
-
-            impl Default for $Section {
-                fn default() -> Self {
-                    Self { $($name: $default,)+ }
-                }
-            }
-        )+
-
-        pub(super) static SECTIONS: &[(&str, &[&str])] = &[$((stringify!($section), &[$($section_doc),+])),+];
-
-        pub(super) static SETTINGS: &[Entry] = &[$($(
-            Entry {
-                section: stringify!($section),
-                name: stringify!($name),
-                doc: &[$($doc),+],
-                secret: <$type as Setting>::SECRET,
-                allowed: || {
-                    let allowed = <$type as Setting>::ALLOWED;
-                    $(
-                        let range: RangeInclusive<$type> = $range;
-                        let allowed =
-                            format!("{allowed} from {} to {}", range.start(), range.end());
-                    )?
-                    allowed.to_owned()
-                },
-                get: |config| config.$section.$name.to_toml(),
-                set: |config, given| {
-                    let value = <$type as Setting>::read(given)?;
-                    $(if !$range.contains(&value) { return None; })?
-                    config.$section.$name = value;
-                    Some(())
-                },
-            },
-        )+)+];
-    };
-}
 
 settings! {
     /// Listening addresses, the server's name, and its data.
@@ -281,6 +203,8 @@ settings! {
         reports: Rate = Rate::per_minute(6, 20);
         /// Administration over HTTP.
         admin: Rate = Rate::per_second(10, 100);
+        /// Requests of one other homeserver.
+        federation: Rate = Rate::per_second(50, 1000);
         /// E-mails and text messages sent at the request of one address.
         /// (`threepids.messages_per_address` limits the messages to one recipient.)
         notices: Rate = Rate::per_minute(1, 5);
@@ -594,6 +518,39 @@ settings! {
         /// Files with certificates (PEM) of authorities that are trusted for these, in addition to
         /// the system's. The mail server has a setting of its own, `email.certificates`.
         certificates: List<FilePath> = List::default();
+    }
+
+    /// Other homeservers: their users are in rooms with those of this one (see docs/federation.md).
+    federation: Federation {
+        /// Whether other homeservers can reach this one, and it them.
+        enabled: bool = false;
+        /// The addresses to listen on for other homeservers.
+        bind: Vec<SocketAddr> = vec![SocketAddr::from(([0, 0, 0, 0], 8448))];
+        /// A file with the certificate for the server's name and those of the authorities between
+        /// it and a known one (PEM). It is read again when it changes. "off" if a proxy in front
+        /// does TLS.
+        certificate: Option<FilePath> = None;
+        /// A file with the private key of the certificate (PEM).
+        certificate_key: Option<FilePath> = None;
+        /// Where other homeservers find this one, as /.well-known/matrix/server tells them: a host
+        /// name with a port if need be; "off" if it is at the server's name.
+        delegate: Option<ruma::OwnedServerName> = None;
+        /// The homeservers that this one has to do with; an empty list means all.
+        allow: List<ServerPattern> = List::default();
+        /// The homeservers that this one has nothing to do with, whatever `allow` says.
+        deny: List<ServerPattern> = List::default();
+        /// Addresses of your own networks that other homeservers may have. Other addresses that are
+        /// not public are refused, even through names, because users choose whom to reach.
+        allowed_networks: List<Range> = List::default();
+        /// A file with certificates (PEM) of authorities that are trusted for other homeservers, in
+        /// addition to the system's; "off" for none.
+        ca: Option<FilePath> = None;
+        /// The name servers to ask for addresses of other homeservers, in the place of the
+        /// system's.
+        nameservers: List<SocketAddr> = List::default();
+        /// Homeservers that are asked for the signing keys of others that cannot be reached. Their
+        /// word is trusted.
+        notaries: List<ruma::OwnedServerName> = List::default();
     }
 
     /// The lifetime of logins.

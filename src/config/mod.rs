@@ -18,11 +18,14 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 mod cluster;
+mod entry;
+mod federation;
 mod list;
 mod monitor;
 pub mod value;
 
 pub use cluster::{MediaDir, NatsServer, NodeName, StreamName};
+pub use federation::ServerPattern;
 pub use list::*;
 use list::{SECTIONS, SETTINGS};
 pub use monitor::ListenAddress;

@@ -205,7 +205,7 @@ fn whoever_runs_the_server_is_reached_as_configured_or_as_the_postmaster() {
 }
 
 /// Settings that are named as secrets are, and are none.
-const NO_SECRETS: [&str; 11] = [
+const NO_SECRETS: [&str; 12] = [
     "captcha.public_key",
     "login.password",
     "login.get_token",
@@ -217,6 +217,8 @@ const NO_SECRETS: [&str; 11] = [
     "rate_limits.key_backups",
     "quotas.key_backups",
     "quotas.room_key_bytes",
+    // A file, which the server watches.
+    "federation.certificate_key",
 ];
 
 #[test]

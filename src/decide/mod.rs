@@ -16,6 +16,7 @@ pub mod directory;
 mod draft;
 pub mod ephemeral;
 pub mod erasure;
+pub mod federation;
 pub mod import;
 pub mod key_backup;
 pub mod keys;

@@ -17,7 +17,10 @@ use crate::{
     base::metrics::metrics,
     log::erase::erasure,
     read::events::EventStore,
-    record::{Command, Record},
+    record::{
+        Command, Record,
+        command::{Body as _, ServerKey},
+    },
     state::{ApplyError, Effect, State},
 };
 
@@ -83,8 +86,10 @@ fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effec
         _ => None,
     };
     let effects = state.apply_as(record, command)?;
-    if let Some(event) = event {
-        events.remember(record, event);
+    match event {
+        Some(event) => events.remember(record, event),
+        None if &*record.header.kind == ServerKey::KIND.name => events.sign_anew(state),
+        None => {}
     }
     Ok(effects)
 }

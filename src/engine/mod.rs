@@ -19,8 +19,7 @@ mod waker;
 
 use std::sync::Arc;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use ruma::{OwnedServerName, ServerName, signatures::Ed25519KeyPair};
+use ruma::{OwnedServerName, ServerName};
 
 pub use commits::Rejected;
 pub use durable::Durable;
@@ -42,8 +41,9 @@ use crate::{
     log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow},
     read::events::EventStore,
     record::{
-        Command, NewRecord, Offset, Origin, Record, Stream, command::ServerIdentity,
-        server_keys::ServerKeys,
+        Command, NewRecord, Offset, Origin, Record, Stream,
+        command::{ServerIdentity, ServerKey},
+        server_keys::{self, ServerKeys},
     },
     state::{ApplyError, State},
 };
@@ -210,6 +210,9 @@ impl Engine {
             None => Arc::new(new_identity(&options.server_name)?),
         };
         let server = Arc::new(keys(&identity, &options.server_name)?);
+        if let Some(key) = state.peers.own_key() {
+            server.rotate(&key).map_err(|error| OpenError::Identity(error.to_string()))?;
+        }
         let events = Arc::new(EventStore::new(Arc::clone(&log), options.event_cache_bytes));
         events.sign_with(Arc::clone(&server));
         let head = Arc::new(Head::new(state.applied()));
@@ -316,28 +319,17 @@ fn first_batch(identity: &ServerIdentity) -> Batch {
 }
 
 fn new_identity(name: &ServerName) -> Result<ServerIdentity, OpenError> {
-    let version = crate::base::clock::random_letters(6).to_lowercase();
-    let document = Ed25519KeyPair::generate();
-    let pair = Ed25519KeyPair::from_der(&document, version.clone())
-        .map_err(|error| OpenError::Identity(error.to_string()))?;
-    Ok(ServerIdentity {
-        server_name: name.to_string(),
-        key_id: format!("ed25519:{version}"),
-        private_key: STANDARD_NO_PAD.encode(&*document).into(),
-        public_key: STANDARD_NO_PAD.encode(pair.public_key()),
-    })
+    let key = server_keys::new_key().map_err(|error| OpenError::Identity(error.to_string()))?;
+    let ServerKey { key_id, private_key, public_key } = key;
+    Ok(ServerIdentity { server_name: name.to_string(), key_id, private_key, public_key })
 }
 
 fn keys(identity: &ServerIdentity, asked: &ServerName) -> Result<ServerKeys, OpenError> {
-    let unusable = |what: &dyn std::fmt::Display| OpenError::Identity(what.to_string());
     if identity.server_name != asked.as_str() {
         let found = identity.server_name.clone();
         return Err(OpenError::ServerName { found, asked: asked.to_string() });
     }
-    let document =
-        STANDARD_NO_PAD.decode(identity.private_key.expose()).map_err(|error| unusable(&error))?;
-    let version = identity.key_id.strip_prefix("ed25519:").unwrap_or(&identity.key_id);
-    let key_pair = Ed25519KeyPair::from_der(&document, version.to_owned())
-        .map_err(|error| unusable(&error))?;
-    Ok(ServerKeys { name: asked.to_owned(), key_pair })
+    let key_pair = server_keys::key_pair(&identity.key_id, &identity.private_key);
+    let key_pair = key_pair.map_err(|error| OpenError::Identity(error.to_string()))?;
+    Ok(ServerKeys::new(asked.to_owned(), key_pair))
 }

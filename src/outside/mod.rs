@@ -3,6 +3,7 @@
 
 pub(crate) mod appservice;
 pub(crate) mod delivery;
+pub(crate) mod federation;
 pub(crate) mod mail;
 pub(crate) mod oidc;
 pub(crate) mod outbound;

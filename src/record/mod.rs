@@ -215,6 +215,12 @@ impl Stream {
         Self(format!("delivery/{to}").into())
     }
 
+    /// The stream of what is known of another homeserver: see [`Stream::shared`].
+    #[must_use]
+    pub fn peer(server_name: &ruma::ServerName) -> Self {
+        Self::shared("peer", &[server_name.as_str()])
+    }
+
     /// The stream of the pushers with this key of this app, which many others share: see
     /// [`Stream::shared`]. For mail, the key is the address.
     #[must_use]

@@ -5,6 +5,10 @@
 //! and the signature covers only what a redaction keeps, so it has the same bytes whenever it is
 //! made.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedServerName,
     canonical_json::redact,
@@ -12,12 +16,19 @@ use ruma::{
     signatures::{Ed25519KeyPair, sign_json},
 };
 
-/// The server's name and the key it signs events with.
+use crate::{
+    base::clock::random_letters,
+    record::command::{Secret, ServerKey},
+};
+
+/// The server's name and the keys it signs with.
 pub struct ServerKeys {
     /// The name.
     pub name: OwnedServerName,
-    /// The key pair.
+    /// The key pair of its identity, with which it signs what is to hold as long as the log.
     pub key_pair: Ed25519KeyPair,
+    /// The key pair for other homeservers, if it is another.
+    rotated: ArcSwapOption<Ed25519KeyPair>,
 }
 
 impl std::fmt::Debug for ServerKeys {
@@ -26,12 +37,68 @@ impl std::fmt::Debug for ServerKeys {
     }
 }
 
+/// A private key that is none.
+#[derive(Debug, thiserror::Error)]
+#[error("the private key is not usable: {0}")]
+pub struct NoKey(String);
+
+/// The key pair in a private key of the log.
+///
+/// # Errors
+/// When it is none.
+pub fn key_pair(key_id: &str, private_key: &Secret) -> Result<Ed25519KeyPair, NoKey> {
+    let unusable = |what: &dyn std::fmt::Display| NoKey(what.to_string());
+    let document = STANDARD_NO_PAD.decode(private_key.expose()).map_err(|e| unusable(&e))?;
+    let version = key_id.strip_prefix("ed25519:").unwrap_or(key_id);
+    Ed25519KeyPair::from_der(&document, version.to_owned()).map_err(|e| unusable(&e))
+}
+
+/// A new key: its id, its private and its public part, as the log has them.
+///
+/// # Errors
+/// When the system gives none.
+pub fn new_key() -> Result<ServerKey, NoKey> {
+    let version = random_letters(6).to_lowercase();
+    let document = Ed25519KeyPair::generate();
+    let pair = Ed25519KeyPair::from_der(&document, version.clone());
+    let pair = pair.map_err(|error| NoKey(error.to_string()))?;
+    Ok(ServerKey {
+        key_id: format!("ed25519:{version}"),
+        private_key: STANDARD_NO_PAD.encode(&*document).into(),
+        public_key: STANDARD_NO_PAD.encode(pair.public_key()),
+    })
+}
+
 /// Why an event cannot be signed: it lacks a field that every event has.
 #[derive(Debug, thiserror::Error)]
 #[error("the event cannot be signed: {0}")]
 pub struct NotSigned(String);
 
 impl ServerKeys {
+    /// The keys of a server that has only those of its identity.
+    #[must_use]
+    pub fn new(name: OwnedServerName, key_pair: Ed25519KeyPair) -> Self {
+        Self { name, key_pair, rotated: ArcSwapOption::empty() }
+    }
+
+    /// From now on, signs with this key for other homeservers.
+    ///
+    /// # Errors
+    /// When the key is none.
+    pub fn rotate(&self, key: &ServerKey) -> Result<(), NoKey> {
+        let pair = key_pair(&key.key_id, &key.private_key)?;
+        self.rotated.store(Some(Arc::new(pair)));
+        Ok(())
+    }
+
+    /// Does something with the key pair for other homeservers.
+    pub fn with_current<T>(&self, work: impl FnOnce(&Ed25519KeyPair) -> T) -> T {
+        match &*self.rotated.load() {
+            Some(pair) => work(pair),
+            None => work(&self.key_pair),
+        }
+    }
+
     /// Sets the server's signature of `pdu`, an event in federation format with its content hash
     /// (server-server API, "Signing Events"). It is the same before and after a redaction.
     ///
@@ -44,7 +111,8 @@ impl ServerKeys {
     ) -> Result<(), NotSigned> {
         let failed = |error: &dyn std::fmt::Display| NotSigned(error.to_string());
         let mut kept = redact(pdu.clone(), rules, None).map_err(|error| failed(&error))?;
-        sign_json(self.name.as_str(), &self.key_pair, &mut kept).map_err(|error| failed(&error))?;
+        self.with_current(|pair| sign_json(self.name.as_str(), pair, &mut kept))
+            .map_err(|error| failed(&error))?;
         let signatures = kept.remove("signatures").ok_or_else(|| failed(&"no signature"))?;
         pdu.insert("signatures".to_owned(), signatures);
         Ok(())
@@ -57,7 +125,7 @@ impl ServerKeys {
         const SIGNATURE: usize = 86;
         let name = CanonicalJsonValue::String(self.name.to_string()).to_string();
         let around = r#","signatures":{:{"ed25519:":""}}"#.len();
-        around + name.len() + self.key_pair.version().len() + SIGNATURE
+        around + name.len() + self.with_current(|pair| pair.version().len()) + SIGNATURE
     }
 }
 
@@ -72,7 +140,7 @@ mod tests {
     fn an_event_has_the_signature_that_it_had_when_it_was_made() {
         let document = Ed25519KeyPair::generate();
         let key_pair = Ed25519KeyPair::from_der(&document, "abc".to_owned()).unwrap();
-        let keys = ServerKeys { name: "test.example:8448".try_into().unwrap(), key_pair };
+        let keys = ServerKeys::new("test.example:8448".try_into().unwrap(), key_pair);
         let rules = RoomVersionId::V11.rules().unwrap().redaction;
         let event = json!({
             "type": "m.room.message", "sender": "@ann:test.example", "room_id": "!r:test.example",

@@ -2,6 +2,7 @@
 //! serves requests, and shuts everything down in order.
 
 mod cluster;
+mod federation;
 mod manager;
 mod memory;
 mod metrics;
@@ -83,6 +84,9 @@ pub enum ServerError {
     /// The settings for messages are not usable.
     #[error("messages cannot be sent: {0}")]
     Messages(Box<dyn std::error::Error + Send + Sync>),
+    /// Federation is not possible as it is configured.
+    #[error("federation: {0}")]
+    Federation(String),
     /// Traces cannot be sent.
     #[error("traces cannot be sent: {0}")]
     Traces(String),
@@ -133,7 +137,8 @@ pub async fn run(
     open::warn_of(&config);
     // The log first: its lock makes this process the server, and a second one gets an error.
     let log = cluster::open_log(&config).await?;
-    let listeners = open::listen(&mut config).await?;
+    let listeners = open::listen(&mut config.server.bind).await?;
+    let federation = federation::Listening::begin(&mut config).await?;
     let metrics_at = metrics::listen(&mut config).await?;
     otlp::begin();
     traces::begin(&config)?;
@@ -187,6 +192,8 @@ pub async fn run(
     }
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
+    let federated = federation.map(|listening| listening.serve(&app, &config, &shutdown));
+    let federated = federated.transpose()?;
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);
     if let Some(cluster) = cluster {
         told.tell_of_guesses();
@@ -202,7 +209,11 @@ pub async fn run(
     manager.serving(&shutdown);
     started(&config);
     let closed = |connections| info!(connections, "finishing the requests in progress");
-    serve::run(listeners, edge, closed).await;
+    let clients = serve::run(listeners, edge, closed);
+    match federated {
+        Some(federated) => drop(tokio::join!(clients, federated)),
+        None => clients.await,
+    }
 
     tasks.end().await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;

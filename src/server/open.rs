@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -39,6 +40,7 @@ use crate::{
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Services},
+        federation::Federation,
         mail::Messages,
         oidc::Providers,
         outbound::Outbound,
@@ -135,9 +137,11 @@ pub(super) fn warn_of(config: &Config) {
 }
 
 /// Listens on the configured addresses, and replaces them by the actual ones.
-pub(super) async fn listen(config: &mut Config) -> Result<Vec<Arc<TcpListener>>, ServerError> {
+pub(super) async fn listen(
+    addresses: &mut [SocketAddr],
+) -> Result<Vec<Arc<TcpListener>>, ServerError> {
     let mut listeners = Vec::new();
-    for address in &mut config.server.bind {
+    for address in addresses {
         let bind =
             async { TcpListener::bind(*address).await.and_then(|l| Ok((l.local_addr()?, l))) };
         let (actual, listener) =
@@ -233,6 +237,10 @@ impl Parts {
         let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
+        let federation = config.federation.enabled.then(|| {
+            let federation = Federation::new(&config.federation, engine);
+            federation.map_err(ServerError::Federation)
+        });
         let media = api::media::files::Media::open(config, depot)
             .map_err(|error| ServerError::Media(error.into()))?;
         let app = Arc::new(api::Server {
@@ -276,7 +284,16 @@ impl Parts {
                 thread_walks: Default::default(),
                 space_walks: Default::default(),
             },
-            outside: api::Outside { outbound, messages, providers, services, questions },
+            outside: api::Outside {
+                outbound,
+                messages,
+                providers,
+                services,
+                questions,
+                federation: federation.transpose()?,
+                incoming: Default::default(),
+                asking: Default::default(),
+            },
             media,
             presence: tracker(config, engine),
             samples: Arc::new(Samples::of(&config.server.data_dir)),

@@ -50,6 +50,7 @@ pub mod memberships;
 pub mod names;
 pub mod notices;
 pub mod oauth;
+pub mod peers;
 pub mod presence;
 pub mod pushers;
 pub mod reads;
@@ -81,6 +82,7 @@ pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
 pub use notices::Notices;
 pub use oauth::Oauth;
+pub use peers::Peers;
 pub use presence::Presence;
 pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
@@ -205,6 +207,8 @@ pub struct State {
     pub delayed: Delayed,
     /// How far those outside have been told.
     pub deliveries: Deliveries,
+    /// Other homeservers.
+    pub peers: Peers,
     /// What was uploaded.
     pub media: Media,
     /// To which gateways notifications go.

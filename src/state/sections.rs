@@ -203,6 +203,7 @@ sections! {
     presence, "presence", 1;
     delayed, "scheduled events", 1;
     deliveries, "deliveries", 1;
+    peers, "peers", 1, may begin empty;
     media, "media", 1;
     pushers, "pushers", 1;
     erasures, "erasures", 1;

@@ -13,6 +13,7 @@
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
+//! - `federation`: Synapse, and homeservers that do what they must not.
 //! - `health`: load balancers and service managers learn how the server is.
 //! - `monitoring`: what those who watch a server are told, by Prometheus.
 //! - `oauth`: clients log in by OAuth 2.0; and attacks on that.
@@ -46,6 +47,7 @@ mod durability;
 mod encryption;
 mod erasure;
 mod export;
+mod federation;
 mod harness;
 mod health;
 mod load;

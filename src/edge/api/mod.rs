@@ -12,6 +12,7 @@ pub(crate) mod browser;
 mod console;
 pub(crate) mod e2ee;
 mod error;
+pub(crate) mod federation;
 pub(crate) mod media;
 pub(crate) mod oauth;
 pub(crate) mod push;
@@ -131,9 +132,11 @@ mod tests {
                 assert_eq!(before, None, "{endpoint} is there twice");
             }
         }
-        let served = endpoints(&Config::default()).list();
+        let config = Config::default();
+        let served = [endpoints(&config).list(), federation::endpoints(&config).list()];
         let served: BTreeMap<_, _> = served
             .iter()
+            .flatten()
             .map(|one| (format!("{} {}", one.method, short(one.known_as)), setting(one.class)))
             .collect();
         assert!(served.len() > 200, "{}", served.len());
@@ -144,8 +147,11 @@ mod tests {
         assert_eq!(difference(&served, &documented), BTreeSet::new(), "served otherwise");
         assert_eq!(difference(&documented, &served), BTreeSet::new(), "documented otherwise");
 
-        let (limits, settings) =
-            (include_str!("../../base/limits.rs"), include_str!("../../config/list.rs"));
+        let limits = concat!(
+            include_str!("../../base/limits.rs"),
+            include_str!("../../base/limits/federation.rs")
+        );
+        let settings = include_str!("../../config/list.rs");
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         for name in quoted(chapter) {
             if name.starts_with("src/") {

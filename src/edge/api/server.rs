@@ -5,7 +5,10 @@ use std::{net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Method, Uri};
-use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, RoomOrAliasId, UserId};
+use ruma::{
+    DeviceId, OwnedDeviceId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, RoomOrAliasId,
+    UserId,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -14,6 +17,7 @@ use super::{
     account::notices::Notices,
     affinity,
     auth::{rights, session, shared_secret::Nonces, uiaa, validation::Deliveries},
+    federation::{Asking, Incoming},
     media::files::Media,
     not_in_it,
     room::{directory::Catalogue, space, walks::Walks},
@@ -29,6 +33,7 @@ use crate::{
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Service, Services},
+        federation::Federation,
         mail::Messages,
         oidc::Providers,
         outbound::Outbound,
@@ -152,6 +157,12 @@ pub(crate) struct Outside {
     /// Application services, and what they are asked.
     pub(crate) services: Services,
     pub(crate) questions: Arc<Questions>,
+    /// Other homeservers, where federation is on.
+    pub(crate) federation: Option<Federation>,
+    /// Those who send requests as homeservers.
+    pub(crate) incoming: Incoming,
+    /// How often clients have them asked.
+    pub(crate) asking: Asking,
 }
 
 /// Whose long work is done in turns.
@@ -220,6 +231,14 @@ impl App for Server {
         uri: &'a Uri,
     ) -> BoxFuture<'a, Result<Session, ApiError>> {
         Box::pin(session::authenticate(self, token, uri))
+    }
+
+    fn verify<'a>(
+        &'a self,
+        request: &'a http::Request<&'a [u8]>,
+        client: IpAddr,
+    ) -> BoxFuture<'a, Result<OwnedServerName, ApiError>> {
+        Box::pin(self.signed_by(request, client))
     }
 
     fn service(&self, token: &str) -> Option<Arc<Service>> {

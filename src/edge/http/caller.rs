@@ -6,10 +6,13 @@ use std::{borrow::Cow, sync::Arc};
 use http::{HeaderMap, Uri, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
 use ruma::{
-    OwnedDeviceId, OwnedUserId,
-    api::auth_scheme::{
-        AccessToken, AccessTokenOptional, AppserviceToken, AppserviceTokenOptional, NoAccessToken,
-        NoAuthentication,
+    OwnedDeviceId, OwnedServerName, OwnedUserId,
+    api::{
+        auth_scheme::{
+            AccessToken, AccessTokenOptional, AppserviceToken, AppserviceTokenOptional,
+            NoAccessToken, NoAuthentication,
+        },
+        federation::authentication::ServerSignatures,
     },
 };
 
@@ -68,6 +71,10 @@ impl Appservice {
     }
 }
 
+/// Another homeserver, which has signed its request.
+#[derive(Clone, Debug)]
+pub(crate) struct Homeserver(pub(crate) OwnedServerName);
+
 /// Which accounts may call an endpoint, besides those without any restriction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenTo {
@@ -116,6 +123,8 @@ pub(crate) enum Access {
     Appservice,
     /// Application services say who they are; anything else is not looked at.
     AppserviceOptional,
+    /// The request is signed by another homeserver.
+    Server,
     /// A good token is needed to read as of an earlier moment, with `at` in the query; without
     /// that, none is looked at.
     AsOf,
@@ -143,6 +152,8 @@ pub(crate) struct Who {
     pub(crate) session: Option<Session>,
     /// Where an application service is asked for.
     pub(crate) service: Option<Appservice>,
+    /// Where another homeserver is asked for.
+    pub(crate) server: Option<OwnedServerName>,
 }
 
 /// What a handler may be told of its caller.
@@ -172,6 +183,12 @@ impl Caller for () {
 impl Caller for Session {
     fn session(&self) -> Option<&Session> {
         Some(self)
+    }
+}
+
+impl Caller for Homeserver {
+    fn session(&self) -> Option<&Session> {
+        None
     }
 }
 
@@ -213,6 +230,7 @@ gates! {
     AccessTokenOptional => Option<Session>, Optional, |who| Some(who.session);
     AppserviceToken => Appservice, Appservice, |who| who.service;
     AsOf => Option<Session>, AsOf, |who| Some(who.session);
+    ServerSignatures => Homeserver, Server, |who| who.server.map(Homeserver);
     // Clients send the token of an older session along with a login: it must not get in the way.
     AppserviceTokenOptional => Option<Appservice>, AppserviceOptional, |who| Some(who.service);
 }

@@ -76,6 +76,8 @@ classes! {
     Reports = reports;
     /// Administration over HTTP.
     Admin = admin;
+    /// Whatever other homeservers ask, by the homeserver.
+    Federation = federation;
 }
 
 impl Class {

@@ -19,6 +19,7 @@ use http::{
     HeaderMap, HeaderValue, Method, StatusCode, Uri,
     header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
+use ruma::OwnedServerName;
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
 use warp::reply::Response;
 
@@ -297,7 +298,7 @@ impl<A: App> Edge<A> {
             _ => true,
         };
         let who = self.who(route, &headers, &uri).await;
-        let who =
+        let mut who =
             who.map_err(|error| if is_current { error } else { error.of_stale_node(false) })?;
         if let Some(session) = &who.session {
             let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok());
@@ -314,16 +315,28 @@ impl<A: App> Edge<A> {
             unread.place = Some(place.ok_or_else(busy)?);
         }
         unread.recipient = Some(recipient);
-        let limited = route.class.filter(|_| !self.is_exempt(&who));
+        // Other homeservers are limited once it is known that they are who they say.
+        let limited = route.class.filter(|_| route.access != Access::Server);
+        let limited = limited.filter(|_| !self.is_exempt(&who));
         if let Some(class) = limited {
             self.throttle.check(class, who.session.as_ref(), client)?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client));
         }
         let mut incoming = None;
         let body = match route.body {
-            Body::None => Bytes::new(),
+            Body::None => {
+                if route.access == Access::Server {
+                    who.server = Some(self.homeserver(&method, &uri, &headers, &[], client).await?);
+                }
+                Bytes::new()
+            }
             Body::Json => {
-                decode::json_body(self.read(&headers, unread.take(), self.max_body_bytes).await?)?
+                let body = self.read(&headers, unread.take(), self.max_body_bytes).await?;
+                if route.access == Access::Server {
+                    who.server =
+                        Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
+                }
+                decode::json_body(body)?
             }
             Body::Bytes => self.read(&headers, unread.take(), self.max_body_bytes).await?,
             Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
@@ -385,7 +398,8 @@ impl<A: App> Edge<A> {
 
     async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
         let looked_at = match route.access {
-            Access::None => false,
+            // The signature of a homeserver is looked at with the body.
+            Access::None | Access::Server => false,
             Access::AsOf => decode::query_parameter(uri, "at")?.is_some(),
             _ => true,
         };
@@ -411,6 +425,24 @@ impl<A: App> Edge<A> {
             (None, Access::Optional | Access::AppserviceOptional) => Ok(Who::default()),
             (None, _) => Err(ApiError::missing_token()),
         }
+    }
+
+    /// The homeserver that has signed a request.
+    async fn homeserver(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: &[u8],
+        client: IpAddr,
+    ) -> Result<OwnedServerName, ApiError> {
+        let mut request = ::http::Request::new(body);
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = uri.clone();
+        *request.headers_mut() = headers.clone();
+        let server = self.app.verify(&request, client).await?;
+        self.throttle.check_server(&server)?;
+        Ok(server)
     }
 
     /// The address of the client: the connection's, or what the last proxy before us says it was.

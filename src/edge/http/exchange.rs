@@ -26,7 +26,11 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::server::TlsStream;
 use warp::reply::Response;
 
 use super::outgoing::{Held, OfStream, Piece, Stall, Streams};
@@ -335,27 +339,40 @@ impl Drop for ResponseBody {
 }
 
 /// A connection as hyper sees it: what is to be read again comes first. Notes when all is written.
-pub(super) struct Line {
+pub(super) struct Line<S = TcpStream> {
     again: Bytes,
-    stream: TokioIo<TcpStream>,
+    stream: TokioIo<S>,
     exchange: Arc<Exchange>,
     stall: Stall,
 }
 
-impl Line {
+/// What a connection is read from and written to.
+pub(super) trait Wire: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// The connection itself.
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Wire for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Wire for TlsStream<TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
+
+impl<S: Wire> Line<S> {
     /// A connection that fails when nothing is taken of what is written for as long as `stall`
     /// says.
-    pub(super) fn new(
-        again: Bytes,
-        stream: TcpStream,
-        exchange: &Arc<Exchange>,
-        stall: Stall,
-    ) -> Self {
+    pub(super) fn new(again: Bytes, stream: S, exchange: &Arc<Exchange>, stall: Stall) -> Self {
         Self { again, stream: TokioIo::new(stream), exchange: Arc::clone(exchange), stall }
     }
 
     /// The connection, and what of that to be read again is left.
-    pub(super) fn into_parts(self) -> (Bytes, TcpStream) {
+    pub(super) fn into_parts(self) -> (Bytes, S) {
         (self.again, self.stream.into_inner())
     }
 
@@ -367,13 +384,13 @@ impl Line {
     ) -> Poll<io::Result<T>> {
         let watched = self.stall.watch(cx, written);
         if matches!(&watched, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::TimedOut) {
-            let _ = self.stream.inner().set_zero_linger();
+            let _ = self.stream.inner().socket().set_zero_linger();
         }
         watched
     }
 }
 
-impl Read for Line {
+impl<S: Wire> Read for Line<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -389,7 +406,7 @@ impl Read for Line {
     }
 }
 
-impl Write for Line {
+impl<S: Wire> Write for Line<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -48,16 +48,20 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod throttle;
+pub(crate) mod tls;
 
 use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use ruma::OwnedServerName;
 
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
 pub(crate) use self::{
-    caller::{Access, Appservice, AsOf, Caller, Gate, OpenTo, Session, Who, access_token},
+    caller::{
+        Access, Appservice, AsOf, Caller, Gate, Homeserver, OpenTo, Session, Who, access_token,
+    },
     class::Class,
     decode::{body as read_body, json_error, query as read_query, query_parameter},
     edge::Edge,
@@ -122,6 +126,17 @@ pub(crate) trait App: Send + Sync + 'static {
         token: &'a str,
         uri: &'a ::http::Uri,
     ) -> BoxFuture<'a, Result<Session, ApiError>>;
+
+    /// The homeserver that has signed a request from this address.
+    fn verify<'a>(
+        &'a self,
+        request: &'a ::http::Request<&'a [u8]>,
+        client: IpAddr,
+    ) -> BoxFuture<'a, Result<OwnedServerName, ApiError>> {
+        let _ = (request, client);
+        let error = ApiError::forbidden("This server takes no requests of other homeservers.");
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// The application service that a token is of.
     fn service(&self, token: &str) -> Option<Arc<Service>>;

@@ -3,13 +3,13 @@
 use std::{fmt, io, pin::Pin};
 
 use bytes::{Bytes, BytesMut};
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _, stream};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{
         ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-        ACCESS_CONTROL_MAX_AGE, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, LOCATION,
-        RETRY_AFTER, VARY,
+        ACCESS_CONTROL_MAX_AGE, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LENGTH,
+        CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER, VARY,
     },
 };
 use ruma::api::{OutgoingResponse, OutgoingResponseExt as _};
@@ -19,7 +19,7 @@ use super::{
     ApiError,
     compress::{self, Encoding},
 };
-use crate::base::{background, limits};
+use crate::base::{background, clock, limits};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -133,6 +133,52 @@ impl Reply {
         }
         let also = "X-Requested-With, Content-Type, Authorization, If-Match, If-None-Match";
         reply.with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(also))
+    }
+
+    /// The same reply as the second part of one of two (`multipart/mixed`), after `first`, which is
+    /// JSON (server-server API, "Content Repository").
+    #[must_use]
+    pub(crate) fn after_json(mut self, first: &str) -> Self {
+        // Longer than what could come up by chance.
+        let boundary = clock::random_letters(40);
+        let mut head = format!(
+            "--{boundary}\r\nContent-Type: application/json\r\n\r\n{first}\r\n--{boundary}\r\n"
+        )
+        .into_bytes();
+        for name in [CONTENT_TYPE, CONTENT_DISPOSITION] {
+            if let Some(value) = self.headers.get(&name) {
+                head.extend_from_slice(name.as_str().as_bytes());
+                head.extend_from_slice(b": ");
+                head.extend_from_slice(value.as_bytes());
+                head.extend_from_slice(b"\r\n");
+            }
+        }
+        head.extend_from_slice(b"\r\n");
+        let tail = format!("\r\n--{boundary}--\r\n");
+        let length = self.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let length = length.and_then(|length| length.parse::<u64>().ok());
+        let around = (head.len() + tail.len()) as u64;
+        let around = length.map(|length| HeaderValue::from(length.saturating_add(around)));
+        self.content = match self.content {
+            Content::Bytes(bytes) => {
+                Content::Bytes([&head, &*bytes, tail.as_bytes()].concat().into())
+            }
+            Content::Stream(stream) => {
+                let one = |bytes: Bytes| stream::once(std::future::ready(Ok(bytes)));
+                Content::Stream(Box::pin(
+                    one(head.into()).chain(stream).chain(one(tail.into_bytes().into())),
+                ))
+            }
+        };
+        let content_type = format!("multipart/mixed; boundary={boundary}");
+        self.headers = HeaderMap::new();
+        if let Ok(content_type) = HeaderValue::try_from(content_type) {
+            self.headers.insert(CONTENT_TYPE, content_type);
+        }
+        if let Some(length) = around {
+            self.headers.insert(CONTENT_LENGTH, length);
+        }
+        self
     }
 
     /// The same reply in this encoding, if it is text that is long enough to gain by it.

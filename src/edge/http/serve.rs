@@ -45,8 +45,11 @@ use warp::{Filter, Rejection, reply::Response};
 use super::{
     App, Edge,
     edge::Inbound,
-    exchange::{AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Line, RequestBody, ResponseBody, Rest},
+    exchange::{
+        AGAIN, AGAIN_AND_CLOSE, Answer, Exchange, Line, RequestBody, ResponseBody, Rest, Wire,
+    },
     outgoing::{ByAddress, Place, Stall, Streams},
+    tls::Tls,
 };
 use crate::base::{limits, metrics::metrics, rate::household, shutdown::Shutdown};
 
@@ -72,13 +75,23 @@ pub(crate) async fn run<A: App>(
     edge: Arc<Edge<A>>,
     closed: impl FnOnce(usize) + Send,
 ) {
+    run_with(listeners, None, edge, closed).await;
+}
+
+/// As [`run`], with TLS on every connection, if there is some.
+pub(crate) async fn run_with<A: App>(
+    listeners: Vec<Arc<TcpListener>>,
+    tls: Option<Arc<Tls>>,
+    edge: Arc<Edge<A>>,
+    closed: impl FnOnce(usize) + Send,
+) {
     // Cut when this function returns, by dropping the other end.
     let (_serving, cut) = oneshot::channel::<()>();
     let server = Arc::new(Server::new(&edge, Shutdown::when(cut.map(drop))));
     // Each connection holds a receiver for as long as it is open.
     let (open, _) = watch::channel(());
     let accepting = listeners.into_iter().map(|listener| {
-        let (server, open) = (Arc::clone(&server), &open);
+        let (server, open, tls) = (Arc::clone(&server), &open, tls.clone());
         async move {
             loop {
                 // Taken before accepting: beyond the bound, the operating system keeps them
@@ -104,7 +117,10 @@ pub(crate) async fn run<A: App>(
                             _counted: Counted::new(),
                             _of_address: of_address,
                         };
-                        tokio::spawn(connection.run(stream));
+                        match &tls {
+                            None => tokio::spawn(connection.run(stream)),
+                            Some(tls) => tokio::spawn(connection.run_tls(stream, Arc::clone(tls))),
+                        };
                     }
                     Err(error) => {
                         warn!(%error, "cannot accept connections");
@@ -242,8 +258,24 @@ impl Connection {
         }
     }
 
+    /// The same by TLS.
+    async fn run_tls(self, stream: TcpStream, tls: Arc<Tls>) {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let stream = tokio::select! {
+            stream = timeout(limits::TLS_HANDSHAKE, tls.accept(stream)) => stream,
+            () = self.server.shutdown.given() => return,
+        };
+        match stream {
+            Ok(Ok(stream)) => Box::pin(self.either(stream)).await,
+            Ok(Err(error)) => debug!(%error, "a connection did not come to TLS"),
+            Err(_) => debug!("a connection did not come to TLS in time"),
+        }
+    }
+
     /// Serves HTTP/2, or whatever it turns out to be.
-    async fn either(&self, stream: TcpStream) {
+    async fn either<S: Wire>(&self, stream: S) {
         let server = &self.server;
         let request_read = Arc::new(AtomicBool::new(false));
         let streams = Arc::<Streams>::default();

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, net::IpAddr, num::NonZeroU32, time::Duration};
 
-use ruma::OwnedUserId;
+use ruma::{OwnedServerName, OwnedUserId, ServerName};
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Class, ErrorCode, Session};
@@ -44,6 +44,7 @@ const WRITTEN_UNIT: usize = 1024;
 enum Who {
     User(OwnedUserId),
     Address(IpAddr),
+    Server(OwnedServerName),
 }
 
 /// What a request took from the limits of its caller. Each node of a cluster tells the others, so
@@ -115,6 +116,16 @@ impl Throttle {
     ) -> Result<(), ApiError> {
         let Some(limiters) = &self.0 else { return Ok(()) };
         limiters.take(class, session, client).map_err(|wait| {
+            refused(class);
+            ApiError::limit_exceeded(wait)
+        })
+    }
+
+    /// Counts one request of another homeserver; refuses it when that has made too many.
+    pub(super) fn check_server(&self, server: &ServerName) -> Result<(), ApiError> {
+        let Some(limiters) = &self.0 else { return Ok(()) };
+        let class = Class::Federation;
+        limiters.take_of_class(class, &Who::Server(server.to_owned())).map_err(|wait| {
             refused(class);
             ApiError::limit_exceeded(wait)
         })

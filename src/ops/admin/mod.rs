@@ -13,6 +13,7 @@ pub(crate) mod actor;
 pub(crate) mod cluster;
 pub(crate) mod console;
 pub(crate) mod erasures;
+pub(crate) mod federation;
 pub(crate) mod form;
 pub(crate) mod media;
 pub(crate) mod notices;

@@ -115,6 +115,9 @@ impl<'a> Carrier<'a> {
             C::BackupMade(_) => over(command),
             C::LogErase(body) => Carry::Erase(self.before(body)),
 
+            // A key that was given up is not used again.
+            C::ServerKey(_) => over(command),
+
             C::UserRegister(ref body) if self.state.accounts.contains(&body.user_id) => forget,
             C::UserRegister(_)
             | C::RegistrationTokenSet(_)
@@ -222,6 +225,8 @@ impl<'a> Carrier<'a> {
             | C::AliasSet(_)
             | C::AliasRemove(_)
             | C::ReportCreate(_)
+            // The keys of other homeservers are fetched again.
+            | C::PeerKeys(_)
             // Ephemeral events are dropped.
             | C::RoomTyping(_)
             | C::PresenceSet(_)

@@ -109,6 +109,14 @@ impl EventStore {
         let _ = self.lifetimes.set(lifetimes);
     }
 
+    /// The server has another key for other homeservers.
+    pub(crate) fn sign_anew(&self, state: &State) {
+        let (Some(keys), Some(key)) = (self.keys.get(), state.peers.own_key()) else { return };
+        if let Err(error) = keys.rotate(&key) {
+            tracing::error!(%error, "the server goes on with its former key");
+        }
+    }
+
     /// From now on, events in federation format are signed with these keys. To be called once.
     pub fn sign_with(&self, keys: Arc<ServerKeys>) {
         // A second call has no effect.

@@ -10,6 +10,7 @@
 
 mod account;
 mod device;
+mod federation;
 mod keys;
 pub(super) mod kind;
 mod media;
@@ -21,6 +22,7 @@ pub(super) mod values;
 pub use self::{
     account::*,
     device::*,
+    federation::*,
     keys::*,
     kind::{Class, Content, Erased, Kind},
     media::*,
@@ -328,6 +330,10 @@ commands! {
     PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
     /// A mail for a pusher was handed over.
     PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable, ephemeral;
+    /// The server got another key to sign with for other homeservers.
+    ServerKey(ServerKey) = "server.key" version 1 MustNotRewind;
+    /// Another homeserver's signing keys were fetched.
+    PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable, ephemeral;
     /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
 }

@@ -288,7 +288,7 @@ fn signature(
         signed.insert(key.to_owned(), CanonicalJsonValue::String(value.to_owned()));
     }
     signed.insert("content".to_owned(), body.clone().try_into().ok()?);
-    sign_json(own, &keys.key_pair, &mut signed).ok()?;
+    keys.with_current(|pair| sign_json(own, pair, &mut signed)).ok()?;
     let signatures: Value = signed.remove("signatures")?.into();
     let (key, signature) = signatures.get(own)?.as_object()?.iter().next()?;
     let signature = signature.as_str()?;

@@ -4,6 +4,7 @@
 mod account;
 mod contact;
 mod device;
+mod federation;
 mod keys;
 mod media;
 mod oauth;

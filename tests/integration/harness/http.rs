@@ -153,6 +153,14 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// An answer that came by another client.
+    #[track_caller]
+    pub(crate) fn of(request: String, parts: http::response::Parts, bytes: &[u8]) -> Self {
+        let body = serde_json::from_slice(bytes)
+            .unwrap_or_else(|error| panic!("{request}: {error}: {}", bytes.escape_ascii()));
+        Self { request, status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
     /// The value of a header; empty if there is none.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().expect("a readable header"))

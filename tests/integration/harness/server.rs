@@ -144,9 +144,12 @@ impl TestServer {
         let binary = OsString::from(env!("CARGO_BIN_EXE_logcabin"));
         let mut line = self.wrapper.iter().cloned().chain([binary]);
         let mut command = Command::new(line.next().expect("at least the program itself"));
+        let has_name = self.settings.iter().any(|(name, _)| name == "LOGCABIN_SERVER_NAME");
+        let name: &[&str] = if has_name { &[] } else { &["--server-name", "e2e.test"] };
         without_settings(&mut command)
             .args(line)
-            .args(["serve", "--server-name", "e2e.test"])
+            .arg("serve")
+            .args(name)
             .envs(self.settings.iter().map(|(name, value)| (name, value)))
             .args(arguments)
             .stdin(Stdio::null())

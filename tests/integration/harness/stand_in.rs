@@ -83,6 +83,18 @@ impl Service {
         Self::serve(listener, None, answer)
     }
 
+    /// As [`Self::on`], by HTTPS.
+    pub(crate) fn on_tls<F>(
+        listener: TcpListener,
+        tls: TlsAcceptor,
+        answer: impl Fn(Asked) -> F + Clone + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Reply> + Send + 'static,
+    {
+        Self::serve(listener, Some(tls), answer)
+    }
+
     fn serve<F>(
         listener: TcpListener,
         tls: Option<TlsAcceptor>,

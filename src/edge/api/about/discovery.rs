@@ -1,13 +1,16 @@
 //! Discovery: versions, the well-known documents. What this server can do:
 //! [`capabilities`](crate::edge::api::about::capabilities).
 
-use ruma::api::client::{
-    discovery::{
-        discover_homeserver, discover_policy_server,
-        discover_support::{self, Contact, ContactRole},
-        get_supported_versions,
+use ruma::api::{
+    client::{
+        discovery::{
+            discover_homeserver, discover_policy_server,
+            discover_support::{self, Contact, ContactRole},
+            get_supported_versions,
+        },
+        session::login::v3 as login_v3,
     },
-    session::login::v3 as login_v3,
+    federation::discovery::discover_homeserver as discover_homeserver_for_servers,
 };
 
 use serde_json::{Map, Value, json};
@@ -144,6 +147,18 @@ fn base_url(config: &Config) -> Option<String> {
 
 fn identity_server(config: &Config) -> Option<&str> {
     config.server.identity_server.as_deref()
+}
+
+/// Where other homeservers find this one (server-server API, "Resolving server names").
+pub(crate) async fn delegation(
+    cx: Cx<Server, ()>,
+    _: discover_homeserver_for_servers::Request,
+) -> Result<Json, ApiError> {
+    let federation = &cx.app.config.federation;
+    match federation.delegate.as_ref().filter(|_| federation.enabled) {
+        Some(server) => json(&json!({ "m.server": server })),
+        None => Err(ApiError::not_found("This server delegates to no other name.")),
+    }
 }
 
 pub(super) async fn support(

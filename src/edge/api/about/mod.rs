@@ -13,6 +13,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     health::endpoints(table)
         .on(discovery::versions, cheap().guests())
         .on(discovery::well_known, cheap())
+        .on(discovery::delegation, cheap())
         .on(discovery::support, cheap())
         .on(discovery::policy_server, cheap())
         .on(capabilities::get, limited(Class::Other))

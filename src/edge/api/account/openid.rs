@@ -32,14 +32,14 @@ const PREFIX: &str = "lco_";
 
 /// The request of the other service.
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     access_token: Option<String>,
 }
 
 endpoint! {
     /// Where the other service asks: this one endpoint of the server-server API is called by
     /// services, too.
-    pub(super) struct UserInfo = GET "/_matrix/federation/v1/openid/userinfo";
+    pub(crate) struct UserInfo = GET "/_matrix/federation/v1/openid/userinfo";
     for NoAccessToken;
     { query: Asked = query }
 }
@@ -71,7 +71,7 @@ pub(super) async fn request_token(
     ))
 }
 
-pub(super) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Json, ApiError> {
+pub(crate) async fn userinfo(cx: Cx<Server, ()>, request: UserInfo) -> Result<Json, ApiError> {
     let token = request.query.access_token.ok_or_else(ApiError::missing_token)?;
     let now_ms = cx.app.engine.clock().now_ms();
     let opened = token.strip_prefix(PREFIX);

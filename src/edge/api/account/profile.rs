@@ -73,13 +73,24 @@ async fn asked(
     user_id: &UserId,
 ) -> Result<BTreeMap<String, Value>, ApiError> {
     let app = Arc::clone(&cx.app);
+    if cx.is_remote(user_id.server_name()) {
+        return cx.remote_profile(user_id).await;
+    }
     if let Some(session) = cx.caller.clone()
         && let Some(at) = cx.called_by(session).moment()?
     {
         let fields = at_length(|| fields_as_of(&app.engine, user_id, at))?;
         return fields.ok_or_else(no_profile);
     }
-    if !appservice::user_exists(&app, user_id).await? {
+    of_local(&app, user_id).await
+}
+
+/// The profile of a user of this server.
+pub(in crate::edge::api) async fn of_local(
+    app: &Arc<Server>,
+    user_id: &UserId,
+) -> Result<BTreeMap<String, Value>, ApiError> {
+    if !appservice::user_exists(app, user_id).await? {
         return Err(no_profile());
     }
     fields(&app.engine, user_id).ok_or_else(no_profile)

@@ -3,11 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ruma::{
-    OwnedOneTimeKeyId, OwnedUserId, UserId,
-    api::client::keys::{
-        claim_keys::v3 as claim_keys, get_key_changes::v3 as get_key_changes,
-        get_keys::v3 as get_keys, upload_keys::v3 as upload_keys,
-        upload_signatures::v3 as upload_signatures, upload_signing_keys::v3 as upload_signing_keys,
+    OneTimeKeyAlgorithm, OwnedDeviceId, OwnedOneTimeKeyId, OwnedUserId, UserId,
+    api::{
+        client::keys::{
+            claim_keys::v3 as claim_keys, get_key_changes::v3 as get_key_changes,
+            get_keys::v3 as get_keys, upload_keys::v3 as upload_keys,
+            upload_signatures::v3 as upload_signatures,
+            upload_signing_keys::v3 as upload_signing_keys,
+        },
+        federation::{
+            device::get_devices::v1 as get_devices_for_server,
+            keys::{claim_keys::v1 as claim_keys_for_server, get_keys::v1 as get_keys_for_server},
+        },
     },
     serde::Raw,
 };
@@ -20,7 +27,7 @@ use crate::{
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     edge::{
         api::{Server, auth::uiaa::confirm_identity, json, oauth::session::confirm_reset},
-        http::{ApiError, Cx, Json},
+        http::{ApiError, Caller, Cx, Homeserver, Json},
     },
     log::ReadError,
     read::{events::to_raw, sync::device_lists::DeviceLists},
@@ -63,26 +70,85 @@ pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<
     if request.device_keys.len() > limits::KEY_QUERY {
         return Err(ApiError::invalid_param("These are too many users for one request."));
     }
-    cx.at_length(|| json(&look_up(&cx, request)?)).await
+    let viewer = Some(&*cx.caller.user_id);
+    cx.at_length(|| json(&look_up(&cx.app, request.device_keys, viewer)?)).await
 }
 
-fn look_up(cx: &Cx<Server>, request: get_keys::Request) -> Result<Found, ApiError> {
+pub(in crate::edge::api) async fn query_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: get_keys_for_server::Request,
+) -> Result<Json, ApiError> {
+    if request.device_keys.len() > limits::KEY_QUERY {
+        return Err(ApiError::invalid_param("These are too many users for one request."));
+    }
+    cx.at_length(|| {
+        let found = look_up(&cx.app, request.device_keys, None)?;
+        json(&json!({
+            "device_keys": found.device_keys,
+            "master_keys": found.master_keys,
+            "self_signing_keys": found.self_signing_keys,
+        }))
+    })
+    .await
+}
+
+/// The devices of a user, for another homeserver.
+pub(in crate::edge::api) async fn devices_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: get_devices_for_server::Request,
+) -> Result<Json, ApiError> {
+    let user_id = request.user_id;
+    cx.at_length(|| {
+        // Changes after this are told by their offsets.
+        let stream_id = cx.app.engine.head().offset();
+        let asked = BTreeMap::from([(user_id.clone(), Vec::new())]);
+        let mut found = look_up(&cx.app, asked, None)?;
+        let devices = found.device_keys.remove(&user_id);
+        let devices = devices.ok_or_else(|| ApiError::not_found("There is no such user."))?;
+        let devices = devices.into_iter();
+        let devices: Vec<_> = devices
+            .map(|(device_id, keys)| json!({ "device_id": device_id, "keys": keys }))
+            .collect();
+        let mut answer = json!({
+            "user_id": user_id, "stream_id": stream_id.get(), "devices": devices,
+        });
+        for (name, key) in [
+            ("master_key", found.master_keys.remove(&user_id)),
+            ("self_signing_key", found.self_signing_keys.remove(&user_id)),
+        ] {
+            if let Some(key) = key {
+                answer[name] = key;
+            }
+        }
+        json(&answer)
+    })
+    .await
+}
+
+/// The keys of these devices (of all, where none is named) for a user, or for another homeserver,
+/// which is told less.
+fn look_up(
+    app: &Server,
+    wanted: BTreeMap<OwnedUserId, Vec<OwnedDeviceId>>,
+    viewer: Option<&UserId>,
+) -> Result<Found, ApiError> {
     let mut found = Found::default();
-    for (user_id, devices) in request.device_keys {
-        if user_id.server_name() != cx.app.config.server.name {
+    for (user_id, devices) in wanted {
+        if user_id.server_name() != app.config.server.name {
             found.failures.insert(user_id.server_name().to_string(), unreachable());
             continue;
         }
-        let Some(account) = cx.app.engine.state().accounts.get(&user_id) else { continue };
-        let keyring = Keyring::of(&cx.app, &user_id)?;
+        let Some(account) = app.engine.state().accounts.get(&user_id) else { continue };
+        let keyring = Keyring::of(app, &user_id)?;
         let mut of_user = BTreeMap::new();
-        for (device_id, mut keys) in keyring.devices(&cx.app)? {
+        for (device_id, mut keys) in keyring.devices(app)? {
             if !devices.is_empty() && !devices.iter().any(|id| id.as_str() == device_id) {
                 continue;
             }
-            keyring.add_signatures(cx, &device_id, &mut keys)?;
+            keyring.add_signatures(app, viewer, &device_id, &mut keys)?;
             let name = account.read().device(device_id.as_str().into()).cloned();
-            let name = name.and_then(|device| device.display_name);
+            // Other homeservers need not know how people call their devices.
+            let name = name.and_then(|device| device.display_name).filter(|_| viewer.is_some());
             keys["unsigned"] =
                 name.map_or_else(|| json!({}), |name| json!({ "device_display_name": name }));
             of_user.insert(device_id, keys);
@@ -96,12 +162,12 @@ fn look_up(cx: &Cx<Server>, request: get_keys::Request) -> Result<Found, ApiErro
             let Some(key) = key else { continue };
             let mut key = key.clone();
             if let Some((_, public)) = public_key(&key) {
-                keyring.add_signatures(cx, &public, &mut key)?;
+                keyring.add_signatures(app, viewer, &public, &mut key)?;
             }
             of.insert(user_id.clone(), key);
         }
         // The users that somebody has verified are visible to them only.
-        if user_id != cx.caller.user_id {
+        if viewer != Some(&*user_id) {
             found.user_signing_keys.remove(&user_id);
         }
     }
@@ -113,19 +179,46 @@ fn unreachable() -> Value {
     json!({ "errcode": "M_UNKNOWN", "error": "This server does not talk to others." })
 }
 
+type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
+type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, OneTimeKeyAlgorithm>>;
+
 pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Result<Json, ApiError> {
-    let devices: usize = request.one_time_keys.values().map(BTreeMap::len).sum();
-    if devices > limits::KEY_QUERY {
-        return Err(ApiError::invalid_param("These are too many devices for one request."));
-    }
+    let mut wanted: Wanted = request.one_time_keys;
+    few(&wanted)?;
     let mut failures = BTreeMap::new();
-    let mut handed_out: BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>> =
-        BTreeMap::new();
-    for (user_id, wanted) in request.one_time_keys {
-        if user_id.server_name() != cx.app.config.server.name {
-            failures.insert(user_id.server_name().to_string(), unreachable());
-            continue;
+    wanted.retain(|user_id, _| {
+        let server = user_id.server_name();
+        let is_own = server == cx.app.config.server.name;
+        if !is_own {
+            failures.insert(server.to_string(), unreachable());
         }
+        is_own
+    });
+    let handed_out = hand_out(&cx, wanted).await?;
+    json(&json!({ "failures": failures, "one_time_keys": handed_out }))
+}
+
+pub(in crate::edge::api) async fn claim_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: claim_keys_for_server::Request,
+) -> Result<Json, ApiError> {
+    let mut wanted: Wanted = request.one_time_keys;
+    few(&wanted)?;
+    wanted.retain(|user_id, _| user_id.server_name() == cx.app.config.server.name);
+    json(&json!({ "one_time_keys": hand_out(&cx, wanted).await? }))
+}
+
+fn few(wanted: &Wanted) -> Result<(), ApiError> {
+    match wanted.values().map(BTreeMap::len).sum::<usize>() > limits::KEY_QUERY {
+        true => Err(ApiError::invalid_param("These are too many devices for one request.")),
+        false => Ok(()),
+    }
+}
+
+/// Hands out one key of each device of users of this server.
+async fn hand_out<C: Caller>(cx: &Cx<Server, C>, all: Wanted) -> Result<HandedOut, ApiError> {
+    let mut handed_out = HandedOut::new();
+    for (user_id, wanted) in all {
         let wanted = wanted.into_iter().map(|(id, algorithm)| (id, algorithm.to_string()));
         let proposal = ClaimKeys { user_id: user_id.clone(), wanted: wanted.collect() };
         let claimed = cx.propose(proposal).await?.into_inner();
@@ -140,7 +233,7 @@ pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Resul
             of_user.insert(claim.device_id.to_string(), BTreeMap::from([(claim.key_id, key)]));
         }
     }
-    json(&json!({ "failures": failures, "one_time_keys": handed_out }))
+    Ok(handed_out)
 }
 
 pub(super) async fn changes(
@@ -391,12 +484,18 @@ impl Keyring {
 
     /// Adds the signatures that were made later and that the caller may see: the owner's and the
     /// caller's own.
-    fn add_signatures(&self, cx: &Cx<Server>, name: &str, key: &mut Value) -> Result<(), ApiError> {
+    fn add_signatures(
+        &self,
+        app: &Server,
+        viewer: Option<&UserId>,
+        name: &str,
+        key: &mut Value,
+    ) -> Result<(), ApiError> {
         let owner = key["user_id"].as_str().unwrap_or_default().to_owned();
-        let mut signers = BTreeSet::from([cx.caller.user_id.clone()]);
+        let mut signers = BTreeSet::from_iter(viewer.map(ToOwned::to_owned));
         signers.extend(OwnedUserId::try_from(owner).ok());
         for signer in signers {
-            for (key_id, signature) in self.signatures_by(&cx.app, &signer, name)? {
+            for (key_id, signature) in self.signatures_by(app, &signer, name)? {
                 add_signature(key, &signer, key_id, signature);
             }
         }

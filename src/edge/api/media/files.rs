@@ -30,6 +30,10 @@ use ruma::{
             get_content_thumbnail::v3 as old_get_thumbnail, get_media_config::v3 as old_get_config,
         },
     },
+    api::federation::authenticated_media::{
+        get_content::v1 as get_content_for_server,
+        get_content_thumbnail::v1 as get_thumbnail_for_server,
+    },
     media::Method,
 };
 use serde_json::json;
@@ -51,7 +55,8 @@ use crate::{
     edge::{
         api::{Server, Whose},
         http::{
-            ApiError, Cx, Download as DownloadRequest, ErrorCode, Incoming, Json, Reply, Upload,
+            ApiError, Cx, Download as DownloadRequest, ErrorCode, Homeserver, Incoming, Json,
+            Reply, Upload,
         },
     },
     engine::{Lagged, Rejected},
@@ -640,6 +645,31 @@ pub(super) async fn old_thumbnail(
     let app = &cx.app;
     let stored = app.stored_before_freeze(server_name, media_id, wait, &cx.shutdown).await?;
     app.serve_thumbnail(stored, wish, &cx.whose(), true, &headers).await
+}
+
+/// What comes before a file for another homeserver: nothing is known of it yet.
+const ABOUT_FILE: &str = "{}";
+
+pub(in crate::edge::api) async fn download_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: get_content_for_server::Request,
+) -> Result<Reply, ApiError> {
+    let (own, wait) = (&cx.app.config.server.name, request.timeout_ms);
+    let stored = cx.app.stored(own, &request.media_id, wait, &cx.shutdown).await?;
+    let file = cx.app.serve(stored, None, false, &HeaderMap::new()).await?;
+    Ok(file.after_json(ABOUT_FILE))
+}
+
+pub(in crate::edge::api) async fn thumbnail_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: get_thumbnail_for_server::Request,
+) -> Result<Reply, ApiError> {
+    let wish = wish(request.width, request.height, request.method, request.animated)?;
+    let (own, wait) = (&cx.app.config.server.name, request.timeout_ms);
+    let stored = cx.app.stored(own, &request.media_id, wait, &cx.shutdown).await?;
+    let headers = HeaderMap::new();
+    let file = cx.app.serve_thumbnail(stored, wish, &cx.whose(), false, &headers).await?;
+    Ok(file.after_json(ABOUT_FILE))
 }
 
 /// Deletes unreferenced files and old thumbnails, at the start and then regularly, until the server

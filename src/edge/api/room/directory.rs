@@ -19,10 +19,14 @@ use ruma::{
         },
         room::{Visibility, aliases::v3 as aliases},
     },
-    directory::{PublicRoomsChunk, PublicRoomsChunkInit, RoomNetwork},
+    api::federation::directory::{
+        get_public_rooms::v1 as for_servers, get_public_rooms_filtered::v1 as filtered_for_servers,
+    },
+    directory::{Filter, PublicRoomsChunk, PublicRoomsChunkInit, RoomNetwork},
     events::StateEventType,
     room::{JoinRuleKind, RoomType},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::timeline::readable_as_of;
@@ -31,7 +35,7 @@ use crate::{
     decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
     edge::{
         api::{Server, appservice::services as appservice, json},
-        http::{ApiError, Appservice, AsOfRequest, Cx, Json, Session},
+        http::{ApiError, Appservice, AsOfRequest, Cx, Homeserver, Json, Session},
     },
     log::ReadError,
     read::events::EventStore,
@@ -70,6 +74,9 @@ pub(super) async fn get_alias(
     AsOfRequest(request): AsOfRequest<get_alias_v3::Request>,
 ) -> Result<Json, ApiError> {
     let (app, alias) = (Arc::clone(&cx.app), &request.room_alias);
+    if cx.is_remote(alias.server_name()) {
+        return json(&cx.remote_alias(alias).await?);
+    }
     let moment = match cx.caller.clone() {
         Some(session) => cx.called_by(session).moment()?,
         None => None,
@@ -159,41 +166,137 @@ pub(super) async fn public_rooms(
     cx: Cx<Server, ()>,
     request: get_public_rooms::Request,
 ) -> Result<get_public_rooms::Response, ApiError> {
+    if let Some(server) = request.server.as_deref().filter(|server| cx.is_remote(server)) {
+        let asked = Asked { limit: request.limit, since: request.since, ..Asked::default() };
+        return Ok(cx.remote_rooms::<Listed>(server, &asked).await?.into());
+    }
     let wanted = Wanted {
         server: request.server.as_deref(),
         limit: request.limit,
         since: request.since.as_deref(),
         ..Wanted::default()
     };
-    let page = cx.at_length(|| list(&cx.app, &wanted)).await?;
-    let mut response = get_public_rooms::Response::new(page.chunk());
-    response.next_batch = page.next;
-    response.prev_batch = page.previous;
-    response.total_room_count_estimate = Some(page.total);
-    Ok(response)
+    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
 }
 
 pub(super) async fn public_rooms_filtered(
     cx: Cx<Server>,
     request: get_public_rooms_filtered::Request,
 ) -> Result<get_public_rooms_filtered::Response, ApiError> {
-    let types = &request.filter.room_types;
+    if let Some(server) = request.server.as_deref().filter(|server| cx.is_remote(server)) {
+        let get_public_rooms_filtered::Request { limit, since, filter, room_network, .. } = request;
+        let asked = Asked { limit, since, filter, network: room_network };
+        return Ok(cx.remote_rooms::<Listed>(server, &asked).await?.into());
+    }
     let wanted = Wanted {
         server: request.server.as_deref(),
         limit: request.limit,
         since: request.since.as_deref(),
         term: request.filter.generic_search_term.as_deref(),
-        types: (!types.is_empty())
-            .then(|| types.iter().map(|of| of.as_str().map(ToOwned::to_owned)).collect()),
+        types: types(&request.filter),
         network: request.room_network.clone(),
     };
-    let page = cx.at_length(|| list(&cx.app, &wanted)).await?;
-    let mut response = get_public_rooms_filtered::Response::new();
-    response.chunk = page.chunk();
-    response.next_batch = page.next;
-    response.prev_batch = page.previous;
-    response.total_room_count_estimate = Some(page.total);
-    Ok(response)
+    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+}
+
+/// What is asked of another homeserver.
+#[derive(Default, Serialize)]
+struct Asked {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<UInt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Filter::is_empty")]
+    filter: Filter,
+    #[serde(flatten)]
+    network: RoomNetwork,
+}
+
+/// What another homeserver lists.
+#[derive(Deserialize)]
+struct Listed {
+    chunk: Vec<PublicRoomsChunk>,
+    next_batch: Option<String>,
+    prev_batch: Option<String>,
+    total_room_count_estimate: Option<UInt>,
+}
+
+macro_rules! from_pages {
+    ($($response:ty),+) => {$(
+        impl From<Listed> for $response {
+            fn from(listed: Listed) -> Self {
+                let mut response = Self::default();
+                response.chunk = listed.chunk;
+                response.next_batch = listed.next_batch;
+                response.prev_batch = listed.prev_batch;
+                response.total_room_count_estimate = listed.total_room_count_estimate;
+                response
+            }
+        }
+    )+};
+}
+
+from_pages!(
+    get_public_rooms_filtered::Response,
+    for_servers::Response,
+    filtered_for_servers::Response
+);
+
+impl From<Listed> for get_public_rooms::Response {
+    fn from(listed: Listed) -> Self {
+        let mut response = Self::new(listed.chunk);
+        response.next_batch = listed.next_batch;
+        response.prev_batch = listed.prev_batch;
+        response.total_room_count_estimate = listed.total_room_count_estimate;
+        response
+    }
+}
+
+impl From<Page> for Listed {
+    fn from(page: Page) -> Self {
+        Self {
+            chunk: page.chunk(),
+            next_batch: page.next,
+            prev_batch: page.previous,
+            total_room_count_estimate: Some(page.total),
+        }
+    }
+}
+
+/// The list, for another homeserver.
+pub(in crate::edge::api) async fn public_rooms_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: for_servers::Request,
+) -> Result<for_servers::Response, ApiError> {
+    let wanted = Wanted {
+        limit: request.limit,
+        since: request.since.as_deref(),
+        network: request.room_network.clone(),
+        ..Wanted::default()
+    };
+    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+}
+
+/// The same, searched.
+pub(in crate::edge::api) async fn public_rooms_filtered_for_server(
+    cx: Cx<Server, Homeserver>,
+    request: filtered_for_servers::Request,
+) -> Result<filtered_for_servers::Response, ApiError> {
+    let wanted = Wanted {
+        server: None,
+        limit: request.limit,
+        since: request.since.as_deref(),
+        term: request.filter.generic_search_term.as_deref(),
+        types: types(&request.filter),
+        network: request.room_network.clone(),
+    };
+    Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
+}
+
+/// The types of rooms that are wanted, if not all.
+fn types(filter: &Filter) -> Option<Vec<Option<String>>> {
+    let types = filter.room_types.iter().map(|of| of.as_str().map(ToOwned::to_owned));
+    (!filter.room_types.is_empty()).then(|| types.collect())
 }
 
 struct Page {

@@ -1,5 +1,7 @@
 //! Information about a room for users who are not in it: its summary, and the hierarchy of a space.
 
+pub(in crate::edge::api) mod for_server;
+
 use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 
 use ruma::api::auth_scheme::AccessTokenOptional;

@@ -1,0 +1,84 @@
+//! Limits on what other homeservers may cause.
+
+use std::time::Duration;
+
+use crate::base::rate::Rate;
+
+/// How many homeservers' signing keys are kept. The public network has some ten thousand.
+pub(crate) const PEERS: usize = 100_000;
+
+/// How many keys a homeserver may publish, and as many old ones are kept.
+pub(crate) const PEER_OLD_KEYS: usize = 32;
+
+/// The largest document with the signing keys of a homeserver. Such a document is recorded; those
+/// of homeservers have some hundred bytes.
+pub(crate) const PEER_KEYS_BYTES: usize = 16 * 1024;
+
+/// How many requests for keys of homeservers are made at a time.
+pub(crate) const PEER_KEYS_FETCHES: usize = 16;
+
+/// How often the keys of homeservers that were not known are recorded: what bounds how fast the log
+/// grows by names that somebody makes up.
+pub(crate) const PEERS_NEW: Rate = Rate::per_minute(60, 2_000);
+
+/// How long the keys of a homeserver are not fetched again after they were, and after that failed;
+/// the latter grows with each failure, up to the third.
+pub(crate) const PEER_KEYS_AGAIN: [Duration; 3] =
+    [Duration::from_secs(30), Duration::from_secs(60), Duration::from_secs(3600)];
+
+/// The longest that published keys of another homeserver are believed (server-server API,
+/// "Publishing Keys": 7 days).
+pub(crate) const PEER_KEYS_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+
+/// How long this server's published keys are valid.
+pub(crate) const OWN_KEYS_LIFETIME: Duration = Duration::from_secs(86_400);
+
+/// How many homeservers one request to a notary may name. Each may be a request to another server.
+pub(crate) const NOTARY_SERVERS: usize = 50;
+
+/// How many wrong signatures may come from one address.
+pub(crate) const WRONG_SIGNATURES: Rate = Rate::per_minute(20, 50);
+
+/// Time limit for a request to another homeserver, including its response.
+pub(crate) const FEDERATION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Time limit for a TLS handshake, on either side.
+pub(crate) const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How many connections to one homeserver are kept, and how long. 10,000 homeservers may be idle.
+pub(crate) const FEDERATION_IDLE: (usize, Duration) = (2, Duration::from_secs(20));
+
+/// How many homeservers' delegations are remembered.
+pub(crate) const DELEGATIONS: usize = 20_000;
+
+/// The largest `/.well-known/matrix/server`, and how many redirects lead to it.
+pub(crate) const DELEGATION_BYTES: usize = 50 * 1024;
+/// See [`DELEGATION_BYTES`].
+pub(crate) const DELEGATION_REDIRECTS: usize = 5;
+
+/// The time limit for all of it.
+pub(crate) const DELEGATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a delegation is believed: at least, if it does not say, and at most (server-server API,
+/// "Resolving server names").
+pub(crate) const DELEGATION_LIFETIME: [Duration; 3] =
+    [Duration::from_secs(3600), Duration::from_secs(24 * 3600), Duration::from_secs(48 * 3600)];
+
+/// How long it is believed that there is none: after the first failure, and at most.
+pub(crate) const NO_DELEGATION_LIFETIME: [Duration; 2] =
+    [Duration::from_secs(60), Duration::from_secs(3600)];
+
+/// How many addresses of one homeserver are tried.
+pub(crate) const FEDERATION_ADDRESSES: usize = 6;
+
+/// How often the files of a certificate are looked at for a change.
+pub(crate) const CERTIFICATE_LOOK: Duration = Duration::from_secs(2);
+
+/// The buffer of a connection to another homeserver, which bounds the head of its answers.
+pub(crate) const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
+
+/// How often a caller has other homeservers asked for profiles, aliases and public rooms.
+pub(crate) const REMOTE_QUESTIONS: Rate = Rate::per_second(5, 60);
+
+/// How many servers that have a room are told to a client.
+pub(crate) const REMOTE_SERVERS: usize = 50;

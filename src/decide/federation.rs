@@ -1,0 +1,104 @@
+//! What is recorded of other homeservers.
+
+use std::collections::BTreeMap;
+
+use ruma::OwnedServerName;
+use serde_json::value::RawValue;
+
+use super::{Commit, Proposal, Refusal};
+use crate::{
+    base::limits,
+    record::{
+        Stream,
+        command::{OldKey, PeerKeys, ServerKey},
+    },
+    state::peers::Peer,
+};
+
+/// Record the signing keys that another homeserver publishes. Its document was verified.
+#[derive(Clone, Debug)]
+pub struct LearnKeys {
+    /// The homeserver.
+    pub server_name: OwnedServerName,
+    /// The keys that it signs with, by their ids, in unpadded base64.
+    pub keys: BTreeMap<String, String>,
+    /// The keys that it signed events with before.
+    pub old: BTreeMap<String, OldKey>,
+    /// Until when `keys` are valid, in milliseconds since the Unix epoch.
+    pub valid_until_ms: u64,
+    /// The document.
+    pub document: Box<RawValue>,
+}
+
+impl LearnKeys {
+    /// The keys that it signed with before, including those that it does not publish any more.
+    fn all_old(&self, before: Option<&Peer>) -> BTreeMap<String, OldKey> {
+        let mut all = self.old.clone();
+        let Some(before) = before else { return all };
+        let replaced = before
+            .keys
+            .iter()
+            .map(|(id, key)| (id, OldKey { key: key.clone(), expired_ms: before.valid_until_ms }));
+        let former = before.old.iter().map(|(id, key)| (id, key.clone()));
+        for (id, key) in replaced.chain(former) {
+            if all.len() >= limits::PEER_OLD_KEYS {
+                break;
+            }
+            if !self.keys.contains_key(id) {
+                all.entry(id.clone()).or_insert(key);
+            }
+        }
+        all
+    }
+}
+
+/// Sign with this key for other homeservers.
+#[derive(Clone, Debug)]
+pub struct RotateKey(pub ServerKey);
+
+impl Proposal for RotateKey {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::server()
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let peers = &commit.env.state.peers;
+        if peers.retired_keys().len() >= limits::PEER_OLD_KEYS {
+            return Err(Refusal::BadState(
+                "The server had as many keys as others keep.".to_owned(),
+            ));
+        }
+        commit.append(self.stream(), self.0.clone());
+        Ok(())
+    }
+}
+
+impl Proposal for LearnKeys {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::peer(&self.server_name)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let peers = &commit.env.state.peers;
+        let before = peers.get(&self.server_name);
+        if before.is_none() && peers.len() >= limits::PEERS {
+            return Err(Refusal::BadState(
+                "The keys of too many homeservers are known.".to_owned(),
+            ));
+        }
+        let Self { server_name, keys, valid_until_ms, document, .. } = self.clone();
+        let old = self.all_old(before.as_ref());
+        let is_known = before.is_some_and(|before| {
+            before.keys == keys && before.old == old && before.valid_until_ms >= valid_until_ms
+        });
+        if !is_known {
+            let body = PeerKeys { server_name, keys, old, valid_until_ms, document };
+            commit.append(self.stream(), body);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Signing keys: this server's own, and those of others that it vouches for (server-server API,
+//! "Retrieving server keys").
+
+use futures_util::{StreamExt as _, stream};
+use ruma::{
+    CanonicalJsonObject, OwnedServerName, ServerName,
+    api::federation::discovery::{
+        get_remote_server_keys::v2 as get_remote_server_keys,
+        get_remote_server_keys_batch::v2 as get_remote_server_keys_batch,
+        get_server_keys::v2 as get_server_keys,
+    },
+    serde::{Base64, base64::Standard},
+    signatures::sign_json,
+};
+use serde_json::json;
+use tracing::debug;
+
+use crate::{
+    base::{clock::millis, limits},
+    edge::{
+        api::{Server, json as to_json},
+        http::{ApiError, Cx, ErrorCode, Json},
+    },
+};
+
+pub(super) async fn own(cx: Cx<Server, ()>, _: get_server_keys::Request) -> Result<Json, ApiError> {
+    to_json(&own_document(&cx.app)?)
+}
+
+pub(super) async fn query_one(
+    cx: Cx<Server, ()>,
+    request: get_remote_server_keys::Request,
+) -> Result<Json, ApiError> {
+    let until_ms = request.minimum_valid_until_ts.get().into();
+    answer(&cx.app, vec![(request.server_name, until_ms)]).await
+}
+
+pub(super) async fn query(
+    cx: Cx<Server, ()>,
+    request: get_remote_server_keys_batch::Request,
+) -> Result<Json, ApiError> {
+    if request.server_keys.len() > limits::NOTARY_SERVERS {
+        return Err(ApiError::new(ErrorCode::TooLarge, "These are too many servers at once."));
+    }
+    let now_ms = cx.app.engine.clock().now_ms();
+    let wanted = request.server_keys.into_iter().map(|(server, keys)| {
+        let until = keys.into_values().filter_map(|key| key.minimum_valid_until_ts).max();
+        (server, until.map_or(now_ms, |until| until.get().into()))
+    });
+    answer(&cx.app, wanted.collect()).await
+}
+
+/// What is known of these servers' keys, signed by this server, too. Who cannot be reached is left
+/// out.
+async fn answer(app: &Server, wanted: Vec<(OwnedServerName, u64)>) -> Result<Json, ApiError> {
+    let documents = stream::iter(wanted)
+        .map(|(server, until_ms)| async move { document(app, &server, until_ms).await })
+        .buffered(limits::PEER_KEYS_FETCHES / 2)
+        .filter_map(std::future::ready);
+    let collecting = documents.collect::<Vec<_>>();
+    let documents = tokio::time::timeout(limits::FEDERATION_TIMEOUT, Box::pin(collecting)).await;
+    let late = |_| ApiError::new(ErrorCode::ConnectionTimeout, "The other servers take too long.");
+    to_json(&json!({ "server_keys": documents.map_err(late)? }))
+}
+
+async fn document(app: &Server, server: &ServerName, until_ms: u64) -> Option<CanonicalJsonObject> {
+    let signing = &app.engine.env().server;
+    if *server == signing.name {
+        return own_document(app).ok();
+    }
+    let federation = app.outside.federation.as_ref()?;
+    // Nobody's keys are asked for again because somebody wants them to be valid for years.
+    let soon_ms = app.engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
+    match federation.keys.document(server, until_ms.min(soon_ms)).await {
+        Ok(mut document) => {
+            signing
+                .with_current(|pair| sign_json(signing.name.as_str(), pair, &mut document))
+                .ok()?;
+            Some(document)
+        }
+        Err(error) => {
+            debug!(%server, %error, "its keys are not known");
+            None
+        }
+    }
+}
+
+/// This server's own keys, as it publishes them.
+fn own_document(app: &Server) -> Result<CanonicalJsonObject, ApiError> {
+    let signing = &app.engine.env().server;
+    let until_ms = app.engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
+    let retired = app.engine.state().peers.retired_keys().into_iter();
+    let retired: serde_json::Map<_, _> = retired
+        .map(|(id, old)| (id, json!({ "key": old.key, "expired_ts": old.expired_ms })))
+        .collect();
+    signing.with_current(|pair| {
+        let key = Base64::<Standard, _>::new(pair.public_key());
+        let id = format!("ed25519:{}", pair.version());
+        let document = json!({
+            "server_name": signing.name,
+            "verify_keys": { id: { "key": key.encode() } },
+            "old_verify_keys": retired,
+            "valid_until_ts": until_ms,
+        });
+        let mut document = serde_json::from_value(document).map_err(ApiError::internal)?;
+        sign_json(signing.name.as_str(), pair, &mut document).map_err(ApiError::internal)?;
+        Ok(document)
+    })
+}

@@ -1,0 +1,58 @@
+//! The server-server API, in a table of its own: it is served on the listeners of
+//! `federation.bind`, and nothing else is.
+
+mod keys;
+mod outgoing;
+mod queries;
+mod signed;
+
+use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;
+
+pub(crate) use outgoing::Asking;
+pub(crate) use signed::Incoming;
+
+use super::{
+    Server,
+    about::discovery,
+    account::openid,
+    e2ee::keys as encryption,
+    media::files,
+    room::{directory, space},
+};
+use crate::{
+    config::Config,
+    edge::http::{ApiError, Class, Cx, Table, cheap, limited},
+};
+
+/// Every endpoint for other homeservers.
+pub(crate) fn endpoints(_: &Config) -> Table<Server> {
+    Table::new(&["/_matrix"])
+        .on(version, cheap())
+        .on(keys::own, cheap())
+        .on(keys::query_one, limited(Class::Federation))
+        .on(keys::query, limited(Class::Federation))
+        .on(queries::profile, limited(Class::Federation))
+        .on(queries::directory, limited(Class::Federation))
+        .on(directory::public_rooms_for_server, limited(Class::Federation))
+        .on(directory::public_rooms_filtered_for_server, limited(Class::Federation))
+        .on(encryption::query_for_server, limited(Class::Federation))
+        .on(encryption::claim_for_server, limited(Class::Federation))
+        .on(encryption::devices_for_server, limited(Class::Federation))
+        .on(space::for_server::hierarchy_for_server, limited(Class::Federation))
+        .on(files::download_for_server, limited(Class::Federation))
+        .on(files::thumbnail_for_server, limited(Class::Federation))
+        .on(discovery::delegation, cheap())
+        .on(openid::userinfo, cheap())
+}
+
+async fn version(
+    _: Cx<Server, ()>,
+    _: get_server_version::Request,
+) -> Result<get_server_version::Response, ApiError> {
+    let mut server = get_server_version::Server::new();
+    server.name = Some("Logcabin".to_owned());
+    server.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    let mut response = get_server_version::Response::new();
+    response.server = Some(server);
+    Ok(response)
+}

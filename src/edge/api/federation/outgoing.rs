@@ -1,0 +1,111 @@
+//! What this server's clients ask of other homeservers, by way of this one.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use ruma::{OwnedRoomId, OwnedServerName, RoomAliasId, ServerName, UserId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    base::{limits, rate::Refundable},
+    edge::{
+        api::{Server, server::Whose},
+        http::{ApiError, Caller, Cx, ErrorCode},
+    },
+    outside::federation::{Question, Unreachable},
+};
+
+/// How often callers have other homeservers asked.
+pub(crate) struct Asking(Refundable<Whose>);
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self(Refundable::new(limits::REMOTE_QUESTIONS))
+    }
+}
+
+/// Where a room is, by its alias.
+#[derive(Deserialize, Serialize)]
+pub(in crate::edge::api) struct Whereabouts {
+    room_id: OwnedRoomId,
+    servers: Vec<OwnedServerName>,
+}
+
+impl<C: Caller> Cx<Server, C> {
+    /// Whether this is another homeserver, which can be asked.
+    pub(in crate::edge::api) fn is_remote(&self, server: &ServerName) -> bool {
+        self.app.outside.federation.is_some() && *server != self.app.config.server.name
+    }
+
+    /// The profile of a user of another homeserver.
+    pub(in crate::edge::api) async fn remote_profile(
+        &self,
+        user_id: &UserId,
+    ) -> Result<BTreeMap<String, Value>, ApiError> {
+        let query = query(&[("user_id", user_id.as_str())])?;
+        let mut question = Question::get(format!("/_matrix/federation/v1/query/profile?{query}"));
+        question.max_bytes = limits::PROFILE_BYTES;
+        let mut fields: BTreeMap<String, Value> = self.ask(user_id.server_name(), question).await?;
+        // Clients rely on these being texts.
+        fields.retain(|name, value| {
+            value.is_string() || !matches!(name.as_str(), "displayname" | "avatar_url")
+        });
+        Ok(fields)
+    }
+
+    /// The room that an alias of another homeserver names.
+    pub(in crate::edge::api) async fn remote_alias(
+        &self,
+        alias: &RoomAliasId,
+    ) -> Result<Whereabouts, ApiError> {
+        let query = query(&[("room_alias", alias.as_str())])?;
+        let question = Question::get(format!("/_matrix/federation/v1/query/directory?{query}"));
+        let mut found: Whereabouts = self.ask(alias.server_name(), question).await?;
+        found.servers.truncate(limits::REMOTE_SERVERS);
+        Ok(found)
+    }
+
+    /// The public rooms of another homeserver, as it describes them.
+    pub(in crate::edge::api) async fn remote_rooms<T: DeserializeOwned>(
+        &self,
+        server: &ServerName,
+        asked: &impl Serialize,
+    ) -> Result<T, ApiError> {
+        self.ask(server, Question::post("/_matrix/federation/v1/publicRooms", asked)).await
+    }
+
+    /// Asks another homeserver something that the caller waits for.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        server: &ServerName,
+        mut question: Question,
+    ) -> Result<T, ApiError> {
+        let federation = self.app.outside.federation.as_ref();
+        let federation =
+            federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
+        if self.app.config.rate_limits.enabled {
+            let taken = self.app.outside.asking.0.take(self.whose(), Instant::now());
+            taken.map_err(ApiError::limit_exceeded)?;
+        }
+        question.timeout = limits::OUTBOUND_TIMEOUT;
+        let answer = federation.peers.ask(server, question).await.map_err(unreachable)?;
+        answer.json().map_err(unreachable)
+    }
+}
+
+fn query(pairs: &[(&str, &str)]) -> Result<String, ApiError> {
+    serde_html_form::to_string(pairs).map_err(ApiError::internal)
+}
+
+fn unreachable(error: Unreachable) -> ApiError {
+    let (code, said) = match &error {
+        Unreachable::Denied => {
+            (ErrorCode::Forbidden, "This server has nothing to do with that one.")
+        }
+        Unreachable::Status(404) => (ErrorCode::NotFound, "The other server does not have it."),
+        Unreachable::Status(401 | 403) => (ErrorCode::Forbidden, "The other server refuses."),
+        Unreachable::Late => (ErrorCode::ConnectionTimeout, "The other server does not answer."),
+        _ => (ErrorCode::ConnectionFailed, "The other server cannot be asked."),
+    };
+    ApiError::new(code, said).with_cause(error)
+}

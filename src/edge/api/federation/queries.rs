@@ -1,0 +1,46 @@
+//! What other homeservers ask about this one's users and aliases (server-server API, "Querying for
+//! information").
+
+use ruma::{
+    ServerName,
+    api::federation::query::{
+        get_profile_information::v1 as get_profile_information,
+        get_room_information::v1 as get_room_information,
+    },
+};
+use serde_json::json;
+
+use crate::edge::{
+    api::{Server, account::profile, appservice::services as appservice, json as to_json},
+    http::{ApiError, Cx, Homeserver, Json},
+};
+
+/// Only what is of this server is asked of it.
+fn must_be_ours(app: &Server, server: &ServerName) -> Result<(), ApiError> {
+    if *server == app.config.server.name {
+        Ok(())
+    } else {
+        Err(ApiError::invalid_param("This belongs to another server."))
+    }
+}
+
+pub(super) async fn profile(
+    cx: Cx<Server, Homeserver>,
+    request: get_profile_information::Request,
+) -> Result<Json, ApiError> {
+    must_be_ours(&cx.app, request.user_id.server_name())?;
+    let mut fields = profile::of_local(&cx.app, &request.user_id).await?;
+    if let Some(field) = request.field {
+        fields.retain(|name, _| *name == field.as_str());
+    }
+    to_json(&fields)
+}
+
+pub(super) async fn directory(
+    cx: Cx<Server, Homeserver>,
+    request: get_room_information::Request,
+) -> Result<Json, ApiError> {
+    must_be_ours(&cx.app, request.room_alias.server_name())?;
+    let room_id = appservice::resolve(&cx.app, (&*request.room_alias).into()).await?;
+    to_json(&json!({ "room_id": room_id, "servers": [cx.app.config.server.name] }))
+}

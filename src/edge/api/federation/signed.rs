@@ -1,0 +1,89 @@
+//! Who a request of another homeserver is from (server-server API, "Request Authentication").
+
+use std::{net::IpAddr, time::Instant};
+
+use ruma::{OwnedServerName, api::federation::authentication::XMatrix};
+use tracing::debug;
+
+use crate::{
+    base::{
+        limits,
+        rate::{Refundable, household},
+    },
+    edge::{
+        api::Server,
+        http::{ApiError, ErrorCode},
+    },
+    outside::federation::KeyError,
+};
+
+/// What is known of those who send requests.
+pub(crate) struct Incoming {
+    /// Wrong signatures by address: each may have this server fetch keys.
+    wrong: Refundable<IpAddr>,
+}
+
+impl Default for Incoming {
+    fn default() -> Self {
+        Self { wrong: Refundable::new(limits::WRONG_SIGNATURES) }
+    }
+}
+
+/// Why a request is not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    #[error("The request is not signed as a server signs requests.")]
+    Unsigned,
+    #[error("The request is for another server.")]
+    Destination,
+    #[error("This server has nothing to do with yours.")]
+    Denied,
+    #[error("The signature of the request is wrong, or its key is not known.")]
+    Signature(#[source] KeyError),
+}
+
+impl From<Trouble> for ApiError {
+    fn from(trouble: Trouble) -> Self {
+        let code = match trouble {
+            Trouble::Denied => ErrorCode::Forbidden,
+            _ => ErrorCode::Unauthorized,
+        };
+        Self::new(code, trouble.to_string())
+    }
+}
+
+impl Server {
+    /// The homeserver that has signed this request.
+    pub(crate) async fn signed_by(
+        &self,
+        request: &http::Request<&[u8]>,
+        client: IpAddr,
+    ) -> Result<OwnedServerName, ApiError> {
+        let federation = self.outside.federation.as_ref().ok_or(Trouble::Denied)?;
+        let signed = XMatrix::extract_from_http_headers(request.headers());
+        let signed = signed.map_err(|_| Trouble::Unsigned)?;
+        let own = federation.peers.own_name();
+        if signed.origin == *own || signed.destination.as_ref().is_some_and(|to| to != own) {
+            return Err(Trouble::Destination.into());
+        }
+        if !federation.peers.permits(&signed.origin) {
+            return Err(Trouble::Denied.into());
+        }
+        let address = household(client);
+        let wrong = &self.outside.incoming.wrong;
+        if self.config.rate_limits.enabled {
+            // Before the work: of many that come at once, few are looked at.
+            wrong.take(address, Instant::now()).map_err(ApiError::limit_exceeded)?;
+        }
+        match federation.keys.verify_request(&signed, request).await {
+            Ok(()) => {
+                wrong.give_back(&address);
+                Ok(signed.origin)
+            }
+            Err(error) => {
+                debug!(origin = %signed.origin, %error, "a request is not taken");
+                Err(Trouble::Signature(error).into())
+            }
+        }
+    }
+}

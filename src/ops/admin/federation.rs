@@ -1,0 +1,32 @@
+//! Replace the key with which the server signs for other homeservers.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+use crate::{decide::federation::RotateKey, record::server_keys};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NewKey {}
+
+/// The server signs with another key.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct KeyReplaced {
+    /// Its id.
+    pub(crate) key_id: String,
+}
+
+impl Act for NewKey {
+    const NAME: &'static str = "new-federation-key";
+    const DONE: &'static str = "replaced";
+    type Done = KeyReplaced;
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<KeyReplaced, ActError> {
+        let key = server_keys::new_key().map_err(ActError::invalid)?;
+        let key_id = key.key_id.clone();
+        office.engine.propose(by.origin, RotateKey(key)).await?.into_inner();
+        Ok(KeyReplaced { key_id })
+    }
+}

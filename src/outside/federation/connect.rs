@@ -1,0 +1,244 @@
+//! Connections to other homeservers: addresses by DNS, without those of private networks, and TLS.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use hickory_resolver::{
+    TokioResolver,
+    config::{ConnectionConfig, NameServerConfig, ResolverConfig},
+    net::runtime::TokioRuntimeProvider,
+    proto::rr::RData,
+};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::TokioIo,
+};
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
+use rustls_platform_verifier::Verifier;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::Unreachable;
+use crate::{
+    base::{
+        clock::random_bytes,
+        limits,
+        network::{Range, is_public},
+    },
+    config::{Federation, FilePath},
+};
+
+/// Where a connection goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// What the certificate must be for.
+    pub(super) certificate: ServerName<'static>,
+    /// The addresses, the first to be tried first.
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
+/// Makes connections.
+pub(super) struct Dialer {
+    resolver: TokioResolver,
+    tls: TlsConnector,
+    allowed: Vec<Range>,
+}
+
+impl Dialer {
+    /// # Errors
+    /// When the certificates or the system's configuration of DNS are not usable.
+    pub(super) fn new(config: &Federation) -> Result<Self, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let roots = config.ca.as_ref().map(certificates).transpose()?.unwrap_or_default();
+        let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider));
+        let verifier = verifier.map_err(|error| error.to_string())?;
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        Ok(Self {
+            resolver: resolver(&config.nameservers)?,
+            tls: TlsConnector::from(Arc::new(tls)),
+            allowed: config.allowed_networks.to_vec(),
+        })
+    }
+
+    fn allows(&self, address: IpAddr) -> bool {
+        is_public(address) || self.allowed.iter().any(|range| range.contains(address))
+    }
+
+    /// The addresses of a host, or this one address, without those that must not be reached.
+    pub(super) async fn addresses(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Unreachable> {
+        let found: Vec<IpAddr> = match unbracketed(host).parse() {
+            Ok(address) => vec![address],
+            Err(_) => {
+                // Absolute: a search domain of this machine is nobody's homeserver.
+                let name = format!("{}.", host.trim_end_matches('.'));
+                let found = self.resolver.lookup_ip(name).await;
+                found.map_err(|error| Unreachable::Dns(error.to_string()))?.iter().collect()
+            }
+        };
+        let any = !found.is_empty();
+        let may = found.into_iter().filter(|address| self.allows(*address));
+        let addresses: Vec<_> = may
+            .take(limits::FEDERATION_ADDRESSES)
+            .map(|address| SocketAddr::new(address, port))
+            .collect();
+        match addresses.is_empty() {
+            false => Ok(addresses),
+            true if any => Err(Unreachable::NotPublic),
+            true => Err(Unreachable::Dns("it has no address".to_owned())),
+        }
+    }
+
+    /// The hosts and ports of a service (RFC 2782), the first to be tried first; none if there is
+    /// no such service.
+    pub(super) async fn services(&self, name: &str) -> Result<Vec<(String, u16)>, Unreachable> {
+        let name = format!("{}.", name.trim_end_matches('.'));
+        let found = match self.resolver.srv_lookup(name).await {
+            Ok(found) => found,
+            Err(error) if error.is_no_records_found() || error.is_nx_domain() => {
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(Unreachable::Dns(error.to_string())),
+        };
+        let mut services: Vec<_> = found
+            .answers()
+            .iter()
+            .filter_map(|record| match &record.data {
+                // A dot says that the service is not offered.
+                RData::SRV(srv) if !srv.target.is_root() => Some((
+                    (srv.priority, lot(srv.weight)),
+                    (srv.target.to_utf8().trim_end_matches('.').to_owned(), srv.port),
+                )),
+                _ => None,
+            })
+            .collect();
+        services.sort_unstable_by_key(|(order, _)| *order);
+        let services = services.into_iter().take(limits::FEDERATION_ADDRESSES);
+        Ok(services.map(|(_, service)| service).collect())
+    }
+
+    /// A connection to the first of the target's addresses that takes one.
+    pub(super) async fn connect(&self, target: &Target) -> Result<Line, Unreachable> {
+        let mut last = Unreachable::Dns("it has no address".to_owned());
+        for address in &target.addresses {
+            let connecting = timeout(limits::OUTBOUND_CONNECT_TIMEOUT, TcpStream::connect(address));
+            let stream = match connecting.await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => {
+                    last = Unreachable::Connection(error.to_string());
+                    continue;
+                }
+                Err(_) => {
+                    last = Unreachable::Late;
+                    continue;
+                }
+            };
+            // Without it, requests are only slower.
+            let _ = stream.set_nodelay(true);
+            let shaking = self.tls.connect(target.certificate.clone(), stream);
+            match timeout(limits::TLS_HANDSHAKE, shaking).await {
+                Ok(Ok(stream)) => return Ok(Line(TokioIo::new(stream))),
+                Ok(Err(error)) => last = Unreachable::Tls(error.to_string()),
+                Err(_) => last = Unreachable::Late,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Orders services of one priority at random, so that each comes first about as often as its weight
+/// says.
+fn lot(weight: u16) -> u64 {
+    let random = u64::from(u32::from_be_bytes(random_bytes()));
+    // The first of several exponential clocks to ring: -ln(u) / weight, in whole numbers.
+    let clock = -((random as f64 + 1.0) / (f64::from(u32::MAX) + 2.0)).ln();
+    (clock * 1e6 / f64::from(weight.max(1))) as u64
+}
+
+/// An IPv6 address without its brackets.
+pub(super) fn unbracketed(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+fn resolver(nameservers: &[SocketAddr]) -> Result<TokioResolver, String> {
+    let builder = if nameservers.is_empty() {
+        TokioResolver::builder_tokio().map_err(|error| format!("DNS: {error}"))?
+    } else {
+        let servers = nameservers.iter().map(|address| {
+            let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
+            let at = |mut connection: ConnectionConfig| {
+                connection.port = address.port();
+                connection
+            };
+            let connections = connections.into_iter().map(at).collect();
+            NameServerConfig::new(address.ip(), true, connections)
+        });
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+        TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+    };
+    builder.build().map_err(|error| format!("DNS: {error}"))
+}
+
+/// The certificates in a file.
+fn certificates(FilePath(path): &FilePath) -> Result<Vec<CertificateDer<'static>>, String> {
+    let unusable = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))?;
+    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
+    if found.is_empty() {
+        return Err(unusable(&"it holds no certificate"));
+    }
+    Ok(found)
+}
+
+/// A connection, for hyper.
+pub(super) struct Line(TokioIo<TlsStream<TcpStream>>);
+
+impl Connection for Line {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl Write for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

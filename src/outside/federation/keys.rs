@@ -1,0 +1,491 @@
+//! The signing keys of other homeservers (server-server API, "Retrieving server keys"): fetched
+//! from the homeservers themselves, or else from notaries, and recorded in the log.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedServerName, ServerName, ServerSigningKeyId,
+    api::federation::authentication::XMatrix,
+    serde::{Base64, base64::Standard},
+    signatures::{PublicKeyMap, verify_json},
+};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tracing::{debug, warn};
+
+use super::{Peers, Question, Unreachable};
+use crate::{
+    base::{clock::millis, limits, rate::Limiter},
+    decide::federation::LearnKeys,
+    engine::Engine,
+    record::{Origin, command::OldKey},
+    state::peers::Peer,
+};
+
+/// Why a signature is not accepted.
+#[derive(Clone, Debug, Error)]
+pub(crate) enum KeyError {
+    /// The keys cannot be fetched.
+    #[error("the keys of {0} cannot be fetched: {1}")]
+    Unreachable(OwnedServerName, Unreachable),
+    /// They could not be fetched a moment ago, and are not fetched again yet.
+    #[error("the keys of {0} could not be fetched")]
+    NotAgain(OwnedServerName),
+    /// The key is not one of the homeserver's, or not valid at that time.
+    #[error("{0} does not sign with the key {1}")]
+    NoKey(OwnedServerName, String),
+    /// The signature is wrong.
+    #[error("the signature is wrong: {0}")]
+    Wrong(String),
+}
+
+/// The keys that a homeserver signs with, by their ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Those that are in use, in unpadded base64.
+    keys: BTreeMap<String, String>,
+    old: BTreeMap<String, OldKey>,
+    valid_until_ms: u64,
+}
+
+impl From<Peer> for Known {
+    fn from(peer: Peer) -> Self {
+        let Peer { record: _, keys, old, valid_until_ms } = peer;
+        Self { keys, old, valid_until_ms }
+    }
+}
+
+impl Known {
+    /// The key with which a request may be signed now.
+    fn for_request(&self, key_id: &str, now_ms: u64) -> Option<&str> {
+        (self.valid_until_ms > now_ms).then(|| self.keys.get(key_id).map(String::as_str))?
+    }
+}
+
+/// When the keys of a homeserver were last fetched.
+#[derive(Clone, Copy)]
+struct Attempt {
+    /// Not to be fetched again before.
+    again: Instant,
+    /// How long that was, if it failed.
+    failed_for: Duration,
+}
+
+/// A place among those who fetch the keys of one homeserver. Given up even by those who do not wait
+/// until it is their turn.
+struct Turn<'a> {
+    ring: &'a KeyRing,
+    server: &'a ServerName,
+    own: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl<'a> Turn<'a> {
+    fn of(ring: &'a KeyRing, server: &'a ServerName) -> Self {
+        let own = Arc::clone(ring.turns.lock().entry(server.to_owned()).or_default());
+        Self { ring, server, own }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.ring.turns.lock();
+        // This one, and that in the map.
+        if Arc::strong_count(&self.own) <= 2 {
+            turns.remove(self.server);
+        }
+    }
+}
+
+/// The keys of other homeservers.
+pub(crate) struct KeyRing {
+    peers: Arc<Peers>,
+    engine: Arc<Engine>,
+    notaries: Vec<OwnedServerName>,
+    attempts: Cache<OwnedServerName, Attempt>,
+    /// One request at a time for the keys of a homeserver.
+    turns: Mutex<HashMap<OwnedServerName, Arc<tokio::sync::Mutex<()>>>>,
+    fetches: Semaphore,
+    /// How many new homeservers are recorded.
+    new: Limiter<()>,
+}
+
+impl KeyRing {
+    pub(super) fn new(
+        peers: Arc<Peers>,
+        engine: Arc<Engine>,
+        notaries: &[OwnedServerName],
+    ) -> Self {
+        Self {
+            peers,
+            engine,
+            notaries: notaries.to_vec(),
+            attempts: Cache::new(limits::DELEGATIONS),
+            turns: Mutex::default(),
+            fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
+            new: Limiter::new(limits::PEERS_NEW),
+        }
+    }
+
+    /// Checks the signature of a request that came in.
+    ///
+    /// # Errors
+    /// When it is wrong, or cannot be checked.
+    pub(crate) async fn verify_request(
+        &self,
+        signed: &XMatrix,
+        request: &http::Request<&[u8]>,
+    ) -> Result<(), KeyError> {
+        let (origin, key_id) = (&signed.origin, signed.key.as_str());
+        let no_key = || KeyError::NoKey(origin.clone(), key_id.to_owned());
+        let now_ms = self.engine.clock().now_ms();
+        let known = self.engine.state().peers.get(origin).map(Known::from);
+        let known = match known {
+            Some(known) if known.for_request(key_id, now_ms).is_some() => known,
+            _ => self.fetch(origin, |known| known.for_request(key_id, now_ms).is_some()).await?,
+        };
+        let key = known.for_request(key_id, now_ms).ok_or_else(no_key)?;
+        let key = Base64::parse(key).map_err(|_| no_key())?;
+        let keys = BTreeMap::from([(key_id.to_owned(), key)]);
+        let keys = PublicKeyMap::from([(origin.to_string(), keys)]);
+        signed
+            .verify_http_request(request, self.peers.own_name(), &keys)
+            .map_err(|error| KeyError::Wrong(error.to_string()))
+    }
+
+    /// The keys of a homeserver, fetched unless they are known and valid until `until_ms`: the
+    /// document as it was signed, for those who ask this server as a notary.
+    ///
+    /// # Errors
+    /// When they are neither known nor can be fetched.
+    pub(crate) async fn document(
+        &self,
+        server: &ServerName,
+        until_ms: u64,
+    ) -> Result<CanonicalJsonObject, KeyError> {
+        let suffices = |known: &Known| known.valid_until_ms >= until_ms;
+        let known = self.engine.state().peers.get(server);
+        let is_known = known.is_some();
+        if !known.is_some_and(|peer| suffices(&peer.into())) {
+            let fetched = self.fetch(server, suffices).await;
+            if let Err(error) = fetched
+                && !is_known
+            {
+                return Err(error);
+            }
+        }
+        let not_again = || KeyError::NotAgain(server.to_owned());
+        let peer = self.engine.state().peers.get(server).ok_or_else(not_again)?;
+        let record = self.engine.log().read(peer.record, 1).ok().and_then(|mut read| read.pop());
+        let command = record.and_then(|record| record.command().ok().flatten());
+        match command {
+            Some(crate::record::Command::PeerKeys(body)) => {
+                serde_json::from_str(body.document.get()).map_err(|_| not_again())
+            }
+            _ => Err(not_again()),
+        }
+    }
+
+    /// Fetches the keys of a homeserver, unless somebody else has just done so and they suffice.
+    async fn fetch(
+        &self,
+        server: &ServerName,
+        suffices: impl Fn(&Known) -> bool,
+    ) -> Result<Known, KeyError> {
+        if !self.peers.permits(server) {
+            return Err(KeyError::Unreachable(server.to_owned(), Unreachable::Denied));
+        }
+        let turn = Turn::of(self, server);
+        let _turn = turn.own.lock().await;
+        self.fetch_in_turn(server, suffices).await
+    }
+
+    async fn fetch_in_turn(
+        &self,
+        server: &ServerName,
+        suffices: impl Fn(&Known) -> bool,
+    ) -> Result<Known, KeyError> {
+        let known = self.engine.state().peers.get(server).map(Known::from);
+        if let Some(known) = known.clone().filter(&suffices) {
+            return Ok(known);
+        }
+        let before = self.attempts.get(server);
+        if before.is_some_and(|attempt| attempt.again > Instant::now()) {
+            return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
+        }
+        let fetched = match self.fetches.acquire().await {
+            Ok(_place) => self.published(server).await,
+            Err(_) => Err(Unreachable::Late),
+        };
+        let [after_success, first, longest] = limits::PEER_KEYS_AGAIN;
+        let failed_for = match &fetched {
+            Ok(_) => Duration::ZERO,
+            Err(_) => {
+                let before = before.map_or(Duration::ZERO, |attempt| attempt.failed_for);
+                (2 * before).clamp(first, longest)
+            }
+        };
+        let again = Instant::now() + failed_for.max(after_success);
+        self.attempts.insert(server.to_owned(), Attempt { again, failed_for });
+        match fetched {
+            Ok(learned) => {
+                let fresh = Known {
+                    keys: learned.keys.clone(),
+                    old: learned.old.clone(),
+                    valid_until_ms: learned.valid_until_ms,
+                };
+                self.record(learned, known.is_none()).await;
+                Ok(fresh)
+            }
+            Err(error) => {
+                debug!(%server, %error, "its keys cannot be fetched");
+                known.ok_or_else(|| KeyError::Unreachable(server.to_owned(), error))
+            }
+        }
+    }
+
+    async fn record(&self, learned: LearnKeys, is_new: bool) {
+        if is_new && self.new.take(&()).is_err() {
+            return;
+        }
+        let server = learned.server_name.clone();
+        if let Err(error) = self.engine.propose(Origin::server(), learned).await {
+            // They are fetched again when they are needed again.
+            warn!(%server, %error, "its keys are not recorded");
+        }
+    }
+
+    /// What a homeserver publishes, or what the notaries say that it did.
+    async fn published(&self, server: &ServerName) -> Result<LearnKeys, Unreachable> {
+        let now_ms = self.engine.clock().now_ms();
+        let own = async {
+            let mut question = Question::get("/_matrix/key/v2/server").unsigned();
+            question.max_bytes = limits::PEER_KEYS_BYTES;
+            let answer = self.peers.ask(server, question).await?;
+            let object: CanonicalJsonObject = answer.json()?;
+            verified(server, object, now_ms).map_err(Unreachable::Unexpected)
+        };
+        let error = match own.await {
+            Ok(learned) => return Ok(learned),
+            Err(error) => error,
+        };
+        for notary in &self.notaries {
+            if notary == server || notary == self.peers.own_name() {
+                continue;
+            }
+            match Box::pin(self.vouched(notary, server, now_ms)).await {
+                Ok(learned) => return Ok(learned),
+                Err(error) => debug!(%notary, %server, %error, "a notary does not know its keys"),
+            }
+        }
+        Err(error)
+    }
+
+    /// What a notary says that a homeserver publishes.
+    async fn vouched(
+        &self,
+        notary: &ServerName,
+        server: &ServerName,
+        now_ms: u64,
+    ) -> Result<LearnKeys, Unreachable> {
+        #[derive(Deserialize)]
+        struct Answered {
+            server_keys: Vec<CanonicalJsonObject>,
+        }
+        let of_notary = self.engine.state().peers.get(notary).map(Known::from);
+        let of_notary = match of_notary.filter(|known| known.valid_until_ms > now_ms) {
+            Some(known) => known,
+            None => {
+                let mut question = Question::get("/_matrix/key/v2/server").unsigned();
+                question.max_bytes = limits::PEER_KEYS_BYTES;
+                let object = self.peers.ask(notary, question).await?.json()?;
+                let learned = verified(notary, object, now_ms).map_err(Unreachable::Unexpected)?;
+                let LearnKeys { keys, old, valid_until_ms, .. } = learned;
+                Known { keys, old, valid_until_ms }
+            }
+        };
+        let body = json!({ "server_keys": { server: {} } });
+        let question = Question::post("/_matrix/key/v2/query", &body).unsigned();
+        let answered: Answered = self.peers.ask(notary, question).await?.json()?;
+        let mut last = "it knows no such homeserver".to_owned();
+        for object in answered.server_keys {
+            let vouched = has_signature(&object, notary, &of_notary.keys);
+            match vouched.and_then(|()| verified(server, object, now_ms)) {
+                Ok(learned) => return Ok(learned),
+                Err(error) => last = error,
+            }
+        }
+        Err(Unreachable::Unexpected(last))
+    }
+}
+
+/// What a homeserver publishes.
+#[derive(Deserialize)]
+struct Document {
+    server_name: OwnedServerName,
+    verify_keys: BTreeMap<String, Key>,
+    #[serde(default)]
+    old_verify_keys: BTreeMap<String, Old>,
+    valid_until_ts: u64,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    key: String,
+}
+
+#[derive(Deserialize)]
+struct Old {
+    key: String,
+    expired_ts: u64,
+}
+
+/// Whether `object` has a signature of `server` with one of these keys, and none with them that is
+/// wrong.
+fn has_signature(
+    object: &CanonicalJsonObject,
+    server: &ServerName,
+    keys: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    let Some(CanonicalJsonValue::Object(all)) = object.get("signatures") else {
+        return Err("it is not signed".to_owned());
+    };
+    // Those of others are no concern of this check.
+    let own = all.get(server.as_str()).cloned().ok_or("it is not signed by its homeserver")?;
+    let own = CanonicalJsonObject::from([(server.to_string(), own)]);
+    let mut object = object.clone();
+    object.insert("signatures".to_owned(), own.into());
+    let parsed = keys.iter().filter_map(|(id, key)| Some((id.clone(), Base64::parse(key).ok()?)));
+    let keys = PublicKeyMap::from([(server.to_string(), parsed.collect())]);
+    verify_json(&keys, &object).map_err(|error| error.to_string())
+}
+
+/// What is to be learned from a document that `server` is said to have published, if it has signed
+/// it with one of the keys in it.
+fn verified(
+    server: &ServerName,
+    object: CanonicalJsonObject,
+    now_ms: u64,
+) -> Result<LearnKeys, String> {
+    let text = serde_json::to_string(&object).map_err(|error| error.to_string())?;
+    if text.len() > limits::PEER_KEYS_BYTES {
+        return Err("it is too large".to_owned());
+    }
+    let document: Document = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    if document.server_name != *server {
+        return Err("it is of another homeserver".to_owned());
+    }
+    let is_key = |id: &str, key: &str| {
+        let is_ours = ServerSigningKeyId::parse(id).is_ok() && id.starts_with("ed25519:");
+        is_ours && Base64::<Standard>::parse(key).is_ok_and(|key| key.as_bytes().len() == 32)
+    };
+    let keys = document.verify_keys.into_iter().map(|(id, Key { key })| (id, key));
+    let keys: BTreeMap<_, _> = keys.filter(|(id, key)| is_key(id, key)).collect();
+    let old = document
+        .old_verify_keys
+        .into_iter()
+        .map(|(id, Old { key, expired_ts })| (id, OldKey { key, expired_ms: expired_ts }));
+    let old: BTreeMap<_, _> = old.filter(|(id, old)| is_key(id, &old.key)).collect();
+    if keys.is_empty() || keys.len().max(old.len()) > limits::PEER_OLD_KEYS {
+        return Err("it has no keys, or too many".to_owned());
+    }
+    has_signature(&object, server, &keys)?;
+    let longest = now_ms.saturating_add(millis(limits::PEER_KEYS_LIFETIME));
+    Ok(LearnKeys {
+        server_name: document.server_name,
+        keys,
+        old,
+        valid_until_ms: document.valid_until_ts.min(longest),
+        document: RawValue::from_string(text).map_err(|error| error.to_string())?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::signatures::{Ed25519KeyPair, sign_json};
+
+    use super::*;
+
+    fn pair(version: &str) -> Ed25519KeyPair {
+        Ed25519KeyPair::from_der(&Ed25519KeyPair::generate(), version.to_owned()).unwrap()
+    }
+
+    fn document(server: &str, pair: &Ed25519KeyPair, until: u64) -> CanonicalJsonObject {
+        let key = Base64::<Standard>::new(pair.public_key().to_vec()).encode();
+        let id = format!("ed25519:{}", pair.version());
+        let document = json!({
+            "server_name": server,
+            "verify_keys": { id: { "key": key } },
+            "old_verify_keys": { "ed25519:0ld": { "key": key, "expired_ts": 5 } },
+            "valid_until_ts": until,
+        });
+        let mut object = serde_json::from_value(document).unwrap();
+        sign_json(server, pair, &mut object).unwrap();
+        object
+    }
+
+    fn server(name: &str) -> &ServerName {
+        name.try_into().unwrap()
+    }
+
+    #[test]
+    fn keys_are_learned_from_a_document_that_is_signed_with_one_of_them() {
+        let pair = pair("a");
+        let document = document("a.example", &pair, 1_000);
+        let learned = verified(server("a.example"), document.clone(), 10).unwrap();
+        assert_eq!(learned.keys.keys().collect::<Vec<_>>(), ["ed25519:a"]);
+        assert_eq!(learned.old["ed25519:0ld"].expired_ms, 5);
+        assert_eq!(learned.valid_until_ms, 1_000);
+        // A notary has added its signature.
+        let mut vouched = document;
+        sign_json("notary.example", &self::pair("n"), &mut vouched).unwrap();
+        verified(server("a.example"), vouched, 10).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_learned_from_a_document_that_somebody_else_made() {
+        let pair = pair("a");
+        let good = document("a.example", &pair, 1_000);
+        assert!(verified(server("b.example"), good.clone(), 10).is_err());
+        let mut unsigned = good.clone();
+        unsigned.remove("signatures");
+        assert!(verified(server("a.example"), unsigned, 10).is_err());
+        let mut changed = good.clone();
+        changed.insert("valid_until_ts".to_owned(), CanonicalJsonValue::Integer(2_000.into()));
+        assert!(verified(server("a.example"), changed, 10).is_err());
+        let mut by_another = good;
+        by_another.remove("signatures");
+        sign_json("a.example", &self::pair("b"), &mut by_another).unwrap();
+        assert!(verified(server("a.example"), by_another, 10).is_err());
+    }
+
+    #[test]
+    fn keys_are_believed_for_seven_days_at_most() {
+        let pair = pair("a");
+        let learned =
+            verified(server("a.example"), document("a.example", &pair, u64::MAX / 4096), 7);
+        assert_eq!(learned.unwrap().valid_until_ms, 7 + 7 * 86_400_000);
+    }
+
+    #[test]
+    fn a_key_signs_requests_while_it_is_valid() {
+        let known = Known {
+            keys: BTreeMap::from([("ed25519:a".to_owned(), "k".to_owned())]),
+            old: BTreeMap::from([(
+                "ed25519:b".to_owned(),
+                OldKey { key: "o".to_owned(), expired_ms: 100 },
+            )]),
+            valid_until_ms: 50,
+        };
+        assert_eq!(known.for_request("ed25519:a", 49), Some("k"));
+        assert_eq!(known.for_request("ed25519:a", 50), None);
+        assert_eq!(known.for_request("ed25519:b", 49), None);
+    }
+}

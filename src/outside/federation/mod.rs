@@ -1,0 +1,299 @@
+//! Other homeservers: where they are ([`names`]), how they are reached ([`connect`]), what they
+//! sign with ([`keys`]), and requests to them, which are signed.
+
+mod connect;
+mod keys;
+mod names;
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{
+    HeaderValue, Method, Request, StatusCode, Uri,
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioTimer},
+};
+use ruma::{
+    OwnedServerName, ServerName,
+    api::federation::authentication::{XMatrix, XMatrixSigningInput},
+};
+use thiserror::Error;
+use tokio::time::timeout;
+
+pub(crate) use keys::{KeyError, KeyRing};
+use names::Names;
+
+use crate::{
+    base::limits,
+    config,
+    engine::Engine,
+    outside::federation::connect::{Dialer, Line},
+    record::server_keys::ServerKeys,
+};
+
+/// Why there is no answer of another homeserver.
+#[derive(Clone, Debug, Error)]
+pub(crate) enum Unreachable {
+    /// The configuration has it that this server has nothing to do with it.
+    #[error("this homeserver has nothing to do with it")]
+    Denied,
+    /// It is this server.
+    #[error("it is this homeserver")]
+    Own,
+    /// The name is none that can be reached.
+    #[error("its name is none of a host")]
+    Name,
+    /// Its address is not found.
+    #[error("DNS: {0}")]
+    Dns(String),
+    /// All its addresses are of private networks.
+    #[error("its address is not one of the public internet")]
+    NotPublic,
+    /// It takes no connection.
+    #[error("no connection: {0}")]
+    Connection(String),
+    /// It does not show that it is who it should be.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// It did not answer in time.
+    #[error("no answer in time")]
+    Late,
+    /// The answer exceeds the limit.
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+    /// It refused.
+    #[error("it answered with status {0}")]
+    Status(u16),
+    /// The answer is not what was expected.
+    #[error("the answer is not understood: {0}")]
+    Unexpected(String),
+}
+
+/// A request to another homeserver.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    /// The method.
+    pub(crate) method: Method,
+    /// The path, with the query.
+    pub(crate) path: String,
+    /// The body, which is JSON.
+    pub(crate) body: Option<Vec<u8>>,
+    /// The limit on the whole exchange.
+    pub(crate) timeout: Duration,
+    /// The largest answer, in bytes.
+    pub(crate) max_bytes: usize,
+    /// Whether it is signed. What anybody may ask is not.
+    pub(crate) signed: bool,
+}
+
+impl Question {
+    /// A question without a body.
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            body: None,
+            timeout: limits::FEDERATION_TIMEOUT,
+            max_bytes: limits::OUTBOUND_ANSWER_BYTES,
+            signed: true,
+        }
+    }
+
+    /// A question with a JSON body.
+    pub(crate) fn post(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
+        let body = serde_json::to_vec(body).unwrap_or_default();
+        Self { method: Method::POST, body: Some(body), ..Self::get(path) }
+    }
+
+    /// The same, unsigned.
+    #[must_use]
+    pub(crate) const fn unsigned(mut self) -> Self {
+        self.signed = false;
+        self
+    }
+}
+
+/// What another homeserver answered, whatever the status.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    /// The status.
+    pub(crate) status: StatusCode,
+    /// The whole body.
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// The body as JSON, if the request succeeded.
+    pub(crate) fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Unreachable> {
+        if !self.status.is_success() {
+            return Err(Unreachable::Status(self.status.as_u16()));
+        }
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Unreachable::Unexpected(error.to_string()))
+    }
+}
+
+/// Requests to other homeservers.
+pub(crate) struct Peers {
+    config: config::Federation,
+    own: Arc<ServerKeys>,
+    names: Arc<Names>,
+    client: Client<Connector, Full<Bytes>>,
+}
+
+impl Peers {
+    /// # Errors
+    /// When certificates or the system's configuration of DNS are not usable.
+    pub(crate) fn new(config: &config::Federation, own: Arc<ServerKeys>) -> Result<Self, String> {
+        let names = Arc::new(Names::new(Dialer::new(config)?));
+        let (most, idle) = limits::FEDERATION_IDLE;
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(idle)
+            .pool_max_idle_per_host(most)
+            .http1_max_buf_size(limits::FEDERATION_BUFFER_BYTES)
+            .build(Connector(Arc::clone(&names)));
+        Ok(Self { config: config.clone(), own, names, client })
+    }
+
+    /// The name of this homeserver.
+    pub(crate) fn own_name(&self) -> &ServerName {
+        &self.own.name
+    }
+
+    /// Whether this homeserver has to do with `server`.
+    pub(crate) fn permits(&self, server: &ServerName) -> bool {
+        self.config.permits(server)
+    }
+
+    /// Asks another homeserver.
+    ///
+    /// # Errors
+    /// When there is no answer in time, or it is too large.
+    pub(crate) async fn ask(
+        &self,
+        server: &ServerName,
+        question: Question,
+    ) -> Result<Answer, Unreachable> {
+        if server == self.own.name {
+            return Err(Unreachable::Own);
+        }
+        if !self.permits(server) {
+            return Err(Unreachable::Denied);
+        }
+        let limit = question.timeout;
+        let asked = timeout(limit, Box::pin(self.exchange(server, question))).await;
+        asked.unwrap_or(Err(Unreachable::Late))
+    }
+
+    async fn exchange(
+        &self,
+        server: &ServerName,
+        question: Question,
+    ) -> Result<Answer, Unreachable> {
+        let Question { method, path, body, timeout: _, max_bytes, signed } = question;
+        let unexpected = |error: &dyn std::fmt::Display| Unreachable::Unexpected(error.to_string());
+        let uri: Uri = format!("https://{server}{path}").parse().map_err(|_| Unreachable::Name)?;
+        let host = self.names.host(server).await;
+        let mut request = Request::new(body.unwrap_or_default());
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        if signed {
+            let header = self.own.with_current(|pair| {
+                let (own, server) = (self.own.name.clone(), server.to_owned());
+                XMatrix::sign_http_request(&request, XMatrixSigningInput::new(own, server, pair))
+            });
+            let header = header.map_err(|error| unexpected(&error))?.to_string();
+            let mut header = HeaderValue::from_str(&header).map_err(|error| unexpected(&error))?;
+            header.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, header);
+        }
+        let agent = concat!("Logcabin/", env!("CARGO_PKG_VERSION"));
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        let host = HeaderValue::from_str(host.as_str()).map_err(|error| unexpected(&error))?;
+        headers.insert(HOST, host);
+        if !request.body().is_empty() {
+            let json = HeaderValue::from_static("application/json");
+            request.headers_mut().insert(CONTENT_TYPE, json);
+        }
+        let request = request.map(|body| Full::new(Bytes::from(body)));
+        let response = self.client.request(request).await.map_err(failed)?;
+        let (head, mut incoming) = response.into_parts();
+        let mut body = BytesMut::new();
+        while let Some(frame) = incoming.frame().await {
+            let frame = frame.map_err(|error| Unreachable::Connection(error.to_string()))?;
+            let Ok(part) = frame.into_data() else { continue };
+            if body.len() + part.len() > max_bytes {
+                return Err(Unreachable::TooLarge(max_bytes));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(Answer { status: head.status, body: body.freeze() })
+    }
+}
+
+/// Why a request failed: as [`Connector`] says, or in the exchange.
+fn failed(error: hyper_util::client::legacy::Error) -> Unreachable {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    let mut last = String::new();
+    while let Some(this) = cause {
+        if let Some(unreachable) = this.downcast_ref::<Unreachable>() {
+            return unreachable.clone();
+        }
+        last = this.to_string();
+        cause = this.source();
+    }
+    Unreachable::Connection(last)
+}
+
+/// Connects by the name of a homeserver, in the place of a host.
+#[derive(Clone)]
+struct Connector(Arc<Names>);
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = Line;
+    type Error = Unreachable;
+    type Future = Pin<Box<dyn Future<Output = Result<Line, Unreachable>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Unreachable>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let names = Arc::clone(&self.0);
+        Box::pin(async move {
+            let server = uri.authority().map(|authority| authority.as_str());
+            let server = server.and_then(|name| OwnedServerName::try_from(name).ok());
+            let target = names.target(&server.ok_or(Unreachable::Name)?).await?;
+            names.dialer.connect(&target).await
+        })
+    }
+}
+
+/// Federation, where it is on.
+pub(crate) struct Federation {
+    /// Requests to other homeservers.
+    pub(crate) peers: Arc<Peers>,
+    /// Their keys.
+    pub(crate) keys: KeyRing,
+}
+
+impl Federation {
+    /// # Errors
+    /// When certificates or the system's configuration of DNS are not usable.
+    pub(crate) fn new(config: &config::Federation, engine: &Arc<Engine>) -> Result<Self, String> {
+        let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);
+        let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
+        Ok(Self { peers, keys })
+    }
+}

@@ -1,0 +1,78 @@
+//! Serves other homeservers, on listeners of their own.
+
+use std::{path::PathBuf, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+use super::{ServerError, open};
+use crate::{
+    base::shutdown::Shutdown,
+    config::{Config, FilePath},
+    edge::{
+        api::{self, Server},
+        http::{Edge, serve, tls::Tls},
+    },
+};
+
+/// The listeners, while nobody is answered yet.
+pub(super) struct Listening {
+    listeners: Vec<Arc<TcpListener>>,
+    tls: Option<Arc<Tls>>,
+}
+
+impl Listening {
+    /// Listens on the configured addresses, and replaces them by the actual ones; `None` if
+    /// federation is off.
+    pub(super) async fn begin(config: &mut Config) -> Result<Option<Self>, ServerError> {
+        if !config.federation.enabled {
+            return Ok(None);
+        }
+        let path = |file: &Option<FilePath>| -> Option<PathBuf> {
+            file.as_ref().map(|FilePath(path)| path.clone())
+        };
+        let federation = &mut config.federation;
+        let tls = match (path(&federation.certificate), path(&federation.certificate_key)) {
+            (Some(certificate), Some(key)) => {
+                let tls = Tls::new(certificate, key).map_err(ServerError::Federation)?;
+                Some(Arc::new(tls))
+            }
+            (None, None) => None,
+            _ => {
+                let both = "`federation.certificate` needs `federation.certificate_key`, and the \
+                            other way around";
+                return Err(ServerError::Federation(both.to_owned()));
+            }
+        };
+        let listeners = open::listen(&mut federation.bind).await?;
+        if tls.is_none() && federation.bind.iter().any(|bind| !bind.ip().is_loopback()) {
+            warn!(
+                "other homeservers need TLS; set federation.certificate, or let only a proxy reach \
+                 federation.bind"
+            );
+        }
+        Ok(Some(Self { listeners, tls }))
+    }
+
+    /// Serves until the server stops.
+    pub(super) fn serve(
+        self,
+        app: &Arc<Server>,
+        config: &Config,
+        shutdown: &Shutdown,
+    ) -> Result<BoxFuture<'static, ()>, ServerError> {
+        let Self { listeners, tls } = self;
+        let table = api::federation::endpoints(config);
+        let mut config = config.clone();
+        // Where there is no proxy, nobody is to say where a request comes from.
+        config.server.trust_forwarded_for &= tls.is_none();
+        let edge = Edge::new(Arc::clone(app), table, &config, shutdown.clone())?;
+        info!(
+            bind = ?config.federation.bind,
+            tls = tls.is_some(),
+            "serving other homeservers"
+        );
+        Ok(Box::pin(serve::run_with(listeners, tls, Arc::new(edge), |_| {})))
+    }
+}

@@ -1,0 +1,104 @@
+//! Other homeservers: their signing keys, and those that this one signs with for them.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use ruma::{OwnedServerName, ServerName};
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::record::{
+    Offset,
+    command::{OldKey, PeerKeys, ServerIdentity, ServerKey},
+};
+
+/// What is known of other homeservers, and of this one for them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Peers {
+    #[serde(with = "kept::locked")]
+    others: RwLock<BTreeMap<OwnedServerName, Peer>>,
+    #[serde(with = "kept::locked")]
+    own: RwLock<Own>,
+}
+
+/// The keys that this server signs with.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Own {
+    /// The one in use, if it is not that of the server's identity.
+    current: Option<ServerKey>,
+    /// Those that were, by their ids.
+    retired: BTreeMap<String, OldKey>,
+}
+
+/// What is known of another homeserver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The record that says so. It has the document that the homeserver signed.
+    pub record: Offset,
+    /// The keys that it signs with, by their ids, in unpadded base64.
+    pub keys: BTreeMap<String, String>,
+    /// The keys that it signed with before.
+    pub old: BTreeMap<String, OldKey>,
+    /// Until when `keys` are valid, in milliseconds since the Unix epoch.
+    pub valid_until_ms: u64,
+}
+
+impl Peers {
+    /// What is known of this homeserver.
+    #[must_use]
+    pub fn get(&self, server_name: &ServerName) -> Option<Peer> {
+        self.others.read().get(server_name).cloned()
+    }
+
+    /// How many homeservers are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.others.read().len()
+    }
+
+    /// Whether none is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.others.read().is_empty()
+    }
+
+    /// The key that this server signs with, if it is not that of its identity.
+    #[must_use]
+    pub fn own_key(&self) -> Option<ServerKey> {
+        self.own.read().current.clone()
+    }
+
+    /// The keys that this server signed with before, by their ids.
+    #[must_use]
+    pub fn retired_keys(&self) -> BTreeMap<String, OldKey> {
+        self.own.read().retired.clone()
+    }
+
+    pub(super) fn sign_with(
+        &self,
+        identity: Option<&ServerIdentity>,
+        key: ServerKey,
+        time_ms: u64,
+    ) {
+        let mut own = self.own.write();
+        let before = match own.current.replace(key) {
+            Some(ServerKey { key_id, public_key, .. }) => Some((key_id, public_key)),
+            None => identity.map(|of| (of.key_id.clone(), of.public_key.clone())),
+        };
+        if let Some((key_id, key)) = before {
+            own.retired.insert(key_id, OldKey { key, expired_ms: time_ms });
+        }
+    }
+
+    /// Returns the superseded record.
+    pub(super) fn learn(&self, offset: Offset, body: PeerKeys) -> Option<Offset> {
+        let PeerKeys { server_name, keys, old, valid_until_ms, document: _ } = body;
+        let peer = Peer { record: offset, keys, old, valid_until_ms };
+        self.others.write().insert(server_name, peer).map(|before| before.record)
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        digest.add(&*self.others.read());
+        digest.add(&*self.own.read());
+    }
+}

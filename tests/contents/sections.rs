@@ -1,0 +1,38 @@
+//! What snapshots hold after the golden logs.
+
+/// Which projections there are, the version of each, and the beginning of blake3 of what they are
+/// after the golden log.
+pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
+    ("base", 1, "b39a0ba404bc67ca"),
+    ("accounts", 1, "9df7927fefc129b7"),
+    ("oauth", 1, "a4e255d90bf18812"),
+    ("registration tokens", 1, "2d3adedff11b61f1"),
+    ("names", 1, "885d2dd8e420531b"),
+    ("rooms", 1, "3b9641a9e4b26e3d"),
+    ("closures", 1, "2f42176b71624772"),
+    ("notices", 1, "8a7c2faff6c4bd3b"),
+    ("reports", 1, "2d3adedff11b61f1"),
+    ("memberships", 1, "a444a02e8130f0d6"),
+    ("undone memberships", 1, "51bd8255628748d7"),
+    ("usage", 1, "5cc1980fa577a1f2"),
+    ("keys", 2, "aa277094836818d7"),
+    ("key backups", 2, "3ecd2040a1be9217"),
+    ("messages to devices", 2, "04c356735e6f712d"),
+    ("devices in use", 1, "b3caf83bcc6e2e63"),
+    ("reads", 1, "2769b6cb9881c65b"),
+    ("aliases", 1, "065eeb38df85f003"),
+    ("addresses", 1, "1ad48f49627079d8"),
+    ("validations", 1, "91525ff00a3755a8"),
+    ("presence", 1, "02068d222e375f53"),
+    ("scheduled events", 1, "92a5befabc139951"),
+    ("deliveries", 1, "9a9e1b8513e95b1d"),
+    ("peers", 1, "32393927ea586814"),
+    ("media", 1, "8810a3aafd584c5c"),
+    ("pushers", 1, "e82f146fb0ec0209"),
+    ("erasures", 1, "9a5a7cabd182839a"),
+    ("backups", 1, "64539d550b8d36e5"),
+    ("index of events", 1, "32e1256dd499c645"),
+    ("transactions", 1, "b3d999d6458aef8b"),
+    ("streams", 1, "55784aad8c32275a"),
+    ("tree", 1, "176557f0f8a47d9b"),
+];

@@ -1,0 +1,126 @@
+//! Synapse, as it comes from PyPI.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::authority::Authority;
+use crate::harness::{Http, User, free_address, runs, until};
+
+/// A running Synapse, with SQLite, TLS of its own, and an authority that it trusts.
+pub(super) struct Synapse {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    clients: SocketAddr,
+    child: Child,
+    _directory: TempDir,
+}
+
+/// The Python with Synapse; `LOGCABIN_E2E_SYNAPSE` names another than that of `.ci/run`.
+///
+/// # Errors
+/// What is missing.
+pub(super) fn python() -> Result<PathBuf, String> {
+    let python = match std::env::var_os("LOGCABIN_E2E_SYNAPSE") {
+        Some(python) => python.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e/synapse/bin/python"),
+    };
+    if runs(&python.to_string_lossy(), &["-c", "import synapse"]) {
+        Ok(python)
+    } else {
+        Err(format!("{} with Synapse is absent", python.display()))
+    }
+}
+
+impl Synapse {
+    pub(super) async fn start(python: &Path, authority: &Authority) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let (address, clients) = (free_address(), free_address());
+        let name = format!("localhost:{}", address.port());
+        let (key, certificate) = authority.certify(&format!("synapse{}", address.port()));
+        let here = |name: &str| directory.path().join(name).display().to_string();
+        let log = json!({
+            "version": 1,
+            "formatters": { "plain": { "format": "%(name)s %(levelname)s %(message)s" } },
+            "handlers": { "file": {
+                "class": "logging.FileHandler",
+                "formatter": "plain",
+                "filename": here("synapse.log"),
+            } },
+            "root": { "level": "INFO", "handlers": ["file"] },
+            "disable_existing_loggers": false,
+        });
+        let unlimited = json!({ "per_second": 1e9, "burst_count": 1e9 });
+        let listener = |address: SocketAddr, tls: bool, resource: &str| {
+            json!({
+                "port": address.port(), "bind_addresses": ["127.0.0.1"], "type": "http", "tls": tls,
+                "resources": [{ "names": [resource] }],
+            })
+        };
+        // YAML is a superset of JSON.
+        let config = json!({
+            "server_name": name,
+            "pid_file": here("pid"),
+            "listeners": [listener(address, true, "federation"), listener(clients, false, "client")],
+            "database": { "name": "sqlite3", "args": { "database": here("synapse.db") } },
+            "log_config": here("log.yaml"),
+            "media_store_path": here("media"),
+            "signing_key_path": here("signing.key"),
+            "tls_certificate_path": certificate,
+            "tls_private_key_path": key,
+            "federation_custom_ca_list": [authority.certificate()],
+            "ip_range_blacklist": [],
+            "federation_ip_range_blacklist": [],
+            "trusted_key_servers": [],
+            "suppress_key_server_warning": true,
+            "registration_shared_secret": "none",
+            "macaroon_secret_key": "none",
+            "form_secret": "none",
+            "report_stats": false,
+            "enable_registration": true,
+            "enable_registration_without_verification": true,
+            "allow_public_rooms_over_federation": true,
+            "room_list_publication_rules": [{ "action": "allow" }],
+            "bcrypt_rounds": 4,
+            "rc_message": unlimited, "rc_registration": unlimited, "rc_room_creation": unlimited,
+        });
+        std::fs::write(here("homeserver.yaml"), config.to_string()).expect("a file");
+        std::fs::write(here("log.yaml"), log.to_string()).expect("a file");
+        let command = || {
+            let mut command = Command::new(python);
+            command.args(["-m", "synapse.app.homeserver", "-c", &here("homeserver.yaml")]);
+            command.current_dir(directory.path());
+            command
+        };
+        let made = command().arg("--generate-keys").output().expect("Synapse runs");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let output = Stdio::null;
+        let child = command().stdout(output()).stderr(output()).spawn().expect("Synapse runs");
+        let synapse = Self { name, address, clients, child, _directory: directory };
+        until("Synapse answers", async || {
+            let versions = "/_matrix/client/versions";
+            synapse.http().try_request("GET", versions, None, None).await.is_ok()
+        })
+        .await;
+        synapse
+    }
+
+    /// A client of it.
+    pub(super) fn http(&self) -> Http {
+        Http::new(&format!("http://{}", self.clients))
+    }
+
+    pub(super) async fn register(&self, username: &str) -> User {
+        User::register(&self.http(), username, "correct horse battery").await
+    }
+}
+
+impl Drop for Synapse {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
