@@ -542,7 +542,7 @@ impl Settling {
     fn moved(&self, sequence: u64) {
         self.shared.position.lock().clone_from(&self.position);
         self.shared.taken.send_modify(|taken| taken.sequence = sequence);
-        self.shared.lacks_records.send_if_modified(|lacks| std::mem::take(lacks));
+        self.shared.lacks_records.send_if_modified(std::mem::take);
     }
 
     fn note(&self, noted: &mut Position) {

@@ -291,7 +291,8 @@ mod tests {
         let read = |offset: Offset| {
             reads.set(reads.get() + 1);
             let number = offset.get();
-            Ok((number <= 100_000).then(|| (time(number), usize::from(number % 4 == 0), 100)))
+            Ok((number <= 100_000)
+                .then(|| (time(number), usize::from(number.is_multiple_of(4)), 100)))
         };
         let head = Offset::new(100_000);
         let (from, to) = (time(1), time(100_000));
