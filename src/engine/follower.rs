@@ -17,10 +17,7 @@ use crate::{
     base::metrics::metrics,
     log::erase::erasure,
     read::events::EventStore,
-    record::{
-        Command, Record,
-        command::{Body as _, ServerKey},
-    },
+    record::{Command, Record},
     state::{ApplyError, Effect, State},
 };
 
@@ -85,11 +82,13 @@ fn take(state: &State, events: &EventStore, record: &Record) -> Result<Vec<Effec
         Some(Command::RoomEvent(body)) => Some(body.clone()),
         _ => None,
     };
+    let rotates_key = matches!(command, Some(Command::ServerKey(_)));
     let effects = state.apply_as(record, command)?;
-    match event {
-        Some(event) => events.remember(record, event),
-        None if &*record.header.kind == ServerKey::KIND.name => events.sign_anew(state),
-        None => {}
+    if let Some(event) = event {
+        events.remember(record, event);
+    }
+    if rotates_key {
+        events.sign_anew(state);
     }
     Ok(effects)
 }

@@ -205,9 +205,8 @@ pub(crate) fn check_expected(
     last: Offset,
     batch: &Batch,
 ) -> Result<(), AppendError> {
-    let all = Stream::all();
     for (stream, expected) in &batch.expect {
-        let head = if *stream == all { Some(last) } else { heads.get(stream).copied() };
+        let head = if stream.is_all() { Some(last) } else { heads.get(stream).copied() };
         let actual = head.unwrap_or_default();
         if actual != *expected {
             return Err(AppendError::Conflict {

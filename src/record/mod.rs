@@ -92,11 +92,19 @@ pub struct Epoch(pub u32);
 pub struct Stream(Arc<str>);
 
 impl Stream {
+    const ALL: &str = "*";
+
     /// All streams together, for the expectation that nothing at all was appended since a decision.
     /// Its last offset is that of the log. No record is in it.
     #[must_use]
     pub fn all() -> Self {
-        Self("*".into())
+        Self(Self::ALL.into())
+    }
+
+    /// Whether it is [`Stream::all`].
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        &*self.0 == Self::ALL
     }
 
     /// The server's own facts.

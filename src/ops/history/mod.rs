@@ -34,7 +34,6 @@ pub mod select;
 pub mod step;
 mod unread;
 pub mod why;
-
 pub mod words;
 
 pub use crate::ops::source::{Source, SourceError};
