@@ -7,7 +7,11 @@ use super::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
-use crate::{record::command::Secret, service::accounts::console_link};
+use crate::{
+    base::{clock::millis, limits},
+    record::command::Secret,
+    service::accounts::login_token::{self, Purpose},
+};
 
 /// Of how many administrators an error names the ids.
 const NAMED: usize = 5;
@@ -43,9 +47,10 @@ impl Act for MakeConsoleLink {
             return Err(ActError::Invalid(why));
         }
         let now_ms = office.engine.clock().now_ms();
-        let made = console_link::make(&office.signer, &user_id, now_ms);
-        let (secret, expires_ms) = made.map_err(ActError::invalid)?;
-        Ok(ConsoleLink { user_id, secret: secret.into(), expires_ms })
+        let expires_ms = now_ms.saturating_add(millis(limits::CONSOLE_LINK));
+        let secret = login_token::make(&office.signer, Purpose::Console, &user_id, expires_ms);
+        let secret = secret.map_err(ActError::invalid)?.into();
+        Ok(ConsoleLink { user_id, secret, expires_ms })
     }
 }
 

@@ -2,8 +2,8 @@
 //! Endpoints and administration share them.
 
 pub(crate) mod closing;
-pub(crate) mod console_link;
 pub(crate) mod identity;
+pub(crate) mod login_token;
 pub(crate) mod names;
 pub(crate) mod profile;
 pub(crate) mod token;

@@ -22,8 +22,7 @@ use serde_json::{Value, json};
 use super::{
     claim::{Claim, verified},
     credentials::NewTokens,
-    login_token::{self, LoginToken},
-    rights, session,
+    login_token, rights, session,
 };
 use crate::{
     base::clock::millis,
@@ -37,7 +36,7 @@ use crate::{
     },
     record::Offset,
     service::accounts::{
-        console_link,
+        login_token::LoginToken,
         names::{device_id_or_new, short_name},
     },
 };
@@ -213,12 +212,9 @@ pub(crate) fn who_may_enter(app: &Server, by: &By) -> Option<OwnedUserId> {
 }
 
 fn by_link(app: &Server, link: &str) -> Result<Proven, ApiError> {
-    let now_ms = app.engine.clock().now_ms();
-    let link = console_link::open(&app.signing.signer, link, now_ms)
+    let link = login_token::open_link(app, link)
         .ok_or_else(|| ApiError::forbidden("This link is not valid, or has expired."))?;
-    let console_link::Link { user_id, nonce, expires_ms } = link;
-    let token = Some(LoginToken { user_id: user_id.clone(), nonce, expires_ms });
-    Ok(Proven { user_id, password: None, token })
+    Ok(Proven { user_id: link.user_id.clone(), password: None, token: Some(link) })
 }
 
 async fn by_password(

@@ -1,59 +1,41 @@
 //! Login tokens (client-server API, "Token-based"): what a browser brings back from single sign-on,
-//! and what a device gets for another one (`POST /login/get_token`). They are signed and not
-//! stored; the log records their use.
+//! and what a device gets for another one (`POST /login/get_token`).
 
 use std::time::Duration;
 
-use ruma::{OwnedUserId, UserId, api::client::session::get_login_token::v1 as get_login_token};
-use serde::{Deserialize, Serialize};
+use ruma::{UserId, api::client::session::get_login_token::v1 as get_login_token};
 
 use super::uiaa::confirm_identity;
 use crate::{
-    base::clock::random_token,
     edge::{
         api::{Server, about::capabilities::may_get_login_token},
         http::{ApiError, Cx},
     },
+    service::accounts::login_token::{self, LoginToken, Purpose},
 };
 
-const PURPOSE: &str = "login token";
 const PREFIX: &str = "lcl_";
-
-/// The content of a login token.
-#[derive(Clone, Debug)]
-pub(super) struct LoginToken {
-    /// The user that it logs in.
-    pub(super) user_id: OwnedUserId,
-    /// Identifies the token.
-    pub(super) nonce: String,
-    /// When it expires.
-    pub(super) expires_ms: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Statement {
-    #[serde(rename = "u")]
-    user_id: OwnedUserId,
-    #[serde(rename = "n")]
-    nonce: String,
-}
 
 /// A new login token for this user.
 pub(super) fn make(app: &Server, user_id: &UserId, seconds: u64) -> Result<String, ApiError> {
-    let statement = Statement { user_id: user_id.to_owned(), nonce: random_token() };
     let expires_ms = app.engine.clock().now_ms().saturating_add(seconds.saturating_mul(1000));
-    let signed = app.signing.signer.sign(PURPOSE, &statement, expires_ms);
+    let signed = login_token::make(&app.signing.signer, Purpose::Login, user_id, expires_ms);
     Ok(format!("{PREFIX}{}", signed.map_err(ApiError::internal)?))
 }
 
 /// The content of a login token, if this server created it and it has not expired. It may have been
 /// used.
 pub(super) fn open(app: &Server, token: &str) -> Option<LoginToken> {
-    let now_ms = app.engine.clock().now_ms();
-    let signed = token.strip_prefix(PREFIX)?;
-    let (Statement { user_id, nonce }, expires_ms) =
-        app.signing.signer.open(PURPOSE, signed, now_ms)?;
-    Some(LoginToken { user_id, nonce, expires_ms })
+    open_for(app, Purpose::Login, token.strip_prefix(PREFIX)?)
+}
+
+/// The same of a link to the console.
+pub(super) fn open_link(app: &Server, link: &str) -> Option<LoginToken> {
+    open_for(app, Purpose::Console, link)
+}
+
+fn open_for(app: &Server, purpose: Purpose, text: &str) -> Option<LoginToken> {
+    login_token::open(&app.signing.signer, purpose, text, app.engine.clock().now_ms())
 }
 
 pub(super) async fn get_token(
