@@ -67,6 +67,16 @@ pub(crate) enum Kind {
 pub(crate) struct Unfit(pub(crate) &'static str);
 
 impl Form {
+    /// The fields that are filled in at first, and shown.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Field> {
+        self.fields.iter().filter(|field| !matches!(field.kind, Kind::Fixed(_) | Kind::Secret))
+    }
+
+    /// The secrets, which are asked for when the act is confirmed.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Field> {
+        self.fields.iter().filter(|field| matches!(field.kind, Kind::Secret))
+    }
+
     /// The act's JSON, from what was filled in.
     ///
     /// # Errors

@@ -65,11 +65,10 @@ pub(super) async fn form(cx: Cx<Server, ()>, request: ActForm) -> Result<Reply, 
 
 /// The form with what was filled in, and why that was refused.
 fn asked(form: &Form, given: &Fields, refused: Option<&str>) -> Markup {
-    let open = |field: &&Field| !matches!(field.kind, Kind::Fixed(_) | Kind::Secret);
     html! {
         @if let Some(why) = refused { p.bad role="alert" { (long(why)) } }
         form.act method="post" {
-            @for field in form.fields.iter().filter(open) { (input(field, given)) }
+            @for field in form.open() { (input(field, given)) }
             (reason(given))
             button type="submit" {
                 @if form.foretells { "See what it would do" } @else { "Go on" }
@@ -130,10 +129,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: ActOrder) -> Result<Repl
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
     let given: Fields = fields.into_iter().collect();
     let is_confirmed = given.get("confirmed").is_some_and(|value| value == "yes");
-    let is_secret = |name: &str| {
-        let mut fields = form.fields.iter();
-        fields.any(|field| field.name == name && matches!(field.kind, Kind::Secret))
-    };
+    let is_secret = |name: &str| form.secrets().any(|field| field.name == name);
     let act = form.act(|name| match is_confirmed || !is_secret(name) {
         true => given.get(name).cloned(),
         false => Some(NO_SECRET.to_owned()),
@@ -191,8 +187,6 @@ async fn carry_out(
 
 /// What an act would do, and the button for it.
 fn confirm(form: &Form, given: &Fields, effect: &[String], refused: Option<&str>) -> Markup {
-    let again = |field: &&Field| !matches!(field.kind, Kind::Fixed(_) | Kind::Secret);
-    let secrets = form.fields.iter().filter(|field| matches!(field.kind, Kind::Secret));
     html! {
         @if let Some(why) = refused { p.bad role="alert" { (long(why)) } }
         @if !effect.is_empty() {
@@ -204,11 +198,11 @@ fn confirm(form: &Form, given: &Fields, effect: &[String], refused: Option<&str>
         (facts(&filled(form, given)))
         @if form.is_final { p.bad { strong { "This cannot be undone." } } }
         form.act method="post" {
-            @for field in form.fields.iter().filter(again) {
+            @for field in form.open() {
                 input type="hidden" name=(field.name) value=(value(given, field.name));
             }
             input type="hidden" name="reason" value=(value(given, "reason"));
-            @for field in secrets {
+            @for field in form.secrets() {
                 label for=(field.name) { (field.label) }
                 input type="password" id=(field.name) name=(field.name)
                     autocomplete="new-password";
@@ -221,8 +215,8 @@ fn confirm(form: &Form, given: &Fields, effect: &[String], refused: Option<&str>
 
 /// What was filled in, without secrets.
 fn filled(form: &Form, given: &Fields) -> Vec<(&'static str, Markup)> {
-    let open = form.fields.iter().filter(|field| !matches!(field.kind, Kind::Secret));
-    let labels = open.map(|field| (field.name, field.label)).chain([("reason", "Reason")]);
+    let labels = form.open().map(|field| (field.name, field.label));
+    let labels = labels.chain([("reason", "Reason")]);
     let there = labels.filter(|(name, _)| !value(given, name).is_empty());
     there.map(|(name, label)| (label, text(value(given, name)))).collect()
 }

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use maud::{Markup, html};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    parts::{lines, long, moment, query, seconds, short},
-    visitor,
+    parts::{encoded, field, lines, long, moment, query, record as link, seconds, short},
+    show, visitor,
 };
 use crate::{
     base::limits,
@@ -18,7 +17,6 @@ use crate::{
             Server,
             admin::changes::{self, Form, Wanted},
             browser::page::refusal,
-            server::Whose,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },
@@ -69,38 +67,24 @@ struct Found {
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: LogPage) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
+    show(&cx, &request.headers, ("Log", "log"), |app| view(app, &request)).await
+}
+
+fn view(app: &Server, request: &LogPage) -> Result<Markup, ApiError> {
+    let LogPage { kind, room, user, at, .. } = request;
+    let selection = changes::selection(app, [room, user, kind].map(Option::as_deref))?;
+    let newest = match at {
+        Some(at) => moment(app, at)?,
+        None => app.engine.head().offset(),
     };
-    let LogPage { kind, room, user, at, .. } = &request;
-    let selection = changes::selection(&cx.app, [room, user, kind].map(Option::as_deref))?;
-    let whose = Whose::User(visitor.session.user_id.clone());
-    let look = || {
-        let newest = match at {
-            Some(at) => moment(&cx.app, at)?,
-            None => cx.app.engine.head().offset(),
-        };
-        Ok::<_, ApiError>(find(&cx.app, &selection, newest)?)
-    };
-    let found = cx.app.long_work.run(&whose, true, look).await;
-    let found = found.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
-    let value = |given: &Option<String>| given.clone().unwrap_or_default();
+    let found = find(app, &selection, newest)?;
     let query = query(&[("kind", kind), ("room", room), ("user", user)]);
-    let body = html! {
+    Ok(html! {
         form.filters method="get" role="search" {
-            @for (name, label, given, hint) in [
-                ("kind", "Kind", kind, "room.event, user.*"),
-                ("room", "Room", room, "!id or #alias"),
-                ("user", "User", user, "@user:server"),
-                ("at", "Up to", at, "record, time, or -10m"),
-            ] {
-                div {
-                    label for=(name) { (label) }
-                    input type="text" id=(name) name=(name) value=(value(given))
-                        placeholder=(hint) autocapitalize="none" spellcheck="false";
-                }
-            }
+            (field("kind", "Kind", kind, "room.event, user.*"))
+            (field("room", "Room", room, "!id or #alias"))
+            (field("user", "User", user, "@user:server"))
+            (field("at", "Up to", at, "record, time, or -10m"))
             button type="submit" { "Search" }
         }
         div.tools {
@@ -112,8 +96,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LogPage) -> Result<Reply, 
         @if let Some(left) = found.left {
             p { a href={ "?" (query) "at=" (left.prev()) } { "Older records" } }
         }
-    };
-    Ok(visitor.page("Log", "log", body).reply())
+    })
 }
 
 fn table(records: &[Record]) -> Markup {
@@ -129,9 +112,7 @@ fn table(records: &[Record]) -> Markup {
             tbody id="records" {
                 @for record in records.iter().map(RecordView::of) {
                     tr {
-                        td data-label="Record" {
-                            a href={ "/_logcabin/console/log/" (record.offset) } { (record.offset) }
-                        }
+                        td data-label="Record" { (link(record.offset)) }
                         td data-label="Time" { (seconds(&record.time)) }
                         td data-label="Kind" { (record.kind) }
                         td data-label="Who" { bdi { (short(&record.who)) } }
@@ -195,23 +176,26 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
         ("Hash", view.payload_hash.clone()),
         ("Chain", view.chain.clone()),
     ];
-    let link = |offset: Offset, text: &str| {
+    let link_as = |offset: Offset, text: &str| {
         html! {
             a href={ "/_logcabin/console/log/" (offset) } { (text) }
         }
     };
     let of = |name: &str, value: Option<&str>| match value.filter(|value| !value.is_empty()) {
         Some(value) => {
-            let value = utf8_percent_encode(value, NON_ALPHANUMERIC);
-            html! { a href={ "/_logcabin/console/log?" (name) "=" (value) } { "Of this " (name) } }
+            html! {
+                a href={ "/_logcabin/console/log?" (name) "=" (encoded(value)) } {
+                    "Of this " (name)
+                }
+            }
         }
         None => html! {},
     };
     let user = view.user.starts_with('@').then_some(&*view.user);
     let body = html! {
         nav.tools aria-label="Other records" {
-            @if offset > Offset::new(1) { (link(offset.prev(), "Previous")) }
-            @if offset < head { (link(offset.next(), "Next")) }
+            @if offset > Offset::new(1) { (link_as(offset.prev(), "Previous")) }
+            @if offset < head { (link_as(offset.next(), "Next")) }
             (of("kind", Some(&view.kind))) (of("room", view.room.as_deref())) (of("user", user))
         }
         dl.record {

@@ -27,6 +27,7 @@ use super::{
     Server,
     auth::{rights, session, sso},
     browser::{is_from_elsewhere, page::Page},
+    server::Whose,
 };
 use crate::config::Config;
 use crate::edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited};
@@ -107,6 +108,23 @@ async fn visitor(
 /// Refuses requests for a console that there is not.
 fn served(app: &Server) -> Result<(), ApiError> {
     if app.config.console.enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
+}
+
+/// A page whose body is long work of the visitor's.
+async fn show(
+    cx: &Cx<Server, ()>,
+    headers: &HeaderMap,
+    (title, name): (&str, &str),
+    body: impl FnOnce(&Server) -> Result<Markup, ApiError>,
+) -> Result<Reply, ApiError> {
+    let visitor = match visitor(cx, headers).await? {
+        Ok(visitor) => visitor,
+        Err(elsewhere) => return Ok(elsewhere),
+    };
+    let whose = Whose::User(visitor.session.user_id.clone());
+    let body = cx.app.long_work.run(&whose, true, || body(&cx.app)).await;
+    let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
+    Ok(visitor.page(title, name, body).reply())
 }
 
 fn login_first() -> Reply {

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
 
 use crate::{
     base::limits,
@@ -124,6 +125,25 @@ pub(super) fn why(subject: &[&str], at: Option<Offset>) -> Markup {
 /// Text of a user as a cell.
 pub(super) fn text(text: &str) -> Markup {
     html! { bdi { (short(text)) } }
+}
+
+/// A value of the log as a cell.
+pub(super) fn json(value: &Value) -> Markup {
+    match value {
+        Value::String(value) => text(value),
+        value => text(&value.to_string()),
+    }
+}
+
+/// A value that may be missing, as a cell.
+pub(super) fn value(value: &Option<Value>) -> Markup {
+    value.as_ref().map_or_else(|| html! { span.note { "–" } }, json)
+}
+
+/// The names of those that hold.
+pub(super) fn those(all: &[(&'static str, bool)]) -> String {
+    let held = all.iter().filter(|(_, holds)| *holds).map(|(name, _)| *name);
+    held.collect::<Vec<_>>().join(", ")
 }
 
 /// A table; what there is instead of one without rows.

@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use super::{
     parts::{
-        at_second, facts, field, moment, query, record, room as room_link, seconds, table, text,
-        unanswered, user as user_link, why,
+        at_second, facts, field, json, moment, query, record, room as room_link, seconds, table,
+        text, those, unanswered, user as user_link, value, why,
     },
-    visitor,
+    show,
 };
 use crate::{
     base::limits,
     edge::{
-        api::{Server, browser::page::refusal, server::Whose},
+        api::{Server, browser::page::refusal},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{
@@ -51,14 +51,7 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: Past) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
-    let whose = Whose::User(visitor.session.user_id.clone());
-    let body = cx.app.long_work.run(&whose, true, || view(&cx.app, &request)).await;
-    let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
-    Ok(visitor.page("Time travel", "past", body).reply())
+    show(&cx, &request.headers, ("Time travel", "past"), |app| view(app, &request)).await
 }
 
 fn view(app: &Server, request: &Past) -> Result<Markup, ApiError> {
@@ -122,11 +115,6 @@ fn view(app: &Server, request: &Past) -> Result<Markup, ApiError> {
 }
 
 fn differences(from: Offset, to: Offset, changes: &[Change]) -> Markup {
-    let value = |value: &Option<Value>| match value {
-        None => html! { span.note { "–" } },
-        Some(Value::String(value)) => text(value),
-        Some(value) => text(&value.to_string()),
-    };
     let rows: Vec<_> = changes
         .iter()
         .map(|change| vec![text(&change.what), value(&change.before), value(&change.after)])
@@ -251,31 +239,23 @@ fn user(history: &History<'_>, name: &str) -> Result<Markup, HistoryError> {
         Some(offset) => html! { "set with record " (record(offset)) " " },
         None => html! { "none " },
     };
-    let now: Vec<_> = [
+    let now = those(&[
         ("administrator", user.admin),
         ("locked", user.locked),
         ("suspended", user.suspended),
         ("deactivated", user.deactivated.is_some()),
-    ]
-    .iter()
-    .filter(|(_, is)| *is)
-    .map(|(name, _)| *name)
-    .collect();
-    let now = if now.is_empty() { "nothing special".to_owned() } else { now.join(", ") };
+    ]);
+    let now = if now.is_empty() { "nothing special".to_owned() } else { now };
     let rows = [
         ("User", user_link(id)),
         ("Registered", record(user.registered)),
         ("Password", html! { (password) (why(&["password"])) }),
         ("Status, at present", html! { (now) " " (why(&["account"])) }),
     ];
-    let cell = |value: &Value| match value {
-        Value::String(value) => text(value),
-        value => text(&value.to_string()),
-    };
     let most = limits::CONSOLE_ROWS;
     let profile = user.profile.iter().take(most);
     let profile: Vec<_> = profile
-        .map(|(name, value)| vec![text(name), cell(value), why(&["profile", name])])
+        .map(|(name, value)| vec![text(name), json(value), why(&["profile", name])])
         .collect();
     let devices = user.devices.iter().take(most);
     let devices: Vec<_> = devices

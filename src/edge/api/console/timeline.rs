@@ -9,9 +9,9 @@ use maud::{Markup, html};
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    lists::show,
     parts::{at_second, table},
     plot::Unit,
+    show,
 };
 use crate::{
     base::limits,

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use http::HeaderMap;
 use maud::{Markup, html};
 use ruma::api::auth_scheme::NoAccessToken;
-use serde_json::Value;
 
 use super::{
-    parts::{encoded, field, moment, record, seconds, short, table, text, unanswered},
-    visitor,
+    parts::{encoded, field, moment, record, seconds, short, table, text, unanswered, value},
+    show,
 };
 use crate::{
     base::limits,
     edge::{
-        api::{Server, browser::page::refusal, server::Whose},
+        api::{Server, browser::page::refusal},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{
@@ -38,21 +37,14 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: Why) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
+    show(&cx, &request.headers, ("Who changed it", "past"), |app| view(app, &request)).await
+}
+
+fn view(app: &Server, request: &Why) -> Result<Markup, ApiError> {
     let words = request.of.as_deref().unwrap_or_default();
-    let found = match words.is_empty() {
-        true => None,
-        false => {
-            let whose = Whose::User(visitor.session.user_id.clone());
-            let found = cx.app.long_work.run(&whose, true, || look(&cx.app, &request)).await;
-            Some(found.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??)
-        }
-    };
+    let found = (!words.is_empty()).then(|| look(app, words, request.at.as_deref())).transpose()?;
     let shown = Some(words.replace('\n', " "));
-    let body = html! {
+    Ok(html! {
         form.filters method="get" role="search" {
             (field("of", "What", &shown, "room !id name"))
             (field("at", "As of", &request.at, "record, time, or -10m"))
@@ -62,14 +54,12 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Why) -> Result<Reply, ApiE
             p { "Name a value to see who changed it, and when:" }
             pre tabindex="0" { (FORMS) }
         }
-    };
-    Ok(visitor.page("Who changed it", "past", body).reply())
+    })
 }
 
-fn look(app: &Server, request: &Why) -> Result<Nearby, ApiError> {
+fn look(app: &Server, words: &str, at: Option<&str>) -> Result<Nearby, ApiError> {
     let head = app.engine.head().offset();
-    let at = request.at.as_deref().map(|at| moment(app, at)).transpose()?.unwrap_or(head);
-    let words = request.of.as_deref().unwrap_or_default();
+    let at = at.map(|at| moment(app, at)).transpose()?.unwrap_or(head);
     // Links separate the words by lines, so that a word may contain spaces.
     let subject = match words.contains('\n') {
         true => Subject::of_words(&words.split('\n').collect::<Vec<_>>()),
@@ -83,11 +73,6 @@ fn look(app: &Server, request: &Why) -> Result<Nearby, ApiError> {
 }
 
 fn answer(words: &str, found: &Nearby) -> Markup {
-    let value = |value: &Option<Value>| match value {
-        None => html! { span.note { "–" } },
-        Some(Value::String(value)) => text(value),
-        Some(value) => text(&value.to_string()),
-    };
     let row = |step: &Step| {
         vec![
             record(step.offset),

@@ -8,8 +8,8 @@ use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     acts::acts,
-    lists::show,
     parts::{at_second, facts, record, room, table},
+    show,
 };
 use crate::{
     base::{limits, progress},

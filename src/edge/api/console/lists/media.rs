@@ -4,7 +4,6 @@ use http::HeaderMap;
 use maud::html;
 use ruma::{UserId, api::auth_scheme::NoAccessToken};
 
-use super::show;
 use crate::{
     base::limits,
     edge::{
@@ -14,6 +13,7 @@ use crate::{
             console::{
                 acts::acts,
                 parts::{at_second, field, query, table, text, user as user_link},
+                show,
             },
         },
         http::{ApiError, Cx, Reply, endpoint},

@@ -7,31 +7,10 @@ pub(super) mod rooms;
 pub(super) mod tokens;
 pub(super) mod users;
 
-use http::HeaderMap;
 use maud::{Markup, html};
 
-use super::{Visitor, parts::query, visitor};
-use crate::edge::{
-    api::{Server, server::Whose},
-    http::{ApiError, Cx, Reply},
-};
-
-/// A page whose body is long work of the visitor's.
-pub(super) async fn show(
-    cx: &Cx<Server, ()>,
-    headers: &HeaderMap,
-    (title, name): (&str, &str),
-    body: impl FnOnce(&Server) -> Result<Markup, ApiError>,
-) -> Result<Reply, ApiError> {
-    let visitor: Visitor = match visitor(cx, headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
-    let whose = Whose::User(visitor.session.user_id.clone());
-    let body = cx.app.long_work.run(&whose, true, || body(&cx.app)).await;
-    let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
-    Ok(visitor.page(title, name, body).reply())
-}
+use super::parts::query;
+use crate::{base::limits, edge::http::ApiError};
 
 /// How many rows are passed over, as a page was asked for.
 fn start(from: &Option<String>) -> Result<usize, ApiError> {
@@ -41,7 +20,7 @@ fn start(from: &Option<String>) -> Result<usize, ApiError> {
 
 /// Links to the pages before and after.
 fn pages(parts: &[(&str, &Option<String>)], from: usize, shown: usize, total: usize) -> Markup {
-    let most = crate::base::limits::CONSOLE_ROWS;
+    let most = limits::CONSOLE_ROWS;
     let query = query(parts);
     html! {
         p.pages {

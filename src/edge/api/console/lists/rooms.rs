@@ -4,7 +4,7 @@ use http::HeaderMap;
 use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
-use super::{choice, pages, show, start};
+use super::{choice, pages, start};
 use crate::{
     base::limits,
     edge::{
@@ -13,7 +13,8 @@ use crate::{
             browser::page::refusal,
             console::{
                 acts::acts,
-                parts::{encoded, facts, field, room, short, table, text, user, why},
+                parts::{encoded, facts, field, room, short, table, text, those, user, why},
+                show,
             },
         },
         http::{ApiError, Cx, Reply, endpoint},
@@ -67,18 +68,17 @@ pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Rooms) -> Result
             .map(|one| {
                 let id = one.room_id.as_str();
                 let called = one.name.as_deref().or(one.canonical_alias.as_deref()).unwrap_or(id);
-                let is = [
+                let is = those(&[
                     ("public", one.public),
                     ("encrypted", one.encryption.is_some()),
                     ("blocked", one.blocked),
-                ];
-                let is: Vec<_> = is.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+                ]);
                 vec![
                     room(id, called),
                     text(one.canonical_alias.as_deref().unwrap_or_default()),
                     html! { (one.joined_members) },
                     html! { (one.events) },
-                    html! { (is.join(", ")) },
+                    html! { (is) },
                     user(one.creator.as_deref().unwrap_or_default()),
                 ]
             })

@@ -4,7 +4,7 @@ use http::HeaderMap;
 use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
-use super::{pages, show, start};
+use super::{pages, start};
 use crate::{
     base::limits,
     edge::{
@@ -14,6 +14,7 @@ use crate::{
             console::{
                 acts::acts,
                 parts::{at_second, table, text},
+                show,
             },
         },
         http::{ApiError, Cx, Reply, endpoint},

@@ -4,7 +4,7 @@ use http::HeaderMap;
 use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
-use super::{choice, pages, show, start};
+use super::{choice, pages, start};
 use crate::{
     base::limits,
     edge::{
@@ -13,7 +13,8 @@ use crate::{
             browser::page::refusal,
             console::{
                 acts::acts,
-                parts::{at_second, encoded, facts, field, short, table, text, user, why},
+                parts::{at_second, encoded, facts, field, short, table, text, those, user, why},
+                show,
             },
         },
         http::{ApiError, Cx, Reply, endpoint},
@@ -48,16 +49,14 @@ endpoint! {
 
 /// What is special about an account.
 fn status(user: &UserSummary) -> String {
-    let is = [
+    those(&[
         ("guest", user.guest),
         ("administrator", user.admin),
         ("locked", user.locked),
         ("suspended", user.suspended),
         ("deactivated", user.deactivated),
         ("erased", user.erased),
-    ];
-    let is: Vec<_> = is.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
-    is.join(", ")
+    ])
 }
 
 pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Users) -> Result<Reply, ApiError> {
