@@ -1,6 +1,6 @@
 //! Serves the metrics, at an address of their own, and sends them to an OpenTelemetry collector.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::CONTENT_TYPE};
@@ -9,14 +9,18 @@ use ruma::api::auth_scheme::NoAccessToken;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tracing::{info, warn};
 
-use super::{ServerError, traces};
+use super::{
+    ServerError,
+    collector::{self, Taken},
+    open,
+};
 use crate::{
     base::{
         limits,
         metrics::{self, otlp},
         shutdown::Shutdown,
     },
-    config::Config,
+    config::{Config, ListenAddress},
     edge::http::{ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve},
     outside::{appservice::Service, outbound},
     service::observe::Observer,
@@ -34,13 +38,8 @@ endpoint! {
 
 /// Listens on the configured address, and replaces it by the actual one.
 pub(super) async fn listen(config: &mut Config) -> Result<Option<Arc<TcpListener>>, ServerError> {
-    let Some(address) = &mut config.metrics.bind else { return Ok(None) };
-    let address: &mut SocketAddr = &mut address.0;
-    let bound = async { TcpListener::bind(*address).await.and_then(|l| Ok((l.local_addr()?, l))) };
-    let (actual, listener) =
-        bound.await.map_err(|source| ServerError::Bind { address: *address, source })?;
-    *address = actual;
-    Ok(Some(Arc::new(listener)))
+    let Some(ListenAddress(address)) = &mut config.metrics.bind else { return Ok(None) };
+    Ok(open::listen(std::slice::from_mut(address)).await?.pop())
 }
 
 /// Serves the metrics until the server stops.
@@ -69,17 +68,13 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
         Ok(client) => client,
         Err(error) => return warn!(%error, "metrics cannot be sent"),
     };
-    let url = format!("{}/v1/metrics", endpoint.to_string().trim_end_matches('/'));
-    let instance = traces::instance(&config);
-    let attributes = [
-        ("service.name", env!("CARGO_PKG_NAME")),
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("service.instance.id", &*instance),
-    ];
+    let url = collector::url(endpoint, "metrics");
+    let attributes = collector::attributes(&config);
     let headers = std::env::var("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
     let headers = headers_of(&headers);
     info!(%url, "metrics are sent");
-    let (every, mut is_failing) = (Duration::from_secs(config.metrics.every_seconds), false);
+    let every = Duration::from_secs(config.metrics.every_seconds);
+    let taken = Taken::new("metrics");
     loop {
         let is_last = tokio::select! {
             () = tokio::time::sleep(every) => false,
@@ -89,17 +84,9 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
         let request = client.post(&url).headers(headers.clone());
         let request = request.header(CONTENT_TYPE, otlp::CONTENT_TYPE);
         let sent = request.body(otlp::request(&attributes)).send().await;
-        let failure = match sent.and_then(reqwest::Response::error_for_status) {
-            Ok(_) => None,
-            // Without the address, which may contain a secret.
-            Err(error) => Some(error.without_url()),
-        };
-        match &failure {
-            Some(error) if !is_failing => warn!(%error, "the collector takes no metrics"),
-            None if is_failing => info!("the collector takes metrics again"),
-            _ => {}
-        }
-        is_failing = failure.is_some();
+        let answer = sent.and_then(reqwest::Response::error_for_status);
+        // Without the address, which may contain a secret.
+        taken.note(answer.err().map(|error| error.without_url().to_string()));
         if is_last {
             return;
         }

@@ -2,6 +2,7 @@
 //! serves requests, and shuts everything down in order.
 
 mod cluster;
+mod collector;
 mod federation;
 mod manager;
 mod memory;

@@ -1,7 +1,5 @@
 //! Sends traces to an OpenTelemetry collector, if one is configured.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use opentelemetry::KeyValue;
@@ -12,9 +10,12 @@ use opentelemetry_sdk::{
     trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor as _},
 };
 use tokio::runtime::Handle;
-use tracing::{info, warn};
+use tracing::info;
 
-use super::ServerError;
+use super::{
+    ServerError,
+    collector::{self, Taken},
+};
 use crate::{
     base::{
         limits,
@@ -29,10 +30,10 @@ use crate::{
 pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
     let Some(endpoint) = &config.traces.endpoint else { return Ok(()) };
     let unusable = |error: String| ServerError::Traces(error);
-    let url = format!("{}/v1/traces", endpoint.to_string().trim_end_matches('/'));
+    let url = collector::url(endpoint, "traces");
     let client = outbound::client(&config.outbound, limits::TRACE_TIMEOUT);
     let client = client.map_err(|error| unusable(error.to_string()))?;
-    let sender = Sender { client, runtime: Handle::current(), is_failing: AtomicBool::new(false) };
+    let sender = Sender { client, runtime: Handle::current(), taken: Taken::new("traces") };
     let exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(sender)
@@ -46,21 +47,13 @@ pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
         .with_scheduled_delay(limits::TRACE_TOGETHER)
         .build();
     let mut processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
-    let resource = Resource::builder_empty().with_service_name("logcabin").with_attributes([
-        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-        KeyValue::new("service.instance.id", instance(config)),
-    ]);
+    let attributes = collector::attributes(config).map(|(name, value)| KeyValue::new(name, value));
+    let resource = Resource::builder_empty().with_attributes(attributes);
     processor.set_resource(&resource.build());
     let of = &config.traces;
     traces::install(Traces::new(Box::new(processor), of.sample_percent, of.per_second));
     info!(%url, "requests are traced");
     Ok(())
-}
-
-/// The name of this process among those that have traces or metrics.
-pub(super) fn instance(config: &Config) -> String {
-    let bind = config.server.bind.first().map(ToString::to_string).unwrap_or_default();
-    format!("{} at {bind}", config.server.name)
 }
 
 /// Sends what is left.
@@ -77,8 +70,7 @@ pub(super) async fn end() {
 struct Sender {
     client: reqwest::Client,
     runtime: Handle,
-    /// Whether the collector does not take what it is sent, and this was logged.
-    is_failing: AtomicBool,
+    taken: Taken,
 }
 
 impl HttpClient for Sender {
@@ -102,19 +94,11 @@ impl HttpClient for Sender {
                 Ok::<_, HttpError>(answer)
             });
             let answer = sent.await.map_err(HttpError::from).flatten();
-            let failure = match &answer {
+            self.taken.note(match &answer {
                 Ok(answer) if answer.status().is_success() => None,
                 Ok(answer) => Some(answer.status().to_string()),
                 Err(error) => Some(error.to_string()),
-            };
-            let was_failing = self.is_failing.swap(failure.is_some(), Ordering::Relaxed);
-            match failure {
-                Some(reason) if !was_failing => {
-                    warn!(reason, "the collector takes no traces; they are dropped until it does");
-                }
-                None if was_failing => info!("the collector takes traces again"),
-                _ => {}
-            }
+            });
             answer
         })
     }

@@ -34,7 +34,7 @@ pub(crate) fn begin() {
 }
 
 /// What a collector is sent: all metrics of the process, which these attributes tell from others.
-pub(crate) fn request(attributes: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn request(attributes: &[(&str, String)]) -> Vec<u8> {
     let times = Times { since: *SINCE, now: now_ns() };
     let metrics = gather().iter().filter_map(|family| times.metric(family)).collect();
     let scope = InstrumentationScope {

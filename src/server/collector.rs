@@ -1,0 +1,49 @@
+//! An OpenTelemetry collector, to which traces and metrics are sent: its address, what this process
+//! is called there, and whether it takes what it is sent.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tracing::{info, warn};
+
+use crate::config::{Config, WebUrl};
+
+/// Where a collector takes a signal: `traces` or `metrics`.
+pub(super) fn url(endpoint: &WebUrl, signal: &str) -> String {
+    format!("{}/v1/{signal}", endpoint.to_string().trim_end_matches('/'))
+}
+
+/// What tells this process from others that send to the same collector.
+pub(super) fn attributes(config: &Config) -> [(&'static str, String); 3] {
+    let bind = config.server.bind.first().map(ToString::to_string).unwrap_or_default();
+    [
+        ("service.name", "logcabin".to_owned()),
+        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.instance.id", format!("{} at {bind}", config.server.name)),
+    ]
+}
+
+/// Whether the collector takes a signal. A change is logged once.
+#[derive(Debug)]
+pub(super) struct Taken {
+    signal: &'static str,
+    is_failing: AtomicBool,
+}
+
+impl Taken {
+    pub(super) const fn new(signal: &'static str) -> Self {
+        Self { signal, is_failing: AtomicBool::new(false) }
+    }
+
+    /// Notes how it went: `failure` says why the collector did not take what it was sent.
+    pub(super) fn note(&self, failure: Option<String>) {
+        let signal = self.signal;
+        let was_failing = self.is_failing.swap(failure.is_some(), Ordering::Relaxed);
+        match failure {
+            Some(reason) if !was_failing => {
+                warn!(reason, "the collector takes no {signal}; they are dropped until it does");
+            }
+            None if was_failing => info!("the collector takes {signal} again"),
+            _ => {}
+        }
+    }
+}
