@@ -65,8 +65,8 @@ use logcabin::{
         codec::Tip,
         command::{
             AccountKind, BackedUpKey, BackupMade, BackupMoment, DelayedOutcome, FileHash, KINDS,
-            KeysDrop, OldKey, PresenceState, Requirements, RoomUndo, ServerKey, ServerRestore,
-            Sighting, TokenHash, Tokens, Transaction, UnderWay, UndoneRoom,
+            KeysDrop, OldKey, PeerKeys, PresenceState, Requirements, RoomUndo, ServerKey,
+            ServerRestore, Sighting, TokenHash, Tokens, Transaction, UnderWay, UndoneRoom,
         },
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
         server_keys::ServerKeys,
@@ -540,13 +540,13 @@ async fn fill(engine: &Engine) {
         }));
     }
     for key in ["ed25519:a", "ed25519:b"] {
-        propose!(LearnKeys {
+        propose!(LearnKeys(PeerKeys {
             server_name: "peer.example".try_into().unwrap(),
             keys: [(key.to_owned(), "key".to_owned())].into(),
             old: [("ed25519:0".to_owned(), OldKey { key: "old".to_owned(), expired_ms: 1 })].into(),
             valid_until_ms: 1_770_000_900_000,
             document: raw(r#"{"server_name":"peer.example"}"#),
-        });
+        }));
     }
     for media_id in ["one", "two"] {
         propose!(CreateMedia {

@@ -2,6 +2,7 @@
 //! secrets.
 
 pub(crate) mod background;
+pub(crate) mod certificates;
 pub mod clock;
 pub(crate) mod disk;
 pub mod glob;

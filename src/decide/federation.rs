@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use ruma::OwnedServerName;
-use serde_json::value::RawValue;
-
 use super::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
@@ -15,25 +12,16 @@ use crate::{
     state::peers::Peer,
 };
 
-/// Record the signing keys that another homeserver publishes. Its document was verified.
+/// Record the signing keys that another homeserver publishes. Its document was verified. Of the
+/// keys that it signed with before, those that it publishes are enough.
 #[derive(Clone, Debug)]
-pub struct LearnKeys {
-    /// The homeserver.
-    pub server_name: OwnedServerName,
-    /// The keys that it signs with, by their ids, in unpadded base64.
-    pub keys: BTreeMap<String, String>,
-    /// The keys that it signed events with before.
-    pub old: BTreeMap<String, OldKey>,
-    /// Until when `keys` are valid, in milliseconds since the Unix epoch.
-    pub valid_until_ms: u64,
-    /// The document.
-    pub document: Box<RawValue>,
-}
+pub struct LearnKeys(pub PeerKeys);
 
 impl LearnKeys {
     /// The keys that it signed with before, including those that it does not publish any more.
     fn all_old(&self, before: Option<&Peer>) -> BTreeMap<String, OldKey> {
-        let mut all = self.old.clone();
+        let Self(published) = self;
+        let mut all = published.old.clone();
         let Some(before) = before else { return all };
         let replaced = before
             .keys
@@ -44,7 +32,7 @@ impl LearnKeys {
             if all.len() >= limits::PEER_OLD_KEYS {
                 break;
             }
-            if !self.keys.contains_key(id) {
+            if !published.keys.contains_key(id) {
                 all.entry(id.clone()).or_insert(key);
             }
         }
@@ -79,25 +67,25 @@ impl Proposal for LearnKeys {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
-        Stream::peer(&self.server_name)
+        Stream::peer(&self.0.server_name)
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let peers = &commit.env.state.peers;
-        let before = peers.get(&self.server_name);
+        let before = peers.get(&self.0.server_name);
         if before.is_none() && peers.len() >= limits::PEERS {
             return Err(Refusal::BadState(
                 "The keys of too many homeservers are known.".to_owned(),
             ));
         }
-        let Self { server_name, keys, valid_until_ms, document, .. } = self.clone();
-        let old = self.all_old(before.as_ref());
+        let learned = PeerKeys { old: self.all_old(before.as_ref()), ..self.0.clone() };
         let is_known = before.is_some_and(|before| {
-            before.keys == keys && before.old == old && before.valid_until_ms >= valid_until_ms
+            before.keys == learned.keys
+                && before.old == learned.old
+                && before.valid_until_ms >= learned.valid_until_ms
         });
         if !is_known {
-            let body = PeerKeys { server_name, keys, old, valid_until_ms, document };
-            commit.append(self.stream(), body);
+            commit.append(self.stream(), learned);
         }
         Ok(())
     }

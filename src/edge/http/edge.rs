@@ -324,21 +324,10 @@ impl<A: App> Edge<A> {
         }
         let mut incoming = None;
         let body = match route.body {
-            Body::None => {
-                if route.access == Access::Server {
-                    who.server = Some(self.homeserver(&method, &uri, &headers, &[], client).await?);
-                }
-                Bytes::new()
+            Body::None => Bytes::new(),
+            Body::Json | Body::Bytes => {
+                self.read(&headers, unread.take(), self.max_body_bytes).await?
             }
-            Body::Json => {
-                let body = self.read(&headers, unread.take(), self.max_body_bytes).await?;
-                if route.access == Access::Server {
-                    who.server =
-                        Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
-                }
-                decode::json_body(body)?
-            }
-            Body::Bytes => self.read(&headers, unread.take(), self.max_body_bytes).await?,
             Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
             Body::File => {
                 let body = stream::iter(unread.take()).flatten();
@@ -347,6 +336,11 @@ impl<A: App> Edge<A> {
                 Bytes::new()
             }
         };
+        if route.access == Access::Server {
+            // The signature covers the body.
+            who.server = Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
+        }
+        let body = if route.body == Body::Json { decode::json_body(body)? } else { body };
         if !headers.contains_key(forward::FORWARDED)
             && let Some(node) = self.app.elsewhere(&method, &uri, &body)
         {

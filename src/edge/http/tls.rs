@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use rustls::{
     ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::{PrivateKeyDer, pem::PemObject as _},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tracing::{info, warn};
 
-use crate::base::{background::at_length, limits};
+use crate::base::{background::at_length, certificates, limits};
 
 /// What does TLS on a listener.
 pub(crate) struct Tls(TlsAcceptor);
@@ -59,23 +59,17 @@ impl Files {
 
     fn read(&self) -> Result<CertifiedKey, String> {
         let Self { certificate, key } = self;
-        let of =
-            |path: &PathBuf, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let chain = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| of(certificate, &error))?;
-        if chain.is_empty() {
-            return Err(of(certificate, &"it holds no certificate"));
-        }
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| of(key, &error))?;
+        let unusable = |error: &dyn std::fmt::Display| format!("{}: {error}", key.display());
+        let chain = certificates::read(certificate)?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(&error))?;
         let private = rustls::crypto::ring::sign::any_supported_type(&private)
-            .map_err(|error| of(key, &error))?;
+            .map_err(|error| unusable(&error))?;
         let certified = CertifiedKey::new(chain, private);
         match certified.keys_match() {
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
                 Ok(certified)
             }
-            Err(_) => Err(of(key, &"it is not the key of the certificate")),
+            Err(_) => Err(unusable(&"it is not the key of the certificate")),
         }
     }
 }

@@ -18,10 +18,7 @@ use hyper_util::{
     client::legacy::connect::{Connected, Connection},
     rt::TokioIo,
 };
-use rustls::{
-    ClientConfig,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-};
+use rustls::{ClientConfig, pki_types::ServerName};
 use rustls_platform_verifier::Verifier;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -29,6 +26,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::Unreachable;
 use crate::{
     base::{
+        certificates,
         clock::random_bytes,
         limits,
         network::{Range, is_public},
@@ -57,7 +55,8 @@ impl Dialer {
     /// When the certificates or the system's configuration of DNS are not usable.
     pub(super) fn new(config: &Federation) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = config.ca.as_ref().map(certificates).transpose()?.unwrap_or_default();
+        let roots = config.ca.as_ref().map(|FilePath(path)| certificates::read(path));
+        let roots = roots.transpose()?.unwrap_or_default();
         let verifier = Verifier::new_with_extra_roots(roots, Arc::clone(&provider));
         let verifier = verifier.map_err(|error| error.to_string())?;
         let tls = ClientConfig::builder_with_provider(provider)
@@ -193,17 +192,6 @@ fn resolver(nameservers: &[SocketAddr]) -> Result<TokioResolver, String> {
         TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
     };
     builder.build().map_err(|error| format!("DNS: {error}"))
-}
-
-/// The certificates in a file.
-fn certificates(FilePath(path): &FilePath) -> Result<Vec<CertificateDer<'static>>, String> {
-    let unusable = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))?;
-    let found: Vec<_> = found.collect::<Result<_, _>>().map_err(|error| unusable(&error))?;
-    if found.is_empty() {
-        return Err(unusable(&"it holds no certificate"));
-    }
-    Ok(found)
 }
 
 /// A connection, for hyper.

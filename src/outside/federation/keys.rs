@@ -26,7 +26,10 @@ use crate::{
     base::{clock::millis, limits, rate::Limiter},
     decide::federation::LearnKeys,
     engine::Engine,
-    record::{Origin, command::OldKey},
+    record::{
+        Command, Origin,
+        command::{OldKey, PeerKeys},
+    },
     state::peers::Peer,
 };
 
@@ -52,14 +55,18 @@ pub(crate) enum KeyError {
 pub(crate) struct Known {
     /// Those that are in use, in unpadded base64.
     keys: BTreeMap<String, String>,
-    old: BTreeMap<String, OldKey>,
     valid_until_ms: u64,
 }
 
 impl From<Peer> for Known {
-    fn from(peer: Peer) -> Self {
-        let Peer { record: _, keys, old, valid_until_ms } = peer;
-        Self { keys, old, valid_until_ms }
+    fn from(Peer { keys, valid_until_ms, .. }: Peer) -> Self {
+        Self { keys, valid_until_ms }
+    }
+}
+
+impl From<&PeerKeys> for Known {
+    fn from(PeerKeys { keys, valid_until_ms, .. }: &PeerKeys) -> Self {
+        Self { keys: keys.clone(), valid_until_ms: *valid_until_ms }
     }
 }
 
@@ -183,10 +190,9 @@ impl KeyRing {
         }
         let not_again = || KeyError::NotAgain(server.to_owned());
         let peer = self.engine.state().peers.get(server).ok_or_else(not_again)?;
-        let record = self.engine.log().read(peer.record, 1).ok().and_then(|mut read| read.pop());
-        let command = record.and_then(|record| record.command().ok().flatten());
-        match command {
-            Some(crate::record::Command::PeerKeys(body)) => {
+        let record = self.engine.log().get(peer.record).ok().flatten();
+        match record.and_then(|record| record.command().ok().flatten()) {
+            Some(Command::PeerKeys(body)) => {
                 serde_json::from_str(body.document.get()).map_err(|_| not_again())
             }
             _ => Err(not_again()),
@@ -236,11 +242,7 @@ impl KeyRing {
         self.attempts.insert(server.to_owned(), Attempt { again, failed_for });
         match fetched {
             Ok(learned) => {
-                let fresh = Known {
-                    keys: learned.keys.clone(),
-                    old: learned.old.clone(),
-                    valid_until_ms: learned.valid_until_ms,
-                };
+                let fresh = Known::from(&learned);
                 self.record(learned, known.is_none()).await;
                 Ok(fresh)
             }
@@ -251,28 +253,21 @@ impl KeyRing {
         }
     }
 
-    async fn record(&self, learned: LearnKeys, is_new: bool) {
+    async fn record(&self, learned: PeerKeys, is_new: bool) {
         if is_new && self.new.take(&()).is_err() {
             return;
         }
         let server = learned.server_name.clone();
-        if let Err(error) = self.engine.propose(Origin::server(), learned).await {
+        if let Err(error) = self.engine.propose(Origin::server(), LearnKeys(learned)).await {
             // They are fetched again when they are needed again.
             warn!(%server, %error, "its keys are not recorded");
         }
     }
 
     /// What a homeserver publishes, or what the notaries say that it did.
-    async fn published(&self, server: &ServerName) -> Result<LearnKeys, Unreachable> {
+    async fn published(&self, server: &ServerName) -> Result<PeerKeys, Unreachable> {
         let now_ms = self.engine.clock().now_ms();
-        let own = async {
-            let mut question = Question::get("/_matrix/key/v2/server").unsigned();
-            question.max_bytes = limits::PEER_KEYS_BYTES;
-            let answer = self.peers.ask(server, question).await?;
-            let object: CanonicalJsonObject = answer.json()?;
-            verified(server, object, now_ms).map_err(Unreachable::Unexpected)
-        };
-        let error = match own.await {
+        let error = match self.published_by_itself(server, now_ms).await {
             Ok(learned) => return Ok(learned),
             Err(error) => error,
         };
@@ -288,13 +283,25 @@ impl KeyRing {
         Err(error)
     }
 
+    /// What a homeserver publishes, from itself.
+    async fn published_by_itself(
+        &self,
+        server: &ServerName,
+        now_ms: u64,
+    ) -> Result<PeerKeys, Unreachable> {
+        let mut question = Question::get("/_matrix/key/v2/server").unsigned();
+        question.max_bytes = limits::PEER_KEYS_BYTES;
+        let object = self.peers.ask(server, question).await?.json()?;
+        verified(server, object, now_ms).map_err(Unreachable::Unexpected)
+    }
+
     /// What a notary says that a homeserver publishes.
     async fn vouched(
         &self,
         notary: &ServerName,
         server: &ServerName,
         now_ms: u64,
-    ) -> Result<LearnKeys, Unreachable> {
+    ) -> Result<PeerKeys, Unreachable> {
         #[derive(Deserialize)]
         struct Answered {
             server_keys: Vec<CanonicalJsonObject>,
@@ -302,14 +309,7 @@ impl KeyRing {
         let of_notary = self.engine.state().peers.get(notary).map(Known::from);
         let of_notary = match of_notary.filter(|known| known.valid_until_ms > now_ms) {
             Some(known) => known,
-            None => {
-                let mut question = Question::get("/_matrix/key/v2/server").unsigned();
-                question.max_bytes = limits::PEER_KEYS_BYTES;
-                let object = self.peers.ask(notary, question).await?.json()?;
-                let learned = verified(notary, object, now_ms).map_err(Unreachable::Unexpected)?;
-                let LearnKeys { keys, old, valid_until_ms, .. } = learned;
-                Known { keys, old, valid_until_ms }
-            }
+            None => Known::from(&self.published_by_itself(notary, now_ms).await?),
         };
         let body = json!({ "server_keys": { server: {} } });
         let question = Question::post("/_matrix/key/v2/query", &body).unsigned();
@@ -373,7 +373,7 @@ fn verified(
     server: &ServerName,
     object: CanonicalJsonObject,
     now_ms: u64,
-) -> Result<LearnKeys, String> {
+) -> Result<PeerKeys, String> {
     let text = serde_json::to_string(&object).map_err(|error| error.to_string())?;
     if text.len() > limits::PEER_KEYS_BYTES {
         return Err("it is too large".to_owned());
@@ -398,7 +398,7 @@ fn verified(
     }
     has_signature(&object, server, &keys)?;
     let longest = now_ms.saturating_add(millis(limits::PEER_KEYS_LIFETIME));
-    Ok(LearnKeys {
+    Ok(PeerKeys {
         server_name: document.server_name,
         keys,
         old,
@@ -412,6 +412,7 @@ mod tests {
     use ruma::signatures::{Ed25519KeyPair, sign_json};
 
     use super::*;
+    use crate::record::Offset;
 
     fn pair(version: &str) -> Ed25519KeyPair {
         Ed25519KeyPair::from_der(&Ed25519KeyPair::generate(), version.to_owned()).unwrap()
@@ -476,14 +477,15 @@ mod tests {
 
     #[test]
     fn a_key_signs_requests_while_it_is_valid() {
-        let known = Known {
+        let known = Known::from(Peer {
+            record: Offset::new(1),
             keys: BTreeMap::from([("ed25519:a".to_owned(), "k".to_owned())]),
             old: BTreeMap::from([(
                 "ed25519:b".to_owned(),
                 OldKey { key: "o".to_owned(), expired_ms: 100 },
             )]),
             valid_until_ms: 50,
-        };
+        });
         assert_eq!(known.for_request("ed25519:a", 49), Some("k"));
         assert_eq!(known.for_request("ed25519:a", 50), None);
         assert_eq!(known.for_request("ed25519:b", 49), None);

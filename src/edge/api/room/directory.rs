@@ -192,9 +192,7 @@ pub(super) async fn public_rooms_filtered(
         server: request.server.as_deref(),
         limit: request.limit,
         since: request.since.as_deref(),
-        term: request.filter.generic_search_term.as_deref(),
-        types: types(&request.filter),
-        network: request.room_network.clone(),
+        ..Wanted::searched(&request.filter, &request.room_network)
     };
     Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
 }
@@ -283,20 +281,11 @@ pub(in crate::edge::api) async fn public_rooms_filtered_for_server(
     request: filtered_for_servers::Request,
 ) -> Result<filtered_for_servers::Response, ApiError> {
     let wanted = Wanted {
-        server: None,
         limit: request.limit,
         since: request.since.as_deref(),
-        term: request.filter.generic_search_term.as_deref(),
-        types: types(&request.filter),
-        network: request.room_network.clone(),
+        ..Wanted::searched(&request.filter, &request.room_network)
     };
     Ok(Listed::from(cx.at_length(|| list(&cx.app, &wanted)).await?).into())
-}
-
-/// The types of rooms that are wanted, if not all.
-fn types(filter: &Filter) -> Option<Vec<Option<String>>> {
-    let types = filter.room_types.iter().map(|of| of.as_str().map(ToOwned::to_owned));
-    (!filter.room_types.is_empty()).then(|| types.collect())
 }
 
 struct Page {
@@ -371,6 +360,19 @@ struct Wanted<'a> {
     types: Option<Vec<Option<String>>>,
     /// Whether to include the rooms of networks, or of one network only.
     network: RoomNetwork,
+}
+
+impl<'a> Wanted<'a> {
+    /// The rooms that a filter lets through.
+    fn searched(filter: &'a Filter, network: &RoomNetwork) -> Self {
+        let types = filter.room_types.iter().map(|of| of.as_str().map(ToOwned::to_owned));
+        Self {
+            term: filter.generic_search_term.as_deref(),
+            types: (!filter.room_types.is_empty()).then(|| types.collect()),
+            network: network.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// A page of the list. It costs a look at the member count of each listed room. For each room on
