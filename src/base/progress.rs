@@ -9,6 +9,27 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::clock::millis;
+
+/// A snapshot is written.
+pub(crate) const SNAPSHOT: &str = "Writes a snapshot";
+
+/// The projections are compared with the log.
+pub(crate) const COMPARISON: &str = "Replays the log to compare its projections";
+
+/// A sweep erases what is due.
+pub(crate) const ERASURE: &str = "Erases what is due";
+
+/// A sweep finds the records of erased users.
+pub(crate) const SEARCH_FOR_USERS: &str = "Searches the log for what erased users left";
+
+/// What a purge takes is found.
+pub(crate) const SEARCH_FOR_ROOM: &str = "Searches the log for what a purge takes";
+
+/// The members of a room leave it, because it is shut down or purged.
+pub(crate) const DEPARTURE: &str = "Makes the members of a room leave";
 
 /// What is under way: a few pieces of work, each for seconds or longer.
 static UNDER_WAY: Mutex<Vec<Arc<Piece>>> = Mutex::new(Vec::new());
@@ -16,11 +37,12 @@ static UNDER_WAY: Mutex<Vec<Arc<Piece>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 struct Piece {
     what: &'static str,
+    about: String,
     begun: Instant,
     /// Where it began.
     from: u64,
     done: AtomicU64,
-    total: u64,
+    total: AtomicU64,
 }
 
 /// A piece of work. It ends when this is dropped.
@@ -28,25 +50,34 @@ struct Piece {
 pub(crate) struct Work(Arc<Piece>);
 
 /// How far a piece of work has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// What is done, for people.
-    pub(crate) what: &'static str,
+    pub(crate) what: String,
+    /// The room that it is about; empty if it is about none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) about: String,
     /// How much is done.
     pub(crate) done: u64,
     /// How much there is to do.
     pub(crate) total: u64,
-    /// How long it has taken.
-    pub(crate) taken: Duration,
+    /// How long it has taken, in milliseconds.
+    pub(crate) taken_ms: u64,
     /// How long it will take, if it goes on as it did; none before that is known.
-    pub(crate) left: Option<Duration>,
+    pub(crate) left_ms: Option<u64>,
 }
 
 impl Work {
     /// Begins a piece of work, from `from` to `total`.
     pub(crate) fn begin(what: &'static str, from: u64, total: u64) -> Self {
-        let done = AtomicU64::new(from);
-        let piece = Arc::new(Piece { what, begun: Instant::now(), from, done, total });
+        Self::about(what, "", from, total)
+    }
+
+    /// The same, about a room.
+    pub(crate) fn about(what: &'static str, about: &str, from: u64, total: u64) -> Self {
+        let (begun, about) = (Instant::now(), about.to_owned());
+        let (done, total) = (AtomicU64::new(from), AtomicU64::new(total));
+        let piece = Arc::new(Piece { what, about, begun, from, done, total });
         UNDER_WAY.lock().push(Arc::clone(&piece));
         Self(piece)
     }
@@ -54,6 +85,13 @@ impl Work {
     /// It has come this far.
     pub(crate) fn at(&self, done: u64) {
         self.0.done.store(done, Ordering::Relaxed);
+        // There may be more to do than there was at first.
+        self.0.total.fetch_max(done, Ordering::Relaxed);
+    }
+
+    /// So much more of it is done.
+    pub(crate) fn add(&self, more: u64) {
+        self.at(self.0.done.load(Ordering::Relaxed).saturating_add(more));
     }
 }
 
@@ -71,10 +109,19 @@ pub(crate) fn under_way() -> Vec<Progress> {
 
 impl Piece {
     fn progress(&self, taken: Duration) -> Progress {
-        let done = self.done.load(Ordering::Relaxed).min(self.total);
-        let (came, to_go) = (done.saturating_sub(self.from), self.total.saturating_sub(done));
-        let left = (came > 0).then(|| taken.mul_f64(to_go as f64 / came as f64));
-        Progress { what: self.what, done, total: self.total, taken, left }
+        let total = self.total.load(Ordering::Relaxed);
+        let done = self.done.load(Ordering::Relaxed).min(total);
+        let (came, to_go) = (done.saturating_sub(self.from), total.saturating_sub(done));
+        // As a float: the first steps of long work may estimate centuries.
+        let left = (came > 0).then(|| taken.as_secs_f64() * 1000.0 * to_go as f64 / came as f64);
+        Progress {
+            what: self.what.to_owned(),
+            about: self.about.clone(),
+            done,
+            total,
+            taken_ms: millis(taken),
+            left_ms: left.map(|left| left as u64),
+        }
     }
 }
 
@@ -84,14 +131,20 @@ mod tests {
 
     #[test]
     fn what_is_left_is_estimated_from_what_was_done() {
-        let work = Work::begin("a test of progress", 100, 500);
+        let work = Work::about("a test of progress", "!room", 100, 500);
         let own = || under_way().into_iter().find(|of| of.what == "a test of progress");
-        assert_eq!(own().map(|of| (of.done, of.total, of.left)), Some((100, 500, None)));
+        assert_eq!(own().map(|of| (of.done, of.total, of.left_ms)), Some((100, 500, None)));
+        assert_eq!(own().map(|of| of.about).as_deref(), Some("!room"));
         work.at(200);
         let progress = work.0.progress(Duration::from_secs(10));
-        assert_eq!(progress.left, Some(Duration::from_secs(30)));
+        assert_eq!((progress.taken_ms, progress.left_ms), (10_000, Some(30_000)));
+        work.add(100);
+        let progress = work.0.progress(Duration::from_secs(10));
+        assert_eq!((progress.done, progress.left_ms), (300, Some(10_000)));
+        // More came meanwhile.
         work.at(900);
-        assert_eq!(work.0.progress(Duration::from_secs(10)).left, Some(Duration::ZERO));
+        let progress = work.0.progress(Duration::from_secs(10));
+        assert_eq!((progress.done, progress.total, progress.left_ms), (900, 900, Some(0)));
         drop(work);
         assert_eq!(own(), None);
     }

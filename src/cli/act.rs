@@ -2,8 +2,9 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use super::password::confirms;
+use super::{password::confirms, work::watched};
 use crate::{
+    base::progress,
     config::{Config, ConfigError},
     log::store::OpenError,
     ops::{
@@ -12,6 +13,7 @@ use crate::{
             actor,
             office::ActError,
             offline,
+            work::ListWork,
         },
         history::look::clean,
         socket::{Client, SocketError, socket_path},
@@ -93,12 +95,30 @@ impl Common {
         let config = self.at.load()?;
         let socket = socket_path(&config.server.data_dir);
         let unreached = match Client::connect(&socket) {
-            Ok(mut server) => return Ok(order.send(&mut server)?),
+            Ok(mut server) => {
+                // The connection of the act is busy until it is done.
+                let mut other = None;
+                let under_way = || {
+                    let client = match &mut other {
+                        Some(client) => client,
+                        None => other.insert(Client::connect(&socket).ok()?),
+                    };
+                    match Order::from(ListWork {}).send(client).ok()? {
+                        Outcome::Done(all) => Some(all.work),
+                        Outcome::WouldDo(_) => None,
+                    }
+                };
+                return Ok(watched(under_way, || order.send(&mut server))?);
+            }
             Err(error) => error,
         };
         let actor = actor::name(Some(rustix::process::getuid().as_raw()));
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        match runtime.block_on(offline::carry_out(&config, order, &actor)) {
+        let carried_out = watched(
+            || Some(progress::under_way()),
+            || runtime.block_on(offline::carry_out(&config, order, &actor)),
+        );
+        match carried_out {
             Err(ActError::Open(error @ OpenError::InUse { .. })) => {
                 Err(in_use(&error, &unreached).into())
             }

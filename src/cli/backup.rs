@@ -1,16 +1,16 @@
-//! `logcabin backup` and `logcabin verify-backup`.
+//! `logcabin backup`, `logcabin backups` and `logcabin verify-backup`.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
 
-use super::act;
+use super::{act, columns};
 use crate::{
     ops::{
-        admin::snapshots::NoteBackup,
+        admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
         backup::{self, Checked, Options, Taken},
         history::{
-            look::{bytes, grouped},
+            look::{bytes, clean, grouped},
             moment::Time,
             progress::Progress,
         },
@@ -128,6 +128,38 @@ impl Backup {
         }
         text
     }
+}
+
+/// List the backups that the log knows of, the newest first
+///
+/// Whether they are still there and intact, `logcabin verify-backup` says.
+#[derive(Debug, clap::Args)]
+pub(super) struct ListOfBackups {
+    /// Only so many
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    last: usize,
+
+    #[command(flatten)]
+    common: act::Common,
+}
+
+impl ListOfBackups {
+    pub(super) fn run(&self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
+        self.common.run(ListBackups { from: 0, limit: self.last }, list)
+    }
+}
+
+fn list(all: &Backups) -> String {
+    if all.backups.is_empty() {
+        return "The log knows of no backup.\n".to_owned();
+    }
+    let heading = ["MADE", "UP TO RECORD", "EPOCH", "BY", "DIRECTORY"].map(str::to_owned);
+    let row = |BackupRow { copy, noted_ms, who }: &BackupRow| {
+        let BackupMoment { epoch, offset } = copy.moment;
+        let (made, upto) = (Time(*noted_ms).to_second(), grouped(offset.get()));
+        [made, upto, epoch.0.to_string(), clean(who), clean(&copy.destination)]
+    };
+    columns(&std::iter::once(heading).chain(all.backups.iter().map(row)).collect::<Vec<_>>())
 }
 
 /// Verify backups: every byte, the hash chain and the signatures

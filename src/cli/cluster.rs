@@ -10,7 +10,7 @@ use crate::{
     cluster::Status,
     ops::{
         admin::cluster::ClusterStatus,
-        history::look::{bytes, grouped},
+        history::look::{bytes, duration, grouped},
     },
 };
 
@@ -210,16 +210,6 @@ fn status_text(status: &Status, now_ms: u64) -> String {
         text += &format!("  replica {}: {state}\n", replica.name);
     }
     text
-}
-
-/// A time in its two largest units.
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min", seconds / 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
-    }
 }
 
 #[cfg(test)]

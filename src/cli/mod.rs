@@ -40,6 +40,7 @@ mod serve;
 mod snapshot;
 mod user;
 mod verify;
+mod work;
 
 pub use history::History;
 
@@ -69,6 +70,7 @@ enum Command {
     Replay(replay::Replay),
     Verify(verify::Verify),
     Backup(backup::Backup),
+    Backups(backup::ListOfBackups),
     VerifyBackup(backup::VerifyBackup),
     Restore(restore::Restore),
     Export(export::Export),
@@ -79,6 +81,7 @@ enum Command {
     History(History),
     Prove(prove::Prove),
     ProveConsistency(prove::ProveConsistency),
+    Checkpoints(prove::ListOfCheckpoints),
     User(user::User),
     Erasure(erasure::Erasure),
     Federation(federation::Federation),
@@ -87,6 +90,7 @@ enum Command {
     Notice(notice::Notice),
     Media(media::Media),
     Report(report::Report),
+    Work(work::Work),
 }
 
 impl Cli {
@@ -108,6 +112,7 @@ impl Cli {
             Some(Command::Replay(replay)) => replay.run(),
             Some(Command::Verify(verify)) => verify.run(),
             Some(Command::Backup(backup)) => backup.run(),
+            Some(Command::Backups(list)) => list.run(),
             Some(Command::VerifyBackup(verify)) => verify.run(),
             Some(Command::Restore(restore)) => restore.run(),
             Some(Command::Export(export)) => export.run(),
@@ -118,6 +123,7 @@ impl Cli {
             Some(Command::Du(du)) => du.run(),
             Some(Command::Prove(prove)) => prove.run(),
             Some(Command::ProveConsistency(prove)) => prove.run(),
+            Some(Command::Checkpoints(list)) => list.run(),
             Some(Command::User(user)) => user.run(),
             Some(Command::Erasure(erasure)) => erasure.run(),
             Some(Command::Federation(federation)) => federation.run(),
@@ -126,6 +132,7 @@ impl Cli {
             Some(Command::Notice(notice)) => notice.run(),
             Some(Command::Media(media)) => media.run(),
             Some(Command::Report(report)) => report.run(),
+            Some(Command::Work(work)) => work.run(),
         }
     }
 }

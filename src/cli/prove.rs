@@ -1,12 +1,17 @@
-//! `logcabin prove` and `prove-consistency`: proofs about a log for people who do not have it.
+//! `logcabin prove`, `prove-consistency` and `checkpoints`: proofs about a log for people who do
+//! not have it.
 
 use std::{path::Path, process::ExitCode};
 
-use super::act::Common;
+use super::{act::Common, columns};
 use crate::{
     log::archive::ArchiveReader,
     ops::{
-        admin::proofs,
+        admin::proofs::{self, CheckpointRow, Checkpoints, ListCheckpoints},
+        history::{
+            look::{clean, grouped},
+            moment::Time,
+        },
         proof::{Asked, First},
     },
     record::{Command, Offset, command::LogCheckpoint},
@@ -49,6 +54,34 @@ pub(super) struct ProveConsistency {
 
     #[command(flatten)]
     common: Common,
+}
+
+/// List the checkpoints that proofs rest on, the newest first, and the server's public key
+#[derive(Debug, clap::Args)]
+pub(super) struct ListOfCheckpoints {
+    /// Only so many
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    last: usize,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl ListOfCheckpoints {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        self.common.run(ListCheckpoints { before: None, limit: self.last }, list)
+    }
+}
+
+fn list(all: &Checkpoints) -> String {
+    let key = all.key.as_ref().map(|key| format!("{} {}\n", key.key_id, key.public_key));
+    let heading = ["RECORD", "SIGNED", "BY", "COVERS UP TO"].map(str::to_owned);
+    let row = |CheckpointRow { record, upto, time_ms, who }: &CheckpointRow| {
+        let signed = Time(*time_ms).to_second();
+        [grouped(record.get()), signed, clean(who), grouped(upto.get())]
+    };
+    let rows = std::iter::once(heading).chain(all.checkpoints.iter().map(row));
+    format!("{}{}", key.unwrap_or_default(), columns(&rows.collect::<Vec<_>>()))
 }
 
 impl Prove {

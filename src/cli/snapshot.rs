@@ -2,17 +2,19 @@
 
 use std::process::ExitCode;
 
-use super::act::Common;
+use super::{act::Common, columns};
 use crate::{
     ops::{
-        admin::snapshots::{CompareSnapshots, SnapshotStatus, WriteSnapshot},
+        admin::snapshots::{
+            CompareSnapshots, ListSnapshots, SnapshotStatus, Snapshots, WriteSnapshot,
+        },
         history::{
-            look::{bytes, grouped},
+            look::{bytes, clean, grouped},
             moment::Time,
         },
     },
     record::Offset,
-    snapshot::{self, Difference, Fault, Holder},
+    snapshot::{self, Difference, Fault, Holder, Kept},
 };
 
 /// Write a snapshot of the state, or compare snapshots with the log
@@ -30,6 +32,7 @@ pub(super) struct Snapshot {
 enum Command {
     Write(Write),
     Compare(Compare),
+    List(List),
     Status(Status),
 }
 
@@ -50,6 +53,13 @@ struct Compare {
     common: Common,
 }
 
+/// List them, the newest first
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    common: Common,
+}
+
 /// Show up to which record snapshots were compared with the log, and what is being rebuilt
 #[derive(Debug, clap::Args)]
 struct Status {
@@ -61,6 +71,7 @@ impl Snapshot {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         match self.command {
             Command::Write(Write { common }) => common.run(WriteSnapshot {}, written),
+            Command::List(List { common }) => common.run(ListSnapshots {}, list),
             Command::Status(Status { common }) => common.run(SnapshotStatus {}, status_text),
             Command::Compare(Compare { common }) => {
                 let status = common.perform(CompareSnapshots {})?;
@@ -69,6 +80,19 @@ impl Snapshot {
             }
         }
     }
+}
+
+fn list(all: &Snapshots) -> String {
+    if all.snapshots.is_empty() {
+        return "no snapshot\n".to_owned();
+    }
+    let heading = ["UP TO RECORD", "WRITTEN", "SIZE", "VERSION"].map(str::to_owned);
+    let row = |kept: &Kept| {
+        let version = kept.version.as_deref().map_or_else(|| "cannot be read".to_owned(), clean);
+        let written = Time(kept.written_ms).to_second();
+        [grouped(kept.offset.get()), written, bytes(kept.bytes), version]
+    };
+    columns(&std::iter::once(heading).chain(all.snapshots.iter().map(row)).collect::<Vec<_>>())
 }
 
 fn written(header: &snapshot::Header) -> String {

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot};
 use tracing::{error, info, warn};
 
 use super::{
-    Difference, Header, SnapshotError, StartedFrom, differ::difference, list, read, write,
+    Difference, Header, Kept, SnapshotError, StartedFrom, differ::difference, list, read, write,
 };
 use crate::{
     base::{
@@ -21,7 +21,7 @@ use crate::{
         clock::millis,
         disk,
         metrics::{Background, metrics},
-        progress::Work,
+        progress::{self, Work},
         shutdown::Shutdown,
     },
     engine::{Engine, OpenError, replay_onto},
@@ -214,6 +214,23 @@ impl Keeper {
         self.status.lock().clone()
     }
 
+    /// The snapshots, the newest first.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Kept>, SnapshotError> {
+        let mut kept = Vec::new();
+        for (offset, path) in list(&self.dir)? {
+            match Kept::read(offset, &path) {
+                Ok(one) => kept.push(one),
+                // It was replaced meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(source) => return Err(SnapshotError::Io { path, source }),
+            }
+        }
+        Ok(kept)
+    }
+
     /// Writes snapshots and scrubs when they are due, until the server stops.
     pub(crate) async fn run(self: Arc<Self>) {
         let (mut put_off, mut scrubbed) = (Instant::now(), Instant::now());
@@ -283,7 +300,11 @@ impl Keeper {
             let end = *log.durable().borrow();
             let known = list(&dir)?;
             let state = exact(&known, Offset::MAX, &*log).unwrap_or_default();
-            advance(&state, &*log, end, &shutdown, |_| Ok(()))?;
+            let work = Work::begin(progress::SNAPSHOT, state.applied().get(), end.get());
+            advance(&state, &*log, end, &shutdown, |record| {
+                work.at(record.offset().get());
+                Ok(())
+            })?;
             let header = write(&dir, &*log, &state)?;
             info!(
                 offset = %header.offset,
@@ -490,7 +511,7 @@ fn rebuild(
     known.reverse();
     let (state, mut checker) = (State::default(), Checker::from_start());
     let end = log.durable().borrow().get();
-    let work = Work::begin("Replays the log to compare its projections", 0, end);
+    let work = Work::begin(progress::COMPARISON, 0, end);
     let mut intact = |record: &Record| {
         work.at(record.offset().get());
         checker.check(record).map_err(SnapshotError::from)

@@ -29,7 +29,7 @@ use std::{
     io::{self, BufWriter, Read as _, Seek as _, Write},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Instant, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub use differ::Difference;
 pub use keeper::{Fault, Holder, Keeper, Policy, Status};
 
 use crate::{
-    base::disk,
+    base::{clock::millis, disk},
     engine::{OpenError, replay_onto},
     log::{Log, ReadError, VerifyError},
     record::{Chain, Offset, hex},
@@ -85,6 +85,28 @@ pub struct Part {
     pub bytes: u64,
     /// Its blake3, in hex.
     pub blake3: String,
+}
+
+/// A snapshot that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The last record that was applied, according to its name.
+    pub offset: Offset,
+    /// The length of the file in bytes.
+    pub bytes: u64,
+    /// When it was written, in milliseconds since the Unix epoch.
+    pub written_ms: u64,
+    /// The version of logcabin that wrote it; none if its header cannot be read.
+    pub version: Option<String>,
+}
+
+impl Kept {
+    fn read(offset: Offset, path: &Path) -> io::Result<Self> {
+        let file = fs::metadata(path)?;
+        let written = file.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let version = header(path).ok().map(|header| header.version);
+        Ok(Self { offset, bytes: file.len(), written_ms: millis(written), version })
+    }
 }
 
 /// The content of a snapshot.

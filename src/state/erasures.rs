@@ -94,6 +94,22 @@ impl Erasures {
         self.0.read().condemned.values().filter(|of| **of == because).count() as u64
     }
 
+    /// How many condemned records still have their content.
+    #[must_use]
+    pub fn condemned_count(&self) -> u64 {
+        self.0.read().condemned.len() as u64
+    }
+
+    /// How many records a sweep is to erase: those that are condemned or superseded, and those with
+    /// content that was redacted at or before `until_ms`.
+    #[must_use]
+    pub fn due(&self, until_ms: Option<u64>) -> u64 {
+        let inner = self.0.read();
+        let is_due = |redacted: &&Redacted| until_ms.is_some_and(|until| redacted.time_ms <= until);
+        let redacted = inner.redacted.values().take_while(is_due).count();
+        (redacted + inner.condemned.len() + inner.superseded.len()) as u64
+    }
+
     /// The purge of a room.
     #[must_use]
     pub fn purged(&self, room_id: &RoomId) -> Option<Purged> {
@@ -139,6 +155,14 @@ impl Erasures {
         let inner = self.0.read();
         let from = inner.done.partition_point(|offset| *offset <= after);
         inner.done[from..].to_vec()
+    }
+
+    /// Up to `limit` of the newest `log.erase` records up to and including `upto`, newest first.
+    #[must_use]
+    pub fn until(&self, upto: Offset, limit: usize) -> Vec<Offset> {
+        let inner = self.0.read();
+        let end = inner.done.partition_point(|offset| *offset <= upto);
+        inner.done[..end].iter().rev().take(limit).copied().collect()
     }
 
     pub(super) fn redact(&self, redacted: Redacted) {
@@ -222,6 +246,10 @@ mod tests {
         assert_eq!(erasures.superseded(10), [offset(2), offset(9)]);
         assert_eq!(erasures.last(), (offset(20), 77));
         assert_eq!(erasures.since(offset(19)), [offset(20)]);
+        assert_eq!(erasures.until(offset(20), 9), [offset(20)]);
+        assert!(
+            erasures.until(offset(19), 9).is_empty() && erasures.until(offset(20), 0).is_empty()
+        );
         assert!(erasures.since(offset(20)).is_empty());
     }
 
@@ -258,5 +286,11 @@ mod tests {
         }
         assert_eq!(erasures.redacted(2, 10), [redacted(1), redacted(2)]);
         assert_eq!(erasures.redacted(9, 1), [redacted(1)]);
+        erasures.supersede([Offset::new(7)]);
+        erasures.condemn(Offset::new(9), [Offset::new(8)]);
+        assert_eq!(
+            [None, Some(0), Some(2), Some(9)].map(|until| erasures.due(until)),
+            [2, 2, 4, 5]
+        );
     }
 }

@@ -71,6 +71,16 @@ impl Tree {
         inner.checkpoints[..after].last().copied()
     }
 
+    /// Up to `limit` of the newest checkpoints whose records are before `before`, the newest first,
+    /// and how many there are in all.
+    #[must_use]
+    pub fn checkpoints(&self, before: Offset, limit: usize) -> (Vec<Covered>, usize) {
+        let inner = self.0.read();
+        let end = inner.checkpoints.partition_point(|covered| covered.record < before);
+        let newest = inner.checkpoints[..end].iter().rev().take(limit);
+        (newest.copied().collect(), inner.checkpoints.len())
+    }
+
     /// The time of the last checkpoint, or else of the first record, in milliseconds since the Unix
     /// epoch.
     #[must_use]

@@ -135,10 +135,29 @@ await submitted(() => page.click("#view a[href*='/why']"));
 assert.ok(await page.$$eval("td[data-label=Record] a", (links) => links.length) > 0);
 await look("why");
 
-for (const name of ["users", "rooms", "media", "reports", "tokens", "work"]) {
+for (const name of ["users", "rooms", "media", "reports", "tokens", "work", "backups", "snapshots", "cluster"]) {
     await submitted(() => page.click(`nav a[href$='/${name}']`));
     await look(name);
 }
+await submitted(() => page.click("nav a[href$='/erasures']"));
+await look("erasures");
+await submitted(() => page.click("td[data-label='Because of'] a"));
+assert.match(await page.$eval("h1", (h1) => h1.textContent), /^Erasure because of record \d+$/);
+await look("erasure");
+
+// A proof is made with the keyboard, and can be saved.
+await submitted(() => page.click("nav a[href$='/proofs']"));
+await look("proofs");
+await submitted(() => page.click("a[href*='/act/prove']"));
+await page.keyboard.press("Tab");
+await page.focus("#inclusion\\/offset");
+await page.keyboard.type("3");
+await submitted(() => page.keyboard.press("Enter"));
+await submitted(() => page.click("main form button"));
+assert.equal(await page.$eval("a[download]", (link) => link.download), "proof-3.json");
+const proof = await page.$eval("a[download]", (link) => JSON.parse(atob(link.href.split(",")[1])));
+assert.equal(proof.offset, 3);
+await look("proof");
 await submitted(() => page.click("nav a[href$='/rooms']"));
 await submitted(() => page.click("td[data-label=Room] a"));
 await look("room");

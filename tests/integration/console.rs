@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 use crate::administration::{command, done, done_json, failed, user_command};
 use crate::harness::tools::{chromium, judged, node, programs};
-use crate::harness::{RawAnswer, TestServer, encode, skip};
+use crate::harness::{RawAnswer, TestServer, encode, skip, until};
 
-const PASSWORD: &str = "a password that is long enough";
-const CONSOLE: &str = "/_logcabin/console";
+pub(crate) const PASSWORD: &str = "a password that is long enough";
+pub(crate) const CONSOLE: &str = "/_logcabin/console";
 
 async fn server() -> TestServer {
     TestServer::start_with(&[("LOGCABIN_CONSOLE_ENABLED", "true")]).await
 }
 
-async fn log_in(
+pub(crate) async fn log_in(
     server: &TestServer,
     user: &str,
     password: &str,
@@ -27,20 +27,20 @@ async fn log_in(
     server.http().raw("POST", &format!("{CONSOLE}/login"), &headers, body).await
 }
 
-async fn get(server: &TestServer, path: &str, cookie: &str) -> RawAnswer {
+pub(crate) async fn get(server: &TestServer, path: &str, cookie: &str) -> RawAnswer {
     server.http().raw("GET", &format!("{CONSOLE}{path}"), &[("cookie", cookie)], "").await
 }
 
-fn text(answer: &RawAnswer) -> String {
+pub(crate) fn text(answer: &RawAnswer) -> String {
     String::from_utf8(answer.bytes.to_vec()).expect("text")
 }
 
-fn status(answer: &RawAnswer) -> u16 {
+pub(crate) fn status(answer: &RawAnswer) -> u16 {
     answer.parts.status.as_u16()
 }
 
 /// The cookie that an answer sets, as it is sent back.
-fn cookie(answer: &RawAnswer) -> String {
+pub(crate) fn cookie(answer: &RawAnswer) -> String {
     answer.header("set-cookie").split(';').next().expect("a cookie").to_owned()
 }
 
@@ -419,8 +419,12 @@ async fn an_administrator_uses_the_console_in_a_browser() {
     };
     let directory = tempfile::tempdir().expect("a temporary directory");
     keep_samples(directory.path());
-    let enabled = [("LOGCABIN_CONSOLE_ENABLED", "true")];
-    let server = TestServer::start_on_with(directory.path(), &enabled).await;
+    let settings = [
+        ("LOGCABIN_CONSOLE_ENABLED", "true"),
+        ("LOGCABIN_ERASURE_REDACTED_AFTER_SECONDS", "0"),
+        ("LOGCABIN_ERASURE_SWEEP_SECONDS", "1"),
+    ];
+    let server = TestServer::start_on_with(directory.path(), &settings).await;
     let admin = server.register("admin").await;
     done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
     let room_id = admin.create_room(json!({ "name": "<b>Cabin</b>" })).await;
@@ -437,6 +441,26 @@ async fn an_administrator_uses_the_console_in_a_browser() {
     let uploaded = server.http().raw("POST", &upload, &headers, "<script>alert(1)</script>").await;
     assert_eq!(status(&uploaded), 200, "{}", text(&uploaded));
     done(command("registration-token", server.data_dir(), "create --label <b>guests</b>", ""));
+    // What keeps the data has something to show, too.
+    let place = directory.path().join("backup");
+    done(command("backup", server.data_dir(), &place.display().to_string(), ""));
+    done(command("snapshot", server.data_dir(), "write", ""));
+    done(command("prove", server.data_dir(), "2", ""));
+    let ann = server.register("ann").await;
+    admin.act(&room_id, "invite", Some(&ann)).await.ok();
+    ann.join(&room_id).await.ok();
+    let said = ann.send_text(&room_id, "hostile", hostile).await;
+    let redact = format!("/rooms/{}/redact/{}/gone", encode(&room_id), encode(&said));
+    let asked = ann.send_text(&room_id, "asks", "admin: is the stove still warm?").await;
+    ann.request("PUT", &redact, Some(&json!({ "reason": hostile }))).await.ok();
+    until("a sweep erased it", async || {
+        let listed = done_json(command("erasure", server.data_dir(), "list --json", ""));
+        listed["rows"].as_array().is_some_and(|rows| rows.iter().any(|row| row["because"] != 0))
+    })
+    .await;
+    let read = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&asked));
+    ann.request("POST", &read, Some(&json!({}))).await.ok();
+    admin.send_text(&room_id, "answers", "ann, it is still warm").await;
     let mut node = Command::new("node");
     node.arg(programs().join("console.mjs"));
     node.args([&*server.base(), &*chromium, "admin", PASSWORD, &*room_id, &*admin.access_token]);

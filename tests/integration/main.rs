@@ -13,6 +13,7 @@
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
 //! - `export`: a server goes elsewhere and on; a user gets what is theirs.
+//! - `console_upkeep`: its pages about what keeps the data, and about what takes long.
 //! - `federation`: Synapse, and homeservers that do what they must not.
 //! - `health`: load balancers and service managers learn how the server is.
 //! - `monitoring`: what those who watch a server are told, by Prometheus.
@@ -40,6 +41,7 @@ mod changes;
 mod clients;
 mod cluster;
 mod console;
+mod console_upkeep;
 #[path = "../contents/mod.rs"]
 mod contents;
 mod crash;

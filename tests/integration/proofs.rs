@@ -24,7 +24,7 @@ fn prove(data_dir: &Path, arguments: &[&str]) -> Result<Value, String> {
 }
 
 /// Has the program in `examples/` look at a proof.
-fn verified(key: &str, proof: &Value) -> Result<String, String> {
+pub(crate) fn verified(key: &str, proof: &Value) -> Result<String, String> {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("proof.json");
     fs::write(&file, proof.to_string()).expect("the proof can be written");

@@ -27,6 +27,7 @@ mod serve;
 pub(crate) mod snapshots;
 pub(crate) mod tokens;
 pub(crate) mod users;
+pub(crate) mod work;
 
 pub(crate) use serve::serve;
 pub use serve::serve_until;

@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     act::{Act, Attribution},
+    form::{Field, Form, Kind},
     office::{ActError, Office},
 };
-use crate::ops::proof;
+use crate::{log::ReadError, ops::proof, record::Offset, state::tree::Covered};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -17,7 +18,88 @@ impl Act for Prove {
     const DONE: &'static str = "proof";
     type Done = Box<proof::Proof>;
 
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Prove that a record is in the log",
+        fields: &[
+            Field::new("inclusion/offset", "Record", Kind::Number),
+            Field::new("inclusion/payload", "With its payload", Kind::Flag),
+        ],
+        is_final: false,
+        foretells: false,
+    });
+
     async fn perform(self, office: &Office, by: Attribution) -> Result<Self::Done, ActError> {
         Ok(Box::new(proof::make(&office.engine, by.origin, self.0).await?))
     }
+}
+
+/// List the checkpoints that proofs rest on, the newest first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListCheckpoints {
+    /// Only those before this record.
+    #[serde(default)]
+    pub(crate) before: Option<Offset>,
+    /// How many.
+    pub(crate) limit: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Checkpoints {
+    /// The server's public key, by which they are verified, and its name; none before the server
+    /// has one.
+    pub(crate) key: Option<Key>,
+    pub(crate) checkpoints: Vec<CheckpointRow>,
+    /// How many there are in all.
+    pub(crate) total: usize,
+    /// The last record of the log.
+    pub(crate) end: Offset,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) key_id: String,
+    /// In unpadded base64.
+    pub(crate) public_key: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CheckpointRow {
+    /// Its record.
+    pub(crate) record: Offset,
+    /// The last record that it covers.
+    pub(crate) upto: Offset,
+    /// When it was signed, in milliseconds since the Unix epoch.
+    pub(crate) time_ms: u64,
+    /// Who had it made.
+    pub(crate) who: String,
+}
+
+impl Act for ListCheckpoints {
+    const NAME: &'static str = "list-checkpoints";
+    const DONE: &'static str = "checkpoints";
+    type Done = Checkpoints;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Checkpoints, ActError> {
+        Ok(checkpoints(office, self.before.unwrap_or(Offset::MAX), self.limit)?)
+    }
+}
+
+/// Up to `limit` of the newest checkpoints before a record.
+pub(crate) fn checkpoints(
+    office: &Office,
+    before: Offset,
+    limit: usize,
+) -> Result<Checkpoints, ReadError> {
+    let state = office.engine.state();
+    let (found, total) = state.tree.checkpoints(before, limit);
+    let row = |Covered { record, upto }| {
+        let (time_ms, who) = (office.time_of(record)?, office.author_of(record)?);
+        Ok(CheckpointRow { record, upto, time_ms, who })
+    };
+    let key = state.server().map(|server| Key {
+        key_id: server.key_id.to_string(),
+        public_key: server.public_key.clone(),
+    });
+    let checkpoints = found.into_iter().map(row).collect::<Result<_, ReadError>>()?;
+    Ok(Checkpoints { key, checkpoints, total, end: state.applied() })
 }

@@ -117,6 +117,17 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
+/// A length of time in its two largest units.
+#[must_use]
+pub fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
 /// A number of bytes, in a suitable unit.
 #[must_use]
 pub fn bytes(count: u64) -> String {

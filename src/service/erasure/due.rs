@@ -15,7 +15,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    base::clock::millis,
+    base::{
+        clock::millis,
+        progress::{self, Work},
+    },
     decide::{
         Env, Proposal,
         erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
@@ -321,9 +324,11 @@ impl Traces {
         // The users whom the current batch concerns.
         let mut concerned: BTreeSet<OwnedUserId> = BTreeSet::new();
         let mut from = Offset::new(1);
+        let work = Work::begin(progress::SEARCH_FOR_USERS, 0, end.get());
         while from <= end {
             let records = log.read(from, RECORDS)?;
             let Some(last) = records.last() else { return Err(ReadError::Missing(from)) };
+            work.at(last.offset().get());
             from = last.offset().next();
             for record in &records {
                 traces.note(record, of, &mut asked, &mut concerned);

@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, sync::Arc};
 use ruma::{OwnedRoomId, RoomId};
 
 use crate::{
-    base::background::Pace,
+    base::{
+        background::Pace,
+        progress::{self, Work},
+    },
     decide::{
         erasure::files_in,
         purge::{PurgeRoom, is_said_of},
@@ -135,9 +138,11 @@ fn look_elsewhere(
     let mut from = Offset::new(1);
     // Reading the whole log must not slow others down.
     let mut pace = Pace::begin();
+    let work = Work::about(progress::SEARCH_FOR_ROOM, room_id.as_str(), 0, end.get());
     while from <= end {
         let records = log.read(from, RECORDS)?;
         let Some(last) = records.last() else { return Err(ReadError::Missing(from)) };
+        work.at(last.offset().get());
         from = last.offset().next();
         for record in &records {
             if !files.is_empty() && record.header.stream != *stream {

@@ -8,7 +8,10 @@
 
 use super::due::{self, SweepError};
 use crate::{
-    base::clock::millis,
+    base::{
+        clock::millis,
+        progress::{self, Work},
+    },
     decide::{erasure::EraseDue, retention::SweepPolicy},
     engine::Engine,
     log::ReadError,
@@ -67,11 +70,14 @@ pub async fn sweep(
     };
     let now_ms = engine.clock().now_ms();
     let due = EraseDue { until_ms: policy.redacted_until(now_ms), archived, now_ms };
+    let waiting = engine.state().erasures.due(due.until_ms);
+    let work = Work::begin(progress::ERASURE, 0, waiting);
     loop {
         let erased = engine.propose(Origin::server(), due).await?.into_inner();
         if erased.records == 0 {
             return Ok(swept);
         }
+        work.add(erased.records);
         swept.superseded += erased.superseded;
         swept.erased += erased.records - erased.superseded;
     }

@@ -1,5 +1,6 @@
 //! Several nodes that share one log, on NATS servers that nobody here wrote.
 
+mod console;
 mod exclusive;
 mod faults;
 mod fleet;

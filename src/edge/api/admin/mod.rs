@@ -26,9 +26,12 @@ use crate::{
         ApiError, Class, Cx, ErrorCode, Json, Policy, Received, Table, endpoint, limited,
         query_parameter, read_body,
     },
-    ops::admin::{
-        act::{Act, Order, Outcome},
-        office::ActError,
+    ops::{
+        admin::{
+            act::{Act, Order, Outcome},
+            office::ActError,
+        },
+        proof::ProofError,
     },
 };
 
@@ -275,6 +278,16 @@ impl From<ActError> for ApiError {
             ActError::Unfit(error) => error.into(),
             ActError::Rejected(rejected) => rejected.into(),
             ActError::Read(error) => error.into(),
+            ActError::Proof(error) => match error {
+                ProofError::NoRecord { .. } | ProofError::NoCheckpoint(_) => Self::not_found(text),
+                ProofError::Rejected(rejected) => rejected.into(),
+                ProofError::Read(error) => error.into(),
+                ProofError::Record { .. } | ProofError::NoServer => Self::internal(text),
+                ProofError::Secret(_)
+                | ProofError::Order { .. }
+                | ProofError::Diverged { .. }
+                | ProofError::Checkpoint(_) => Self::invalid_param(text),
+            },
             other => Self::internal(other.to_string()),
         }
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{
     Visitor, of_this_site,
     parts::{encoded, facts, long, short, text},
+    upkeep::proofs,
     visitor,
 };
 use crate::{
@@ -21,9 +22,10 @@ use crate::{
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     ops::admin::{
-        act::{Order, Outcome},
+        act::{Act as _, Order, Outcome},
         form::{Field, Form, Kind},
         office::ActError,
+        proofs::Prove,
         registry,
     },
 };
@@ -144,13 +146,17 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: ActOrder) -> Result<Repl
     if !is_confirmed && !form.foretells {
         return Ok(visitor.page(form.title, "", confirm(form, &given, &[], None)).reply());
     }
+    let is_proof = name == Prove::NAME;
     let order = Order { act, reason: given.get("reason").cloned(), dry_run: !is_confirmed };
     match carry_out(cx, &visitor, name, order).await? {
         Ok(Outcome::WouldDo(effect)) => {
             Ok(visitor.page(form.title, "", confirm(form, &given, &effect, None)).reply())
         }
         Ok(Outcome::Done(result)) => {
-            let body = done(visitor.session.user_id.as_str(), &result);
+            let body = match is_proof {
+                true => proofs::made(&result),
+                false => done(visitor.session.user_id.as_str(), &result),
+            };
             Ok(visitor.page(&format!("{}: done", form.title), "", body).reply())
         }
         Err(error) => {

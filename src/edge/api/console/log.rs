@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
+    acts::acts,
     parts::{encoded, field, lines, long, moment, query, record as link, seconds, short},
     show, visitor,
 };
@@ -207,6 +208,7 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
             h2 { "Payload" }
             pre tabindex="0" { (lines(&payload)) }
         }
+        (acts(&["prove"], &[("inclusion/offset", &offset.to_string())]))
     };
     Ok(visitor.page(&format!("Record {offset}"), "log", body).reply())
 }

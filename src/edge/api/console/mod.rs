@@ -13,6 +13,7 @@ mod parts;
 mod past;
 mod plot;
 mod timeline;
+mod upkeep;
 mod why;
 mod work;
 
@@ -47,7 +48,7 @@ pub(super) fn is_at(config: &Config, url: &Url) -> bool {
 const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 10] = [
+const PAGES: [(&str, &str, &str); 15] = [
     ("now", "", "Now"),
     ("log", "/log", "Log"),
     ("timeline", "/timeline", "Time line"),
@@ -58,6 +59,11 @@ const PAGES: [(&str, &str, &str); 10] = [
     ("reports", "/reports", "Reports"),
     ("tokens", "/tokens", "Tokens"),
     ("work", "/work", "Work"),
+    ("erasures", "/erasures", "Erasures"),
+    ("backups", "/backups", "Backups"),
+    ("snapshots", "/snapshots", "Snapshots"),
+    ("proofs", "/proofs", "Proofs"),
+    ("cluster", "/cluster", "Cluster"),
 ];
 
 /// The endpoints.
@@ -82,6 +88,12 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(lists::media::list, limited(Class::Admin))
         .on(lists::reports::list, limited(Class::Admin))
         .on(lists::tokens::list, limited(Class::Admin))
+        .on(upkeep::backups::list, limited(Class::Admin))
+        .on(upkeep::snapshots::list, limited(Class::Admin))
+        .on(upkeep::proofs::list, limited(Class::Admin))
+        .on(upkeep::erasures::list, limited(Class::Admin))
+        .on(upkeep::erasures::one, limited(Class::Admin))
+        .on(upkeep::cluster::page, limited(Class::Admin))
         .on(acts::form, limited(Class::Admin))
         .on(acts::submit, limited(Class::Admin))
 }

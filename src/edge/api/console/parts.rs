@@ -69,6 +69,13 @@ pub(super) fn moment(app: &Server, at: &str) -> Result<Offset, ApiError> {
     }
 }
 
+/// The record that a parameter names; without it, one after all.
+pub(super) fn before(given: &Option<String>) -> Result<Offset, ApiError> {
+    let given = given.as_deref().map(str::parse).transpose();
+    let given = given.map_err(|_| ApiError::invalid_param("A record is a number."))?;
+    Ok(given.map_or(Offset::MAX, Offset::new))
+}
+
 /// The last record up to `head` that was written at or before a time.
 pub(super) fn last_at(app: &Server, head: Offset, until_ms: u64) -> Result<Offset, ApiError> {
     last_until(head, until_ms, |offset| {

@@ -1,7 +1,5 @@
 //! "Work": what takes the server long, how far it has come, and how long it will take.
 
-use std::time::Duration;
-
 use http::HeaderMap;
 use maud::{Markup, html};
 use ruma::api::auth_scheme::NoAccessToken;
@@ -10,14 +8,18 @@ use super::{
     acts::acts,
     parts::{at_second, facts, record, room, table},
     show,
+    upkeep::snapshots::{compared, differed},
 };
 use crate::{
-    base::{limits, progress},
+    base::{
+        limits,
+        progress::{self, Progress},
+    },
     edge::{
         api::{Server, browser::page::refusal},
         http::{ApiError, Cx, Reply, endpoint},
     },
-    ops::history::look::grouped,
+    ops::history::look::{duration, grouped},
     record::Offset,
 };
 
@@ -30,90 +32,100 @@ endpoint! {
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: WorkPage) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Work", "work"), |app| Ok(body(app))).await
+    show(&cx, &request.headers, ("Work", "work"), body).await
 }
 
-fn body(app: &Server) -> Markup {
+/// What is under way of these kinds; nothing if nothing is.
+pub(super) fn progress_of(kinds: &[&str]) -> Markup {
+    let mut work = progress::under_way();
+    work.retain(|work| kinds.contains(&&*work.what));
+    html! { @if !work.is_empty() { (under_way(&work)) } }
+}
+
+fn under_way(work: &[Progress]) -> Markup {
+    let row = |work: &Progress| {
+        let left = work.left_ms.map(|left| duration(left / 1000));
+        vec![
+            html! {
+                (work.what)
+                @if !work.about.is_empty() { " " (room(&work.about, &work.about)) }
+            },
+            bar(&work.what, work.done, work.total),
+            html! { (duration(work.taken_ms / 1000)) },
+            html! { (left.as_deref().unwrap_or("not known yet")) },
+        ]
+    };
+    let rows: Vec<_> = work.iter().map(row).collect();
+    table(&["What", "Progress", "For", "Left, about"], &rows, "Nothing takes long now.")
+}
+
+/// How much of something is done.
+pub(super) fn bar(what: &str, done: u64, total: u64) -> Markup {
+    let text = format!("{} of {}", grouped(done), grouped(total));
+    html! {
+        progress value=(done) max=(total.max(1)) aria-label=(what) { (text) } " " (text)
+    }
+}
+
+/// The rooms that are shut down. What is left of each is estimated from what was done since its
+/// shutdown began, across restarts.
+fn shutdowns(app: &Server) -> Result<Vec<Vec<Markup>>, ApiError> {
     let state = app.engine.state();
-    let under_way: Vec<_> = progress::under_way()
-        .iter()
-        .map(|work| {
-            let done = format!("{} of {}", grouped(work.done), grouped(work.total));
-            let left = work.left.map_or_else(|| "not known yet".to_owned(), length);
-            vec![
-                html! { (work.what) },
-                html! {
-                    progress value=(work.done) max=(work.total.max(1)) aria-label=(work.what) {
-                        (done)
-                    }
-                    " " (done)
-                },
-                html! { (length(work.taken)) },
-                html! { (left) },
-            ]
-        })
-        .collect();
-    let shutdowns: Vec<_> = state
-        .closures
-        .under_way()
-        .iter()
-        .take(limits::CONSOLE_ROWS)
-        .map(|shutdown| {
-            let id = shutdown.room_id.as_str();
-            let left = state.rooms.get(&shutdown.room_id);
-            let left = left.map_or(0, |room| room.counts(Offset::MAX).joined);
-            vec![room(id, id), html! { (grouped(left)) }]
-        })
-        .collect();
-    let waiting = state.erasures.condemned(limits::CONSOLE_LOOK).len();
-    let waiting = match waiting < limits::CONSOLE_LOOK {
-        true => grouped(waiting as u64),
-        false => format!("at least {}", grouped(limits::CONSOLE_LOOK as u64)),
-    };
+    let mut rows = Vec::new();
+    for shutdown in state.closures.under_way().into_iter().take(limits::CONSOLE_ROWS) {
+        let id = shutdown.room_id.as_str();
+        let begun_ms = app.office.time_of(shutdown.begun)?;
+        let taken_ms = app.engine.clock().now_ms().saturating_sub(begun_ms);
+        let joined = |at| {
+            let room = state.rooms.get(&shutdown.room_id);
+            room.map_or(0, |room| room.counts(at).joined)
+        };
+        let (total, left) = (joined(shutdown.begun), joined(Offset::MAX));
+        let gone = total.saturating_sub(left);
+        let ms_left = taken_ms.saturating_mul(left).checked_div(gone);
+        let then = if shutdown.purge { "it is purged" } else { "" };
+        rows.push(vec![
+            room(id, id),
+            bar("Members who have left", gone, total),
+            html! { (at_second(begun_ms)) },
+            html! {
+                (ms_left.map_or_else(|| "not known yet".to_owned(), |ms| duration(ms / 1000)))
+            },
+            html! { (then) },
+        ]);
+    }
+    Ok(rows)
+}
+
+fn body(app: &Server) -> Result<Markup, ApiError> {
+    let shutdowns = shutdowns(app)?;
+    let columns = ["Room", "Members who have left", "Begun", "Left, about", "Then"];
     let status = app.office.snapshots.status();
-    let verified = match status.verified_through {
-        Offset::ZERO => html! { "nothing since the start" },
-        through => html! {
-            "up to record " (record(through)) ", " (at_second(status.verified_ms))
-        },
-    };
     let snapshot = match status.snapshot {
         Offset::ZERO => html! { "none" },
         offset => html! { "of record " (record(offset)) },
     };
+    let waiting = app.engine.state().erasures.condemned_count();
     let rows = [
         ("Newest snapshot", snapshot),
-        ("Compared with the log", verified),
-        ("Records to be erased", html! { (waiting) }),
+        ("Compared with the log", compared(&status)),
+        ("Records to be erased", html! { (grouped(waiting)) }),
     ];
-    html! {
+    Ok(html! {
         h2 { "Under way" }
-        (table(&["What", "Progress", "For", "Left, about"], &under_way, "Nothing takes long now."))
+        (under_way(&progress::under_way()))
         h2 { "Rooms that are shut down" }
-        (table(&["Room", "Members left"], &shutdowns, "None."))
+        (table(&columns, &shutdowns, "None."))
         h2 { "Snapshots and erasure" }
         (facts(&rows))
-        @if let Some(fault) = &status.fault {
-            p.bad role="alert" {
-                "Projections differed from the log: " (fault.projections.join(", "))
-            }
-        }
+        @if let Some(fault) = &status.fault { (differed(fault)) }
         @if !status.provisional.is_empty() {
             p.note { "Being rebuilt: " (status.provisional.join(", ")) }
         }
         (acts(&["write-snapshot", "compare-snapshots"], &[]))
         p.note {
-            "Backups, exports, imports, restores and verification are commands, and show their \
-             progress in the terminal."
+            "Backups, exports, imports, restores and verification are commands, and show their "
+            "progress in the terminal."
         }
-    }
-}
-
-/// A length of time for people.
-fn length(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ ..100 => format!("{seconds} s"),
-        seconds @ 100..6000 => format!("{} min", seconds / 60),
-        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
+    })
 }

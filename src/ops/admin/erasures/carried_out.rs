@@ -6,21 +6,33 @@ use crate::{
     record::{Command, Offset, Record, command::LogErase},
 };
 
-/// Every `log.erase`.
-pub(super) fn erasures(office: &Office) -> Result<Vec<(Offset, LogErase)>, ReadError> {
-    let mut all = Vec::new();
-    for offset in office.engine.state().erasures.since(Offset::ZERO) {
-        if let Some(Command::LogErase(erase)) = office.engine.events().command(offset)? {
-            all.push((offset, erase));
-        }
-    }
-    Ok(all)
+/// The `log.erase` records at these offsets.
+pub(super) fn erasures(
+    office: &Office,
+    offsets: impl IntoIterator<Item = Offset>,
+) -> impl Iterator<Item = Result<(Offset, LogErase), ReadError>> {
+    let read = |offset| match office.engine.events().command(offset) {
+        Ok(Some(Command::LogErase(erase))) => Some(Ok((offset, erase))),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    };
+    offsets.into_iter().filter_map(read)
+}
+
+/// Who caused an erasure, what they did, and when, in milliseconds since the Unix epoch;
+/// [`Offset::ZERO`] stands for what had only done its work.
+pub(super) fn cause(office: &Office, because: Offset) -> Result<(String, String, u64), ReadError> {
+    Ok(match office.engine.log().get(because)? {
+        Some(record) => in_words(&record),
+        None => ("server".to_owned(), "erased what had done its work".to_owned(), 0),
+    })
 }
 
 pub(super) fn in_words(record: &Record) -> (String, String, u64) {
     let words = words::of_record(record);
     (words.who, words.text, record.header.time_ms)
 }
+
 /// What an erasure took: for which record, and a run of records.
 pub(super) fn takings(erase: &LogErase) -> impl Iterator<Item = (Offset, Offset, Offset)> {
     let reduced = erase.reduced.iter().map(|of| (of.because, of.offset, of.offset));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::carried_out::{erasures, in_words, takings};
+use super::carried_out::{cause, erasures, takings};
 use crate::{
     ops::admin::{
         act::{Act, Attribution},
@@ -46,7 +46,8 @@ impl Act for ListErasures {
 
     async fn perform(self, office: &Office, _: Attribution) -> Result<Receipts, ActError> {
         let mut counts: BTreeMap<Offset, u64> = BTreeMap::new();
-        for (_, erase) in erasures(office)? {
+        for erase in erasures(office, office.engine.state().erasures.since(Offset::ZERO)) {
+            let (_, erase) = erase?;
             for (because, first, last) in takings(&erase) {
                 let records = last.get().saturating_sub(first.get()) + 1;
                 *counts.entry(because).or_default() += records;
@@ -57,10 +58,7 @@ impl Act for ListErasures {
         }
         let mut rows = Vec::new();
         for (because, records) in counts.into_iter().rev().take(self.last) {
-            let (who, what, time_ms) = match office.engine.log().get(because)? {
-                Some(record) => in_words(&record),
-                None => ("server".to_owned(), "erased what had done its work".to_owned(), 0),
-            };
+            let (who, what, time_ms) = cause(office, because)?;
             rows.push(ReceiptRow { because, time_ms, who, what, records });
         }
         Ok(Receipts { rows })

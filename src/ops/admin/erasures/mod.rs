@@ -6,7 +6,9 @@
 
 mod carried_out;
 mod list;
+mod page;
 mod show;
 
 pub(crate) use list::{ListErasures, ReceiptRow};
-pub(crate) use show::{Receipt, ShowErasure};
+pub(crate) use page::{Page, Place, Waiting, page, waiting};
+pub(crate) use show::{Bounds, Receipt, ShowErasure, receipt};

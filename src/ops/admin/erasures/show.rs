@@ -18,8 +18,21 @@ use crate::{
     state::Copy,
 };
 
-/// How many records are counted by kind for one receipt, at most.
-const COUNTED: u64 = 1_000_000;
+/// How much is read for one receipt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Only the `log.erase` records after this one…
+    pub(crate) after: Offset,
+    /// …and of them so many.
+    pub(crate) steps: usize,
+    /// How many records are counted by kind.
+    pub(crate) counted: usize,
+}
+
+impl Bounds {
+    /// A complete receipt, except that of very many records only the first are counted.
+    const WHOLE: Self = Self { after: Offset::ZERO, steps: usize::MAX, counted: 1_000_000 };
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ShowErasure {
@@ -55,6 +68,9 @@ pub(crate) struct Receipt {
     pub(crate) off_the_archive: Option<bool>,
     /// The backups that were made before and hold what was erased.
     pub(crate) backups: Vec<String>,
+    /// The `log.erase` after which more of them were not looked at, because they are so many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) looked_up_to: Option<Offset>,
 }
 
 impl Act for ShowErasure {
@@ -63,16 +79,27 @@ impl Act for ShowErasure {
     type Done = Box<Receipt>;
 
     async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
-        receipt(office, self.because)
+        receipt(office, self.because, Bounds::WHOLE)
     }
 }
 
-fn receipt(office: &Office, because: Offset) -> Result<Box<Receipt>, ActError> {
+/// What was erased because of a record, or by a `log.erase`.
+pub(crate) fn receipt(
+    office: &Office,
+    because: Offset,
+    bounds: Bounds,
+) -> Result<Box<Receipt>, ActError> {
     let no_record = || ActError::Invalid(format!("there is no record {because}"));
     let record = office.engine.log().get(because)?.ok_or_else(no_record)?;
     let mut taken = BTreeSet::new();
     let mut carried_out = Vec::new();
-    for (offset, erase) in erasures(office)? {
+    // Nothing is erased before its cause.
+    let mut steps = office.engine.state().erasures.since(bounds.after.max(because.prev()));
+    let is_cut = steps.len() > bounds.steps;
+    steps.truncate(bounds.steps);
+    let looked_up_to = steps.last().copied().filter(|_| is_cut);
+    for erase in erasures(office, steps) {
+        let (offset, erase) = erase?;
         let of_it = takings(&erase);
         let of_it: Vec<_> = of_it.filter(|(of, ..)| offset == because || *of == because).collect();
         if !of_it.is_empty() {
@@ -81,7 +108,7 @@ fn receipt(office: &Office, because: Offset) -> Result<Box<Receipt>, ActError> {
         taken.extend(of_it.into_iter().map(|(_, first, last)| (first, last)));
     }
     let waiting = office.engine.state().erasures.condemned_for(because);
-    if taken.is_empty() && waiting == 0 {
+    if taken.is_empty() && waiting == 0 && bounds.after == Offset::ZERO && looked_up_to.is_none() {
         let why = format!("nothing was erased for record {because}, or by it");
         return Err(ActError::Invalid(why));
     }
@@ -97,7 +124,7 @@ fn receipt(office: &Office, because: Offset) -> Result<Box<Receipt>, ActError> {
         time_ms,
         who,
         what,
-        kinds: kinds(office, &records)?,
+        kinds: kinds(office, &records, bounds.counted)?,
         backups: backups_with(office, &records, end),
         records,
         waiting,
@@ -108,6 +135,7 @@ fn receipt(office: &Office, because: Offset) -> Result<Box<Receipt>, ActError> {
             .as_deref()
             .map(|dir| archive::has_erased(dir, end, carried_out.contains(&because))),
         carried_out,
+        looked_up_to,
     }))
 }
 
@@ -126,10 +154,11 @@ fn backups_with(office: &Office, records: &[(Offset, Offset)], end: Offset) -> V
 fn kinds(
     office: &Office,
     records: &[(Offset, Offset)],
+    counted: usize,
 ) -> Result<BTreeMap<String, u64>, ReadError> {
     let mut kinds = BTreeMap::new();
     let all = records.iter().flat_map(|(first, last)| first.get()..=last.get());
-    for offset in all.take(usize::try_from(COUNTED).unwrap_or(usize::MAX)) {
+    for offset in all.take(counted) {
         if let Some(record) = office.engine.log().get(Offset::new(offset))? {
             *kinds.entry(record.header.kind.to_string()).or_default() += 1;
         }

@@ -4,6 +4,7 @@ use ruma::{OwnedRoomId, RoomId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    base::progress::{self, Work},
     ops::admin::{
         act::{Act, Attribution},
         form::{Field, Form, Kind},
@@ -111,9 +112,11 @@ impl Act for PurgeRoom {
 /// Makes all members leave a room.
 async fn empty(office: &Office, origin: &Origin, room_id: &RoomId) {
     let Some(room) = office.engine.state().rooms.get(room_id) else { return };
-    for membership in [Membership::Invite, Membership::Knock, Membership::Join] {
-        for (user_id, _) in room.members(membership, Offset::MAX) {
-            closing::leave(&office.engine, origin, room_id.to_owned(), &user_id).await;
-        }
+    let memberships = [Membership::Invite, Membership::Knock, Membership::Join];
+    let members = memberships.map(|membership| room.members(membership, Offset::MAX)).concat();
+    let work = Work::about(progress::DEPARTURE, room_id.as_str(), 0, members.len() as u64);
+    for (user_id, _) in members {
+        closing::leave(&office.engine, origin, room_id.to_owned(), &user_id).await;
+        work.add(1);
     }
 }

@@ -12,7 +12,10 @@ use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::limits,
+    base::{
+        limits,
+        progress::{self, Work},
+    },
     decide::{
         membership::{Change, ChangeMembership},
         moderation::{FinishShutdown, MoveAlias, OpenReplacement},
@@ -94,7 +97,9 @@ pub(super) async fn go_on(
         engine.propose(origin.clone(), moving).await?.into_inner();
     }
     let mut failed = Vec::new();
-    for some in members(&engine.state(), &room_id).chunks(limits::SHUTDOWN_AT_ONCE) {
+    let members = members(&engine.state(), &room_id);
+    let work = Work::about(progress::DEPARTURE, room_id.as_str(), 0, members.len() as u64);
+    for some in members.chunks(limits::SHUTDOWN_AT_ONCE) {
         let leaving = some.iter().map(|(user_id, membership)| async {
             let joins = new_room.as_deref().filter(|_| *membership == Membership::Join);
             if let Some(new_room) = joins {
@@ -105,7 +110,9 @@ pub(super) async fn go_on(
         let left = join_all(leaving).await;
         let stayed = some.iter().zip(left).filter(|(_, left)| !left);
         failed.extend(stayed.map(|((user_id, _), _)| user_id.clone()));
+        work.add(some.len() as u64);
     }
+    drop(work);
     let mut left = Vec::new();
     if purge && let Some(room) = engine.state().rooms.get(&room_id) {
         left = gone(&room, begun, Offset::MAX);

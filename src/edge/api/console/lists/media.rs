@@ -12,7 +12,7 @@ use crate::{
             browser::page::refusal,
             console::{
                 acts::acts,
-                parts::{at_second, field, query, table, text, user as user_link},
+                parts::{self, at_second, field, query, table, text, user as user_link},
                 show,
             },
         },
@@ -22,7 +22,6 @@ use crate::{
         admin::media::{MediaOf, list as describe},
         history::look::bytes,
     },
-    record::Offset,
 };
 
 endpoint! {
@@ -42,9 +41,7 @@ pub(in super::super) async fn list(
     request: MediaList,
 ) -> Result<Reply, ApiError> {
     let MediaList { user, before, headers } = &request;
-    let before = before.as_deref().map(str::parse).transpose();
-    let before = before.map_err(|_| ApiError::invalid_param("`before` is a record."))?;
-    let before = before.map_or(Offset::MAX, Offset::new);
+    let before = parts::before(before)?;
     show(&cx, headers, ("Media", "media"), |app| {
         let of = user.as_deref().map(<&UserId>::try_from).transpose();
         let of = of.map_err(|_| ApiError::invalid_param("`user` is the id of a user."))?;

@@ -13,13 +13,18 @@ use super::parts::query;
 use crate::{base::limits, edge::http::ApiError};
 
 /// How many rows are passed over, as a page was asked for.
-fn start(from: &Option<String>) -> Result<usize, ApiError> {
+pub(super) fn start(from: &Option<String>) -> Result<usize, ApiError> {
     let from = from.as_deref().map(str::parse).transpose();
     Ok(from.map_err(|_| ApiError::invalid_param("`from` is a number."))?.unwrap_or(0))
 }
 
 /// Links to the pages before and after.
-fn pages(parts: &[(&str, &Option<String>)], from: usize, shown: usize, total: usize) -> Markup {
+pub(super) fn pages(
+    parts: &[(&str, &Option<String>)],
+    from: usize,
+    shown: usize,
+    total: usize,
+) -> Markup {
     let most = limits::CONSOLE_ROWS;
     let query = query(parts);
     html! {

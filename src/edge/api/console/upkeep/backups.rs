@@ -1,0 +1,109 @@
+//! Backups that the log knows of, the newest first.
+
+use http::HeaderMap;
+use maud::{Markup, html};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            browser::page::refusal,
+            console::{
+                lists::{pages, start},
+                parts::{at_second, facts, record, table, text},
+                show,
+            },
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    ops::{
+        admin::snapshots::{BackupRow, Backups, backups},
+        history::look::{duration, grouped},
+    },
+};
+
+endpoint! {
+    /// The list.
+    pub(in super::super) struct BackupList = GET "/_logcabin/console/backups";
+    for NoAccessToken;
+    refusal refusal;
+    { from: Option<String> = parameter, headers: HeaderMap = headers }
+}
+
+pub(in super::super) async fn list(
+    cx: Cx<Server, ()>,
+    request: BackupList,
+) -> Result<Reply, ApiError> {
+    let from = start(&request.from)?;
+    show(&cx, &request.headers, ("Backups", "backups"), |app| {
+        let found = backups(&app.office, from, limits::CONSOLE_ROWS)?;
+        let newest = match from {
+            0 => found.backups.first().cloned(),
+            _ => backups(&app.office, 0, 1)?.backups.pop(),
+        };
+        Ok(body(app, from, &found, newest.as_ref()))
+    })
+    .await
+}
+
+fn body(app: &Server, from: usize, found: &Backups, newest: Option<&BackupRow>) -> Markup {
+    let Backups { backups, total, end } = found;
+    let rows: Vec<_> = backups
+        .iter()
+        .map(|BackupRow { copy, noted_ms, who }| {
+            let moment = copy.moment;
+            vec![
+                record(copy.record),
+                html! { (at_second(*noted_ms)) },
+                text(who),
+                text(&copy.destination),
+                html! { (grouped(moment.offset.get())) },
+                html! { (moment.epoch.0) },
+                text(&copy.manifest.to_string()),
+            ]
+        })
+        .collect();
+    let columns = ["Record", "Made", "By", "Directory", "Up to record", "Epoch", "Manifest"];
+    let archive = app.office.archive.as_ref().map(|dir| dir.display().to_string());
+    html! {
+        @match newest {
+            None => {
+                p.bad role="status" { "The log knows of no backup." }
+            }
+            Some(newest) => { (last(app, newest, end.get())) }
+        }
+        h2 { "Backups that the log knows of" }
+        (table(&columns, &rows, "None."))
+        (pages(&[], from, rows.len(), *total))
+        (facts(&[("Archive", text(archive.as_deref().unwrap_or("none")))]))
+        h2 { "Making and checking them" }
+        p {
+            "Commands make and check backups, because the server need not reach their directories. "
+            "What the log knows of may have been deleted or damaged since."
+        }
+        @let directory = newest.map_or("DIRECTORY", |newest| &newest.copy.destination);
+        pre tabindex="0" {
+            "logcabin backup " (text(directory)) "\n"
+            "logcabin verify-backup " (text(directory))
+        }
+    }
+}
+
+/// How old the newest backup is, and what it lacks.
+fn last(app: &Server, newest: &BackupRow, end: u64) -> Markup {
+    let moment = newest.copy.moment;
+    let age = app.engine.clock().now_ms().saturating_sub(newest.noted_ms) / 1000;
+    let lacks = match moment.epoch == app.epoch {
+        true => grouped(end.saturating_sub(moment.offset.get())),
+        // The log was rewound since: what it has in common with the backup is not known here.
+        false => "not known".to_owned(),
+    };
+    html! {
+        dl.facts {
+            div { dt { "The last backup" } dd { (duration(age)) " ago" } }
+            div { dt { "Records since" } dd { (lacks) } }
+        }
+    }
+}

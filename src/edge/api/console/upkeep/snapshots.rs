@@ -1,0 +1,114 @@
+//! Snapshots of the projections, the newest first.
+
+use http::HeaderMap;
+use maud::{Markup, html};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use crate::{
+    base::progress,
+    edge::{
+        api::{
+            Server,
+            browser::page::refusal,
+            console::{
+                acts::acts,
+                parts::{at_second, facts, record, table, text},
+                show, work,
+            },
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    ops::{
+        admin::snapshots::list as all,
+        history::look::{bytes, grouped},
+    },
+    record::Offset,
+    snapshot::{Difference, Fault, Holder, Kept, Status},
+};
+
+endpoint! {
+    /// The list.
+    pub(in super::super) struct SnapshotList = GET "/_logcabin/console/snapshots";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+pub(in super::super) async fn list(
+    cx: Cx<Server, ()>,
+    request: SnapshotList,
+) -> Result<Reply, ApiError> {
+    show(&cx, &request.headers, ("Snapshots", "snapshots"), |app| {
+        let kept = all(&app.office).map_err(ApiError::internal)?.snapshots;
+        Ok(body(app, &kept))
+    })
+    .await
+}
+
+fn body(app: &Server, kept: &[Kept]) -> Markup {
+    let rows: Vec<_> = kept
+        .iter()
+        .map(|kept| {
+            vec![
+                record(kept.offset),
+                html! { (at_second(kept.written_ms)) },
+                html! { (bytes(kept.bytes)) },
+                text(kept.version.as_deref().unwrap_or("cannot be read")),
+            ]
+        })
+        .collect();
+    let status = app.office.snapshots.status();
+    let newest = kept.first().map_or(0, |kept| kept.offset.get());
+    let new = app.engine.head().offset().get().saturating_sub(newest);
+    let every = app.config.snapshots.every_records;
+    html! {
+        p.note {
+            "A start loads the newest snapshot and replays only the records after it. Snapshots "
+            "can be deleted at any time."
+        }
+        (work::progress_of(&[progress::SNAPSHOT, progress::COMPARISON]))
+        (facts(&[
+            ("Records since the newest", html! { (grouped(new)) }),
+            ("The next one is written after", html! { (grouped(every)) " records" }),
+            ("Compared with the log", compared(&status)),
+        ]))
+        @if let Some(fault) = &status.fault { (differed(fault)) }
+        @if !status.provisional.is_empty() {
+            p.note { "Being rebuilt: " (status.provisional.join(", ")) }
+        }
+        h2 { "Kept" }
+        (table(&["Up to record", "Written", "Size", "Version"], &rows, "None yet."))
+        h2 { "Acts" }
+        (acts(&["write-snapshot", "compare-snapshots"], &[]))
+    }
+}
+
+/// Up to which record the projections are known to be right.
+pub(in super::super) fn compared(status: &Status) -> Markup {
+    match status.verified_through {
+        Offset::ZERO => html! { "not yet" },
+        through => html! {
+            "up to record " (record(through)) ", " (at_second(status.verified_ms))
+        },
+    }
+}
+
+/// Projections that were wrong.
+pub(in super::super) fn differed(fault: &Fault) -> Markup {
+    let (who, what) = match fault.held {
+        Holder::Snapshot => ("A snapshot", "It was removed."),
+        Holder::Server => ("The server", "It now has what the log adds up to."),
+        Holder::Stale => ("The server", "Restart it."),
+    };
+    html! {
+        p.bad role="alert" {
+            (who) " differed from the log, after record " (record(fault.after)) " and by record "
+            (record(fault.by)) ", in: " (fault.projections.join(", ")) ". " (what)
+            @if let Some(Difference { projection, place, record: since }) = &fault.first {
+                " The first difference: " (projection) " / " (text(place))
+                @if let Some(since) = since { ", since record " (record(*since)) }
+                "."
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! List the backups that the log knows of.
+//!
+//! Whoever makes a backup has it noted in the log. Whether it is still there and intact only its
+//! directory says, which the server need not reach.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    log::ReadError,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::Offset,
+    state::Copy,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListBackups {
+    /// How many of the newest are passed over.
+    #[serde(default)]
+    pub(crate) from: usize,
+    /// How many are listed.
+    pub(crate) limit: usize,
+}
+
+/// Backups, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Backups {
+    pub(crate) backups: Vec<BackupRow>,
+    /// How many there are in all.
+    pub(crate) total: usize,
+    /// The last record of the log.
+    pub(crate) end: Offset,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BackupRow {
+    #[serde(flatten)]
+    pub(crate) copy: Copy,
+    /// When it was noted, in milliseconds since the Unix epoch.
+    pub(crate) noted_ms: u64,
+    /// Who had it made.
+    pub(crate) who: String,
+}
+
+impl Act for ListBackups {
+    const NAME: &'static str = "list-backups";
+    const DONE: &'static str = "backups";
+    type Done = Backups;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Backups, ActError> {
+        Ok(page(office, self.from, self.limit)?)
+    }
+}
+
+/// Up to `limit` of the newest backups after the first `from`.
+pub(crate) fn page(office: &Office, from: usize, limit: usize) -> Result<Backups, ReadError> {
+    let state = office.engine.state();
+    let mut all = state.copies.all();
+    let total = all.len();
+    all.sort_unstable_by_key(|copy| std::cmp::Reverse((copy.record, copy.moment)));
+    let row = |copy: Copy| {
+        let (noted_ms, who) = (office.time_of(copy.record)?, office.author_of(copy.record)?);
+        Ok::<_, ReadError>(BackupRow { copy, noted_ms, who })
+    };
+    let backups =
+        all.into_iter().skip(from).take(limit).map(row).collect::<Result<_, ReadError>>()?;
+    Ok(Backups { backups, total, end: state.applied() })
+}

@@ -1,0 +1,28 @@
+//! Show what takes the server long, and how far it has come.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+use crate::base::progress::{self, Progress};
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ListWork {}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct UnderWay {
+    /// The oldest first.
+    pub(crate) work: Vec<Progress>,
+}
+
+impl Act for ListWork {
+    const NAME: &'static str = "list-work";
+    const DONE: &'static str = "work";
+    type Done = UnderWay;
+
+    async fn perform(self, _: &Office, _: Attribution) -> Result<UnderWay, ActError> {
+        Ok(UnderWay { work: progress::under_way() })
+    }
+}
