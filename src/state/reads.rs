@@ -67,6 +67,12 @@ impl Marks {
         self.moved.between(since, to).next_back().map(|(offset, ())| offset)
     }
 
+    /// The changes of any position up to and including `to`.
+    #[must_use]
+    pub fn moves(&self, to: Offset) -> Vec<Offset> {
+        self.moved.between(Offset::ZERO, to).map(|(offset, ())| offset).collect()
+    }
+
     /// The present positions: all that remains when superseded records are erased.
     fn newest(&self) -> Vec<(Option<Offset>, Option<&Offset>)> {
         let threads = self.threads.iter().map(|(root, history)| (Some(*root), history.latest()));
@@ -158,5 +164,6 @@ mod tests {
         assert_eq!(up_to(Thread::Root(offset(4)), 13), 6);
         let moved = |since, to| marks.moved(offset(since), offset(to)).map(Offset::get);
         assert_eq!([moved(0, 11), moved(10, 11), moved(10, 13)], [Some(10), None, Some(13)]);
+        assert_eq!(marks.moves(offset(12)), [10, 12].map(offset));
     }
 }

@@ -161,6 +161,14 @@ await look("proof");
 await submitted(() => page.click("nav a[href$='/rooms']"));
 await submitted(() => page.click("td[data-label=Room] a"));
 await look("room");
+// From the user who was written to, to what they have not read, and why.
+await page.goto(`${address}/_logcabin/console/users/ann`);
+await submitted(() => page.click("a[href$='/unread']"));
+assert.ok(Number(await page.$eval("td[data-label=Unread]", (cell) => cell.textContent)) > 0);
+await look("unread");
+await submitted(() => page.click("td[data-label=Why] a"));
+assert.match(await page.$eval("td[data-label=What]", (cell) => cell.textContent), /counts .*by the rule/);
+await look("why-unread");
 await submitted(() => page.click("nav a[href$='/users']"));
 await page.type("#name", user);
 await submitted(() => page.keyboard.press("Enter"));

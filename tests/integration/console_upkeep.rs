@@ -1,5 +1,5 @@
 //! The pages of the console about what keeps the data (backups, snapshots, proofs, erasures, the
-//! cluster), and about what takes the server long, there and in the terminal.
+//! cluster), about unread counts, and about what takes the server long, there and in the terminal.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -249,6 +249,84 @@ async fn every_erasure_is_listed_with_what_it_covers_and_how_far_it_is() {
         ("/erasures/1", 400),
         ("/erasures/0", 404),
     ] {
+        assert_eq!(status(&get(&server, wrong, &mine).await), expected, "{wrong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unread_count_leads_to_the_receipt_the_events_and_the_rules_behind_it() {
+    let (server, _, mine) = server(&[]).await;
+    let see = async |path: &str| see(&server, path, &mine).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "name": "<img>Den" })).await;
+    bob.join(&room_id).await.ok();
+    ann.send_text(&room_id, "own", "what ann said").await;
+    let mut events = Vec::new();
+    for number in 0..4 {
+        events.push(bob.send_text(&room_id, &number.to_string(), &format!("early {number}")).await);
+    }
+    let newest = async || {
+        let page = text(&get(&server, "/log?kind=room.event", &mine).await);
+        after(&page, "<a href=\"/_logcabin/console/log/")[0].to_owned()
+    };
+    let early = newest().await;
+    let receipt = format!("/rooms/{}/receipt/m.read/{}", encode(&room_id), encode(&events[3]));
+    ann.request("POST", &receipt, Some(&json!({}))).await.ok();
+    bob.send_text(&room_id, "5", "@ann: <img src=x>\u{202e} for you").await;
+    bob.send_text(&room_id, "6", "ann, are you there?").await;
+    bob.send_text(&room_id, "7", "nobody knows").await;
+    let user = encode(&ann.user_id);
+    let mine_of_ann = see(&format!("/users/{user}")).await;
+    has(&mine_of_ann, &["/unread\">Unread counts"], &[]);
+    let counts = |page: &str| -> Vec<String> {
+        let cells = ["Unread", "Highlighted"].map(|name| format!("data-label=\"{name}\">"));
+        let cell = |name: &String| page.split_once(&**name).map(|(_, rest)| rest);
+        let number = |rest: &str| rest.split('<').next().unwrap_or_default().to_owned();
+        cells.iter().filter_map(|name| cell(name).map(number)).collect()
+    };
+    let now = see(&format!("/users/{user}/unread")).await;
+    has(&now, &["&lt;img&gt;Den", "1 in all"], &["More rooms"]);
+    assert_eq!(counts(&now), ["3", "2"], "{now}");
+    let sync = ann.sync(None, 0, None).await;
+    let told = &sync["rooms"]["join"][&room_id]["unread_notifications"];
+    assert_eq!((&told["notification_count"], &told["highlight_count"]), (&json!(3), &json!(2)));
+    let then = see(&format!("/users/{user}/unread?at={early}")).await;
+    assert_eq!(counts(&then), ["4", "0"], "{then}");
+
+    let why = after(&now, "href=\"/_logcabin/console/why?")[0].replace("&amp;", "&");
+    let why = see(&format!("/why?{why}")).await;
+    has(
+        &why,
+        &[
+            "room.receipt",
+            ".m.rule.room_one_to_one",
+            "counts and is highlighted by the rule `.m.rule.contains_display_name`",
+            "for you",
+            "nobody knows",
+            "what ann said",
+        ],
+        &["early", "were examined"],
+    );
+    let why = after(&then, "href=\"/_logcabin/console/why?")[0].replace("&amp;", "&");
+    let why = see(&format!("/why?{why}")).await;
+    has(&why, &["early 0", "early 3", "what ann said"], &["room.receipt", "for you"]);
+    let read = see(&format!("/why?of={}", encode(&format!("room {room_id} read ann")))).await;
+    has(&read, &["room.receipt"], &["were examined"]);
+    // Many events are shown page by page.
+    for number in 0..130 {
+        bob.send_text(&room_id, &format!("many{number}"), &format!("flood {number}.")).await;
+    }
+    let words = encode(&format!("room {room_id} unread {}", ann.user_id));
+    let page = see(&format!("/why?of={words}")).await;
+    has(&page, &["flood 129.", "flood 31."], &["flood 2.", "nobody knows"]);
+    let earlier = after(&page, "<a href=\"?of=")[0].replace("&amp;", "&");
+    has(&see(&format!("/why?of={earlier}")).await, &["flood 2.", "nobody knows"], &["flood 31."]);
+    // Nobody has a log replayed by a wrong name.
+    let wrong = format!("/why?of={}&at=5", encode("room nowhere unread ann"));
+    assert_eq!(status(&get(&server, &wrong, &mine).await), 404);
+    for (wrong, expected) in
+        [("/users/nobody/unread", 404), (&format!("/users/{user}/unread?at=soon") as &str, 400)]
+    {
         assert_eq!(status(&get(&server, wrong, &mine).await), expected, "{wrong}");
     }
 }

@@ -1,13 +1,14 @@
 //! Why a value is what it is, as far as a bounded number of records tells it. The projections know
-//! which records changed a room's state, its entry in the directory, an alias, and a user's
-//! password, devices, profile and account data. What they do not know is looked for in the records
-//! before a moment.
+//! which records changed a room's state, its entry in the directory, an alias, how far a user has
+//! read, and a user's password, devices, profile and account data. What they do not know is looked
+//! for in the records before a moment.
 
 use ruma::{RoomAliasId, RoomId, UserId, events::StateEventType};
 
 use super::{
     History, HistoryError,
     step::Step,
+    unread::unread,
     why::{Chain, Fact, Subject},
 };
 use crate::record::{Offset, Record};
@@ -42,6 +43,9 @@ pub fn nearby(
     subject: &Subject,
     bounds: Bounds,
 ) -> Result<Nearby, HistoryError> {
+    if let Subject::Unread { room, user } = subject {
+        return counted(history, room, user, bounds);
+    }
     let mut chain = Chain::new(history, subject)?;
     let end = history.end();
     if let Some(mut offsets) = known(history, subject, &chain) {
@@ -66,6 +70,27 @@ pub fn nearby(
     }
     let left = Some(from.prev()).filter(|left| *left > Offset::ZERO);
     Ok(Nearby { steps: chain.steps, left, is_known: false })
+}
+
+/// Why a count of unread notifications is what it is: first the read position, because events after
+/// it may count, then those that do.
+fn counted(
+    history: &History<'_>,
+    room: &str,
+    user: &str,
+    bounds: Bounds,
+) -> Result<Nearby, HistoryError> {
+    let read = Subject::Read { room: room.to_owned(), user: user.to_owned() };
+    let mut steps = nearby(history, &read, Bounds { steps: 1, ..bounds })?.steps;
+    let (room, user_id) = (history.room(room)?, history.user_id(user)?);
+    let of_count = unread(history, &room, &user_id, bounds.steps)?;
+    let counted = of_count.iter().find(|step| step.after.is_some());
+    // Earlier events count as of earlier moments, too.
+    let more = counted.filter(|step| step.before.as_ref().is_some_and(|count| *count != 0));
+    let left = more.map(|step| step.offset.prev());
+    steps.extend(of_count);
+    steps.sort_by_key(|step| step.offset);
+    Ok(Nearby { steps, left, is_known: true })
 }
 
 /// The records that changed the value, as the projections know them.
@@ -113,6 +138,10 @@ fn known(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<
             offsets.extend(account.standing.deactivated);
             Some(offsets)
         }
-        Subject::Read { .. } | Subject::Unread { .. } | Subject::Client(_) => None,
+        Subject::Read { .. } => {
+            let (user, room) = (<&UserId>::try_from(&*chain.user).ok()?, room()?);
+            Some(state.reads.look(user, &room.id, |marks| marks.moves(at)))
+        }
+        Subject::Unread { .. } | Subject::Client(_) => None,
     }
 }

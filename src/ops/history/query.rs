@@ -169,14 +169,17 @@ impl<'a> History<'a> {
     }
 
     /// Finds a room by its id, its alias, the beginning of either, or its name if only one room has
-    /// it.
+    /// it. In live projections only by its id or alias, because everything else reads all rooms, or
+    /// the log.
     ///
     /// # Errors
     /// When no room or several rooms match.
     pub fn room(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
         let rooms = &self.state.rooms;
-        if let Ok(room) = self.room_now(name) {
-            return Ok(room);
+        match self.room_now(name) {
+            Ok(room) => return Ok(room),
+            Err(error) if self.at.is_some() => return Err(error),
+            Err(_) => {}
         }
         let mut matches = BTreeSet::new();
         let sigil = |id: &str| id.get(1..).is_some_and(|rest| rest.starts_with(name));

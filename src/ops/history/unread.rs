@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{UserId, events::StateEventType};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{History, HistoryError, SourceError, audit::Bodies, moment::Time, step::Step, words};
 use crate::{
@@ -14,14 +14,16 @@ use crate::{
         events::EventStore,
         notifications::{Judge, Unread},
     },
-    record::Offset,
-    state::Room,
+    record::{Offset, Record},
+    state::{Room, reads::Thread},
 };
 
 /// About how many bytes of parsed events are kept.
 const EVENT_CACHE_BYTES: u64 = 16 << 20;
 
-/// Each event that counts, the oldest first, with the count before and after it.
+/// The user's last message, which marks what came before it in its conversation as read, and then
+/// each event that counts, the oldest first, with the count before and after it: of these the last
+/// `most`. At most [`limits::UNREAD_EVENTS`] events are looked at.
 ///
 /// # Errors
 /// When the source cannot be read.
@@ -29,8 +31,79 @@ pub(super) fn unread(
     history: &History<'_>,
     room: &Room,
     user_id: &UserId,
+    most: usize,
 ) -> Result<Vec<Step>, HistoryError> {
     let at = history.end();
+    let log = match history.source().own_log() {
+        Some(log) => Arc::clone(log),
+        None => fetched(history, room, user_id)?,
+    };
+    let read = |error: ReadError| HistoryError::from(SourceError::from(error));
+    let events = EventStore::new(Arc::clone(&log), EVENT_CACHE_BYTES);
+    let judge = Judge { state: history.state(), events: &events, user_id, room };
+    let mut steps = Vec::new();
+    if let Some(record) = last_message(&*log, judge, at).map_err(read)? {
+        let said = words::of_record(&record).text;
+        let text = format!("reads up to here in this conversation by writing: {said}");
+        steps.push(step(&record, text, None));
+    }
+    let counted = Unread::default().events(judge, Offset::ZERO, at).map_err(read)?;
+    let passed = counted.len().saturating_sub(most);
+    for (unread, before) in counted.into_iter().zip(0_u64..).skip(passed) {
+        let Some(record) = log.get(unread.offset).map_err(read)? else { continue };
+        let Some(event) = events.get(unread.offset).map_err(read)? else { continue };
+        let outcome = judge.outcome(&event).map_err(read)?;
+        let rule = outcome.map(|outcome| outcome.rule_id.clone()).unwrap_or_default();
+        let thread = judge.thread(&event).map_err(read)?;
+        let how = if unread.highlight { "counts and is highlighted" } else { "counts" };
+        let place = match thread {
+            Thread::Main => String::new(),
+            Thread::Root(root) => format!(" in the thread of record {root}"),
+        };
+        let said = words::of_record(&record).text;
+        let text = format!("{how}{place} by the rule `{rule}`: {said}");
+        steps.push(step(&record, text, Some(before)));
+    }
+    Ok(steps)
+}
+
+/// A step that counts one more than `before`, if anything.
+fn step(record: &Record, text: String, before: Option<u64>) -> Step {
+    let origin = &record.header.origin;
+    let count = |count: u64| -> Value { json!(count) };
+    Step {
+        offset: record.offset(),
+        time: Time(record.header.time_ms).to_string(),
+        kind: record.header.kind.to_string(),
+        who: words::of_record(record).who,
+        text,
+        user: origin.user.to_string(),
+        device: origin.device.to_string(),
+        request: origin.request.to_string(),
+        before: before.map(count),
+        after: before.map(|before| count(before + 1)),
+    }
+}
+
+/// The user's last message in the room, if it is among the events that may count.
+fn last_message(log: &dyn Log, judge: Judge<'_>, at: Offset) -> Result<Option<Record>, ReadError> {
+    let Some(joined) = judge.room.joined_since(judge.user_id, at) else { return Ok(None) };
+    let after = judge.room.before_last(limits::UNREAD_EVENTS, at).max(joined);
+    for offset in judge.room.events_backward(at, after, limits::UNREAD_EVENTS) {
+        let Some(event) = judge.events.get(offset)? else { continue };
+        if event.sender == judge.user_id && event.state_key.is_none() {
+            return log.get(offset);
+        }
+    }
+    Ok(None)
+}
+
+/// The records that are looked at, from a source where each look would cost much.
+fn fetched(
+    history: &History<'_>,
+    room: &Room,
+    user_id: &UserId,
+) -> Result<Arc<dyn Log>, HistoryError> {
     let bodies = Arc::new(Bodies::default());
     for chunk in needed(history, room, user_id).chunks(1024) {
         history.source().fetch(chunk, |record| {
@@ -38,38 +111,7 @@ pub(super) fn unread(
             Ok::<_, HistoryError>(())
         })?;
     }
-    let read = |error: ReadError| HistoryError::from(SourceError::from(error));
-    let events = EventStore::new(Arc::clone(&bodies) as Arc<dyn Log>, EVENT_CACHE_BYTES);
-    let judge = Judge { state: history.state(), events: &events, user_id, room };
-    let counted = Unread::default().events(judge, Offset::ZERO, at).map_err(read)?;
-    let mut steps = Vec::new();
-    for (unread, before) in counted.into_iter().zip(0_u64..) {
-        let Some(record) = bodies.get(unread.offset).map_err(read)? else { continue };
-        let Some(event) = events.get(unread.offset).map_err(read)? else { continue };
-        let outcome = judge.outcome(&event).map_err(read)?;
-        let rule = outcome.map(|outcome| outcome.rule_id.clone()).unwrap_or_default();
-        let thread = judge.thread(&event).map_err(read)?;
-        let how = if unread.highlight { "counts and is highlighted" } else { "counts" };
-        let place = match thread {
-            crate::state::reads::Thread::Main => String::new(),
-            crate::state::reads::Thread::Root(root) => format!(" in the thread of record {root}"),
-        };
-        let said = words::of_record(&record);
-        let origin = &record.header.origin;
-        steps.push(Step {
-            offset: unread.offset,
-            time: Time(record.header.time_ms).to_string(),
-            kind: record.header.kind.to_string(),
-            who: said.who,
-            text: format!("{how}{place} by the rule `{rule}`: {}", said.text),
-            user: origin.user.to_string(),
-            device: origin.device.to_string(),
-            request: origin.request.to_string(),
-            before: Some(json!(before)),
-            after: Some(json!(before + 1)),
-        });
-    }
-    Ok(steps)
+    Ok(bodies)
 }
 
 /// The records that are looked at.

@@ -198,7 +198,8 @@ pub fn why(
         let read = Subject::Read { room: room.clone(), user: user.clone() };
         let mut steps = why(source, &read, Some(Moment::At(end)))?;
         steps.drain(..steps.len().saturating_sub(1));
-        steps.extend(unread(&history, &*history.room(room)?, &history.user_id(user)?)?);
+        let (room, user_id) = (history.room(room)?, history.user_id(user)?);
+        steps.extend(unread(&history, &room, &user_id, usize::MAX)?);
         return Ok(steps);
     }
     let mut chain = Chain::new(&history, subject)?;

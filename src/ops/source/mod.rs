@@ -155,6 +155,15 @@ impl Source {
         Self::new(Kind::Own(log, end), "this server".to_owned())
     }
 
+    /// The log of this process, if it is what this reads: any record of it costs one look.
+    #[must_use]
+    pub fn own_log(&self) -> Option<&Arc<dyn Log>> {
+        match &self.kind {
+            Kind::Own(log, _) => Some(log),
+            _ => None,
+        }
+    }
+
     fn new(kind: Kind, place: String) -> Self {
         Self { kind, place, note: None, data_dir: None, _shadow: None }
     }

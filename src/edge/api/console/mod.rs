@@ -13,6 +13,7 @@ mod parts;
 mod past;
 mod plot;
 mod timeline;
+mod unread;
 mod upkeep;
 mod why;
 mod work;
@@ -88,6 +89,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(lists::media::list, limited(Class::Admin))
         .on(lists::reports::list, limited(Class::Admin))
         .on(lists::tokens::list, limited(Class::Admin))
+        .on(unread::page, limited(Class::Admin))
         .on(upkeep::backups::list, limited(Class::Admin))
         .on(upkeep::snapshots::list, limited(Class::Admin))
         .on(upkeep::proofs::list, limited(Class::Admin))

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{
     parts::{
-        at_second, facts, field, json, moment, query, record, room as room_link, seconds, table,
-        text, those, unanswered, user as user_link, value, why,
+        at_second, encoded, facts, field, json, moment, query, record, room as room_link, seconds,
+        table, text, those, unanswered, user as user_link, value, why,
     },
     show,
 };
@@ -223,7 +223,7 @@ fn room(history: &History<'_>, name: &str, request: &Past) -> Result<Markup, His
             p {
                 a href={
                     "?" (query(&[("room", &request.room)])) "at=" (at)
-                        "&after=" (super::parts::encoded(last.as_str()))
+                        "&after=" (encoded(last.as_str()))
                 } { "More members" }
             }
         }
@@ -291,6 +291,11 @@ fn user(history: &History<'_>, name: &str) -> Result<Markup, HistoryError> {
         (table(&["Device", "Name", "Since", "Login", "Who changed it"], &devices, "None."))
         (part(user.devices.len()))
         h2 { "Rooms" }
+        p {
+            a href={ "/_logcabin/console/users/" (encoded(id)) "/unread?at=" (at) } {
+                "Unread counts"
+            }
+        }
         (table(&["Room", "Membership", "Who changed it"], &rooms, "None."))
         (part(user.rooms.len()))
         h2 { "Account data" }

@@ -164,6 +164,7 @@ pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneUser) -> Resul
                 a href={ "/_logcabin/console/past?user=" (encoded(id)) } { "Time travel" }
                 a href={ "/_logcabin/console/log?user=" (encoded(id)) } { "Records" }
                 a href={ "/_logcabin/console/media?user=" (encoded(id)) } { "Uploads" }
+                a href={ "/_logcabin/console/users/" (encoded(id)) "/unread" } { "Unread counts" }
             }
             (facts(&rows))
             h2 { "Acts" }
