@@ -1,5 +1,4 @@
-// Logging in by single sign-on and on the login page, in headless Chromium, with oidc-provider as the service
-// that knows people. It takes whoever types a name to be the one of that name.
+// Logging in by single sign-on and on the login page, in headless Chromium.
 //
 // `node sso.mjs ADDRESS PROVIDER_PORT CLIENT_PORT SCREENSHOTS` says what it does and exits with 0 if all of it
 // went well. The server at ADDRESS has a provider `live` at that port, trusts
@@ -10,8 +9,8 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { createServer } from "node:http";
-import { Provider } from "oidc-provider";
 import puppeteer from "puppeteer-core";
+import { identify as identifyAt, leading, provide } from "./oidc_provider.mjs";
 
 const [address, providerPort, clientPort, screenshots] = process.argv.slice(2);
 const issuer = `http://127.0.0.1:${providerPort}`;
@@ -22,31 +21,7 @@ const PASSWORD = "a password that is long enough";
 const PATIENCE_MS = 30_000;
 
 const say = (text) => process.stdout.write(`${text}\n`);
-for (const name of ["info", "warn"]) console[name] = () => {};
-
-const provider = new Provider(issuer, {
-    clients: [{
-        client_id: "logcabin",
-        client_secret: "a secret of the two",
-        redirect_uris: [callback],
-        grant_types: ["authorization_code"],
-        response_types: ["code"],
-    }],
-    claims: { openid: ["sub"], profile: ["name", "preferred_username"], email: ["email", "email_verified"] },
-    pkce: { required: () => true },
-    cookies: { keys: ["for the test"] },
-    findAccount: (_, sub) => ({
-        accountId: sub,
-        claims: () => ({
-            sub,
-            name: `${sub} of elsewhere`,
-            preferred_username: sub,
-            email: `${sub}@elsewhere.test`,
-            email_verified: true,
-        }),
-    }),
-});
-const providing = provider.listen(Number(providerPort), "127.0.0.1");
+const providing = provide(issuer, callback);
 const page404 = "<!doctype html><title>client</title><p>the client</p>";
 const clientServer = createServer((_, response) => {
     response.setHeader("content-type", "text/html");
@@ -97,23 +72,11 @@ const by = (user, password = PASSWORD) =>
 const start = (target, id = "live") =>
     `${api}/login/sso/redirect/${id}?redirectUrl=${encodeURIComponent(client + target)}`;
 const text = (page) => page.$eval("main", (main) => main.innerText);
-const click = async (page, selector) => {
-    await Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.click(selector)]);
-};
+const click = (page, selector) => leading(page, () => page.click(selector));
 const says = (page, words) =>
     page.waitForFunction((words) => document.body.innerText.includes(words), {}, words);
 
-// Says who one is at the provider, as often as it asks.
-async function identify({ page, name }) {
-    while (page.url().startsWith(issuer)) {
-        if (await page.$("input[name=login]")) {
-            await page.type("input[name=login]", name);
-            await page.type("input[name=password]", "any");
-        }
-        assert.ok(await page.$("button[type=submit]"), `${page.url()}: ${await page.content()}`);
-        await click(page, "button[type=submit]");
-    }
-}
+const identify = (visitor) => identifyAt(visitor, issuer);
 async function visit(visitor, url) {
     await visitor.page.goto(url, { waitUntil: "load" });
     await identify(visitor);
