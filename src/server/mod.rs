@@ -3,6 +3,7 @@
 
 mod cluster;
 mod collector;
+mod console;
 mod federation;
 mod manager;
 mod memory;
@@ -186,10 +187,7 @@ pub async fn run(
         tasks.wait_for("metrics for a collector", sending);
     }
     if config.console.enabled {
-        let (samples, stop) = (Arc::clone(&app.samples), shutdown.clone());
-        tasks.keep("samples for the console", move || {
-            Arc::clone(&samples).collect(Arc::clone(&observer), stop.clone())
-        });
+        console::begin(&app, observer, &shutdown, &mut tasks);
     }
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);

@@ -62,6 +62,7 @@ use crate::{
         presence::Tracker,
         rendezvous::Meetings,
         samples::Samples,
+        tally::Tally,
     },
     snapshot::{self, StartedFrom},
 };
@@ -297,6 +298,7 @@ impl Parts {
             media,
             presence: tracker(config, engine),
             samples: Arc::new(Samples::of(&config.server.data_dir)),
+            tally: Arc::new(Tally::of(&config.server.data_dir)),
             last_seen,
             notices: api::account::notices::Notices::new(&config.rate_limits),
             long_work: LongWork::new(

@@ -3,6 +3,7 @@
 
 pub(crate) mod accounts;
 pub mod erasure;
+pub(crate) mod growth;
 pub(crate) mod health;
 pub(crate) mod last_seen;
 pub(crate) mod oauth;
@@ -12,3 +13,4 @@ pub(crate) mod policies;
 pub(crate) mod presence;
 pub(crate) mod rendezvous;
 pub(crate) mod samples;
+pub(crate) mod tally;

@@ -1,7 +1,8 @@
-//! What the metrics were over the last hour and the last day, for the plots of the console.
+//! What the metrics were over the last hour, day and year, for the plots of the console.
 //!
 //! A sample is taken every ten seconds. Those of the last hour are kept, and of the last day one in
-//! five minutes, in memory and, whenever one of those is taken, on disk.
+//! five minutes, in memory and, whenever one of those is taken, on disk. Of the last year, only how
+//! full the disk was is kept ([`super::growth`]).
 
 use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,11 +10,14 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::observe::Observer;
+use super::{
+    growth::{Growth, Sizes},
+    observe::Observer,
+};
 use crate::base::{
     background::at_length,
     disk,
-    metrics::{self, WriteStage},
+    metrics::{self, LATENCY, WriteStage},
     shutdown::Shutdown,
 };
 
@@ -48,6 +52,8 @@ pub(crate) struct Sample {
     /// The seconds until waiting clients had what was new, and how many there were.
     pub(crate) delay_seconds: f64,
     pub(crate) delays: f64,
+    /// How many of them were within each of [`LATENCY`].
+    pub(crate) delays_within: [f64; LATENCY.len()],
     pub(crate) waiting: f64,
     pub(crate) cpu_seconds: f64,
     pub(crate) memory: f64,
@@ -61,6 +67,9 @@ impl Sample {
         let all = metrics::totals();
         let of = |name: &str| all.get(name).copied().unwrap_or_default();
         let sync = metrics::metrics().write_stage.of_value(WriteStage::Sync);
+        let mut delays_within = [0.0; LATENCY.len()];
+        let within = metrics::within(&metrics::metrics().sync_delay);
+        delays_within.iter_mut().zip(within).for_each(|(to, count)| *to = count as f64);
         Self {
             at_ms,
             requests: of("logcabin_http_requests_total"),
@@ -70,6 +79,7 @@ impl Sample {
             syncs: sync.get_sample_count() as f64,
             delay_seconds: of("logcabin_sync_delivery_delay_seconds"),
             delays: of("logcabin_sync_delivery_delay_seconds_count"),
+            delays_within,
             waiting: of("logcabin_sync_waiting_users"),
             cpu_seconds: of("process_cpu_seconds_total"),
             memory: of("process_resident_memory_bytes"),
@@ -91,6 +101,8 @@ pub(crate) struct Samples {
 struct Rings {
     hour: VecDeque<Sample>,
     day: VecDeque<Sample>,
+    #[serde(default)]
+    growth: Growth,
     #[serde(skip)]
     taken: usize,
 }
@@ -111,7 +123,7 @@ impl Samples {
         loop {
             observer.look().await;
             let now_ms = observer.engine.clock().now_ms();
-            at_length(|| self.add(Sample::take(now_ms)));
+            at_length(|| self.add(Sample::take(now_ms), Sizes::take(now_ms)));
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
                 () = shutdown.given() => return,
@@ -119,8 +131,8 @@ impl Samples {
         }
     }
 
-    fn add(&self, sample: Sample) {
-        let kept = self.rings.lock().add(sample);
+    fn add(&self, sample: Sample, sizes: Sizes) {
+        let kept = self.rings.lock().add(sample, sizes);
         // They are worth no more than a note if they are lost.
         if let Some(kept) = kept
             && let Err(error) = disk::write_whole(&self.file, &kept)
@@ -138,12 +150,18 @@ impl Samples {
     pub(crate) fn day(&self) -> Vec<Sample> {
         self.rings.lock().day.iter().copied().collect()
     }
+
+    /// How full the disk was over the last year.
+    pub(crate) fn growth(&self) -> Growth {
+        self.rings.lock().growth.clone()
+    }
 }
 
 impl Rings {
     /// Adds a sample. Returns what is to be kept on disk, now and then.
-    fn add(&mut self, sample: Sample) -> Option<Vec<u8>> {
+    fn add(&mut self, sample: Sample, sizes: Sizes) -> Option<Vec<u8>> {
         self.hour.push_back(sample);
+        self.growth.add(sizes);
         let is_of_day = self.taken.is_multiple_of(OF_DAY);
         self.taken += 1;
         if is_of_day {
@@ -156,6 +174,7 @@ impl Rings {
     fn bound(&mut self) {
         self.hour.drain(..self.hour.len().saturating_sub(HOUR));
         self.day.drain(..self.day.len().saturating_sub(DAY));
+        self.growth.bound();
     }
 }
 
@@ -169,7 +188,7 @@ mod tests {
         let samples = Samples::of(dir.path());
         let sample = |number: u64| Sample { at_ms: number * 10_000, ..Sample::default() };
         for number in 0..9_000 {
-            samples.add(sample(number));
+            samples.add(sample(number), Sizes { at_ms: number * 10_000, ..Sizes::default() });
         }
         let times = |samples: &[Sample]| (samples[0].at_ms, samples.last().unwrap().at_ms);
         assert_eq!((samples.hour().len(), samples.day().len()), (HOUR, DAY));
@@ -177,6 +196,7 @@ mod tests {
         assert_eq!(times(&samples.day()), (3_600_000, 89_700_000));
         let again = Samples::of(dir.path());
         assert_eq!(again.day(), samples.day());
+        assert_eq!((again.growth(), again.growth().all().len()), (samples.growth(), 5));
         std::fs::write(dir.path().join(FILE), "{").unwrap();
         assert_eq!(Samples::of(dir.path()).hour(), []);
     }

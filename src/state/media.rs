@@ -90,6 +90,22 @@ impl Media {
         self.0.read().users.get(&user_id.map(UserId::to_owned)).map_or(0, |usage| usage.bytes)
     }
 
+    /// The users whose files are largest together, from the largest on, each with their bytes;
+    /// `None` is the server itself.
+    #[must_use]
+    pub fn largest_users(&self, most: usize) -> Vec<(Option<OwnedUserId>, u64)> {
+        let inner = self.0.read();
+        let mut all: Vec<_> = inner.users.iter().filter(|(_, usage)| usage.bytes > 0).collect();
+        type Of<'u> = (&'u Option<OwnedUserId>, &'u Usage);
+        let by_size = |a: &Of<'_>, b: &Of<'_>| b.1.bytes.cmp(&a.1.bytes).then(a.0.cmp(b.0));
+        if all.len() > most {
+            all.select_nth_unstable_by(most, by_size);
+            all.truncate(most);
+        }
+        all.sort_by(by_size);
+        all.into_iter().map(|(user_id, usage)| (user_id.clone(), usage.bytes)).collect()
+    }
+
     /// When the unused ids of `user_id` expire, for those that have not at `now_ms`, in order.
     #[must_use]
     pub fn unused_of(&self, user_id: &UserId, now_ms: u64) -> Vec<u64> {

@@ -135,6 +135,54 @@ await submitted(() => page.click("#view a[href*='/why']"));
 assert.ok(await page.$$eval("td[data-label=Record] a", (links) => links.length) > 0);
 await look("why");
 
+// What takes the disk, and when people write: drawings with their values as text.
+await page.goto(`${address}/_logcabin/console/disk`);
+await page.waitForFunction(async () => {
+    if (!document.body.textContent.includes("Counted so far")) return true;
+    document.body.innerHTML = new DOMParser().parseFromString(await (await fetch(location)).text(), "text/html").body.innerHTML;
+    return false;
+}, { polling: 200 });
+assert.match(await page.$eval("main", (main) => main.textContent), /Full\s*(in about \d+ days|not (at this rate|in the next ten years))/);
+assert.ok(await page.$$eval("figure svg a", (days) => days.length) >= 60);
+assert.ok(await page.$$eval("svg.share rect", (bars) => bars.some((bar) => Number(bar.getAttribute("width")) === 100)));
+assert.equal(await page.$$eval("main script, main img, main b", (all) => all.length), 0);
+await look("disk");
+await submitted(() => page.click("nav a[href$='/activity']"));
+const shades = await page.$$eval("rect.heat", (hours) => new Set(hours.map((hour) => hour.getAttribute("fill-opacity"))).size);
+assert.ok(shades > 3, `${shades} shades`);
+for (const label of await page.$$eval("main svg", (all) => all.map((svg) => svg.ariaLabel))) assert.ok(label?.length > 10, label);
+await look("activity");
+
+// An event leads to what is about it, with the keyboard.
+async function send(kind, transaction, content) {
+    const path = `/_matrix/client/v3/rooms/${encodeURIComponent(room)}/send/${kind}/${transaction}`;
+    const headers = { authorization: `Bearer ${token}` };
+    return (await (await fetch(address + path, { method: "PUT", headers, body: JSON.stringify(content) })).json()).event_id;
+}
+const message = (body, relatesTo) => ({ msgtype: "m.text", body, "m.relates_to": relatesTo });
+const root = await send("m.room.message", "root", message("Who has the key to the cabin?"));
+await send("m.room.message", "reply", message(text, { "m.in_reply_to": { event_id: root } }));
+let inThread;
+for (const number of [1, 2, 3]) {
+    const relatesTo = { rel_type: "m.thread", event_id: root };
+    inThread = await send("m.room.message", `thread-${number}`, message(`It is under stone number ${number}.`, relatesTo));
+    const reaction = { "m.relates_to": { rel_type: "m.annotation", event_id: inThread, key: "<b>+1</b>" } };
+    await send("m.reaction", `reaction-${number}`, reaction);
+}
+await send("m.room.message", "edit", message("Who has the keys?", { rel_type: "m.replace", event_id: root }));
+await fetch(`${address}/_matrix/client/v3/rooms/${encodeURIComponent(room)}/redact/${encodeURIComponent(inThread)}/gone`, {
+    method: "PUT",
+    headers: { authorization: `Bearer ${token}` },
+    body: JSON.stringify({ reason: text }),
+});
+await page.goto(`${address}/_logcabin/console/relations?event=${encodeURIComponent(root)}`);
+assert.equal(await page.$$eval("rect.event", (events) => events.length), 10);
+assert.equal(await page.$$eval("main img, main b", (all) => all.length), 0);
+await look("relations");
+await page.$eval("a[href] rect.event:not(.focus)", (rect) => rect.parentElement.focus());
+await submitted(() => page.keyboard.press("Enter"));
+assert.equal(await page.$$eval("rect.event.focus", (events) => events.length), 1);
+
 for (const name of ["users", "rooms", "media", "reports", "tokens", "work", "backups", "snapshots", "cluster"]) {
     await submitted(() => page.click(`nav a[href$='/${name}']`));
     await look(name);

@@ -6,13 +6,14 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::administration::{command, done, done_json, failed, user_command};
+use crate::console_plots::write_weeks;
 use crate::harness::tools::{chromium, judged, node, programs};
 use crate::harness::{RawAnswer, TestServer, encode, skip, until};
 
 pub(crate) const PASSWORD: &str = "a password that is long enough";
 pub(crate) const CONSOLE: &str = "/_logcabin/console";
 
-async fn server() -> TestServer {
+pub(crate) async fn server() -> TestServer {
     TestServer::start_with(&[("LOGCABIN_CONSOLE_ENABLED", "true")]).await
 }
 
@@ -389,16 +390,22 @@ fn keep_samples(data_dir: &std::path::Path) {
     let now = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs_f64();
     let ring = |count: u32, every: f64| -> Vec<Value> {
         let begun = now - f64::from(count) * every;
-        let mut counted = [0.0; 3];
+        let (mut counted, mut within) = ([0.0; 3], [0.0; 18]);
         let sample = |number: u32| {
             let at = begun + f64::from(number) * every;
             let busy = 1.0 + (at / 1700.0).sin() + 0.3 * (f64::from(number) / 7.0).sin();
             counted[0] += every * 40.0 * busy.max(0.1);
             counted[1] += every * 12.0 * busy.max(0.1);
+            // The answers within each bound of their histogram.
+            for (bound, answers) in within.iter_mut().enumerate() {
+                let part = 1.0 / (1.0 + (4.0 + busy - bound as f64).exp());
+                *answers += every * 12.0 * busy.max(0.1) * if bound == 17 { 1.0 } else { part };
+            }
             counted[2] += every * 12.0 * busy.max(0.1) * 0.002 * (1.0 + busy);
             json!({
                 "at_ms": (at * 1000.0) as u64, "requests": counted[0], "records": counted[1],
                 "syncs": counted[1], "sync_seconds": counted[2], "delays": counted[1],
+                "delays_within": within,
                 "delay_seconds": counted[2] * 1.5, "cpu_seconds": counted[0] * 0.0004,
                 "waiting": (90.0 + 40.0 * busy).round(), "memory": 1.2e8 + 4e6 * busy,
                 "disk_used": 2e9 + (at - begun) * 3e3, "disk_free": 3e10, "errors": 0.0, "lag": 0.0,
@@ -406,7 +413,16 @@ fn keep_samples(data_dir: &std::path::Path) {
         };
         (0..count).map(sample).collect()
     };
-    let rings = json!({ "hour": ring(360, 10.0), "day": ring(288, 300.0) });
+    let growth: Vec<Value> = (0..240_u64)
+        .map(|number| {
+            let days = (240 - number) as f64 / 4.0;
+            let log = 16.8e6 - days * 2e5 + 1e5 * days.sin();
+            let parts = [log, log * 0.02, 0.0, 0.0, 0.0, 0.0];
+            let used = parts.map(|bytes| bytes as u64);
+            json!({ "at_ms": ((now - days * 86_400.0) * 1000.0) as u64, "used": used, "free": 0 })
+        })
+        .collect();
+    let rings = json!({ "hour": ring(360, 10.0), "day": ring(288, 300.0), "growth": growth });
     std::fs::write(data_dir.join("console.samples"), rings.to_string()).expect("it is written");
 }
 
@@ -418,6 +434,7 @@ async fn an_administrator_uses_the_console_in_a_browser() {
         Err(missing) => return skip("the console", &missing),
     };
     let directory = tempfile::tempdir().expect("a temporary directory");
+    write_weeks(directory.path()).await;
     keep_samples(directory.path());
     let settings = [
         ("LOGCABIN_CONSOLE_ENABLED", "true"),

@@ -9,6 +9,7 @@
 //! - `clients`: two clients nobody here wrote, matrix-nio and matrix-js-sdk, talk to each other.
 //! - `cluster`: several nodes share one log, and any of them may fail.
 //! - `console`: the pages for administrators, also in Chromium.
+//! - `console_plots`: what the console draws agrees with what there is.
 //! - `crash`: the server is killed at random moments and nothing acknowledged is missing after.
 //! - `durability`: seen from the kernel, every acknowledged write was on disk before its answer.
 //! - `erasure`: what was redacted leaves the disk.
@@ -41,6 +42,7 @@ mod changes;
 mod clients;
 mod cluster;
 mod console;
+mod console_plots;
 mod console_upkeep;
 #[path = "../contents/mod.rs"]
 mod contents;

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// From a tenth of a millisecond to ten seconds, and a long poll.
-const LATENCY: &[f64] = &[
+pub(crate) const LATENCY: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 ];

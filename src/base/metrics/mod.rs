@@ -19,7 +19,7 @@ use prometheus::{
     core::Collector, proto::MetricFamily,
 };
 
-pub(crate) use list::{Background, CacheName, Disk, Metrics, NONE, SyncStage, WriteStage};
+pub(crate) use list::{Background, CacheName, Disk, LATENCY, Metrics, NONE, SyncStage, WriteStage};
 
 /// The media type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -88,6 +88,14 @@ pub(crate) fn totals() -> HashMap<String, f64> {
         totals.insert(name.to_owned(), sum);
     }
     totals
+}
+
+/// How often each bound of a histogram was not exceeded, in the order of the bounds.
+pub(crate) fn within(histogram: &Histogram) -> Vec<u64> {
+    let families = histogram.collect();
+    let measured = families.iter().flat_map(|family| family.get_metric());
+    let buckets = measured.flat_map(|metric| metric.get_histogram().get_bucket());
+    buckets.map(|bucket| bucket.cumulative_count()).collect()
 }
 
 /// The values of a label that are known when the program is written.

@@ -62,6 +62,7 @@ use crate::{
         presence::Tracker,
         rendezvous::Meetings,
         samples::Samples,
+        tally::Tally,
     },
     state::Room,
 };
@@ -87,6 +88,8 @@ pub(crate) struct Server {
     pub(crate) presence: Tracker,
     /// What the metrics were, for the console.
     pub(crate) samples: Arc<Samples>,
+    /// What the log consists of, for the console.
+    pub(crate) tally: Arc<Tally>,
     pub(crate) last_seen: Arc<LastSeen>,
     /// How often users may be sent messages.
     pub(crate) notices: Notices,

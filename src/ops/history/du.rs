@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::{History, HistoryError, Source, moment::Time};
 use crate::{
     base::metrics::Label as _,
-    record::{Payload, Record, codec},
-    service::observe::Directories,
+    record::Record,
+    service::{observe::Directories, tally::sizes},
     state::{SECTIONS, Section},
 };
 
@@ -35,7 +35,6 @@ pub struct Usage {
     /// Records by day, in order.
     pub days: Vec<Share>,
     /// The projections, the largest first: the size of each in a snapshot, which is less than in
-    /// memory.
     /// memory.
     pub projections: Vec<Part>,
 }
@@ -76,26 +75,10 @@ pub struct Part {
 
 impl Share {
     fn add(&mut self, record: &Record) {
-        let (bytes, erased) = size_of(record);
+        let (bytes, erased) = sizes(record);
         self.records += 1;
         self.bytes += bytes;
         self.erased += erased;
-    }
-}
-
-/// The bytes of a record's frame, and the bytes that were erased from it.
-fn size_of(record: &Record) -> (u64, u64) {
-    let header = codec::encode_header(&record.header).map_or(0, |header| header.len() as u64);
-    let whole = u64::from(record.header.payload_len);
-    // The chain value and the payload's state, which may be that of a reduced payload.
-    let around = header + 32 + 1;
-    match &record.payload {
-        Payload::Present(_) => (around + whole, 0),
-        Payload::Reduced(left) => {
-            let left = 4 + 32 + left.len() as u64;
-            (around + left, whole.saturating_sub(left))
-        }
-        Payload::Erased => (around, whole),
     }
 }
 

@@ -197,6 +197,9 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
         nav.tools aria-label="Other records" {
             @if offset > Offset::new(1) { (link_as(offset.prev(), "Previous")) }
             @if offset < head { (link_as(offset.next(), "Next")) }
+            @if view.kind == "room.event" {
+                a href={ "/_logcabin/console/relations?event=" (offset) } { "Relations" }
+            }
             (of("kind", Some(&view.kind))) (of("room", view.room.as_deref())) (of("user", user))
         }
         dl.record {

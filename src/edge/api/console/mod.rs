@@ -4,7 +4,10 @@
 //! read and that other sites cannot have sent. The pages are complete without scripts; the one
 //! script only refreshes what changes.
 
+mod activity;
 mod acts;
+mod bars;
+mod disk;
 mod lists;
 mod log;
 mod login;
@@ -12,6 +15,7 @@ mod now;
 mod parts;
 mod past;
 mod plot;
+mod relations;
 mod timeline;
 mod unread;
 mod upkeep;
@@ -49,11 +53,13 @@ pub(super) fn is_at(config: &Config, url: &Url) -> bool {
 const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 15] = [
+const PAGES: [(&str, &str, &str); 17] = [
     ("now", "", "Now"),
     ("log", "/log", "Log"),
     ("timeline", "/timeline", "Time line"),
     ("past", "/past", "Time travel"),
+    ("disk", "/disk", "Disk"),
+    ("activity", "/activity", "Activity"),
     ("users", "/users", "Users"),
     ("rooms", "/rooms", "Rooms"),
     ("media", "/media", "Media"),
@@ -81,6 +87,9 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(past::page, limited(Class::Admin))
         .on(why::page, limited(Class::Admin))
         .on(timeline::page, limited(Class::Admin))
+        .on(relations::page, limited(Class::Admin))
+        .on(disk::page, limited(Class::Admin))
+        .on(activity::page, limited(Class::Admin))
         .on(work::page, limited(Class::Admin))
         .on(lists::users::list, limited(Class::Admin))
         .on(lists::users::one, limited(Class::Admin))

@@ -2,6 +2,8 @@
 
 use maud::{Markup, html};
 
+use crate::ops::history::moment::Time;
+
 /// The size of a plot, in its own units.
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 130.0;
@@ -93,10 +95,20 @@ impl Plot {
                         path.line d=(line(points)) {}
                     }
                     text.tick x=(LEFT) y=(TOP - 4.0) { (most) }
-                    text.tick x=(LEFT) y=(HEIGHT - 6.0) { (clock(self.from_ms)) }
-                    text.tick.end x=(RIGHT) y=(HEIGHT - 6.0) { (clock(self.to_ms)) }
+                    text.tick x=(LEFT) y=(HEIGHT - 6.0) { (self.when(self.from_ms)) }
+                    text.tick.end x=(RIGHT) y=(HEIGHT - 6.0) { (self.when(self.to_ms)) }
                 }
             }
+        }
+    }
+}
+
+impl Plot {
+    /// A moment at an end of the plot: the time of day, or the day if there are many.
+    fn when(&self, at_ms: u64) -> String {
+        match self.to_ms.saturating_sub(self.from_ms) > 2 * 86_400_000 {
+            true => Time(at_ms).date(),
+            false => clock(at_ms),
         }
     }
 }

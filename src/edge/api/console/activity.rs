@@ -1,0 +1,288 @@
+//! "Activity": at which hours people write, and how long it takes until others know.
+
+use std::collections::BTreeMap;
+
+use http::HeaderMap;
+use maud::{Markup, html};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{
+    bars::{Column, columns, round},
+    parts::table,
+    plot::{Plot, Unit},
+    show,
+};
+use crate::{
+    base::metrics::LATENCY,
+    edge::{
+        api::{Server, browser::page::refusal},
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    ops::history::look::grouped,
+    service::{samples::Sample, tally::HOURS},
+};
+
+const WEEKDAYS: [&str; 7] =
+    ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+
+/// Hours of a week.
+const WEEK: usize = 7 * 24;
+
+/// The weekday of the first of January 1970, from Monday on.
+const THURSDAY: u64 = 3;
+
+/// One hour in the drawing of a week, in its own units.
+const CELL: f64 = 24.0;
+const LEFT: f64 = 70.0;
+const TOP: f64 = 16.0;
+
+endpoint! {
+    /// The page.
+    pub(super) struct Activity = GET "/_logcabin/console/activity";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+pub(super) async fn page(cx: Cx<Server, ()>, request: Activity) -> Result<Reply, ApiError> {
+    show(&cx, &request.headers, ("Activity", "activity"), |app| Ok(body(app))).await
+}
+
+fn body(app: &Server) -> Markup {
+    let now_ms = app.engine.clock().now_ms();
+    let week = app.tally.look(|counts| Week::of(&counts.hours, now_ms / 3_600_000));
+    let column = |name: String, value: f64| Column { name, value, leads_to: None };
+    let hours: Vec<_> =
+        (0..24).map(|hour| column(format!("{hour:02}:00"), week.of_hour(hour))).collect();
+    let days: Vec<_> = WEEKDAYS
+        .iter()
+        .enumerate()
+        .map(|(day, name)| column((*name).to_owned(), week.of_day(day)))
+        .collect();
+    html! {
+        p.moment {
+            (grouped(week.all)) " events in rooms, in " (format!("{:.1}", week.weeks)) " weeks"
+        }
+        (week.drawn())
+        details { summary { "The same as a table" } (week.listed()) }
+        div.plots.two {
+            (columns("Events in an hour of the day", Unit::Number, &hours, 6))
+            (columns("Events on a day of the week", Unit::Number, &days, 7))
+        }
+        p.note { "Means of the last eight weeks, or since the first event. Times are in UTC." }
+        h2 { "Until a waiting client knows" }
+        (delays(&app.samples.hour(), &app.samples.day(), now_ms))
+    }
+}
+
+/// The mean number of events in each hour of a week.
+#[derive(Debug)]
+struct Week {
+    hours: [f64; WEEK],
+    all: u64,
+    weeks: f64,
+}
+
+impl Week {
+    /// From the events of each hour since 1970, up to now.
+    fn of(counted: &BTreeMap<u64, u64>, now: u64) -> Self {
+        let from = now.saturating_sub(HOURS - 1);
+        let first = counted.range(from..=now).next().map_or(now, |(hour, _)| *hour);
+        let mut sums = [(0_u64, 0_u64); WEEK];
+        for hour in first..=now {
+            let place = usize::try_from((hour + THURSDAY * 24) % WEEK as u64).unwrap_or_default();
+            if let Some((events, hours)) = sums.get_mut(place) {
+                *events += counted.get(&hour).copied().unwrap_or_default();
+                *hours += 1;
+            }
+        }
+        let all = sums.iter().map(|(events, _)| events).sum();
+        let hours = sums.map(|(events, hours)| events as f64 / hours.max(1) as f64);
+        Self { hours, all, weeks: (now - first + 1) as f64 / WEEK as f64 }
+    }
+
+    fn at(&self, day: usize, hour: usize) -> f64 {
+        self.hours.get(day * 24 + hour).copied().unwrap_or_default()
+    }
+
+    fn of_hour(&self, hour: usize) -> f64 {
+        (0..7).map(|day| self.at(day, hour)).sum::<f64>() / 7.0
+    }
+
+    fn of_day(&self, day: usize) -> f64 {
+        (0..24).map(|hour| self.at(day, hour)).sum()
+    }
+
+    /// The week as a table, with a row for each hour.
+    fn listed(&self) -> Markup {
+        let rows: Vec<_> = (0..24)
+            .map(|hour| {
+                let days = (0..7).map(|day| html! { (Unit::Number.show(self.at(day, hour))) });
+                let hour = html! { (format!("{hour:02}:00")) };
+                [hour].into_iter().chain(days).collect()
+            })
+            .collect();
+        let columns: Vec<_> = ["Hour"].into_iter().chain(WEEKDAYS).collect();
+        table(&columns, &rows, "")
+    }
+
+    /// The week, a row for each day and a column for each hour.
+    fn drawn(&self) -> Markup {
+        let most = self.hours.iter().copied().fold(0.0, f64::max);
+        let busiest = self.hours.iter().position(|events| *events == most && most > 0.0);
+        let name = |place: usize| {
+            format!("{} {:02}:00", WEEKDAYS.get(place / 24).unwrap_or(&""), place % 24)
+        };
+        let label = match busiest {
+            Some(place) => format!(
+                "Events in the hours of a week: {} at most, {}",
+                Unit::Number.show(most),
+                name(place)
+            ),
+            None => "Events in the hours of a week: none".to_owned(),
+        };
+        let strength = |events: f64| if most > 0.0 { (events / most).sqrt() } else { 0.0 };
+        let (width, height) = (LEFT + 24.0 * CELL, TOP + 7.0 * CELL);
+        html! {
+            figure.long tabindex="0" {
+                figcaption {
+                    span.title { "Events in the hours of a week" }
+                    strong { (Unit::Number.show(most)) " at most" }
+                }
+                svg viewBox={ "0 0 " (width) " " (height) } role="img" aria-label=(label) {
+                    @for hour in (0..24_u32).step_by(3) {
+                        text.tick x=(LEFT + f64::from(hour) * CELL) y=(TOP - 5.0) {
+                            (format!("{hour:02}:00"))
+                        }
+                    }
+                    @for (day, title) in (0_u32..).zip(WEEKDAYS) {
+                        text.tick x="0" y=(TOP + f64::from(day) * CELL + 16.0) { (title) }
+                    }
+                    @for (place, events) in (0_u32..).zip(self.hours) {
+                        rect.heat x=(LEFT + f64::from(place % 24) * CELL + 1.0)
+                            y=(TOP + f64::from(place / 24) * CELL + 1.0)
+                            width=(CELL - 2.0) height=(CELL - 2.0)
+                            fill-opacity=(round(strength(events))) {
+                            title {
+                                (name(place as usize)) ": " (Unit::Number.show(events))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How long it takes from a record to the answers of the syncs that wait for it.
+fn delays(hour: &[Sample], day: &[Sample], now_ms: u64) -> Markup {
+    let plot = |title, samples: &[Sample], length_ms: u64, part: f64| {
+        let from_ms = now_ms.saturating_sub(length_ms);
+        let pairs = samples.iter().zip(samples.iter().skip(1));
+        let points = pairs.filter(|(_, after)| after.at_ms >= from_ms).map(|(before, after)| {
+            let is_gap = after.at_ms.saturating_sub(before.at_ms) > length_ms / 60;
+            let within = Within::between(before, after).filter(|_| !is_gap);
+            (after.at_ms, within.and_then(|within| within.quantile(part)))
+        });
+        let points = points.collect();
+        Plot { title, unit: Unit::Seconds, from_ms, to_ms: now_ms, points }.draw()
+    };
+    let (minute, hours) = (3_600_000, 86_400_000);
+    html! {
+        div.plots.two {
+            (plot("Half of them, last hour", hour, minute, 0.5))
+            (plot("99 of 100, last hour", hour, minute, 0.99))
+            (plot("Half of them, last day", day, hours, 0.5))
+            (plot("99 of 100, last day", day, hours, 0.99))
+        }
+        (spread(day, hour))
+        p.note {
+            "From the moment at which a record can be read until a sync that waited for it is \
+             answered. Times are rounded up to the bounds of the columns."
+        }
+    }
+}
+
+/// How many answers took how long, over all samples.
+fn spread(day: &[Sample], hour: &[Sample]) -> Markup {
+    let mut sums = [0.0; LATENCY.len()];
+    let samples: Vec<_> = day.iter().chain(hour.last()).collect();
+    for (before, after) in samples.iter().zip(samples.iter().skip(1)) {
+        let Some(Within(within)) = Within::between(before, after) else { continue };
+        let mut below = 0.0;
+        for (sum, within) in sums.iter_mut().zip(within) {
+            *sum += within - below;
+            below = within;
+        }
+    }
+    let all: Vec<_> = LATENCY
+        .iter()
+        .zip(sums)
+        .map(|(bound, value)| Column { name: Unit::Seconds.show(*bound), value, leads_to: None })
+        .collect();
+    columns("Answers by delay, last day", Unit::Number, &all, 9)
+}
+
+/// How many answers were within each of [`LATENCY`].
+struct Within([f64; LATENCY.len()]);
+
+impl Within {
+    /// Between two samples; none if the server was started in between, or nothing was answered.
+    fn between(before: &Sample, after: &Sample) -> Option<Self> {
+        let mut within = after.delays_within;
+        for (within, before) in within.iter_mut().zip(before.delays_within) {
+            *within -= before;
+        }
+        let is_known = within.iter().all(|count| *count >= 0.0);
+        (is_known && within.last().is_some_and(|all| *all > 0.0)).then_some(Self(within))
+    }
+
+    /// The bound within which a part of the answers were.
+    fn quantile(&self, part: f64) -> Option<f64> {
+        let all = self.0.last()?;
+        let place = self.0.iter().position(|within| *within >= all * part)?;
+        LATENCY.get(place).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_are_those_of_a_week_that_begins_on_monday() {
+        // 2026-03-02, a Monday, 09:00.
+        let monday = 1_772_442_000 / 3600;
+        let counted = BTreeMap::from([(monday - 168, 10), (monday, 30), (monday + 25, 7)]);
+        let week = Week::of(&counted, monday + 26);
+        assert_eq!((week.at(0, 9), week.at(1, 10), week.all), (20.0, 3.5, 47));
+        assert_eq!((week.of_day(0), week.of_hour(9)), (20.0, 20.0 / 7.0));
+        let drawn = week.drawn().into_string();
+        assert!(drawn.contains("20 at most, Monday 09:00"), "{drawn}");
+        let listed = week.listed().into_string();
+        assert!(listed.contains("<td data-label=\"Tuesday\">3.50</td>"), "{listed}");
+        // What is older than eight weeks does not count, and an empty log can be drawn.
+        let later = Week::of(&counted, monday + HOURS + 26);
+        assert_eq!(later.all, 0);
+        let empty = Week::of(&BTreeMap::new(), monday).drawn().into_string();
+        assert!(!empty.contains("NaN"), "{empty}");
+    }
+
+    #[test]
+    fn delays_are_those_between_two_samples() {
+        let sample = |of: [f64; 3]| {
+            let mut delays_within = [of[2]; LATENCY.len()];
+            (delays_within[0], delays_within[1]) = (of[0], of[1]);
+            Sample { delays_within, ..Sample::default() }
+        };
+        let (before, after) = (sample([5.0, 5.0, 5.0]), sample([65.0, 104.0, 105.0]));
+        let within = Within::between(&before, &after).expect("answers");
+        assert_eq!(within.quantile(0.5), Some(LATENCY[0]));
+        assert_eq!(within.quantile(0.99), Some(LATENCY[1]));
+        assert_eq!(within.quantile(1.0), Some(LATENCY[2]));
+        assert!(Within::between(&after, &before).is_none(), "it was started again");
+        assert!(Within::between(&after, &after).is_none(), "nothing was answered");
+        let drawn = delays(&[before, after], &[], 0).into_string();
+        assert!(!drawn.contains("NaN"), "{drawn}");
+    }
+}

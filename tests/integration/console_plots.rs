@@ -1,0 +1,257 @@
+//! What the console draws: what takes how much disk, when people write, and what is about an event.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use logcabin::clock::Clock;
+use logcabin::decide::account::{AccountLimit, Met, Register};
+use logcabin::decide::create_room::{CreateRoom, Preset};
+use logcabin::decide::ephemeral::Gather;
+use logcabin::decide::send::SendEvent;
+use logcabin::engine::{Engine, Options};
+use logcabin::log::Log;
+use logcabin::log::store::{SledLog, SledOptions};
+use logcabin::record::Origin;
+use logcabin::record::command::AccountKind;
+use ruma::events::TimelineEventType;
+use ruma::{CanonicalJsonObject, RoomVersionId, owned_room_id, owned_user_id};
+use serde_json::{Value, json};
+
+use crate::administration::{command, done, done_json, user_command};
+use crate::console::{PASSWORD, cookie, get, log_in, server, status, text};
+use crate::harness::{TestServer, encode, until};
+
+const HOSTILE: &str = "<script>alert(1)</script>\u{202e}gnp.exe\u{7}";
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// Four weeks in which somebody has written: nothing by night, and little on one day of the week.
+pub(crate) async fn write_weeks(data_dir: &Path) {
+    let begin = (Clock::system().now_ms() / HOUR_MS / 24 - 28) * 24 * HOUR_MS;
+    let clock = Clock::manual(begin);
+    let mut options = SledOptions::new(data_dir);
+    options.clock = clock.clone();
+    let log: Arc<dyn Log> = Arc::new(SledLog::open(options).expect("the log can be opened"));
+    let options = Options {
+        server_name: "e2e.test".try_into().expect("a server name"),
+        event_cache_bytes: 1 << 20,
+        gather: Gather::default(),
+        clock: clock.clone(),
+        accounts: AccountLimit::default(),
+        quotas: Arc::default(),
+    };
+    let engine = Engine::open(Arc::clone(&log), options).await.expect("an engine");
+    let sender = owned_user_id!("@writer:e2e.test");
+    let origin = || Origin { user: sender.as_str().into(), ..Origin::default() };
+    let register = Register {
+        user_id: sender.clone(),
+        kind: AccountKind::User,
+        password: None,
+        display_name: Some(HOSTILE.to_owned()),
+        login: None,
+        met: Met::default(),
+    };
+    engine.propose(origin(), register).await.expect("a user").into_inner();
+    let create = CreateRoom {
+        creator: sender.clone(),
+        version: RoomVersionId::V10,
+        preset: Preset::PublicChat,
+        creation_content: CanonicalJsonObject::new(),
+        power_levels: CanonicalJsonObject::new(),
+        initial_state: Vec::new(),
+        name: Some(HOSTILE.to_owned()),
+        topic: None,
+        alias: None,
+        invite: Vec::new(),
+        is_direct: false,
+        public: false,
+        ts: clock.timestamp(),
+        room_id: owned_room_id!("!weeks:e2e.test"),
+    };
+    let room_id = engine.propose(origin(), create).await.expect("a room").into_inner();
+    for hour in 0..28 * 24_u64 {
+        let messages = match (hour % 24, hour / 24 % 7) {
+            (0..7, _) => 0,
+            (of_day, 5) => of_day / 12 * (hour % 2),
+            (9..12 | 19..22, of_week) => 1 + (hour + of_week) % 3,
+            _ => hour * 7 % 2,
+        };
+        for number in 0..messages {
+            clock.advance(HOUR_MS / messages - 60_000);
+            let body = "words ".repeat((20 + 7 * number) as usize);
+            let content = json!({ "msgtype": "m.text", "body": body });
+            let message = SendEvent {
+                room_id: room_id.clone(),
+                sender: sender.clone(),
+                event_type: TimelineEventType::RoomMessage,
+                state_key: None,
+                content: serde_json::from_value(content).expect("canonical JSON"),
+                redacts: None,
+                transaction: None,
+                ts: clock.timestamp(),
+            };
+            drop(engine.propose(origin(), message).await.expect("a message").into_inner());
+        }
+        let begun = begin + hour * HOUR_MS;
+        clock.advance((begun + HOUR_MS).saturating_sub(clock.now_ms()));
+    }
+    log.close();
+}
+
+/// A server with an administrator who has the console open.
+async fn opened(server: &TestServer) -> (crate::harness::User, String) {
+    let admin = server.register("admin").await;
+    done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
+    let entered = log_in(server, "admin", PASSWORD, &[]).await;
+    (admin, cookie(&entered))
+}
+
+async fn page(server: &TestServer, path: &str, mine: &str) -> String {
+    let answer = get(server, path, mine).await;
+    let page = text(&answer);
+    assert_eq!(status(&answer), 200, "{path}: {page}");
+    for harm in ["<script>alert", "\u{202e}", "\u{7}", "NaN", "style=\""] {
+        assert!(!page.contains(harm), "`{harm}` is in {path}: {page}");
+    }
+    page
+}
+
+/// What `du` says of all records, as the page writes it.
+fn all_records(server: &TestServer) -> (u64, Value) {
+    let usage = done_json(command("du", server.data_dir(), "--json", ""));
+    (usage["log"]["records"].as_u64().expect("a number"), usage)
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let chunks = digits.as_bytes().rchunks(3).rev();
+    chunks.map(|chunk| String::from_utf8_lossy(chunk)).collect::<Vec<_>>().join(",")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_console_knows_what_takes_disk_without_reading_the_log_and_across_restarts() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    write_weeks(directory.path()).await;
+    let enabled = [("LOGCABIN_CONSOLE_ENABLED", "true")];
+    let mut server = TestServer::start_on_with(directory.path(), &enabled).await;
+    let (admin, mine) = opened(&server).await;
+    let room_id = admin.create_room(json!({ "name": HOSTILE })).await;
+    let headers = [
+        ("authorization", &*format!("Bearer {}", admin.access_token)),
+        ("content-type", "image/png"),
+    ];
+    let bytes = "x".repeat(54_321);
+    let uploaded = server.http().raw("POST", "/_matrix/media/v3/upload", &headers, bytes).await;
+    let uploaded: Value = serde_json::from_str(&text(&uploaded)).expect("JSON");
+    let file = json!({ "msgtype": "m.image", "body": HOSTILE, "url": uploaded["content_uri"] });
+    admin.send(&room_id, "m.room.message", "file", &file).await.ok();
+    for number in 0..30 {
+        admin.send_text(&room_id, &format!("m{number}"), &"hello ".repeat(500)).await;
+    }
+    let agrees = async |server: &TestServer| {
+        until("the page agrees with `logcabin du`", async || {
+            let disk = page(server, "/disk", &mine).await;
+            let (records, usage) = all_records(server);
+            let kind = &usage["kinds"][0]["name"].as_str().expect("a kind").replace('.', "%2E");
+            !disk.contains("Counted so far")
+                && disk.contains(&format!("{} records", grouped(records)))
+                && disk.contains(&format!("kind={kind}"))
+        })
+        .await;
+    };
+    agrees(&server).await;
+    let disk = page(&server, "/disk", &mine).await;
+    let named = [&*room_id, &admin.user_id, "room.event", "54.3 kB", "!weeks:e2e.test", "writer"];
+    for named in named {
+        assert!(disk.contains(named), "no {named} in {disk}");
+    }
+    assert!(disk.contains("not known before two days") && disk.contains("Free"), "{disk}");
+    let activity = page(&server, "/activity", &mine).await;
+    assert!(activity.contains(", in 4.") && activity.contains("Wednesday"), "{activity}");
+
+    // It goes on where it was: whoever counts anything twice has more than there is.
+    server.stop();
+    server.restart().await;
+    admin.send_text(&room_id, "again", "hello").await;
+    agrees(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_about_an_event_is_drawn_and_listed_as_far_as_a_page_goes() {
+    let server = server().await;
+    let (admin, mine) = opened(&server).await;
+    let room_id = admin.create_room(json!({ "preset": "public_chat" })).await;
+    let root = admin.send_text(&room_id, "root", HOSTILE).await;
+    let say = async |txn: &str, kind: &str, body: &str, relates_to: Value| {
+        let content = json!({ "msgtype": "m.text", "body": body, "m.relates_to": relates_to });
+        admin.send(&room_id, kind, txn, &content).await.ok_string("event_id")
+    };
+    let message = "m.room.message";
+    let related = |rel_type: &str, id: &str| json!({ "rel_type": rel_type, "event_id": id });
+    let reply_to = |id: &str| json!({ "m.in_reply_to": { "event_id": id } });
+    let reply = say("reply", message, "the reply", reply_to(&root)).await;
+    let threaded = say("thread", message, "in the thread", related("m.thread", &root)).await;
+    say("edit", message, "better words", related("m.replace", &root)).await;
+    let mut reaction = related("m.annotation", &threaded);
+    reaction["key"] = json!(HOSTILE);
+    say("reaction", "m.reaction", "", reaction).await;
+    let redacted = say("gone", message, "bad words", related("m.thread", &root)).await;
+    let redact = format!("/rooms/{}/redact/{}/r", encode(&room_id), encode(&redacted));
+    admin.request("PUT", &redact, Some(&json!({ "reason": HOSTILE }))).await.ok();
+
+    let of = async |event: &str| {
+        page(&server, &format!("/relations?event={}", encode(event)), &mine).await
+    };
+    let drawn = of(&root).await;
+    for expected in [
+        "replies to",
+        "is in the thread of",
+        "edits",
+        "reacts to",
+        "redacts",
+        "the reply",
+        "class=\"event focus\"",
+        "class=\"event gone\"",
+    ] {
+        assert!(drawn.contains(expected), "no `{expected}` in {drawn}");
+    }
+    assert!(!drawn.contains("bad words"), "{drawn}");
+    // Root, reply, thread, edit, reaction, redacted event, redaction.
+    assert_eq!(drawn.matches("<rect class=\"event").count(), 7, "{drawn}");
+    // From a reply, what it is about is there.
+    let of_reply = of(&reply).await;
+    assert_eq!(of_reply.matches("<rect class=\"event").count(), 2, "{of_reply}");
+    // A record leads there, by its number.
+    let log = page(&server, "/log?kind=room.event", &mine).await;
+    let offset =
+        log.split("/_logcabin/console/log/").nth(1).and_then(|rest| rest.split('"').next());
+    let offset = offset.expect("a record");
+    let record = page(&server, &format!("/log/{offset}"), &mine).await;
+    assert!(record.contains(&format!("relations?event={offset}")), "{record}");
+    of(offset).await;
+
+    // However much there is about an event, a page is bounded.
+    for number in 0..70 {
+        say(&format!("more{number}"), message, "more", related("m.thread", &root)).await;
+    }
+    let many = of(&root).await;
+    let events = many.matches("<rect class=\"event").count();
+    assert!(events <= 60 && many.contains("more events are about it"), "{events}: {many}");
+
+    let missing = format!("$%20{}", "x".repeat(43));
+    for (wrong, expected) in
+        [("99999999", 404), ("1", 404), (&*missing, 404), ("nothing", 400), ("-1", 400)]
+    {
+        let answer = get(&server, &format!("/relations?event={wrong}"), &mine).await;
+        assert_eq!(status(&answer), expected, "{wrong}: {}", text(&answer));
+    }
+    page(&server, "/relations?event=", &mine).await;
+
+    // The pages are for administrators.
+    let ann = server.register("ann").await;
+    let as_ann = format!("logcabin_console={}", ann.access_token);
+    for path in ["/disk", "/activity", "/relations", "/relations?event=1"] {
+        assert_eq!(status(&get(&server, path, "").await), 303, "{path}");
+        assert_eq!(status(&get(&server, path, &as_ann).await), 403, "{path}");
+    }
+}
