@@ -1,9 +1,16 @@
 //! What goes on behind the console: it follows the server and its log, so that no page has to.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tracing::warn;
 
 use super::tasks::Tasks;
-use crate::{base::shutdown::Shutdown, edge::api, service::observe::Observer};
+use crate::{
+    base::shutdown::Shutdown, edge::api, ops::admin::office::Office, service::observe::Observer,
+};
+
+/// How often it is looked for rooms that nobody has asked the name of.
+const NAMES_EVERY: Duration = Duration::from_secs(600);
 
 /// Starts what the console's pages rest on.
 pub(super) fn begin(
@@ -23,4 +30,25 @@ pub(super) fn begin(
     });
     // It keeps them on disk.
     tasks.wait_for("totals for the console", totals);
+    let (office, stop) = (Arc::clone(&app.office), shutdown.clone());
+    tasks.keep("names of rooms", move || learn_names(Arc::clone(&office), stop.clone()));
+}
+
+/// Learns what rooms are called, until the server stops.
+async fn learn_names(office: Arc<Office>, shutdown: Shutdown) {
+    while !shutdown.is_given() {
+        let (learning, stopping) = (Arc::clone(&office), shutdown.clone());
+        let learned = tokio::task::spawn_blocking(move || {
+            learning.room_names.learn(&learning.engine, || !stopping.is_given())
+        });
+        match learned.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => warn!(%error, "the names of rooms could not be read"),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(NAMES_EVERY) => {}
+            () = shutdown.given() => return,
+        }
+    }
 }

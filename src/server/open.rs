@@ -225,6 +225,7 @@ impl Parts {
             identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
             snapshots: Arc::clone(&snapshots),
             last_seen: Arc::clone(&last_seen),
+            room_names: Default::default(),
             notices: config.server_notices.clone(),
             archive: config.archive_dir(),
             cluster: cluster.clone(),

@@ -343,6 +343,13 @@ impl Accounts {
         ids
     }
 
+    /// Shows `look` each user with the record of the registration, in no order.
+    pub(crate) fn each_registration(&self, mut look: impl FnMut(&UserId, Offset)) {
+        for account in &self.users {
+            look(account.key(), account.value().read().registered);
+        }
+    }
+
     /// The user who is linked with this person at this single sign-on provider.
     #[must_use]
     pub fn linked(&self, provider: &str, subject: &str) -> Option<OwnedUserId> {

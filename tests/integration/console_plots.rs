@@ -255,3 +255,33 @@ async fn what_is_about_an_event_is_drawn_and_listed_as_far_as_a_page_goes() {
         assert_eq!(status(&get(&server, path, &as_ann).await), 403, "{path}");
     }
 }
+
+/// Orders of lists, and searches, are those of the values that are shown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rooms_are_found_and_ordered_by_the_names_that_they_have_now() {
+    let server = server().await;
+    let (admin, mine) = opened(&server).await;
+    let room = async |name: &str| admin.create_room(json!({ "name": name })).await;
+    room("Birch").await;
+    let two = room("alder").await;
+    let places = async |path: &str| {
+        let rooms = page(&server, path, &mine).await;
+        let at = |name: &str| rooms.find(&format!("<bdi>{name}</bdi></a>"));
+        (at("Birch"), at("alder"), at("Cedar"))
+    };
+    let (birch, alder, _) = places("/rooms?order=name").await;
+    assert!(alder < birch && alder.is_some(), "{alder:?}, {birch:?}");
+    let rename = format!("/rooms/{}/state/m.room.name/", encode(&two));
+    admin.request("PUT", &rename, Some(&json!({ "name": "Cedar" }))).await.ok();
+    let (birch, alder, cedar) = places("/rooms?order=name").await;
+    assert!(birch < cedar && birch.is_some() && alder.is_none(), "{birch:?}, {cedar:?}");
+    assert_eq!(places("/rooms?name=alder").await.1, None);
+    assert!(places("/rooms?name=CEDAR").await.2.is_some());
+    // A name that was redacted is none.
+    let events = format!("/rooms/{}/messages?dir=b&limit=1", encode(&two));
+    let newest = admin.request("GET", &events, None).await.ok();
+    let event_id = newest["chunk"][0]["event_id"].as_str().expect("an event").to_owned();
+    let redact = format!("/rooms/{}/redact/{}/r", encode(&two), encode(&event_id));
+    admin.request("PUT", &redact, Some(&json!({}))).await.ok();
+    assert_eq!(places("/rooms?name=cedar").await.2, None);
+}

@@ -6,6 +6,7 @@ use ruma::{
     OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, UserId, events::StateEventType,
 };
 
+use super::rooms::names::Names;
 use crate::{
     base::{clock::random_letters, signed::Signer},
     cluster::Cluster,
@@ -43,6 +44,8 @@ pub(crate) struct Office {
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
     pub(crate) snapshots: Arc<snapshot::Keeper>,
     pub(crate) last_seen: Arc<LastSeen>,
+    /// What rooms are called.
+    pub(crate) room_names: Names,
     pub(crate) notices: config::ServerNotices,
     /// The directory of the archive, if there is one.
     pub(crate) archive: Option<PathBuf>,

@@ -99,6 +99,7 @@ async fn on_log<A: Act>(
         snapshots: Arc::clone(&snapshots),
         // Only what was recorded is known.
         last_seen: Arc::new(LastSeen::new(0)),
+        room_names: Default::default(),
         notices: config.server_notices.clone(),
         archive: config.archive_dir(),
         cluster: None,

@@ -309,14 +309,12 @@ fn server(history: &History<'_>, before: Option<&History<'_>>) -> Markup {
     let (state, at) = (history.state(), history.end());
     let since = before.map_or(at, History::end);
     let (mut users, mut new_users) = (0_usize, Vec::new());
-    for user_id in state.accounts.user_ids() {
-        let Some(account) = state.accounts.get(&user_id) else { continue };
-        let registered = account.read().registered;
+    state.accounts.each_registration(|user_id, registered| {
         users += usize::from(registered <= at);
         if registered > since && registered <= at {
-            new_users.push((registered, user_id));
+            new_users.push((registered, user_id.to_owned()));
         }
-    }
+    });
     let (mut rooms, mut events, mut new_rooms) = (0_usize, 0_usize, Vec::new());
     for room in state.rooms.all() {
         rooms += usize::from(room.created <= at);

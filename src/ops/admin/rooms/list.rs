@@ -146,20 +146,19 @@ pub(crate) fn list(
 }
 
 fn mentions(office: &Office, room: &Room, search: &str) -> Result<bool, ReadError> {
-    let alias = office.state_text(room, StateEventType::RoomCanonicalAlias, "alias")?;
+    let alias = office.room_names.alias(&office.engine, room)?;
     let alias = alias.and_then(|alias| alias.split(':').next().map(ToOwned::to_owned));
-    let name = office.state_text(room, StateEventType::RoomName, "name")?;
-    let texts = [name, alias, Some(room.id.to_string())];
-    Ok(texts.into_iter().flatten().any(|of| text::fold(&of).contains(search)))
+    let name = office.room_names.name(&office.engine, room)?;
+    let texts = [name, alias, Some(text::fold(room.id.as_str()))];
+    Ok(texts.into_iter().flatten().any(|of| of.contains(search)))
 }
 
 fn key(office: &Office, room: &Room, order: RoomOrder) -> Result<Key, ReadError> {
     use StateEventType as Kind;
     let number = |number: u64| Ok(Key::Number(std::cmp::Reverse(number)));
     let count = |count: usize| number(u64::try_from(count).unwrap_or(u64::MAX));
-    let named = |text: Option<String>| {
-        Key::Text(text.is_none(), text.as_deref().map(text::fold).unwrap_or_default())
-    };
+    let folded = |text: Option<String>| Key::Text(text.is_none(), text.unwrap_or_default());
+    let named = |text: Option<String>| folded(text.as_deref().map(text::fold));
     let (kind, field) = match order {
         RoomOrder::JoinedMembers | RoomOrder::JoinedLocalMembers => {
             return number(room.counts(Offset::MAX).joined);
@@ -172,8 +171,10 @@ fn key(office: &Office, room: &Room, order: RoomOrder) -> Result<Key, ReadError>
             return number((create["m.federate"] != Value::Bool(false)).into());
         }
         RoomOrder::Creator => return Ok(named(creator(office, room)?)),
-        RoomOrder::Name => (Kind::RoomName, "name"),
-        RoomOrder::CanonicalAlias => (Kind::RoomCanonicalAlias, "alias"),
+        RoomOrder::Name => return Ok(folded(office.room_names.name(&office.engine, room)?)),
+        RoomOrder::CanonicalAlias => {
+            return Ok(folded(office.room_names.alias(&office.engine, room)?));
+        }
         RoomOrder::Encryption => (Kind::RoomEncryption, "algorithm"),
         RoomOrder::JoinRules => (Kind::RoomJoinRules, "join_rule"),
         RoomOrder::GuestAccess => (Kind::RoomGuestAccess, "guest_access"),

@@ -4,6 +4,7 @@ mod block;
 mod join;
 mod list;
 mod make_admin;
+pub(crate) mod names;
 mod purge;
 mod show;
 mod shut_down;

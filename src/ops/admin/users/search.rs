@@ -1,7 +1,12 @@
 //! Search the accounts, for the HTTP API.
 
-use super::summary::{UserSummary, summary};
-use crate::{base::text, ops::admin::office::Office, record::Offset};
+use super::summary::{UserSummary, last_seen, profile_text, summary};
+use crate::{
+    base::text,
+    ops::admin::office::Office,
+    record::Offset,
+    state::{Account, State},
+};
 
 /// Which users, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,53 +56,69 @@ pub(crate) struct Listed {
     pub(crate) registered: Offset,
 }
 
-/// The users who are wanted, in order, and how many there are.
+/// The users who are wanted, in order, and how many there are. Of those who are not shown, only
+/// what they are found and ordered by is looked at.
 pub(crate) fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
-    let accounts = &office.engine.state().accounts;
+    let state = office.engine.state().share();
+    let accounts = &state.accounts;
+    let texts = [&wanted.id, &wanted.name].map(|text| text.as_deref().map(text::fold));
     let mut found = Vec::new();
-    let (id, name) = (wanted.id.as_deref().map(text::fold), wanted.name.as_deref().map(text::fold));
     for user_id in accounts.user_ids() {
         let Some(account) = accounts.get(&user_id) else { continue };
-        let (user, registered) = {
-            let account = account.read();
-            (summary(office, &account), account.registered)
-        };
-        let is = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);
-        let has = |text: &str, part: &str| text::fold(text).contains(part);
-        let by_id = id.as_ref().is_none_or(|part| has(user_id.as_str(), part));
-        let display_name = user.display_name.as_deref().unwrap_or_default();
-        let by_name = name
-            .as_ref()
-            .is_none_or(|part| has(user_id.localpart(), part) || has(display_name, part));
-        let by_standing = is(wanted.guests, user.guest)
-            && is(wanted.admins, user.admin)
-            && is(wanted.deactivated, user.deactivated)
-            && is(wanted.locked, user.locked);
-        if by_standing && by_id && by_name {
-            found.push(Listed { user, registered });
+        let account = account.read();
+        if is_wanted(&account, wanted, &texts) {
+            found.push((key(office, &state, &account, wanted.order), user_id));
         }
     }
-    let key = |listed: &Listed| {
-        let Listed { user, registered } = listed;
-        let (text, number) = match wanted.order {
-            UserOrder::Name | UserOrder::Nothing => (None, 0),
-            UserOrder::DisplayName => (user.display_name.as_deref().map(text::fold), 0),
-            UserOrder::AvatarUrl => (user.avatar_url.clone(), 0),
-            UserOrder::IsGuest => (None, user.guest.into()),
-            UserOrder::Admin => (None, user.admin.into()),
-            UserOrder::Deactivated => (None, user.deactivated.into()),
-            UserOrder::Locked => (None, user.locked.into()),
-            UserOrder::CreationTs => (None, registered.get()),
-            UserOrder::LastSeenTs => (None, user.last_seen_ms.unwrap_or_default()),
-        };
-        (text, number)
-    };
     // They come by their ids, and stay so where they are equal.
-    found.sort_by_cached_key(key);
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
     if wanted.reverse {
         found.reverse();
     }
     let total = found.len();
     let page = found.into_iter().skip(wanted.from).take(wanted.limit);
-    (page.collect(), total)
+    let listed = page.filter_map(|(_, user_id)| {
+        let account = accounts.get(&user_id)?;
+        let account = account.read();
+        Some(Listed { user: summary(office, &account), registered: account.registered })
+    });
+    (listed.collect(), total)
+}
+
+/// Whether an account is among those who are wanted; `texts` are the folded id and name.
+fn is_wanted(account: &Account, wanted: &UsersWanted, texts: &[Option<String>; 2]) -> bool {
+    let [id, name] = texts;
+    let is = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);
+    let has = |text: &str, part: &str| text::fold(text).contains(part);
+    let standing = &account.standing;
+    is(wanted.guests, standing.guest)
+        && is(wanted.admins, standing.admin)
+        && is(wanted.deactivated, standing.deactivated.is_some())
+        && is(wanted.locked, standing.locked)
+        && id.as_ref().is_none_or(|part| has(account.user_id.as_str(), part))
+        && name.as_ref().is_none_or(|part| {
+            has(account.user_id.localpart(), part)
+                || has(profile_text(account, "displayname").unwrap_or_default(), part)
+        })
+}
+
+/// What users are ordered by.
+fn key(
+    office: &Office,
+    state: &State,
+    account: &Account,
+    order: UserOrder,
+) -> (Option<String>, u64) {
+    let text = |field| profile_text(account, field);
+    match order {
+        UserOrder::Name | UserOrder::Nothing => (None, 0),
+        UserOrder::DisplayName => (text("displayname").map(text::fold), 0),
+        UserOrder::AvatarUrl => (text("avatar_url").map(ToOwned::to_owned), 0),
+        UserOrder::IsGuest => (None, account.standing.guest.into()),
+        UserOrder::Admin => (None, account.standing.admin.into()),
+        UserOrder::Deactivated => (None, account.standing.deactivated.is_some().into()),
+        UserOrder::Locked => (None, account.standing.locked.into()),
+        UserOrder::CreationTs => (None, account.registered.get()),
+        UserOrder::LastSeenTs => (None, last_seen(office, state, account).unwrap_or_default()),
+    }
 }

@@ -3,7 +3,10 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::{ops::admin::office::Office, state::Account};
+use crate::{
+    ops::admin::office::Office,
+    state::{Account, State},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UserSummary {
@@ -27,17 +30,25 @@ pub(crate) struct UserSummary {
     pub(crate) last_seen_ms: Option<u64>,
 }
 
-pub(super) fn summary(office: &Office, account: &Account) -> UserSummary {
-    let text = |field| {
-        let value = account.profile_field(field).and_then(serde_json::Value::as_str);
-        value.map(ToOwned::to_owned)
-    };
-    let (user_id, state) = (&account.user_id, office.engine.state());
+/// A field of a user's profile, if it is a text.
+pub(super) fn profile_text<'a>(account: &'a Account, field: &str) -> Option<&'a str> {
+    account.profile_field(field).and_then(serde_json::Value::as_str)
+}
+
+/// When a device of the user was last used, in milliseconds since the Unix epoch, as far as is
+/// known.
+pub(super) fn last_seen(office: &Office, state: &State, account: &Account) -> Option<u64> {
     let seen = account.active_devices().filter_map(|(device_id, device)| {
-        office.last_seen.of(&state, user_id, device_id, device).map(|seen| seen.seen_ms)
+        let seen = office.last_seen.of(state, &account.user_id, device_id, device);
+        seen.map(|seen| seen.seen_ms)
     });
+    seen.max()
+}
+
+pub(super) fn summary(office: &Office, account: &Account) -> UserSummary {
+    let text = |field| profile_text(account, field).map(ToOwned::to_owned);
     UserSummary {
-        user_id: user_id.clone(),
+        user_id: account.user_id.clone(),
         display_name: text("displayname"),
         avatar_url: text("avatar_url"),
         guest: account.standing.guest,
@@ -47,6 +58,6 @@ pub(super) fn summary(office: &Office, account: &Account) -> UserSummary {
         deactivated: account.standing.deactivated.is_some(),
         erased: account.standing.erased.is_some(),
         devices: account.active_devices().count(),
-        last_seen_ms: seen.max(),
+        last_seen_ms: last_seen(office, &office.engine.state(), account),
     }
 }

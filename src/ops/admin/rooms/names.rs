@@ -1,0 +1,86 @@
+//! What rooms are called, in memory: to order all rooms by their names, or to search them, must not
+//! read a record for each.
+
+use dashmap::DashMap;
+use ruma::{OwnedRoomId, events::StateEventType};
+
+use crate::{
+    base::{background::Pace, text},
+    engine::Engine,
+    log::ReadError,
+    record::Offset,
+    state::Room,
+};
+
+/// What rooms are called, as far as somebody has asked.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    names: Known,
+    aliases: Known,
+}
+
+/// A text of each room, folded, with the event that says so.
+type Known = DashMap<OwnedRoomId, (Offset, Option<String>)>;
+
+impl Names {
+    /// The room's name, folded for comparisons.
+    pub(super) fn name(&self, engine: &Engine, room: &Room) -> Result<Option<String>, ReadError> {
+        of(&self.names, engine, room, &StateEventType::RoomName, "name")
+    }
+
+    /// The room's main alias, folded for comparisons.
+    pub(super) fn alias(&self, engine: &Engine, room: &Room) -> Result<Option<String>, ReadError> {
+        of(&self.aliases, engine, room, &StateEventType::RoomCanonicalAlias, "alias")
+    }
+
+    /// Learns what all rooms are called, and forgets those that there are no longer. Blocks, and
+    /// ends early if `goes_on` says so.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(crate) fn learn(
+        &self,
+        engine: &Engine,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<(), ReadError> {
+        let state = engine.state().share();
+        for known in [&self.names, &self.aliases] {
+            known.retain(|room_id, _| state.rooms.get(room_id).is_some());
+        }
+        let mut pace = Pace::begin();
+        for rooms in state.rooms.all().chunks(100) {
+            for room in rooms {
+                self.name(engine, room)?;
+                self.alias(engine, room)?;
+            }
+            pace.rest();
+            if !goes_on() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn of(
+    known: &Known,
+    engine: &Engine,
+    room: &Room,
+    kind: &StateEventType,
+    field: &str,
+) -> Result<Option<String>, ReadError> {
+    let Some(event) = room.state_event(kind, "", Offset::MAX) else { return Ok(None) };
+    if room.redaction_of(event, Offset::MAX).is_some() {
+        known.remove(&room.id);
+        return Ok(None);
+    }
+    if let Some(known) = known.get(&room.id)
+        && known.0 == event
+    {
+        return Ok(known.1.clone());
+    }
+    let text = engine.events().state_text(room, kind, field, Offset::MAX)?;
+    let text = text.as_deref().map(text::fold);
+    known.insert(room.id.clone(), (event, text.clone()));
+    Ok(text)
+}
