@@ -719,8 +719,8 @@ pub(crate) const CHANGES_SILENCE: Duration = Duration::from_secs(15);
 /// Records of traced requests that are remembered for what follows of them, some 200 bytes each.
 pub(crate) const TRACED_RECORDS: usize = 1024;
 
-/// The most that is told in a trace of what followed of one record: answers to syncs, and pushes. A
-/// message in a large room wakes thousands.
+/// The most that is told in a trace of what followed of one record: answers to syncs, pushes,
+/// transactions, and mail. A message in a large room wakes thousands.
 pub(crate) const TRACE_FOLLOWERS: usize = 16;
 
 /// Spans that wait to be sent, some 500 bytes each; more are dropped.

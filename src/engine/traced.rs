@@ -1,14 +1,14 @@
 //! The last records that traced requests caused: what follows of them, such as the answer to a sync
 //! that waited for one, belongs to their traces.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use parking_lot::Mutex;
 
 use crate::{
     base::{
         limits,
-        traces::{self, Traced},
+        traces::{self, Traced, traces},
     },
     record::{Offset, Record, Stream},
 };
@@ -60,6 +60,22 @@ impl TracedRecords {
             }
         }
         found
+    }
+
+    /// Adds to the traces of these records that something was done because of them until now.
+    pub(crate) fn tell(
+        &self,
+        records: impl IntoIterator<Item = Offset>,
+        name: &'static str,
+        since: Instant,
+    ) {
+        let Some(traces) = traces() else { return };
+        let until = Instant::now();
+        for record in records {
+            for (offset, traced) in self.between(record.prev(), record, |_| true) {
+                traces.child(traced, name, since, until, vec![traces::about(offset.get())]);
+            }
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use crate::{
         limits,
         metrics::{IntCounter, IntGauge, Metrics, metrics},
         shutdown::Shutdown,
+        traces::traces,
     },
     decide::delivery::Advance,
     engine::{Engine, Rejected},
@@ -51,15 +52,19 @@ pub(crate) trait Receiver: Send + 'static {
     /// The form in which it is sent.
     type Parcel: Send + Sync;
 
+    /// The name of a delivery in the traces of the records that caused it.
+    const TRACED_AS: &'static str;
+
     /// The receiver's name in the log, for example `appservice/irc`. It never changes.
     fn name(&self) -> &str;
 
     /// Adds what this record means to the receiver, as of the record. Called once for each record,
-    /// in order; after [`Receiver::restart`], from any record on.
+    /// in order; after [`Receiver::restart`], from any record on. Returns whether it means
+    /// anything.
     ///
     /// # Errors
     /// When the log cannot be read.
-    fn read(&mut self, record: &Record, found: &mut Self::Found) -> Result<(), ReadError>;
+    fn read(&mut self, record: &Record, found: &mut Self::Found) -> Result<bool, ReadError>;
 
     /// Whether nothing was found.
     fn is_empty(found: &Self::Found) -> bool;
@@ -136,6 +141,15 @@ struct Delivery<R> {
     told: Told,
 }
 
+/// What was found in records.
+struct Harvest<F> {
+    found: F,
+    /// The records in which it was found, if requests are traced.
+    causes: Vec<Offset>,
+    /// The last record that was read.
+    at: Offset,
+}
+
 /// The metrics of a receiver, while this process delivers to it.
 struct Told {
     name: String,
@@ -186,21 +200,22 @@ impl<R: Receiver> Delivery<R> {
         let mut records =
             engine.follow(position.done.next()).in_chunks_of(limits::DELIVERY_RECORDS);
         if let Some(under_way) = position.under_way.clone() {
-            let (found, at) = self.find(&mut records, under_way.up_to, |_| false).await?;
-            debug_assert_eq!(at, under_way.up_to);
-            self.deliver(&under_way, found).await?;
+            let harvest = self.find(&mut records, under_way.up_to, |_| false).await?;
+            debug_assert_eq!(harvest.at, under_way.up_to);
+            self.deliver(&under_way, harvest).await?;
             position = Position { done: under_way.up_to, under_way: None };
             arrived = true;
         }
         loop {
             self.told.of(position.done);
-            let (found, at) = self.find(&mut records, engine.head().offset(), R::is_full).await?;
-            if !R::is_empty(&found) {
+            let harvest = self.find(&mut records, engine.head().offset(), R::is_full).await?;
+            let at = harvest.at;
+            if !R::is_empty(&harvest.found) {
                 let id = transaction_id(engine.state().epoch(), at);
                 let under_way = UnderWay { id, up_to: at };
                 position.under_way = Some(under_way.clone());
                 self.note(&position).await?;
-                self.deliver(&under_way, found).await?;
+                self.deliver(&under_way, harvest).await?;
                 noted = position.done;
                 position = Position { done: at, under_way: None };
                 arrived = true;
@@ -216,28 +231,29 @@ impl<R: Receiver> Delivery<R> {
         }
     }
 
-    /// Reads records up to `to`, until enough was found. Returns that, and the last record that was
-    /// read.
+    /// Reads records up to `to`, until enough was found.
     async fn find(
         &mut self,
         records: &mut Follow,
         to: Offset,
         enough: impl Fn(&R::Found) -> bool,
-    ) -> Result<(R::Found, Offset), ReadError> {
-        let mut found = R::Found::default();
+    ) -> Result<Harvest<R::Found>, ReadError> {
+        let (mut found, mut causes) = (R::Found::default(), Vec::new());
         let mut at = records.next_offset().prev();
         while at < to
             && let Some(record) = records.ready()?
         {
-            self.receiver.read(&record, &mut found)?;
             at = record.offset();
+            if self.receiver.read(&record, &mut found)? && traces().is_some() {
+                causes.push(at);
+            }
             if enough(&found) {
                 break;
             }
             // A receiver that lags far behind does not keep others from the processor.
             consume_budget().await;
         }
-        Ok((found, at))
+        Ok(Harvest { found, causes, at })
     }
 
     async fn note(&self, position: &Position) -> Result<(), Rejected> {
@@ -247,12 +263,22 @@ impl<R: Receiver> Delivery<R> {
     }
 
     /// Sends until it has arrived.
-    async fn deliver(&self, under_way: &UnderWay, found: R::Found) -> Result<(), ReadError> {
+    async fn deliver(
+        &self,
+        under_way: &UnderWay,
+        harvest: Harvest<R::Found>,
+    ) -> Result<(), ReadError> {
         let to = self.receiver.name();
+        let Harvest { found, causes, .. } = harvest;
         let parcel = self.receiver.pack(found, under_way.up_to)?;
         let mut retry = Retry::default();
         let mut failed = 0_u64;
-        while let Err(reason) = self.receiver.hand_over(&under_way.id, &parcel).await {
+        loop {
+            let began = Instant::now();
+            let handed_over = self.receiver.hand_over(&under_way.id, &parcel).await;
+            let records = self.engine.head().traced();
+            records.tell(causes.iter().copied(), R::TRACED_AS, began);
+            let Err(reason) = handed_over else { break };
             failed += 1;
             self.told.failed.inc();
             let wait = retry.next();
@@ -326,15 +352,18 @@ mod tests {
         type Found = Vec<u64>;
         type Parcel = Vec<u64>;
 
+        const TRACED_AS: &'static str = "test";
+
         fn name(&self) -> &str {
             "test/stubborn"
         }
 
-        fn read(&mut self, record: &Record, found: &mut Vec<u64>) -> Result<(), ReadError> {
-            if &*record.header.kind == "user.register" {
+        fn read(&mut self, record: &Record, found: &mut Vec<u64>) -> Result<bool, ReadError> {
+            let is_one = &*record.header.kind == "user.register";
+            if is_one {
                 found.push(record.offset().get());
             }
-            Ok(())
+            Ok(is_one)
         }
 
         fn is_empty(found: &Vec<u64>) -> bool {

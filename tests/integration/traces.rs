@@ -11,9 +11,12 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use serde_json::{Value, json};
 
+use crate::api::threepids::{add_email, start};
+use crate::harness::mail::MailServer;
 use crate::harness::stand_in::{Reply, Service, reply};
 use crate::harness::{
-    Asked, Gateway, TestServer, User, encode, free_address, run_logcabin, until, until_ok,
+    Asked, Bridge, Gateway, Mood, TestServer, User, encode, free_address, run_logcabin, until,
+    until_ok,
 };
 use crate::monitoring::{scrape, value};
 
@@ -73,11 +76,17 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Sends a text with a `traceparent` header. Returns the id of the request.
 async fn send(user: &User, room_id: &str, txn_id: &str, traceparent: &str) -> String {
-    let path = format!("/_matrix/client/v3/rooms/{}/send/m.room.message/{txn_id}", encode(room_id));
+    let path = format!("/rooms/{}/send/m.room.message/{txn_id}", encode(room_id));
+    let body = json!({ "msgtype": "m.text", "body": "hello" });
+    ask(user, ("PUT", &path), &body, traceparent).await
+}
+
+/// Asks for something with a `traceparent` header. Returns the id of the request.
+async fn ask(user: &User, (method, path): (&str, &str), body: &Value, traceparent: &str) -> String {
+    let path = format!("/_matrix/client/v3{path}");
     let bearer = format!("Bearer {}", user.access_token);
     let headers = [("authorization", &*bearer), ("traceparent", traceparent)];
-    let body = json!({ "msgtype": "m.text", "body": "hello" }).to_string();
-    let answer = user.http.raw("PUT", &path, &headers, body).await;
+    let answer = user.http.raw(method, &path, &headers, body.to_string()).await;
     let request_id = answer.header("x-request-id").to_owned();
     answer.json().ok();
     request_id
@@ -180,6 +189,70 @@ async fn one_trace_shows_a_message_from_its_request_to_the_sync_and_the_push_tha
     let shown = String::from_utf8(shown.stdout).expect("text");
     let line = shown.lines().find(|line| line.trim_start().starts_with("trace "));
     assert!(line.is_some_and(|line| line.ends_with(TRACE)), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_and_mail_are_in_the_traces_of_what_they_tell() {
+    const BOB: &str = "bob@example.org";
+    const CALM: &str = "5bf92f3577b34da6a3ce929d0e0e4736";
+    const ASKED: &str = "6bf92f3577b34da6a3ce929d0e0e4736";
+    let Some(mail) = MailServer::start("traces of mail") else { return };
+    let (collector, irc) = (Collector::start().await, Bridge::start("irc", "").await);
+    let (endpoint, file) = (collector.endpoint(), irc.file().display().to_string());
+    let settings = [
+        ("LOGCABIN_APPSERVICES_FILES", &*file),
+        ("LOGCABIN_PUSH_EMAIL_DELAY_SECONDS", "0"),
+        ("LOGCABIN_TRACES_ENDPOINT", &*endpoint),
+        ("LOGCABIN_TRACES_SAMPLE_PERCENT", "0"),
+    ];
+    let server = start(&mail.settings(), &settings).await;
+    let (ann, bob) = (server.register("ann").await, server.register("bob").await);
+    add_email(&mail, &bob, BOB).await;
+    let before = mail.mails(BOB).len();
+    let alone = ann.create_room(json!({})).await;
+    let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
+    bob.join(&room_id).await.ok();
+    let ghost = irc.ghost(&server, "cat").await;
+    let join = format!("/v3/join/{}", encode(&room_id));
+    irc.request(&server, "POST", &join, Some(&ghost), Some(&json!({}))).await.ok();
+    let pusher = json!({
+        "app_id": "m.email", "pushkey": BOB, "kind": "email", "lang": "en",
+        "app_display_name": "Mail", "device_display_name": BOB, "data": {},
+    });
+    bob.post("/pushers/set", pusher).await.ok();
+    let is_told = |irc: &Bridge| irc.texts().contains(&"hello".to_owned());
+
+    irc.is(Mood::Status(500));
+    let traceparent = |trace: &str| format!("00-{trace}-{PARENT}-01");
+    send(&ann, &alone, "1", &traceparent(CALM)).await;
+    send(&ann, &room_id, "2", &traceparent(TRACE)).await;
+    irc.until("it is told", is_told).await;
+    irc.is(Mood::Fine);
+    mail.mail(BOB, before);
+    let body = json!({ "client_secret": "s", "email": "ann@example.org", "send_attempt": 1 });
+    ask(&ann, ("POST", "/account/3pid/email/requestToken"), &body, &traceparent(ASKED)).await;
+    mail.mail("ann@example.org", 0);
+
+    let count = |trace: &str, name: &str| {
+        collector.of(trace).iter().filter(|span| span.name == name).count()
+    };
+    until_ok("all of the traces has arrived", async || {
+        let found = (count(TRACE, "transaction"), count(TRACE, "mail"), count(ASKED, "mail"));
+        // The first transaction was refused, and is seen, too.
+        if found.0 >= 2 && (found.1, found.2) == (1, 1) { Ok(()) } else { Err(found) }
+    })
+    .await;
+    for span in [collector.of(TRACE), collector.of(ASKED)].concat() {
+        let is_of_the_request = hex(&span.parent_span_id) == PARENT;
+        assert_eq!(is_of_the_request, span.name.starts_with('P'), "{span:?}");
+        assert!(span.start_time_unix_nano <= span.end_time_unix_nano, "{span:?}");
+        let said = format!("{span:?}");
+        for name in ["bob", "example.org", "irc", &*room_id] {
+            assert!(!said.contains(name), "{name}: {said}");
+        }
+    }
+    // What no service and no mail was told of.
+    assert_eq!((count(CALM, "apply"), count(CALM, "transaction"), count(CALM, "mail")), (1, 0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -54,11 +54,13 @@ impl Receiver for Transactions {
     type Found = Found;
     type Parcel = Parcel;
 
+    const TRACED_AS: &'static str = "transaction";
+
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn read(&mut self, record: &Record, found: &mut Found) -> Result<(), ReadError> {
+    fn read(&mut self, record: &Record, found: &mut Found) -> Result<bool, ReadError> {
         self.interest.read(&self.engine.state(), record, found)
     }
 

@@ -94,13 +94,13 @@ impl Interest {
         self.joined.clear();
     }
 
-    /// Adds what a record means to the service.
+    /// Adds what a record means to the service. Returns whether it means anything.
     pub(super) fn read(
         &mut self,
         state: &State,
         record: &Record,
         found: &mut Found,
-    ) -> Result<(), ReadError> {
+    ) -> Result<bool, ReadError> {
         let (before, offset) = (found.len(), record.offset());
         let (passes, encrypts) = (self.service.ephemeral, self.service.encryption);
         // Before the payload is parsed: most records are of other kinds.
@@ -113,7 +113,7 @@ impl Interest {
             _ => false,
         };
         if !wanted {
-            return Ok(());
+            return Ok(false);
         }
         // What was applied could be decoded, and can be again.
         match record.command().ok().flatten() {
@@ -166,10 +166,11 @@ impl Interest {
             Some(Command::DeviceRemove(body)) => self.devices(state, offset, body.user_id, found),
             _ => {}
         }
-        if found.len() > before {
+        let is_more = found.len() > before;
+        if is_more {
             found.bytes = found.bytes.saturating_add(record.header.payload_len as usize);
         }
-        Ok(())
+        Ok(is_more)
     }
 
     fn event(&mut self, state: &State, offset: Offset, body: RoomEvent, found: &mut Found) {

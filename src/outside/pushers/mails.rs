@@ -14,7 +14,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     panic::AssertUnwindSafe,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::FutureExt as _;
@@ -36,6 +36,7 @@ use crate::{
         shutdown::Shutdown,
         signed::Signer,
         timers::{self, Timed},
+        traces::traces,
     },
     config::Config,
     decide::pusher::NoteMailed,
@@ -111,6 +112,8 @@ struct Waiting {
 struct Wait {
     oldest: Something,
     newest: Something,
+    /// The first records that the mail is about, if requests are traced.
+    causes: Vec<Offset>,
     /// `None` while a mail is being built.
     due_ms: Option<u64>,
     retry: Retry,
@@ -126,6 +129,14 @@ struct Something {
     time_ms: u64,
 }
 
+impl Wait {
+    fn is_about(&mut self, record: Offset) {
+        if traces().is_some() && self.causes.len() < limits::TRACE_FOLLOWERS {
+            self.causes.push(record);
+        }
+    }
+}
+
 impl Waiting {
     /// Adds something unread. If there was something before, its time counts, because the oldest
     /// decides. Returns whether there was nothing before.
@@ -133,17 +144,20 @@ impl Waiting {
         if let Some(wait) = self.all.get_mut(&pusher) {
             if news.offset > wait.newest.offset {
                 wait.newest = news;
+                wait.is_about(news.offset);
             }
             return false;
         }
-        let wait = Wait {
+        let mut wait = Wait {
             oldest: news,
             newest: news,
+            causes: Vec::new(),
             due_ms: None,
             retry: Retry::default(),
             failed: 0,
             unnoted: None,
         };
+        wait.is_about(news.offset);
         self.all.insert(pusher, wait);
         self.put(pusher, due_ms);
         true
@@ -181,6 +195,7 @@ impl Waiting {
         // More arrived meanwhile.
         (wait.oldest, wait.retry, wait.failed, wait.unnoted) =
             (wait.newest, Retry::default(), 0, None);
+        wait.causes.retain(|cause| *cause > at);
         let due_ms = due_ms(wait.oldest.time_ms);
         self.put(pusher, due_ms);
     }
@@ -334,6 +349,7 @@ impl Mails {
             Made::Later(oldest) => {
                 if let Some(wait) = waiting.all.get_mut(&since) {
                     wait.oldest = oldest;
+                    wait.causes.retain(|cause| *cause >= oldest.offset);
                 }
                 waiting.put(since, due_ms(oldest.time_ms));
             }
@@ -379,7 +395,10 @@ impl Mails {
             Ok(Err(made)) => return made,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
+        let began = Instant::now();
         let sent = self.messages.send_digest(&pusher.body.ids.pushkey, &digest).await;
+        let causes = self.waiting.lock().all.get(&since).map(|wait| wait.causes.clone());
+        self.engine.head().traced().tell(causes.unwrap_or_default(), "mail", began);
         let outcome = if sent.is_ok() { "arrived" } else { "failed" };
         metrics().delivery_attempts.with_label_values(&[super::MAIL, outcome]).inc();
         if let Err(error) = sent {

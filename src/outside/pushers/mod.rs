@@ -56,13 +56,7 @@ use tokio::{
 use tracing::{debug, error, warn};
 
 use crate::{
-    base::{
-        background::at_length,
-        limits,
-        metrics::metrics,
-        shutdown::Shutdown,
-        traces::{self, traces},
-    },
+    base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown},
     config::Push as Settings,
     decide::pusher::{NoteTold, RemovePusher},
     engine::Engine,
@@ -423,12 +417,8 @@ impl Pushers {
             let began = Instant::now();
             let told = AssertUnwindSafe(self.tell(&pusher, item)).catch_unwind().await;
             count_attempt(&told);
-            if let (Some(traces), Ok(Notified::Arrived | Notified::Failed(_))) = (traces(), &told) {
-                let records = self.engine.head().traced();
-                for (offset, traced) in records.between(item.offset.prev(), item.offset, |_| true) {
-                    let (until, about) = (Instant::now(), traces::about(offset.get()));
-                    traces.child(traced, "push", began, until, vec![about]);
-                }
+            if let Ok(Notified::Arrived | Notified::Failed(_)) = &told {
+                self.engine.head().traced().tell([item.offset], "push", began);
             }
             let reason = match told {
                 Ok(Notified::Arrived) => {

@@ -53,7 +53,7 @@ mod space;
 mod state;
 mod status;
 mod sync;
-mod threepids;
+pub(crate) mod threepids;
 mod timeline;
 mod timestamp;
 mod transitions;

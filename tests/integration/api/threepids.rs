@@ -20,7 +20,7 @@ use crate::harness::{
 
 const VALIDATE: &str = "/_svc/client/unstable/logcabin/validate";
 
-pub(super) async fn start(settings: &[(String, String)], more: &[(&str, &str)]) -> TestServer {
+pub(crate) async fn start(settings: &[(String, String)], more: &[(&str, &str)]) -> TestServer {
     let settings = settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let all: Vec<(&str, &str)> = settings.chain(more.iter().copied()).collect();
     TestServer::start_with(&all).await
@@ -66,7 +66,7 @@ async fn add(user: &User, sid: &str, secret: &str) -> Answer {
 }
 
 /// Adds an address to an account, all the way.
-pub(super) async fn add_email(mail: &MailServer, user: &User, email: &str) {
+pub(crate) async fn add_email(mail: &MailServer, user: &User, email: &str) {
     let secret = unique("secret");
     let number = mail.mails(email).len();
     let sid = ask(&user.http, "/account/3pid", email, &secret, 1).await.ok_string("sid");

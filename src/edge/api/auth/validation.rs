@@ -10,6 +10,7 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, Weak},
+    time::Instant,
 };
 
 use http::{HeaderValue, StatusCode, header};
@@ -35,7 +36,7 @@ use crate::{
     base::{
         clock::{random_bytes, random_letters, random_token},
         glob::Glob,
-        limits,
+        limits, traces,
     },
     decide::threepid::{CompleteValidation, NoteSent, RequestValidation, Requested, Validated},
     edge::{
@@ -274,7 +275,16 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
         (Purpose::Add, None) => Topic::Add { proof: proof() },
         (Purpose::Register | Purpose::Add, Some(user_id)) => Topic::HasAccount { user_id },
     };
-    if let Err(error) = app.outside.messages.send(&threepid, &topic).await {
+    let began = Instant::now();
+    let sent = app.outside.messages.send(&threepid, &topic).await;
+    if let Some(traced) = traces::traced(&origin.request) {
+        let name = match threepid.medium {
+            Medium::Email => "mail",
+            Medium::Msisdn => "text message",
+        };
+        traces::stage(traced, name, began);
+    }
+    if let Err(error) = sent {
         warn!(%error, medium = threepid.medium.as_str(), "a message could not be sent");
         return Err(not_sent(error));
     }
