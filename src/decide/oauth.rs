@@ -39,27 +39,27 @@ pub struct RegisterClient {
 }
 
 impl Proposal for RegisterClient {
-    type Outcome = ();
+    /// Whether there was room for it.
+    type Outcome = bool;
 
     fn stream(&self) -> Stream {
         Stream::oauth_client(&self.client.client_id)
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
         let oauth = &commit.env.state.oauth;
         if let Some(known) = oauth.client(&self.client.client_id) {
             // The same description, of which a hash is the id: it lasts long enough still, or is
             // in use.
             let lasts = known.idle_ms.saturating_add(self.idle_ms / 2) > self.now_ms;
             if lasts || oauth.is_in_use(&self.client.client_id) {
-                return Ok(());
+                return Ok(true);
             }
         } else if oauth.idle_count() >= limits::OAUTH_UNUSED_CLIENTS {
-            let clients = oauth.idle(u64::MAX, 1);
-            commit.append(Stream::oauth(), OauthClientRemove { clients });
+            return Ok(false);
         }
         commit.append(self.stream(), self.client.clone());
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -68,6 +68,9 @@ impl Proposal for RegisterClient {
 pub struct RemoveIdleClients {
     /// Since when, in milliseconds since the Unix epoch.
     pub until_ms: u64,
+    /// How many may have no grant, for however long: of more than these, those go first that have
+    /// had none for longest.
+    pub most: usize,
 }
 
 impl Proposal for RemoveIdleClients {
@@ -78,13 +81,18 @@ impl Proposal for RemoveIdleClients {
         Stream::oauth()
     }
 
-    // A grant, which is decided on its user's stream, must not come in between.
+    // No grant, which is decided on its user's stream, comes in between.
     fn is_exclusive(&self) -> bool {
         true
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<usize, Refusal> {
-        let clients = commit.env.state.oauth.idle(self.until_ms, CLIENTS_AT_ONCE);
+        let oauth = &commit.env.state.oauth;
+        let over = oauth.idle_count().saturating_sub(self.most).min(CLIENTS_AT_ONCE);
+        let mut clients = oauth.idle(self.until_ms, CLIENTS_AT_ONCE);
+        if clients.len() < over {
+            clients = oauth.idle(u64::MAX, over);
+        }
         let count = clients.len();
         if count > 0 {
             commit.append(self.stream(), OauthClientRemove { clients });
@@ -245,6 +253,8 @@ impl Proposal for Exchange {
         let OauthGrant { user_id, client_id, code, .. } = &self.grant;
         // A device authorization is answered and used on a stream of its own.
         commit.rests_on(Stream::oauth_device(code));
+        // The client is not removed meanwhile, by another node.
+        commit.rests_on(Stream::oauth());
         let oauth = &commit.env.state.oauth;
         if let Some(used) = oauth.grant_of_code(code) {
             end(commit, &used.user_id, vec![used.clone()], GrantEnd::CodeReused);
@@ -529,5 +539,112 @@ impl Proposal for PermitReset {
         let Self { user_id, until_ms } = self.clone();
         commit.append(self.stream(), KeysPermitReset { user_id, until_ms });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        base::clock::Clock,
+        decide::account::{Met, Register},
+        engine::{Engine, Options},
+        log::{AppendError, Batch, Log as _, memory::MemoryLog},
+        record::{
+            Origin,
+            client::ClientMetadata,
+            command::{AccountKind, SignedInBy},
+        },
+    };
+
+    const NOW_MS: u64 = 1_000_000;
+
+    fn ann() -> OwnedUserId {
+        "@ann:test".try_into().unwrap()
+    }
+
+    /// A log in which Ann has allowed a client something, and the client has the code.
+    async fn with_a_code() -> (Arc<MemoryLog>, Engine) {
+        let clock = Clock::manual(NOW_MS);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = Engine::open(log.clone(), Options::small(clock)).await.unwrap();
+        let (password, display_name, login) = (None, None, None);
+        let (user_id, kind, met) = (ann(), AccountKind::User, Met::default());
+        let ann_registers = Register { user_id, kind, password, display_name, login, met };
+        engine.propose(Origin::server(), ann_registers).await.unwrap().into_inner();
+        let described = serde_json::json!({
+            "client_uri": "https://x.example/",
+            "redirect_uris": ["https://x.example/callback"],
+            "token_endpoint_auth_method": "none",
+        });
+        let metadata = ClientMetadata::parse(described.as_object().unwrap()).unwrap();
+        let client = OauthClient { client_id: "client".to_owned(), client_secret: None, metadata };
+        let register = RegisterClient { client, now_ms: NOW_MS, idle_ms: 1000 };
+        assert!(engine.propose(Origin::server(), register).await.unwrap().into_inner());
+        let browser = TokenHash::of("browser");
+        let sign_in = BrowserSignIn {
+            user_id: ann(),
+            browser,
+            by: SignedInBy::Password,
+            expires_ms: 2 * NOW_MS,
+            address: None,
+            agent: None,
+        };
+        let sign_in = SignIn { sign_in, verified: None, replaces: None, now_ms: NOW_MS };
+        engine.propose(Origin::server(), sign_in).await.unwrap().into_inner();
+        let code = OauthCode {
+            user_id: ann(),
+            client_id: "client".to_owned(),
+            scope: "openid".to_owned(),
+            code: TokenHash::of("code"),
+            redirect_uri: "https://x.example/callback".to_owned(),
+            code_challenge: "x".repeat(43),
+            nonce: None,
+            auth_ms: NOW_MS,
+            expires_ms: 2 * NOW_MS,
+        };
+        let issue = IssueCode { code, configured: false, browser, now_ms: NOW_MS };
+        engine.propose(Origin::server(), issue).await.unwrap().into_inner();
+        (log, engine)
+    }
+
+    /// What a node would append that has decided this, and does not know of anything newer.
+    fn decided(engine: &Engine, proposal: &impl Proposal) -> Batch {
+        let env = engine.env();
+        let mut commit = Commit::new(&env, &proposal.stream());
+        if proposal.is_exclusive() {
+            commit.rests_on_everything();
+        }
+        proposal.decide(&mut commit).ok();
+        assert!(!commit.is_empty());
+        commit.into_batch()
+    }
+
+    #[tokio::test]
+    async fn a_client_is_removed_or_gets_a_grant_but_not_both() {
+        for removed_first in [false, true] {
+            let (log, engine) = with_a_code().await;
+            let removal = decided(&engine, &RemoveIdleClients { until_ms: 0, most: 0 });
+            let tokens =
+                Tokens { access: TokenHash::of("access"), expires_ms: None, refresh: None };
+            let grant = OauthGrant {
+                grant_id: "grant".to_owned(),
+                user_id: ann(),
+                client_id: "client".to_owned(),
+                scope: "openid".to_owned(),
+                device_id: None,
+                tokens: Some(tokens),
+                code: TokenHash::of("code"),
+                auth_ms: NOW_MS,
+            };
+            let exchange = Exchange { login: None, grant, configured: false, now_ms: NOW_MS };
+            let grant = decided(&engine, &exchange);
+            let (first, late) = if removed_first { (removal, grant) } else { (grant, removal) };
+            log.append(first).await.unwrap();
+            let late = log.append(late).await;
+            assert!(matches!(late, Err(AppendError::Conflict { .. })), "{removed_first}: {late:?}");
+        }
     }
 }

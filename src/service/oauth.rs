@@ -30,7 +30,7 @@ use crate::{
         shutdown::Shutdown,
     },
     config::Config,
-    decide::oauth::{AnnounceKey, RemoveIdleClients},
+    decide::oauth::{AnnounceKey, RegisterClient, RemoveIdleClients},
     engine::{Engine, Rejected},
     record::{
         Origin,
@@ -329,6 +329,26 @@ impl Polls {
     }
 }
 
+/// How many clients without a grant are removed when there are too many: the next ones that
+/// register find room, without a decision that all others wait for.
+const ROOM: usize = limits::OAUTH_UNUSED_CLIENTS / 100;
+
+/// Registers a client. If too many have no grant, the longest idle ones make room for it.
+pub(crate) async fn register_client(
+    engine: &Engine,
+    origin: Origin,
+    client: RegisterClient,
+) -> Result<(), Rejected> {
+    // Others may take the room that was made, but no more than that of them at a time.
+    while !engine.propose(origin.clone(), client.clone()).await?.into_inner() {
+        let most = limits::OAUTH_UNUSED_CLIENTS - ROOM;
+        let make_room = RemoveIdleClients { until_ms: 0, most };
+        let removed = engine.propose(origin.clone(), make_room).await?.into_inner();
+        tracing::info!(removed, "removed OAuth clients without a grant to make room for others");
+    }
+    Ok(())
+}
+
 /// How often clients are looked for that have had no grant for long.
 const REMOVE_EVERY: Duration = Duration::from_secs(600);
 
@@ -352,7 +372,7 @@ async fn remove_idle(engine: &Engine, seconds: u64) -> Result<(), Rejected> {
     let mut removed = 0;
     // The decision holds up all others, so it is only asked for when there is something to do.
     while !engine.state().oauth.idle(until_ms, 1).is_empty() {
-        let proposal = RemoveIdleClients { until_ms };
+        let proposal = RemoveIdleClients { until_ms, most: usize::MAX };
         removed += engine.propose(Origin::server(), proposal).await?.into_inner();
     }
     if removed > 0 {
@@ -369,7 +389,6 @@ mod tests {
             clock::Clock,
             secret_text::{is_told, wrong_in_toml},
         },
-        decide::oauth::RegisterClient,
         engine::Options,
         log::memory::MemoryLog,
         record::command::OauthClient,
@@ -458,7 +477,7 @@ mod tests {
             };
             let now_ms = clock.now_ms();
             let proposal = RegisterClient { client, now_ms, idle_ms: 3_600_000 };
-            engine.propose(Origin::server(), proposal).await.unwrap().into_inner();
+            register_client(&engine, Origin::server(), proposal).await.unwrap();
         };
         register("early").await;
         clock.advance(1_800_000);
@@ -473,5 +492,37 @@ mod tests {
         register("late").await;
         remove_idle(&engine, 3600).await.unwrap();
         assert!(engine.state().oauth.client("late").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_finds_too_many_without_a_grant_takes_the_place_of_the_longest_idle() {
+        let clock = Clock::manual(1_000_000_000);
+        let log = Arc::new(MemoryLog::new(clock.clone()));
+        let engine = Arc::new(Engine::open(log, Options::small(clock.clone())).await.unwrap());
+        let metadata = client(LEAST).unwrap().metadata;
+        let register = |name: String| {
+            let (client_secret, metadata) = (None, metadata.clone());
+            let client = OauthClient { client_id: name, client_secret, metadata };
+            let (engine, now_ms) = (Arc::clone(&engine), clock.now_ms());
+            let proposal = RegisterClient { client, now_ms, idle_ms: 3_600_000 };
+            tokio::spawn(async move { register_client(&engine, Origin::server(), proposal).await })
+        };
+        register("first".to_owned()).await.unwrap().unwrap();
+        clock.advance(1000);
+        let others = (1..limits::OAUTH_UNUSED_CLIENTS).map(|n| register(n.to_string()));
+        for registered in futures_util::future::join_all(others).await {
+            registered.unwrap().unwrap();
+        }
+        assert_eq!(engine.state().oauth.idle_count(), limits::OAUTH_UNUSED_CLIENTS);
+        assert!(engine.state().oauth.client("first").is_some());
+        clock.advance(1000);
+        // They find that there is no room at the same time.
+        for registered in ["late", "later"].map(|name| register(name.to_owned())) {
+            registered.await.unwrap().unwrap();
+        }
+        let state = engine.state();
+        assert_eq!(state.oauth.idle_count(), limits::OAUTH_UNUSED_CLIENTS - ROOM + 2);
+        assert!(state.oauth.client("first").is_none());
+        assert!(["late", "later"].iter().all(|name| state.oauth.client(name).is_some()));
     }
 }

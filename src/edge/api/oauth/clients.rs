@@ -24,7 +24,7 @@ use crate::{
         client::{AuthMethod, ClientMetadata, InvalidClient},
         command::{OauthClient, TokenHash},
     },
-    service::oauth::Client,
+    service::oauth::{Client, register_client},
 };
 
 endpoint! {
@@ -67,7 +67,8 @@ async fn add(cx: &Cx<Server, ()>) -> Result<Reply, Failure> {
         now_ms,
         idle_ms: app.config.oauth.unused_client_seconds.saturating_mul(1000),
     };
-    cx.propose(proposal).await?.into_inner();
+    let registered = register_client(&app.engine, cx.origin(), proposal).await;
+    registered.map_err(ApiError::from)?;
     let mut told = described;
     told["client_id"] = json!(client_id);
     told["client_id_issued_at"] = json!(now_ms / 1000);
