@@ -738,6 +738,9 @@ pub(crate) const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a session of the console lasts.
 pub(crate) const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
 
+/// How long a login to the console by OpenID Connect may take: an administrator signs in first.
+pub(crate) const CONSOLE_LOGIN: Duration = Duration::from_secs(20 * 60);
+
 /// How long a link to the console is good.
 pub(crate) const CONSOLE_LINK: Duration = Duration::from_secs(10 * 60);
 

@@ -24,7 +24,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::{
     base::{
         background::at_length,
-        clock::{millis, random_letters},
+        clock::{millis, random_letters, random_token},
         disk, limits,
         secret_text::SecretText,
         shutdown::Shutdown,
@@ -34,7 +34,7 @@ use crate::{
     engine::{Engine, Rejected},
     record::{
         Origin,
-        client::{AuthMethod, ClientMetadata},
+        client::{ApplicationType, AuthMethod, ClientMetadata, GrantType},
         command::{OauthKey, TokenHash},
     },
 };
@@ -56,6 +56,12 @@ pub(crate) struct Client {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clients(Arc<BTreeMap<String, Client>>);
 
+/// The id of the console as a client.
+pub(crate) const CONSOLE: &str = "logcabin-console";
+
+/// The path to which the console's codes are sent.
+pub(crate) const CONSOLE_CALLBACK: &str = "/_logcabin/console/callback";
+
 /// A client's file is not usable.
 #[derive(Debug, Error)]
 #[error("the OAuth client in {path} cannot be used: {reason}")]
@@ -75,12 +81,15 @@ struct ClientFile {
 }
 
 impl Clients {
-    /// The clients of this configuration.
+    /// The clients of this configuration, and the console if it is enabled.
     ///
     /// # Errors
     /// When a file cannot be read or does not describe a client: which one, and why.
     pub(crate) fn load(config: &Config) -> Result<Self, ClientError> {
         let mut clients = BTreeMap::new();
+        if config.console.enabled {
+            clients.insert(CONSOLE.to_owned(), console(config));
+        }
         for file in config.oauth.clients.iter() {
             let client =
                 load(&file.0).map_err(|reason| ClientError { path: file.0.clone(), reason })?;
@@ -101,6 +110,23 @@ impl Clients {
         let (secret, metadata) = (client.secret, client.metadata);
         Some(Client { id: client_id.to_owned(), secret, metadata, configured: false })
     }
+}
+
+fn console(config: &Config) -> Client {
+    let url = config.public_url();
+    let name = format!("Console of {}", config.server.name);
+    let metadata = ClientMetadata {
+        application_type: ApplicationType::Web,
+        client_uri: format!("{url}/"),
+        grant_types: vec![GrantType::AuthorizationCode],
+        redirect_uris: vec![format!("{url}{CONSOLE_CALLBACK}")],
+        response_types: vec!["code".to_owned()],
+        token_endpoint_auth_method: AuthMethod::ClientSecretBasic,
+        shown: BTreeMap::from([("client_name".to_owned(), name)]),
+    };
+    // Nobody knows it: the console is a part of this process, which needs none.
+    let secret = Some(TokenHash::of(&random_token()));
+    Client { id: CONSOLE.to_owned(), secret, metadata, configured: true }
 }
 
 fn load(path: &Path) -> Result<Client, String> {

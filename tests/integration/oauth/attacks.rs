@@ -20,6 +20,7 @@
 //! | guessing user codes | RFC 8628, 5.1 | entering codes is limited | `limits::guesses_at_codes_are_limited` |
 //! | remote phishing by a device code | RFC 8628, 5.4 | the page asks, with the code and a warning, even when it is in the address | `a_link_with_a_code_asks_first` |
 //! | names that deceive | RFC 7591, 5 | the host is shown, and names cannot hide it | `a_name_cannot_pass_for_markup_or_for_another_direction` |
+//! | any of these against the console, which is a client | | it is held to the same rules, and nobody has its secret | those in `console` |
 //! | secrets in logs | 4.2.4 | neither the log of the server nor its records have any | `no_secret_is_in_any_log` |
 
 use std::fs;

@@ -4,8 +4,10 @@
 mod account;
 mod attacks;
 mod clients;
+mod console;
 mod flows;
 mod limits;
+mod pages;
 mod restart;
 
 use std::collections::BTreeMap;

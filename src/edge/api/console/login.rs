@@ -7,11 +7,15 @@ use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    COOKIE_NAME, LOGIN, cookie, login_first, of_this_site, parts::encoded, see_other, served,
+    COOKIE_NAME, LOGIN, account, cookie as given, login_first, of_this_site, parts::encoded,
+    see_other, served,
 };
 use crate::{
     base::limits,
-    decide::account::{RemoveDevices, Which},
+    decide::{
+        account::{RemoveDevices, Which},
+        oauth::EndGrants,
+    },
     edge::{
         api::{
             Server,
@@ -20,9 +24,11 @@ use crate::{
                 session,
             },
             browser::page::{Page, refusal},
+            oauth::{own, session::grant_of},
         },
         http::{ApiError, Body, Cx, Received, Reply, endpoint},
     },
+    record::command::GrantEnd,
 };
 
 endpoint! {
@@ -85,9 +91,12 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply
     Ok(Page::new(format!("Console of {}", cx.app.config.server.name), body).reply())
 }
 
-fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Reply {
+pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Reply {
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
+        @if own::is_possible(app) {
+            a.button.second href=(account::address(app)) { "Log in with your account" }
+        }
         @let own = format!("{}{LOGIN}", app.config.public_url());
         @for provider in app.outside.providers.all() {
             a.button.second href={
@@ -140,12 +149,20 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: LoginForm) -> Result<Rep
 }
 
 /// A cookie for the console alone, which neither scripts nor other sites can use.
-fn set_cookie(app: &Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
+pub(super) fn set_cookie(app: &Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
+    let limits = "Path=/_logcabin/console; SameSite=Strict";
+    cookie(app, &format!("{COOKIE_NAME}={value}"), limits, seconds)
+}
+
+/// A cookie that scripts cannot use, with these limits.
+pub(super) fn cookie(
+    app: &Server,
+    pair: &str,
+    limits: &str,
+    seconds: u64,
+) -> Result<HeaderValue, ApiError> {
     let secure = if app.config.public_url().starts_with("https:") { "; Secure" } else { "" };
-    let text = format!(
-        "{COOKIE_NAME}={value}; Path=/_logcabin/console; HttpOnly; SameSite=Strict; \
-         Max-Age={seconds}{secure}"
-    );
+    let text = format!("{pair}; {limits}; HttpOnly; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).map_err(ApiError::internal)
 }
 
@@ -153,13 +170,20 @@ pub(super) async fn leave(cx: Cx<Server, ()>, request: Leave) -> Result<Reply, A
     served(&cx.app)?;
     of_this_site(&request.headers)?;
     let forget = set_cookie(&cx.app, "", 0)?;
-    if let Some(token) = cookie(&request.headers)
+    if let Some(token) = given(&request.headers)
         && let Ok(session) = session::of_token(&cx.app, token).await
     {
         let user_id = session.user_id.clone();
         let which = Which::These(vec![session.device_id.clone()]);
+        let grant = grant_of(&cx.app, &session);
         let cx = cx.called_by(session);
-        cx.propose(RemoveDevices { user_id, which }).await?.into_inner();
+        match grant {
+            Some(grant) => {
+                let (grants, because) = (vec![grant.grant_id], GrantEnd::Revoked);
+                cx.propose(EndGrants { user_id, grants, because }).await?.into_inner();
+            }
+            None => cx.propose(RemoveDevices { user_id, which }).await?.into_inner(),
+        }
     }
     Ok(login_first().with_header(SET_COOKIE, forget))
 }

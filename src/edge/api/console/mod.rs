@@ -4,6 +4,7 @@
 //! read and that other sites cannot have sent. The pages are complete without scripts; the one
 //! script only refreshes what changes.
 
+mod account;
 mod activity;
 mod acts;
 mod bars;
@@ -79,6 +80,8 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(login::page, limited(Class::Admin))
         .on(login::submit, limited(Class::Login))
         .on(login::leave, limited(Class::Admin))
+        .on(account::set_out, limited(Class::Other))
+        .on(account::arrive, limited(Class::Login))
         .on(now::page, limited(Class::Admin))
         .on(now::part, limited(Class::Admin))
         .on(log::page, limited(Class::Admin))

@@ -16,6 +16,7 @@ mod device;
 pub(crate) mod discovery;
 mod look;
 mod message;
+pub(super) mod own;
 mod parameters;
 mod problem;
 mod recover;

@@ -97,10 +97,32 @@ fn verifies(verifier: &str, challenge: &str) -> bool {
 }
 
 async fn by_code(cx: &Caller, client: &Client, parameters: &Parameters) -> Result<Reply, Failure> {
+    let held = HeldCode {
+        code: required(parameters, "code")?,
+        redirect_uri: required(parameters, "redirect_uri")?,
+        verifier: required(parameters, "code_verifier")?,
+    };
+    let given = redeem(cx, client, &held, NewTokens::make(&cx.app, true)).await?;
+    told_to(&cx.app, client, given).await
+}
+
+/// An authorization code, and what a client proves that it is its own with.
+pub(super) struct HeldCode<'a> {
+    pub(super) code: &'a str,
+    pub(super) redirect_uri: &'a str,
+    pub(super) verifier: &'a str,
+}
+
+/// Exchanges a code for these tokens.
+pub(super) async fn redeem(
+    cx: &Caller,
+    client: &Client,
+    held: &HeldCode<'_>,
+    tokens: NewTokens,
+) -> Result<Given, Failure> {
     let invalid = || Problem::grant("The code is not valid, or not any more.");
-    let code = TokenHash::of(required(parameters, "code")?);
-    let redirect_uri = required(parameters, "redirect_uri")?;
-    let verifier = required(parameters, "code_verifier")?;
+    let HeldCode { code, redirect_uri, verifier } = *held;
+    let code = TokenHash::of(code);
     let (oauth, now_ms) = (&cx.app.engine.state().oauth, cx.app.engine.clock().now_ms());
     let Some(found) = oauth.code(&code, now_ms) else {
         let used = oauth.grant_of_code(&code).filter(|used| used.client_id == client.id);
@@ -124,7 +146,7 @@ async fn by_code(cx: &Caller, client: &Client, parameters: &Parameters) -> Resul
         nonce: found.nonce,
         auth_ms: found.auth_ms,
     };
-    give(cx, client, granted).await
+    give(cx, client, granted, tokens).await
 }
 
 async fn by_device_code(
@@ -166,7 +188,8 @@ async fn by_device_code(
         nonce: None,
         auth_ms: answered.auth_ms,
     };
-    give(cx, client, granted).await
+    let given = give(cx, client, granted, NewTokens::make(&cx.app, true)).await?;
+    told_to(&cx.app, client, given).await
 }
 
 /// What a code is exchanged for.
@@ -178,10 +201,24 @@ struct Granted {
     auth_ms: u64,
 }
 
-async fn give(cx: &Caller, client: &Client, granted: Granted) -> Result<Reply, Failure> {
+/// What a client has got.
+pub(super) struct Given {
+    pub(super) user_id: OwnedUserId,
+    /// The nonce that the client gave.
+    pub(super) nonce: Option<String>,
+    pub(super) tokens: IssuedTokens,
+    scope: Scope,
+    auth_ms: u64,
+}
+
+async fn give(
+    cx: &Caller,
+    client: &Client,
+    granted: Granted,
+    tokens: NewTokens,
+) -> Result<Given, Failure> {
     let Granted { user_id, scope, code, nonce, auth_ms } = granted;
     let app = &*cx.app;
-    let tokens = NewTokens::make(app, true);
     let device_id = scope.device.clone();
     let login = device_id.clone().map(|device_id| Login {
         user_id: user_id.clone(),
@@ -221,19 +258,25 @@ async fn give(cx: &Caller, client: &Client, granted: Granted) -> Result<Reply, F
     if exchanged != Exchanged::Granted {
         return Err(Problem::grant("The code is not valid, or not any more.").into());
     }
-    let told = tokens.told(app);
-    session::begun(app, &told.access, cx.client).await;
+    let tokens = tokens.told(app);
+    session::begun(app, &tokens.access, cx.client).await;
+    Ok(Given { user_id, nonce, tokens, scope, auth_ms })
+}
+
+/// The answer with what a client has got.
+async fn told_to(app: &Server, client: &Client, given: Given) -> Result<Reply, Failure> {
+    let Given { user_id, nonce, tokens, scope, auth_ms } = given;
     let id_token = if scope.openid {
         let about = (&*user_id, client.id.as_str(), auth_ms);
-        Some(id_token(app, about, nonce, &told.access).await?)
+        Some(id_token(app, about, nonce, &tokens.access).await?)
     } else {
         None
     };
-    Ok(told_to(told, &scope, id_token))
+    Ok(successful(tokens, &scope, id_token))
 }
 
 /// The successful answer.
-fn told_to(tokens: IssuedTokens, scope: &Scope, id_token: Option<String>) -> Reply {
+fn successful(tokens: IssuedTokens, scope: &Scope, id_token: Option<String>) -> Reply {
     let mut body = json!({
         "access_token": tokens.access,
         "token_type": "Bearer",
@@ -344,7 +387,7 @@ async fn by_refresh_token(
         }
         Err(error) => return Err(ApiError::from(error).into()),
     };
-    Ok(told_to(tokens.ending(expires_ms).told(app), &scope, None))
+    Ok(successful(tokens.ending(expires_ms).told(app), &scope, None))
 }
 
 /// The lifetime of an ID token, in seconds.

@@ -1,0 +1,74 @@
+//! Logging in to the console on the server's own pages for signing in, by OpenID Connect.
+
+use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
+use ruma::api::auth_scheme::NoAccessToken;
+
+use super::{login, served};
+use crate::{
+    base::limits,
+    edge::{
+        api::{
+            Server,
+            browser::page::refusal,
+            oauth::{
+                browser::see,
+                own::{self, Attempt},
+            },
+        },
+        http::{ApiError, Cx, Reply, endpoint},
+    },
+    service::oauth::CONSOLE_CALLBACK,
+};
+
+endpoint! {
+    /// The way to the pages for signing in.
+    pub(super) struct SetOut = GET "/_logcabin/console/sign_in";
+    for NoAccessToken;
+    refusal refusal;
+    {}
+}
+
+endpoint! {
+    /// The way back from there.
+    pub(super) struct Arrive = GET "/_logcabin/console/callback";
+    for NoAccessToken;
+    refusal refusal;
+    { headers: HeaderMap = headers }
+}
+
+/// The address of the way to the pages, at which a browser comes back, too.
+pub(super) fn address(app: &Server) -> String {
+    format!("{}/_logcabin/console/sign_in", app.config.public_url())
+}
+
+pub(super) async fn set_out(cx: Cx<Server, ()>, _: SetOut) -> Result<Reply, ApiError> {
+    served(&cx.app)?;
+    let attempt = Attempt::begin();
+    let cookie = cookie(&cx.app, attempt.secret(), limits::CONSOLE_LOGIN.as_secs())?;
+    Ok(see(&attempt.location(&cx.app)?)?.with_header(SET_COOKIE, cookie))
+}
+
+pub(super) async fn arrive(cx: Cx<Server, ()>, request: Arrive) -> Result<Reply, ApiError> {
+    served(&cx.app)?;
+    let forget = cookie(&cx.app, "", 0)?;
+    let reply = match own::arrive(&cx, &request.headers).await {
+        Ok(token) => {
+            let seconds = limits::CONSOLE_SESSION.as_secs();
+            let cookie = login::set_cookie(&cx.app, &token, seconds)?;
+            see("/_logcabin/console")?.with_header(SET_COOKIE, cookie)
+        }
+        Err(error) if error.status().is_client_error() && error.retry_after().is_none() => {
+            login::form(&cx.app, "", Some(&error))
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(reply.and_header(SET_COOKIE, forget))
+}
+
+/// The cookie of a login under way, which only the way back sees.
+fn cookie(app: &Server, value: &str, seconds: u64) -> Result<HeaderValue, ApiError> {
+    // The browser comes back from a page of the same site; but from where it came before that, it
+    // may have been another.
+    let limits = format!("Path={CONSOLE_CALLBACK}; SameSite=Lax");
+    login::cookie(app, &format!("{}={value}", own::COOKIE_NAME), &limits, seconds)
+}
