@@ -405,6 +405,39 @@ async fn a_user_registers_on_the_way_to_a_client() {
 }
 
 #[tokio::test]
+async fn a_registration_that_fails_at_its_end_still_leads_to_the_client() {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let terms = dir.path().join("terms.toml");
+    let text =
+        "[terms]\nversion = \"1\"\nen = { name = \"Terms\", url = \"https://x.example/\" }\n";
+    std::fs::write(&terms, text).expect("the directory can be written to");
+    let server = TestServer::start_with(&[
+        ("LOGCABIN_REGISTRATION_TERMS", &*terms.display().to_string()),
+        ("LOGCABIN_REGISTRATION_REQUIRE", "terms"),
+        ("LOGCABIN_REGISTRATION_MAX_ACCOUNTS", "1"),
+    ])
+    .await;
+    let http = server.http();
+    let client = Client::register(&http).await;
+    let (scope, challenge) = (scope("NEW"), challenge(VERIFIER));
+    let mut request = client.request(&scope, &challenge);
+    request.push(("prompt", "create"));
+    let mut browser = Browser::new(&http);
+    let page = browser.get(&authorize(&request)).await;
+    let fields = [("username", "eve"), ("password", PASSWORD), ("repeated", PASSWORD)];
+    let page = page.submit(&mut browser, 0, &fields).await;
+    assert_eq!(page.title(), "Terms");
+    // Somebody else has the last account.
+    done(user_command(server.data_dir(), "create bob --no-password", ""));
+    let sent = browser.request("POST", &page.path, &[FORM], String::new()).await;
+    let page = browser.follow(sent).await;
+    assert_eq!((page.status(), &*page.title()), (409, "Create an account on e2e.test"));
+    for part in ["role=\"alert\"", "To continue to", "My App", "value=\"eve\""] {
+        assert!(page.body().contains(part), "no {part} in {}", page.body());
+    }
+}
+
+#[tokio::test]
 async fn a_client_with_a_secret_proves_who_it_is() {
     let server = server().await;
     let http = server.http();

@@ -256,7 +256,9 @@ impl Browser {
     async fn follow(&mut self, mut seen: Seen) -> Seen {
         for _ in 0..10 {
             let location = seen.answer.header("location").to_owned();
-            if seen.status() != 303 || !location.starts_with('/') {
+            let at_once = seen.answer.header("refresh").strip_prefix("0; url=");
+            let location = at_once.map_or(location, str::to_owned);
+            if at_once.is_none() && seen.status() != 303 || !location.starts_with('/') {
                 return seen;
             }
             seen = self.request("GET", &location, &[], String::new()).await;

@@ -8,11 +8,12 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use maud::html;
 use ruma::{OwnedUserId, UserId};
 
 use super::{
-    addresses::{issuer, path},
+    addresses::{Next, issuer, path},
     parameters::Parameters,
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
         api::{
             Server,
             auth::{rights, sso::cookies},
-            browser::is_from_elsewhere,
+            browser::{is_from_elsewhere, page::Page},
         },
         http::{ApiError, Cx, Reply},
     },
@@ -39,6 +40,9 @@ use crate::{
 
 /// The domain of the MACs in forms.
 const FORM: &str = "oauth form";
+
+/// Where a browser goes after the page (HTML Standard, "Refresh").
+const REFRESH: HeaderName = HeaderName::from_static("refresh");
 
 /// The field with the MAC.
 pub(super) const FIELD: &str = "form";
@@ -241,6 +245,23 @@ fn cookie(config: &Config, value: &str, seconds: Option<u64>) -> Result<HeaderVa
         "{name}={value}; Path={path}{age}; HttpOnly; SameSite=Lax{secure}"
     ))
     .map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// Sends a browser in which a user has just signed in, with this cookie, where that leads.
+pub(super) fn go_on(app: &Server, next: &Next, cookie: HeaderValue) -> Result<Reply, ApiError> {
+    let location = next.location(&app.config);
+    let reply = if next.is("continue") {
+        // A client that is trusted is next. Browsers hold a redirect to it against the policy of
+        // the page whose form was sent, which cannot name it: a page of its own begins anew.
+        let body = html! { a.button href=(location) { "Continue" } };
+        let at_once = HeaderValue::from_str(&format!("0; url={location}"));
+        Page::new("You are signed in", body)
+            .reply()
+            .with_header(REFRESH, at_once.map_err(ApiError::internal)?)
+    } else {
+        see(&location)?
+    };
+    Ok(reply.with_header(header::SET_COOKIE, cookie))
 }
 
 /// Sends the browser to another page or site with a request of its own (RFC 9700, section 4.12).

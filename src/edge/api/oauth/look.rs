@@ -59,7 +59,7 @@ pub(super) fn client(client: &Client, languages: &[&str]) -> Markup {
                 img src=(logo) alt="" width="48" height="48" referrerpolicy="no-referrer";
             }
             div {
-                strong { (name(client, languages)) }
+                strong { bdi { (name(client, languages)) } }
                 br;
                 a href=(metadata.client_uri) target="_blank" rel="noopener noreferrer nofollow" {
                     (metadata.host())
@@ -76,7 +76,7 @@ pub(super) fn documents(client: &Client, languages: &[&str]) -> Markup {
     html! {
         @if links.iter().any(|(_, uri)| uri.is_some()) {
             p.note {
-                "Of " (name(client, languages)) ": "
+                "Of " bdi { (name(client, languages)) } ": "
                 @for (text, uri) in links.iter().filter_map(|(text, uri)| Some((text, (*uri)?))) {
                     a href=(uri) target="_blank" rel="noopener noreferrer nofollow" { (text) } " "
                 }
@@ -117,7 +117,7 @@ pub(super) fn scope(app: &Server, scope: &Scope, user_id: &UserId) -> Markup {
                     @if let Some(name) = &replaced {
                         strong.bad {
                             ". It takes the place of a device that you have, "
-                            (name) ", which will be signed out"
+                            bdi { (name) } ", which will be signed out"
                         }
                     }
                 }

@@ -1,12 +1,12 @@
 //! A new password for users who have forgotten theirs, by an address of their account.
 
-use http::{HeaderMap, header::SET_COOKIE};
+use http::HeaderMap;
 use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     addresses::{Next, path},
-    browser::{self, Arrival, Visitor, see},
+    browser::{self, Arrival, Visitor},
     look,
     message::Sent,
     must_be_offered,
@@ -135,7 +135,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     }
     let sent = Sent::of(&fields);
     match set(&cx, &sent, &fields, &request.headers).await {
-        Ok(cookie) => Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie)),
+        Ok(cookie) => browser::go_on(app, &next, cookie),
         Err(error) if error.status().is_client_error() => {
             let page = waiting(app, &visitor, &next, &sent, Some(error.message()));
             Ok(page.status(error.status()).reply())

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use maud::{Markup, html};
 use reqwest::Url;
 use ruma::{
@@ -170,7 +170,7 @@ pub(super) fn purpose(app: &Server, next: &Next, headers: &HeaderMap) -> Markup 
     let languages = look::languages(headers);
     html! {
         @if let Some(client) = client {
-            p { "To continue to " strong { (look::name(&client, &languages)) } "." }
+            p { "To continue to " strong { bdi { (look::name(&client, &languages)) } } "." }
         } @else if let Some(place) = place {
             p { "To continue to " strong { (look::place(&place)) } "." }
         } @else if next.is("link") {
@@ -223,7 +223,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignInForm) -> Result<Re
         ..Arrival::of(&cx, &request.headers, user_id, SignedInBy::Password)
     };
     match browser::sign_in(app, arrival).await {
-        Ok(cookie) => Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie)),
+        Ok(cookie) => browser::go_on(app, &next, cookie),
         Err(error) if error.status().is_client_error() => Ok(wrong(error)),
         Err(error) => Err(error),
     }

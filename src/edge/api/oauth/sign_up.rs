@@ -2,7 +2,7 @@
 //! that registration asks for are those of user-interactive authentication, on their pages: a
 //! registration is a session of that, which only the browser that began it can go on with.
 
-use http::{HeaderMap, StatusCode, header::SET_COOKIE};
+use http::{HeaderMap, StatusCode};
 use maud::html;
 use reqwest::Url;
 use ruma::api::{
@@ -33,7 +33,7 @@ use crate::{
                 page::{Page, refusal},
             },
         },
-        http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
+        http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::command::SignedInBy,
 };
@@ -262,8 +262,9 @@ async fn finish(
     };
     let user_id = match created.await {
         Ok(user_id) => user_id,
-        // Others had it first, or the registration token was used up meanwhile.
-        Err(error) if matches!(error.code(), ErrorCode::UserInUse | ErrorCode::Unauthorized) => {
+        // Others had the name or the address first, or the registration token was used up
+        // meanwhile, or there are enough accounts: what the registration was for goes on.
+        Err(error) if error.status().is_client_error() => {
             let page = form(app, visitor, &next, username, Some(error.message()), headers);
             return visitor.keep(app, page.status(StatusCode::CONFLICT).reply());
         }
@@ -271,5 +272,5 @@ async fn finish(
     };
     let arrival = Arrival::of(cx, headers, user_id, SignedInBy::Registration);
     let cookie = browser::sign_in(app, arrival).await?;
-    Ok(see(&next.location(&app.config))?.with_header(SET_COOKIE, cookie))
+    browser::go_on(app, &next, cookie)
 }

@@ -97,18 +97,17 @@ struct Subject<'a> {
 
 /// `GET …/auth/{type}/fallback/web`.
 pub(crate) async fn page(cx: Cx<Server, ()>, request: StagePage) -> Result<Reply, ApiError> {
-    let page = match subject(&cx, &request.auth_type, &request.headers).await? {
-        Ok(subject) => subject.form(None),
+    Ok(match subject(&cx, &request.auth_type, &request.headers).await? {
+        Ok(subject) => subject.form(None).reply(),
         Err(other) => other,
-    };
-    Ok(page.reply())
+    })
 }
 
 /// `POST` of the page's form to the same address.
 pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Reply, ApiError> {
     let mut subject = match subject(&cx, &request.auth_type, &request.headers).await? {
         Ok(subject) => subject,
-        Err(other) => return Ok(other.reply()),
+        Err(other) => return Ok(other),
     };
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
         .map_err(|error| ApiError::bad_request("The form cannot be read.").with_cause(error))?;
@@ -162,16 +161,17 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     Ok(page.reply())
 }
 
-/// The subject of the request; or the page that says why there is nothing to do.
+/// The subject of the request; or, where there is nothing to do, the page that says why, or the way
+/// to where there is something.
 async fn subject<'a>(
     cx: &'a Cx<Server, ()>,
     auth_type: &str,
     headers: &HeaderMap,
-) -> Result<Result<Subject<'a>, Page>, ApiError> {
+) -> Result<Result<Subject<'a>, Reply>, ApiError> {
     let stage = AuthType::from(auth_type);
     let Some(id) = cx.query("session")? else {
         let page = problem("Nothing to confirm", "The address of this page lacks its session.");
-        return Ok(Err(page.status(StatusCode::BAD_REQUEST)));
+        return Ok(Err(page.status(StatusCode::BAD_REQUEST).reply()));
     };
     let Some(session) = cx.app.auth.uiaa.open(&id, cx.app.engine.clock().now_ms()) else {
         let page = problem(
@@ -179,9 +179,16 @@ async fn subject<'a>(
             "What you were about to confirm is done, or has taken too long. Go back to your app and \
              begin again.",
         );
-        return Ok(Err(page.status(StatusCode::NOT_FOUND)));
+        return Ok(Err(page.status(StatusCode::NOT_FOUND).reply()));
     };
-    Ok(match session.standing(&stage).await {
+    let standing = session.standing(&stage).await;
+    // Somebody who registers on this server's pages went back, or loaded the page again.
+    if !matches!(standing, Standing::Next)
+        && let Some(registration) = sign_up::continuation(&cx.app, &id).await
+    {
+        return Ok(Err(see_other(&registration)?));
+    }
+    Ok(match standing {
         Standing::Next => {
             let languages = headers.get(ACCEPT_LANGUAGE);
             let languages = languages.and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -193,9 +200,9 @@ async fn subject<'a>(
                 country: None,
             })
         }
-        Standing::Completed => Err(done()),
-        Standing::Later => Err(not_yet(&session.before(&stage).await, &stage, &id)),
-        Standing::NotOffered => Err(unknown_stage()),
+        Standing::Completed => Err(done().reply()),
+        Standing::Later => Err(not_yet(&session.before(&stage).await, &stage, &id).reply()),
+        Standing::NotOffered => Err(unknown_stage().reply()),
     })
 }
 
