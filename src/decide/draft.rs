@@ -17,7 +17,7 @@ use ruma::{
     },
 };
 
-use super::{Env, Refusal, is_local, permits, powers::Powers};
+use super::{Env, Refusal, is_local, not_in_it, permits, powers::Powers};
 use crate::{
     base::limits,
     read::events::{EventRef, StoredEvent, as_shown},
@@ -78,7 +78,8 @@ pub struct RoomDraft {
     base: Option<Arc<Room>>,
     added: Vec<Added>,
     state: HashMap<(StateEventType, String), EventRef>,
-    tip: Option<Tip>,
+    /// The forward extremities.
+    tips: Vec<Tip>,
 }
 
 /// An event that is not in the log yet.
@@ -100,7 +101,7 @@ impl Added {
 #[derive(Debug)]
 pub(super) struct Mark {
     added: usize,
-    tip: Option<Tip>,
+    tips: Vec<Tip>,
 }
 
 impl RoomDraft {
@@ -110,7 +111,7 @@ impl RoomDraft {
             room_id: Some(room.id.clone()),
             version: room.version.clone(),
             rules: room.rules.clone(),
-            tip: room.tip(),
+            tips: room.extremities(),
             base: Some(room),
             added: Vec::new(),
             state: HashMap::new(),
@@ -131,17 +132,17 @@ impl RoomDraft {
             base: None,
             added: Vec::new(),
             state: HashMap::new(),
-            tip: None,
+            tips: Vec::new(),
         }
     }
 
     pub(super) fn mark(&self) -> Mark {
-        Mark { added: self.added.len(), tip: self.tip.clone() }
+        Mark { added: self.added.len(), tips: self.tips.clone() }
     }
 
     pub(super) fn rewind(&mut self, mark: &Mark) {
         self.added.truncate(mark.added);
-        self.tip.clone_from(&mark.tip);
+        self.tips.clone_from(&mark.tips);
         self.state.clear();
         let added: Vec<_> = self.added.iter().filter_map(Added::event).cloned().collect();
         for event in added {
@@ -263,10 +264,43 @@ impl RoomDraft {
         Ok(members.map(|(user_id, _)| user_id).find(may))
     }
 
-    /// Builds the event on the room's tip, hashes it, authorises it, and adds it.
+    /// The depth of the next event. Whoever sends events of the greatest depth keeps nobody from
+    /// sending more.
+    fn depth(&self) -> u64 {
+        let deepest = self.tips.iter().map(|tip| tip.depth).max().unwrap_or(0);
+        deepest.saturating_add(1).min(limits::EVENT_DEPTH)
+    }
+
+    /// The event as a user of another homeserver may send it here, without hashes.
+    pub(super) fn template(
+        &self,
+        env: &Env,
+        new: &NewEvent,
+    ) -> Result<CanonicalJsonObject, Refusal> {
+        check_lengths(new)?;
+        let auth_events = self.auth_events(env, new)?;
+        let pdu = self.pdu(new, &auth_events)?;
+        let bad = |error: &dyn std::fmt::Display| Refusal::BadJson(error.to_string());
+        let hash = reference_hash(&pdu, &self.rules).map_err(|error| bad(&error))?;
+        let body = RoomEvent {
+            room_id: self.room_id.clone().ok_or_else(not_in_it)?,
+            event_id: format!("${hash}").try_into().map_err(|error| bad(&error))?,
+            room_version: None,
+            transaction: None,
+            redacts: None,
+            delay_id: None,
+            received: None,
+            pdu: serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?,
+        };
+        let event = StoredEvent::new(Offset::ZERO, body).map_err(|error| bad(&error))?;
+        self.authorise(env, &Arc::new(event))?;
+        Ok(pdu)
+    }
+
+    /// Builds the event on the room's extremities, hashes it, authorises it, and adds it.
     pub(super) fn add(&mut self, env: &Env, new: NewEvent) -> Result<RoomEvent, Refusal> {
         check_lengths(&new)?;
-        let is_create = self.tip.is_none();
+        let is_create = self.tips.is_empty();
         let key = self.permit_key(&new);
         let permit = key.as_ref().and_then(|key| env.permits.get(key));
         let auth_events = match &permit {
@@ -300,7 +334,7 @@ impl RoomDraft {
             None => OwnedRoomId::try_from(format!("!{hash}"))
                 .map_err(|error| Refusal::BadJson(error.to_string()))?,
         };
-        let depth = self.tip.as_ref().map_or(0, |tip| tip.depth) + 1;
+        let depth = self.depth();
         let body = RoomEvent {
             room_id: room_id.clone(),
             event_id: event_id.clone(),
@@ -308,6 +342,7 @@ impl RoomDraft {
             transaction: new.transaction,
             redacts: new.redacts.map(|(_, offset)| offset),
             delay_id: None,
+            received: None,
             pdu,
         };
         let added = Added { body: body.clone(), event: OnceLock::new() };
@@ -323,7 +358,7 @@ impl RoomDraft {
             let _ = added.event.set(Some(event));
         }
         self.room_id = Some(room_id);
-        self.tip = Some(Tip { event_id, depth });
+        self.tips = vec![Tip { event_id, depth }];
         self.added.push(added);
         Ok(body)
     }
@@ -368,8 +403,7 @@ impl RoomDraft {
         let ids = |ids: &[OwnedEventId]| {
             CanonicalJsonValue::Array(ids.iter().map(|id| text(id.as_str())).collect())
         };
-        let depth = self.tip.as_ref().map_or(0, |tip| tip.depth) + 1;
-        let depth = Int::try_from(depth)
+        let depth = Int::try_from(self.depth())
             .map_err(|_| Refusal::Forbidden("The room takes no more events.".to_owned()))?;
         let ts = Int::try_from(u64::from(new.ts.get()))
             .map_err(|_| Refusal::BadJson("The time is out of range.".to_owned()))?;
@@ -391,7 +425,7 @@ impl RoomDraft {
         {
             pdu.insert("redacts".to_owned(), text(redacts.as_str()));
         }
-        let prev: Vec<_> = self.tip.iter().map(|tip| tip.event_id.clone()).collect();
+        let prev: Vec<_> = self.tips.iter().map(|tip| tip.event_id.clone()).collect();
         pdu.insert("prev_events".to_owned(), ids(&prev));
         pdu.insert("auth_events".to_owned(), ids(auth_events));
         Ok(pdu)
@@ -428,9 +462,10 @@ impl RoomDraft {
         };
         let by_id = |event_id: &EventId| {
             let added = self.added().find(|event| event.event_id == event_id);
-            added
-                .cloned()
-                .or_else(|| keep(env.events.find(&env.state, event_id).map_err(Refusal::from)))
+            added.cloned().or_else(|| {
+                let room = self.base.as_ref()?;
+                keep(env.events.find_known(&env.state, room, event_id).map_err(Refusal::from))
+            })
         };
         let by_key = |event_type: &StateEventType, state_key: &str| {
             keep(self.state_event(env, event_type, state_key))

@@ -17,8 +17,8 @@ use crate::{
     record::{
         Command, Offset, Payload, Record, Remains, Stream,
         command::{
-            EventsEnd, LogErase, MediaEnd, MediaRemove, Reduced, RoomErase, RoomEvent, Taken,
-            UserErase,
+            EventsEnd, LogErase, MediaEnd, MediaRemove, Reduced, RoomErase, RoomEvent, RoomPdu,
+            Taken, UserErase,
         },
         reduced, remains, runs,
         threepid::Threepid,
@@ -400,7 +400,10 @@ pub(crate) fn reduced_event(
 fn reduction(state: &State, record: &Record, because: Offset) -> Option<Reduced> {
     let offset = record.offset();
     let room_version = match record.command() {
-        Ok(Some(Command::RoomEvent(RoomEvent { room_id, .. }))) => {
+        Ok(Some(
+            Command::RoomEvent(RoomEvent { room_id, .. })
+            | Command::RoomPdu(RoomPdu { room_id, .. }),
+        )) => {
             let version = state.rooms.get(&room_id).map(|room| room.version.clone());
             let purged = || state.erasures.purged(&room_id).map(|purged| purged.version);
             Some(version.or_else(purged)?)

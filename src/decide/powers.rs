@@ -129,6 +129,7 @@ mod tests {
             transaction: None,
             redacts: None,
             delay_id: None,
+            received: None,
             pdu: serde_json::value::to_raw_value(&pdu).unwrap(),
         };
         EventRef::new(StoredEvent::new(Offset::ZERO, body).unwrap())

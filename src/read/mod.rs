@@ -1,6 +1,8 @@
 //! Reads: events as clients see them, rooms as of an offset, sync, and notifications.
 
+pub(crate) mod branches;
 pub mod events;
 pub mod notifications;
+pub(crate) mod servers;
 pub mod sync;
 pub mod view;

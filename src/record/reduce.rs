@@ -118,6 +118,7 @@ mod tests {
             transaction: None,
             redacts: None,
             delay_id: None,
+            received: None,
             pdu: RawValue::from_string(pdu.to_owned()).unwrap(),
         }
     }

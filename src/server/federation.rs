@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{ServerError, open};
 use crate::{
-    base::shutdown::Shutdown,
+    base::{limits, shutdown::Shutdown},
     config::{Config, FilePath},
     edge::{
         api::{self, Server},
@@ -67,6 +67,7 @@ impl Listening {
         let mut config = config.clone();
         // Where there is no proxy, nobody is to say where a request comes from.
         config.server.trust_forwarded_for &= tls.is_none();
+        config.http.max_body_bytes = config.http.max_body_bytes.max(limits::TRANSACTION_BYTES);
         let edge = Edge::new(Arc::clone(app), table, &config, shutdown.clone())?;
         info!(
             bind = ?config.federation.bind,

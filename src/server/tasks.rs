@@ -152,6 +152,14 @@ pub(super) async fn begin(
         }
     }
 
+    if let Some(federation) = &app.outside.federation {
+        let again = (Arc::clone(&federation.sender), shutdown.clone());
+        let sender = tasks.keep_leased("federation", move || {
+            let (sender, shutdown) = again.clone();
+            sender.run(shutdown)
+        });
+        tasks.wait_for("federation", sender);
+    }
     // Notifications on their way to a gateway are recorded as sent.
     let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
     tasks.wait_for("pushers", pushers);

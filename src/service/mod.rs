@@ -3,6 +3,7 @@
 
 pub(crate) mod accounts;
 pub mod erasure;
+pub(crate) mod federation;
 pub(crate) mod growth;
 pub(crate) mod health;
 pub(crate) mod last_seen;

@@ -24,9 +24,10 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::base::limits;
 use crate::record::{
     Command, CommandError, Epoch, Offset, Record,
-    command::{FileHash, Receipt, RoomEvent, RoomPurge, ServerIdentity, UserDeactivate},
+    command::{FileHash, Receipt, RoomEvent, RoomPurge, RoomState, ServerIdentity, UserDeactivate},
 };
 use reads::{Covers, Thread};
 
@@ -38,6 +39,7 @@ pub mod closures;
 pub mod copies;
 pub mod delayed;
 pub mod deliveries;
+pub mod destinations;
 mod digest;
 pub mod erasures;
 mod history;
@@ -74,6 +76,7 @@ pub use closures::{Closures, Shutdown};
 pub use copies::{Copies, Copy};
 pub use delayed::{Delayed, DelayedEvent};
 pub use deliveries::Deliveries;
+pub use destinations::Destinations;
 pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
@@ -209,6 +212,8 @@ pub struct State {
     pub deliveries: Deliveries,
     /// Other homeservers.
     pub peers: Peers,
+    /// How far they have been told of what concerns them.
+    pub destinations: Destinations,
     /// What was uploaded.
     pub media: Media,
     /// To which gateways notifications go.
@@ -426,7 +431,18 @@ impl State {
             }
         }
         let mut effects = vec![Effect::WakeRoom(body.room_id.clone())];
-        if let Some((user_id, membership)) = &membership {
+        let (mut others, mut changes, mut takes_effect) = (Vec::new(), Vec::new(), true);
+        let is_foreign = body.received.is_some();
+        if let Some(received) = body.received {
+            others.extend(received.extremities.into_iter().map(rooms::Tip::from));
+            if let Some(resolved) = received.resolved {
+                takes_effect = resolved.takes_effect;
+                changes.extend(resolved.changes.into_iter().map(rooms::graph::Change::of));
+            }
+        }
+        let own = membership.as_ref().filter(|_| takes_effect).into_iter();
+        let more = changes.iter().filter_map(|change| change.membership.as_ref());
+        for (user_id, membership) in own.chain(more) {
             self.memberships.set(offset, user_id, &body.room_id, *membership);
             self.usage.set_membership(user_id, &body.room_id, *membership, &pdu.sender);
             // Those who are in the room are woken with it; one who leaves is not in it any more.
@@ -461,6 +477,14 @@ impl State {
             event_type: (*pdu.event_type).into(),
             lifetime,
             depth: pdu.depth,
+            horizon: if is_foreign {
+                time_ms.saturating_add(limits::EVENT_AHEAD_MS)
+            } else {
+                u64::MAX
+            },
+            takes_effect,
+            changes,
+            others,
             ts: pdu.origin_server_ts,
             state_key,
             membership,
@@ -475,6 +499,18 @@ impl State {
             }
         }
         Ok(effects)
+    }
+
+    /// A room gets the state that it has elsewhere.
+    fn enter_room(&self, offset: Offset, body: RoomState) -> Vec<Effect> {
+        let changes: Vec<_> = body.changes.into_iter().map(rooms::graph::Change::of).collect();
+        let members = changes.iter().filter_map(|change| change.membership.as_ref());
+        for (user_id, membership) in members {
+            self.memberships.set(offset, user_id, &body.room_id, *membership);
+            self.usage.set_membership(user_id, &body.room_id, *membership, user_id.as_str());
+        }
+        self.rooms.reassign(offset, &body.room_id, changes);
+        vec![Effect::WakeRoom(body.room_id)]
     }
 
     /// What the event relates to, if to anything.

@@ -2,6 +2,8 @@
 //!
 //! A room stores offsets and small facts. The events themselves are read from the log.
 
+pub(super) mod former;
+pub mod graph;
 mod past;
 
 use std::{
@@ -23,10 +25,11 @@ use super::{
     kept,
     lifetimes::{Class, Lifetimes, Own},
     relations::{Child, NewRelation, Relations, Sought},
+    rooms::graph::{Change, Graph},
 };
 use crate::record::{
     Offset,
-    command::{Receipt, RoomNetwork, RoomReceipt, RoomTyping, RoomVisibility},
+    command::{Extremity, Outcome, Receipt, RoomNetwork, RoomReceipt, RoomTyping, RoomVisibility},
 };
 
 /// A user's relation to a room.
@@ -92,8 +95,8 @@ struct Inner {
     timeline: Vec<Offset>,
     /// The highest timestamp of an event.
     latest_ts: u64,
-    /// The events whose timestamp is lower than that of an earlier one, with the timestamp. Those
-    /// of all other events never decrease along the timeline.
+    /// The events whose timestamp is lower than that of an earlier one, or ahead of time, with the
+    /// timestamp. Those of all other events never decrease along the timeline.
     late: BTreeMap<Offset, u64>,
     /// The events that can expire, by type, oldest first: all but state, and redactions, which
     /// expire with their targets.
@@ -120,6 +123,9 @@ struct Inner {
     /// Has its own part in the digest: see [`Relations::digest`].
     #[serde(skip)]
     relations: Relations,
+    /// Is in the digest if there is anything in it.
+    #[serde(skip)]
+    graph: Graph,
     /// The same by redaction, in order.
     #[serde(skip)]
     redaction_log: Vec<(Offset, Offset)>,
@@ -139,13 +145,13 @@ struct Inner {
 }
 
 /// The serialized form of a room: with parts that the digest covers separately or not at all.
-type KeptRoom = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset);
+type KeptRoom = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph);
 
 impl Serialize for Room {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let inner = self.inner.read();
-        let (relations, last_activity) = (&inner.relations, inner.last_activity);
-        (&self.id, &self.version, self.created, &*inner, relations, last_activity)
+        let Inner { relations, last_activity, graph, .. } = &*inner;
+        (&self.id, &self.version, self.created, &*inner, relations, last_activity, graph)
             .serialize(serializer)
     }
 }
@@ -154,10 +160,11 @@ impl TryFrom<KeptRoom> for Room {
     type Error = String;
 
     fn try_from(kept: KeptRoom) -> Result<Self, String> {
-        let (id, version, created, mut inner, relations, last_activity) = kept;
+        let (id, version, created, mut inner, relations, last_activity, graph) = kept;
         let rules =
             version.rules().ok_or_else(|| format!("room version `{version}` is unknown"))?;
         inner.relations = relations;
+        inner.graph = graph;
         inner.last_activity = last_activity;
         for ((event_type, state_key), index) in inner.keys.iter().zip(0..) {
             let keys = inner.key_index.entry(event_type.clone()).or_default();
@@ -196,6 +203,12 @@ pub struct Tip {
     pub event_id: OwnedEventId,
     /// Its depth.
     pub depth: u64,
+}
+
+impl From<Extremity> for Tip {
+    fn from(Extremity { event_id, depth }: Extremity) -> Self {
+        Self { event_id, depth }
+    }
 }
 
 /// How many users are joined and invited.
@@ -244,6 +257,14 @@ pub(super) struct EventFacts {
     pub(super) redacts: Option<Offset>,
     pub(super) relation: Option<NewRelation>,
     pub(super) activity: bool,
+    /// A timestamp after this one is out of order: those of later events would be behind it.
+    pub(super) horizon: u64,
+    /// Whether it may hold its key, if it is a state event.
+    pub(super) takes_effect: bool,
+    /// What else it changes in the state.
+    pub(super) changes: Vec<Change>,
+    /// The forward extremities besides it.
+    pub(super) others: Vec<Tip>,
 }
 
 impl Room {
@@ -253,7 +274,7 @@ impl Room {
         self.inner.read().changed
     }
 
-    /// The end of the event graph.
+    /// The end of the event graph, or, of several, the newest.
     #[must_use]
     pub fn tip(&self) -> Option<Tip> {
         self.inner.read().tip.clone()
@@ -340,7 +361,7 @@ impl Room {
     ) -> Option<Offset> {
         let inner = self.inner.read();
         let index = *inner.key_index.get(event_type)?.get(state_key)?;
-        as_of(inner.state.get(index as usize)?, at)
+        inner.holder(index, at)
     }
 
     /// The offsets of all state events with this key up to and including `at`, oldest first.
@@ -374,8 +395,9 @@ impl Room {
     #[must_use]
     pub fn full_state(&self, at: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
-        let mut state: Vec<_> =
-            inner.state.iter().filter_map(|changes| as_of(changes, at)).collect();
+        let keys = inner.state.iter().zip(0..);
+        let held = keys.filter_map(|(changes, key)| inner.held(key, as_of(changes, at)?));
+        let mut state: Vec<_> = held.collect();
         drop(inner);
         state.sort_unstable();
         state
@@ -388,8 +410,7 @@ impl Room {
         let Some(keys) = inner.key_index.get(event_type) else { return Vec::new() };
         keys.iter()
             .filter_map(|(state_key, index)| {
-                let offset = as_of(inner.state.get(*index as usize)?, at)?;
-                Some((state_key.to_string(), offset))
+                Some((state_key.to_string(), inner.holder(*index, at)?))
             })
             .collect()
     }
@@ -403,7 +424,7 @@ impl Room {
             .iter()
             .filter(|(event_type, _)| **event_type != StateEventType::RoomMember)
             .flat_map(|(_, keys)| keys.values())
-            .filter_map(|index| as_of(inner.state.get(*index as usize)?, at))
+            .filter_map(|index| inner.holder(*index, at))
             .collect();
         drop(inner);
         state.sort_unstable();
@@ -430,15 +451,15 @@ impl Room {
             Some(event_type) => inner.key_index.get(event_type).map(with_key).unwrap_or_default(),
             None => inner.key_index.values().flat_map(with_key).collect(),
         };
-        let changes = indexes.into_iter().filter_map(|index| inner.state.get(index as usize));
-        let mut state: Vec<_> = changes.filter_map(|changes| as_of(changes, at)).collect();
+        let held = indexes.into_iter().filter_map(|index| inner.holder(index, at));
+        let mut state: Vec<_> = held.collect();
         drop(inner);
         state.sort_unstable();
         state
     }
 
-    /// The offsets of the state events as of `to` whose key changed after `since`, in order. The
-    /// cost is proportional to the changes, not to the state.
+    /// The offsets of the state events as of `to` whose key changed after `since`, in order. State
+    /// resolution may have chosen an event from before `since`. The cost is proportional to the changes, not to the state.
     #[must_use]
     pub fn state_delta(&self, since: Offset, to: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -451,7 +472,7 @@ impl Room {
             .into_iter()
             .rev()
             .filter(|(_, key)| seen.insert(*key))
-            .map(|(offset, _)| *offset)
+            .filter_map(|(offset, key)| inner.held(*key, *offset))
             .collect();
         drop(inner);
         delta.sort_unstable();
@@ -516,16 +537,21 @@ impl Room {
         leave.map(|pair| pair[1].0)
     }
 
-    /// The users with this membership as of `at`, in order, each with the offset that set it.
+    /// The users with this membership as of `at`, in order, each with the member event.
     #[must_use]
     pub fn members(&self, membership: Membership, at: Offset) -> Vec<(OwnedUserId, Offset)> {
         let inner = self.inner.read();
+        let keys = inner.key_index.get(&StateEventType::RoomMember);
+        let event_of = |user_id: &UserId, changed: Offset| {
+            let key = keys.and_then(|keys| keys.get(user_id.as_str()));
+            key.and_then(|key| inner.held(*key, changed)).unwrap_or(changed)
+        };
         inner
             .members
             .iter()
             .filter_map(|(user_id, history)| {
                 let (offset, is) = history.at(at)?;
-                (*is == membership).then(|| (user_id.clone(), offset))
+                (*is == membership).then(|| (user_id.clone(), event_of(user_id, offset)))
             })
             .collect()
     }
@@ -812,30 +838,37 @@ impl Room {
         let mut inner = self.inner.write();
         inner.timeline.push(offset);
         let redacts = facts.redacts.filter(|target| !inner.redactions.contains_key(target));
+        let takes_effect = facts.takes_effect;
         if facts.state_key.is_none() && redacts.is_none() {
             inner.messages.entry(facts.event_type).or_default().push(offset);
         }
         if let Some((name, lifetime)) = facts.lifetime
+            && takes_effect
             && let Some(of) = inner.lifetimes.get_mut(name)
         {
             *of = lifetime.map(|lifetime| (offset, lifetime));
         }
-        if facts.ts < inner.latest_ts {
+        if facts.ts < inner.latest_ts || facts.ts > facts.horizon {
             inner.late.insert(offset, facts.ts);
+        } else {
+            inner.latest_ts = facts.ts;
         }
-        inner.latest_ts = inner.latest_ts.max(facts.ts);
         inner.tip = Some(Tip { event_id: facts.event_id, depth: facts.depth });
+        inner.graph.others = facts.others;
         inner.changed = offset;
         if facts.activity {
             inner.last_activity = offset;
         }
-        if let Some((event_type, state_key)) = facts.state_key {
+        if let Some((event_type, state_key)) = facts.state_key.filter(|_| takes_effect) {
             let key = inner.key(event_type, state_key);
             inner.state_log.push((offset, key));
             inner.state[key as usize].push(offset);
         }
-        if let Some((user_id, membership)) = facts.membership {
+        if let Some((user_id, membership)) = facts.membership.filter(|_| takes_effect) {
             inner.set_membership(offset, user_id, membership);
+        }
+        for change in facts.changes {
+            inner.reassign(offset, change);
         }
         if let Some(relation) = facts.relation
             // Two event ids of one room that share half of their hash have never been seen. If
@@ -1096,6 +1129,23 @@ impl Rooms {
         self.lifetimes.change(room_id, || room.oldest(), || room.add_event(offset, facts))
     }
 
+    /// Changes the state of a room other than by an event in its timeline.
+    pub(super) fn reassign(&self, offset: Offset, room_id: &RoomId, changes: Vec<Change>) {
+        let Some(room) = self.get(room_id) else { return };
+        let mut inner = room.inner.write();
+        inner.changed = offset;
+        for change in changes {
+            inner.reassign(offset, change);
+        }
+    }
+
+    /// Adds an event that is not in the timeline of its room.
+    pub(super) fn add_aside(&self, offset: Offset, room_id: &RoomId, outcome: &Outcome) {
+        if let Some(room) = self.get(room_id) {
+            room.add_aside(offset, outcome);
+        }
+    }
+
     /// Removes events and their redactions from a room. Returns all removed events.
     pub(super) fn erase(&self, offset: Offset, room_id: &RoomId, events: &[Offset]) -> Vec<Offset> {
         let Some(room) = self.get(room_id) else { return Vec::new() };
@@ -1117,7 +1167,7 @@ impl Rooms {
         Some(Remains {
             version: room.version.clone(),
             created: room.created,
-            events: inner.timeline.clone(),
+            events: inner.timeline.iter().chain(inner.graph.asides.keys()).copied().collect(),
             ephemeral: ephemeral.collect(),
             members: inner.members.keys().cloned().collect(),
         })
@@ -1181,6 +1231,9 @@ impl Rooms {
             let inner = room.inner.read();
             digest.add(&*inner);
             inner.relations.digest(digest, |event| inner.is_redacted(event, Offset::MAX));
+            if !inner.graph.is_empty() {
+                digest.add(&inner.graph);
+            }
         }
         digest.add(&*self.networks.read());
     }

@@ -185,7 +185,7 @@ sections! {
     oauth, "oauth", 1;
     registration_tokens, "registration tokens", 1;
     names, "names", 1, may begin empty;
-    rooms, "rooms", 1;
+    rooms, "rooms", 2, reads 1 as super::rooms::former::V1;
     closures, "closures", 1;
     notices, "notices", 1;
     reports, "reports", 1;
@@ -204,6 +204,7 @@ sections! {
     delayed, "scheduled events", 1;
     deliveries, "deliveries", 1;
     peers, "peers", 1, may begin empty;
+    destinations, "destinations", 1, may begin empty;
     media, "media", 1;
     pushers, "pushers", 1;
     erasures, "erasures", 1;

@@ -167,6 +167,68 @@ impl KeyRing {
             .map_err(|error| KeyError::Wrong(error.to_string()))
     }
 
+    /// The keys with which this homeserver may have signed an event at `ts_ms`.
+    pub(crate) fn own_for_event(&self, key_ids: &[String], ts_ms: u64) -> BTreeMap<String, Base64> {
+        let own = &self.engine.env().server;
+        let mut keys: BTreeMap<_, _> = self
+            .engine
+            .state()
+            .peers
+            .retired_keys()
+            .into_iter()
+            .filter(|(_, old)| ts_ms <= old.expired_ms)
+            .filter_map(|(id, old)| Some((id, Base64::parse(old.key).ok()?)))
+            .collect();
+        own.with_current(|pair| {
+            let id = format!("ed25519:{}", pair.version());
+            keys.insert(id, Base64::new(pair.public_key().to_vec()));
+        });
+        keys.retain(|id, _| key_ids.contains(id));
+        keys
+    }
+
+    /// The keys with which a homeserver may have signed an event at `ts_ms` with one of `key_ids`
+    /// (server-server API, "Retrieving server keys"; room version 5, "Signing key validity period").
+    /// They are fetched if none is known.
+    ///
+    /// # Errors
+    /// When they are neither known nor can be fetched, or none was valid then.
+    pub(crate) async fn for_event(
+        &self,
+        server: &ServerName,
+        key_ids: &[String],
+        ts_ms: u64,
+    ) -> Result<BTreeMap<String, Base64>, KeyError> {
+        let valid = |peer: Peer| -> BTreeMap<String, Base64> {
+            let current = peer.keys.into_iter().filter(|_| ts_ms <= peer.valid_until_ms);
+            let old = peer.old.into_iter().filter(|(_, old)| ts_ms <= old.expired_ms);
+            current
+                .chain(old.map(|(id, old)| (id, old.key)))
+                .filter(|(id, _)| key_ids.contains(id))
+                .filter_map(|(id, key)| Some((id, Base64::parse(key).ok()?)))
+                .collect()
+        };
+        let recorded = || self.engine.state().peers.get(server).map(valid).unwrap_or_default();
+        let known = recorded();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let suffices = |known: &Known| {
+            ts_ms <= known.valid_until_ms && key_ids.iter().any(|id| known.keys.contains_key(id))
+        };
+        let fetched = self.fetch(server, suffices).await?;
+        let mut keys = recorded();
+        if ts_ms <= fetched.valid_until_ms {
+            // They may not have been recorded.
+            let fetched = fetched.keys.into_iter().filter(|(id, _)| key_ids.contains(id));
+            keys.extend(fetched.filter_map(|(id, key)| Some((id, Base64::parse(key).ok()?))));
+        }
+        if keys.is_empty() {
+            return Err(KeyError::NoKey(server.to_owned(), key_ids.join(", ")));
+        }
+        Ok(keys)
+    }
+
     /// The keys of a homeserver, fetched unless they are known and valid until `until_ms`: the
     /// document as it was signed, for those who ask this server as a notary.
     ///

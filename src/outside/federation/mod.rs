@@ -4,6 +4,7 @@
 mod connect;
 mod keys;
 mod names;
+mod sender;
 
 use std::{
     pin::Pin,
@@ -31,6 +32,7 @@ use tokio::time::timeout;
 
 pub(crate) use keys::{KeyError, KeyRing};
 use names::Names;
+pub(crate) use sender::Sender;
 
 use crate::{
     base::limits,
@@ -286,6 +288,8 @@ pub(crate) struct Federation {
     pub(crate) peers: Arc<Peers>,
     /// Their keys.
     pub(crate) keys: KeyRing,
+    /// What they are told.
+    pub(crate) sender: Arc<Sender>,
 }
 
 impl Federation {
@@ -294,6 +298,7 @@ impl Federation {
     pub(crate) fn new(config: &config::Federation, engine: &Arc<Engine>) -> Result<Self, String> {
         let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);
         let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
-        Ok(Self { peers, keys })
+        let sender = Arc::new(Sender::new(engine, &peers));
+        Ok(Self { peers, keys, sender })
     }
 }

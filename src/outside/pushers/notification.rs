@@ -138,6 +138,7 @@ mod tests {
             transaction: None,
             redacts: None,
             delay_id: None,
+            received: None,
             pdu: to_raw(&pdu),
         };
         StoredEvent::new(Offset::new(1), body).unwrap()

@@ -26,7 +26,7 @@ pub(crate) use stripped::strip;
 
 use crate::record::{
     Offset,
-    command::{RoomEvent, Transaction},
+    command::{Outcome, Received, RoomEvent, RoomPdu, StateBefore, Transaction},
 };
 
 /// An event with the fields that decisions and responses need.
@@ -65,6 +65,10 @@ pub struct StoredEvent {
     pub transaction: Option<Transaction>,
     /// The id of its delay, if it was scheduled.
     pub delay_id: Option<Box<str>>,
+    /// For an event of another homeserver in the timeline: how it came here.
+    pub received: Option<Box<Received>>,
+    /// For an event that is not in the timeline: why, and the state before it.
+    pub aside: Option<Box<(Outcome, Option<StateBefore>)>>,
     /// The event in federation format.
     pub pdu: Box<RawValue>,
     /// The part of the client format that is the same for everyone.
@@ -126,9 +130,30 @@ impl StoredEvent {
             redacts,
             transaction: body.transaction,
             delay_id: body.delay_id.map(Into::into),
+            received: body.received.map(Box::new),
+            aside: None,
             pdu: body.pdu,
             shared: client::Shared::default(),
         })
+    }
+
+    /// The event of a `room.pdu` record.
+    ///
+    /// # Errors
+    /// When the PDU lacks a field that every PDU has.
+    pub fn of_pdu(offset: Offset, body: RoomPdu) -> serde_json::Result<Self> {
+        let RoomPdu { room_id, event_id, outcome, before, pdu, .. } = body;
+        let event = RoomEvent {
+            room_id,
+            event_id,
+            room_version: None,
+            transaction: None,
+            redacts: None,
+            delay_id: None,
+            received: None,
+            pdu,
+        };
+        Ok(Self { aside: Some(Box::new((outcome, before))), ..Self::new(offset, event)? })
     }
 
     /// The content, read as `T`.
@@ -191,7 +216,7 @@ impl ruma::state_res::Event for StoredEvent {
     }
 
     fn rejected(&self) -> bool {
-        false
+        matches!(self.aside.as_deref(), Some((Outcome::Rejected { .. }, _)))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     log::{Log, ReadError},
     record::{
         Command, Offset, Record,
-        command::{LogErase, RoomEvent},
+        command::{LogErase, RoomEvent, RoomPdu},
         server_keys::ServerKeys,
     },
     state::{Room, State},
@@ -191,8 +191,12 @@ impl EventStore {
         }
         let erasures = self.erasures.load(Ordering::SeqCst);
         let Some(record) = self.log.get(offset)? else { return Ok(None) };
-        let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(None) };
-        let Some(event) = parse(&record, body) else { return Ok(None) };
+        let event = match record.command() {
+            Ok(Some(Command::RoomEvent(body))) => parse(&record, body),
+            Ok(Some(Command::RoomPdu(body))) => parse_aside(&record, body),
+            _ => None,
+        };
+        let Some(event) = event else { return Ok(None) };
         self.cache.insert(offset, Arc::clone(&event));
         if self.erasures.load(Ordering::SeqCst) != erasures {
             // It may have been read before its erasure, and cached after it.
@@ -228,6 +232,37 @@ impl EventStore {
             }
         }
         Ok(None)
+    }
+
+    /// The event with this id, whether or not it is in the timeline of this room.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn find_known(
+        &self,
+        state: &State,
+        room: &Room,
+        event_id: &EventId,
+    ) -> Result<Option<EventRef>, ReadError> {
+        let mut best = None;
+        for offset in state.events.candidates(event_id) {
+            let in_timeline = room.has_event(offset);
+            if !in_timeline && room.aside(offset).is_none() {
+                continue;
+            }
+            if let Some(event) = self.get(offset)?
+                && event.event_id == event_id
+            {
+                if in_timeline {
+                    return Ok(Some(event));
+                }
+                // What is decided of it last holds.
+                if best.as_ref().is_none_or(|best: &EventRef| best.offset < offset) {
+                    best = Some(event);
+                }
+            }
+        }
+        Ok(best)
     }
 
     /// The event that a transaction of `session` sent, if it has sent one.
@@ -337,5 +372,10 @@ impl EventStore {
 
 fn parse(record: &Record, body: RoomEvent) -> Option<EventRef> {
     let event = StoredEvent::new(record.offset(), body).ok()?;
+    Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
+}
+
+fn parse_aside(record: &Record, body: RoomPdu) -> Option<EventRef> {
+    let event = StoredEvent::of_pdu(record.offset(), body).ok()?;
     Some(Arc::new(StoredEvent { time_ms: record.header.time_ms, ..event }))
 }

@@ -35,6 +35,20 @@ impl EventStore {
         member: &StoredEvent,
         at: Offset,
     ) -> Result<Vec<Box<RawValue>>, ReadError> {
+        // Of a room that this server was not in, it has only that.
+        if let Some(received) = member.received.as_ref().filter(|of| !of.stripped.is_empty()) {
+            return Ok(received.stripped.clone());
+        }
+        Ok(self.state_to_strip(room, member, at)?.iter().map(strip).collect())
+    }
+
+    /// The events of which stripped state is made.
+    pub(crate) fn state_to_strip(
+        &self,
+        room: &Room,
+        member: &StoredEvent,
+        at: Offset,
+    ) -> Result<Vec<EventRef>, ReadError> {
         let key = |event_type: &StateEventType, state_key: &str| {
             room.state_event(event_type, state_key, member.offset)
         };
@@ -44,7 +58,7 @@ impl EventStore {
             offsets.extend(key(&StateEventType::RoomMember, member.sender.as_str()));
         }
         let events = self.get_all(&offsets)?.into_iter();
-        Ok(events.map(|event| strip(&as_shown(room, event, at))).collect())
+        Ok(events.map(|event| as_shown(room, event, at)).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruma::OwnedServerName;
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -10,6 +10,7 @@ use super::{
     kind::{Content, Erased},
     values::Secret,
 };
+use crate::record::{Holds, Offset};
 
 /// Payload of `peer.keys`. It supersedes earlier ones of the same homeserver, and has what is still
 /// needed of them.
@@ -53,4 +54,193 @@ pub struct OldKey {
 
 impl Content for PeerKeys {
     const ERASED: Erased = Erased::All;
+}
+
+/// Payload of `peer.reached`: how far other homeservers have been told of what concerns them. It
+/// supersedes what was recorded of the same ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerReached {
+    /// The homeservers.
+    pub servers: Vec<Reached>,
+}
+
+impl Content for PeerReached {
+    const ERASED: Erased = Erased::All;
+}
+
+/// How far a homeserver has been told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// The homeserver.
+    pub server_name: OwnedServerName,
+    /// It has been told of everything up to this record.
+    pub up_to: Offset,
+    /// If it could not be reached last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<Failing>,
+}
+
+/// A homeserver cannot be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    /// Since when, in milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it is tried again, in milliseconds since the Unix epoch.
+    pub again_ms: u64,
+    /// Why it could not be reached.
+    pub error: String,
+}
+
+/// How an event of another homeserver came into a room, and what that did to the room.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Received {
+    /// The homeserver that sent it, which need not be that of the sender.
+    pub from: OwnedServerName,
+    /// Whether this homeserver tells the others in the room of it: it was sent only to this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relayed: bool,
+    /// The forward extremities of the room afterwards, besides this event.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extremities: Vec<Extremity>,
+    /// The state before it. Left out if that is the room's state as of the record before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<StateBefore>,
+    /// What it did to the room's state, if that is not what such an event does in a room without
+    /// branches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+    /// For an invite or a knock from outside of the room: what is said of the room, as stripped
+    /// state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stripped: Vec<Box<RawValue>>,
+}
+
+/// An event that no other event of the room comes after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extremity {
+    /// The event.
+    pub event_id: OwnedEventId,
+    /// Its depth.
+    pub depth: u64,
+}
+
+/// The state of a room before an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateBefore {
+    /// It is the room's state as of this offset,
+    pub at: Offset,
+    /// but for these differences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<StateChange>,
+}
+
+/// What state resolution made of the room's state after an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolved {
+    /// For a state event: whether it holds its key now.
+    pub takes_effect: bool,
+    /// What else changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<StateChange>,
+    /// The keys for which the branches had different events.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conflicts: Vec<Conflict>,
+}
+
+/// A change of a room's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateChange {
+    /// The type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The state key.
+    pub state_key: String,
+    /// The event that holds this key now, if any does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Offset>,
+    /// For a member event: its `membership`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<String>,
+}
+
+/// A key for which the branches of a room had different events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conflict {
+    /// The type.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The state key.
+    pub state_key: String,
+    /// The events, in the order of their ids.
+    pub events: Vec<OwnedEventId>,
+    /// The one that holds the key afterwards, if any does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub winner: Option<OwnedEventId>,
+}
+
+/// Payload of `room.pdu`: an event of another homeserver that is not in the room's timeline.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RoomPdu {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event's id: the reference hash of `pdu`.
+    pub event_id: OwnedEventId,
+    /// The sender.
+    pub sender: OwnedUserId,
+    /// The homeserver that sent it, which need not be that of the sender.
+    pub from: OwnedServerName,
+    /// The room's version; only with its `m.room.create` event, which makes the room known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_version: Option<RoomVersionId>,
+    /// Why it is not in the timeline.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// The state before it, if that is known. Left out of what is not an outlier, it is the room's
+    /// state as of the record before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<StateBefore>,
+    /// The event in federation format, as canonical JSON.
+    pub pdu: Box<RawValue>,
+}
+
+/// Payload of `room.state`: what changed in the state of a room while no user of this homeserver
+/// was in it. The join of one follows in the same batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomState {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The homeserver that says so.
+    pub from: OwnedServerName,
+    /// The changes.
+    pub changes: Vec<StateChange>,
+}
+
+impl Content for RoomState {}
+
+/// Why an event is not in the timeline (server-server API, "Checks performed on receipt of a PDU").
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// It is known because others name it among their `auth_events`; its place is not.
+    Outlier,
+    /// The room's current state does not allow it.
+    SoftFailed {
+        /// The rule that it breaks.
+        reason: String,
+    },
+    /// It was not allowed where it was sent.
+    Rejected {
+        /// The rule that it breaks.
+        reason: String,
+    },
+}
+
+impl Content for RoomPdu {
+    const ERASED: Erased = Erased::Event;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.sender)
+    }
 }

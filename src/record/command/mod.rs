@@ -251,7 +251,11 @@ commands! {
     /// A device received the messages that were sent to it.
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 2 Rewindable;
+    RoomEvent(RoomEvent) = "room.event" version 3 Rewindable;
+    /// An event of another homeserver was refused a place in the timeline, or has none yet.
+    RoomPdu(RoomPdu) = "room.pdu" version 1 Rewindable;
+    /// A user of this homeserver is about to enter a room of others, and it has this state.
+    RoomState(RoomState) = "room.state" version 1 Rewindable;
     /// Events of a room were deleted, and their content is to be erased from the log.
     RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
     /// A room was deleted, and the content of its events is to be erased from the log.
@@ -334,6 +338,8 @@ commands! {
     ServerKey(ServerKey) = "server.key" version 1 MustNotRewind;
     /// Another homeserver's signing keys were fetched.
     PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable, ephemeral;
+    /// Other homeservers were told of what concerns them.
+    PeerReached(PeerReached) = "peer.reached" version 1 Rewindable, ephemeral;
     /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
 }

@@ -4,7 +4,10 @@ use ruma::{OwnedEventId, OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomVersion
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::kind::{Content, Erased};
+use super::{
+    federation::Received,
+    kind::{Content, Erased},
+};
 use crate::record::{Epoch, Holds, Offset};
 
 /// Payload of `room.event`.
@@ -26,8 +29,11 @@ pub struct RoomEvent {
     /// For an event that was scheduled: the id of its delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_id: Option<String>,
-    /// The event in federation format, hashed, as canonical JSON. It has no signature; in version 1
-    /// it has the server's.
+    /// For an event of another homeserver: how it came here. (Not before version 3.)
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+    /// The event in federation format, hashed, as canonical JSON. That of another homeserver has
+    /// its signatures; this server's own has none, and in version 1 the server's.
     pub pdu: Box<RawValue>,
 }
 

@@ -2,8 +2,8 @@
 
 use super::{Applied, Apply, At};
 use crate::{
-    record::command::{PeerKeys, ServerKey},
-    state::State,
+    record::command::{PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
+    state::{ApplyError, State},
 };
 
 impl Apply for ServerKey {
@@ -16,6 +16,33 @@ impl Apply for ServerKey {
 impl Apply for PeerKeys {
     fn apply(self, state: &State, at: At) -> Applied {
         state.erasures.supersede(state.peers.learn(at.offset, self));
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for PeerReached {
+    fn apply(self, state: &State, at: At) -> Applied {
+        state.erasures.supersede(state.destinations.reach(at.offset, self));
+        Ok(Vec::new())
+    }
+}
+
+impl Apply for RoomState {
+    fn apply(self, state: &State, at: At) -> Applied {
+        Ok(state.enter_room(at.offset, self))
+    }
+}
+
+impl Apply for RoomPdu {
+    fn apply(self, state: &State, at: At) -> Applied {
+        if let Some(version) = self.room_version {
+            let name = version.to_string();
+            if !state.rooms.create(at.offset, self.room_id.clone(), version) {
+                return Err(ApplyError::RoomVersion { offset: at.offset, version: name });
+            }
+        }
+        state.events.insert(at.offset, &self.event_id);
+        state.rooms.add_aside(at.offset, &self.room_id, &self.outcome);
         Ok(Vec::new())
     }
 }

@@ -1,8 +1,10 @@
 //! Other homeservers: Synapse, and ones that do what they must not.
 
 mod authority;
+mod hostile;
 mod peer;
 mod requests;
+mod rooms;
 mod synapse;
 mod with_synapse;
 

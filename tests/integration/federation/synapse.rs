@@ -85,6 +85,10 @@ impl Synapse {
             "allow_public_rooms_over_federation": true,
             "room_list_publication_rules": [{ "action": "allow" }],
             "bcrypt_rounds": 4,
+            "rc_joins": { "local": unlimited, "remote": unlimited },
+            "rc_joins_per_room": unlimited,
+            "rc_invites": { "per_room": unlimited, "per_user": unlimited, "per_issuer": unlimited },
+            "rc_login": { "address": unlimited, "account": unlimited },
             "rc_message": unlimited, "rc_registration": unlimited, "rc_room_creation": unlimited,
         });
         std::fs::write(here("homeserver.yaml"), config.to_string()).expect("a file");

@@ -7,7 +7,7 @@ use super::synapse::{self, Synapse};
 use super::{Authority, Federated, authority};
 use crate::harness::{encode, skip};
 
-async fn both(test: &str) -> Option<(Authority, Federated, Synapse)> {
+pub(super) async fn both(test: &str) -> Option<(Authority, Federated, Synapse)> {
     let authority = authority(test)?;
     let python = synapse::python().map_err(|missing| skip(test, &missing)).ok()?;
     let synapse = Synapse::start(&python, &authority).await;

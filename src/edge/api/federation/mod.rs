@@ -1,10 +1,14 @@
 //! The server-server API, in a table of its own: it is served on the listeners of
 //! `federation.bind`, and nothing else is.
 
+mod events;
+mod invites;
 mod keys;
+mod memberships;
 mod outgoing;
 mod queries;
 mod signed;
+mod transactions;
 
 use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;
 
@@ -41,6 +45,20 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
         .on(space::for_server::hierarchy_for_server, limited(Class::Federation))
         .on(files::download_for_server, limited(Class::Federation))
         .on(files::thumbnail_for_server, limited(Class::Federation))
+        .on(events::event, limited(Class::Federation))
+        .on(events::state, limited(Class::Federation))
+        .on(events::state_ids, limited(Class::Federation))
+        .on(events::event_auth, limited(Class::Federation))
+        .on(events::backfill, limited(Class::Federation))
+        .on(events::missing_events, limited(Class::Federation))
+        .on(memberships::make_join, limited(Class::Federation))
+        .on(memberships::send_join, limited(Class::Federation))
+        .on(memberships::make_knock, limited(Class::Federation))
+        .on(memberships::send_knock, limited(Class::Federation))
+        .on(memberships::make_leave, limited(Class::Federation))
+        .on(memberships::send_leave, limited(Class::Federation))
+        .on(invites::invite, limited(Class::Federation))
+        .on(transactions::send, limited(Class::Federation))
         .on(discovery::delegation, cheap())
         .on(openid::userinfo, cheap())
 }

@@ -27,8 +27,8 @@ impl Default for Asking {
 /// Where a room is, by its alias.
 #[derive(Deserialize, Serialize)]
 pub(in crate::edge::api) struct Whereabouts {
-    room_id: OwnedRoomId,
-    servers: Vec<OwnedServerName>,
+    pub(in crate::edge::api) room_id: OwnedRoomId,
+    pub(in crate::edge::api) servers: Vec<OwnedServerName>,
 }
 
 impl<C: Caller> Cx<Server, C> {

@@ -78,6 +78,7 @@ impl Server {
         match federation.keys.verify_request(&signed, request).await {
             Ok(()) => {
                 wrong.give_back(&address);
+                federation.sender.is_back(&signed.origin);
                 Ok(signed.origin)
             }
             Err(error) => {

@@ -57,6 +57,8 @@ pub(super) async fn create_room(
             None => unknown.push(addressee),
         }
     }
+    let (elsewhere, invite): (Vec<_>, Vec<_>) =
+        invite.into_iter().partition(|invitee| cx.is_remote(invitee.server_name()));
     for invitee in &invite {
         super::membership::check_invitee(&cx.app, invitee).await?;
     }
@@ -97,6 +99,7 @@ pub(super) async fn create_room(
         ts: cx.app.now(),
     };
     let room_id = cx.propose(proposal).await?.into_inner();
+    cx.invite_all_elsewhere(&room_id, elsewhere, request.is_direct).await;
     for addressee in unknown {
         // The room exists: a client that got an error would create another.
         if let Err(error) = addressee.invite(&cx, &room_id).await {

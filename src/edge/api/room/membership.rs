@@ -37,6 +37,7 @@ use crate::{
     },
     read::events::{ClientEvent, EventForm, as_shown, to_raw},
     record::Offset,
+    service::federation::Act,
     state::Membership,
 };
 
@@ -96,6 +97,11 @@ pub(super) async fn join(
 ) -> Result<join_room_by_id::Response, ApiError> {
     let signed = signed(request.third_party_signed.as_ref())?;
     let (room_id, user_id) = (request.room_id, cx.caller.user_id.clone());
+    if cx.is_elsewhere(&room_id) {
+        let place = cx.place((&*room_id).into(), Vec::new()).await?;
+        cx.act_elsewhere(Act::Join, place, request.reason).await?;
+        return Ok(join_room_by_id::Response::new(room_id));
+    }
     change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
     Ok(join_room_by_id::Response::new(room_id))
 }
@@ -104,7 +110,12 @@ pub(super) async fn join_by_id_or_alias(
     cx: Cx<Server>,
     request: join_room_by_id_or_alias::Request,
 ) -> Result<join_room_by_id_or_alias::Response, ApiError> {
-    let room_id = appservice::resolve(&cx.app, &request.room_id_or_alias).await?;
+    let place = cx.place(&request.room_id_or_alias, request.via).await?;
+    let room_id = place.room_id.clone();
+    if cx.is_elsewhere(&room_id) {
+        cx.act_elsewhere(Act::Join, place, request.reason).await?;
+        return Ok(join_room_by_id_or_alias::Response::new(room_id));
+    }
     let signed = signed(request.third_party_signed.as_ref())?;
     let user_id = cx.caller.user_id.clone();
     change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
@@ -115,7 +126,12 @@ pub(super) async fn knock(
     cx: Cx<Server>,
     request: knock_room::Request,
 ) -> Result<knock_room::Response, ApiError> {
-    let room_id = appservice::resolve(&cx.app, &request.room_id_or_alias).await?;
+    let place = cx.place(&request.room_id_or_alias, request.via).await?;
+    let room_id = place.room_id.clone();
+    if cx.is_elsewhere(&room_id) {
+        cx.act_elsewhere(Act::Knock, place, request.reason).await?;
+        return Ok(knock_room::Response::new(room_id));
+    }
     let user_id = cx.caller.user_id.clone();
     change(&cx, room_id.clone(), user_id, Change::Knock, request.reason, None).await?;
     Ok(knock_room::Response::new(room_id))
@@ -126,6 +142,14 @@ pub(super) async fn leave(
     request: leave_room::Request,
 ) -> Result<leave_room::Response, ApiError> {
     let user_id = cx.caller.user_id.clone();
+    if cx.is_elsewhere(&request.room_id) {
+        let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
+        cx.act_elsewhere(Act::Leave, place, request.reason).await?;
+        if cx.app.config.accounts.forget_on_leave {
+            cx.propose(ForgetRoom { user_id, room_id: request.room_id }).await?.into_inner();
+        }
+        return Ok(leave_room::Response::new());
+    }
     let leave = proposal(&cx, request.room_id, user_id, Change::Leave, request.reason, None);
     let left = if cx.app.config.accounts.forget_on_leave {
         cx.propose(LeaveAndForget(leave)).await?
@@ -164,6 +188,10 @@ pub(super) async fn invite(
         }
         _ => return Err(ApiError::bad_json("Nobody to be invited is named.")),
     };
+    if cx.is_remote(target.server_name()) {
+        cx.invite_elsewhere(request.room_id, target, reason, false).await?;
+        return Ok(invite_user::Response::new());
+    }
     check_invitee(&cx.app, &target).await?;
     change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
     Ok(invite_user::Response::new())

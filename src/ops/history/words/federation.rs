@@ -1,9 +1,12 @@
 //! Commands about other homeservers, in words.
 
-use super::{Describe, Description};
-use crate::record::{
-    Record,
-    command::{PeerKeys, ServerKey},
+use super::{Context, Describe, Description, of_event};
+use crate::{
+    read::events::StoredEvent,
+    record::{
+        Record,
+        command::{Outcome, PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
+    },
 };
 
 impl Describe for ServerKey {
@@ -16,5 +19,42 @@ impl Describe for PeerKeys {
     fn describe(self, _: &Record, who: String) -> Description {
         let ids: Vec<_> = self.keys.keys().map(String::as_str).collect();
         (who, format!("learned that {} signs with {}", self.server_name, ids.join(", ")))
+    }
+}
+
+impl Describe for PeerReached {
+    fn describe(self, _: &Record, who: String) -> Description {
+        let told = self.servers.iter().map(|of| match &of.failing {
+            None => format!("{} up to {}", of.server_name, of.up_to),
+            Some(failing) => {
+                format!("{} up to {}, which fails: {}", of.server_name, of.up_to, failing.error)
+            }
+        });
+        (who, format!("told {}", told.collect::<Vec<_>>().join(", ")))
+    }
+}
+
+impl Describe for RoomState {
+    fn describe(self, _: &Record, who: String) -> Description {
+        let Self { from, changes, .. } = self;
+        (who, format!("got {} events of the room's state from {from}", changes.len()))
+    }
+}
+
+impl Describe for RoomPdu {
+    fn describe(self, record: &Record, who: String) -> Description {
+        let from = self.from.clone();
+        let what = match &self.outcome {
+            Outcome::Outlier => "as an authority for others".to_owned(),
+            Outcome::SoftFailed { reason } => format!("soft-failed: {reason}"),
+            Outcome::Rejected { reason } => format!("rejected: {reason}"),
+        };
+        match StoredEvent::of_pdu(record.offset(), self) {
+            Ok(event) => {
+                let text = of_event(&event, Context::default());
+                (event.sender.to_string(), format!("{text} (from {from}, {what})"))
+            }
+            Err(error) => (who, format!("(not an event: {error})")),
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! What is recorded of other homeservers.
+//! The signing keys of other homeservers, and this one's own.
 
 use std::collections::BTreeMap;
 
-use super::{Commit, Proposal, Refusal};
+use crate::decide::{Commit, Proposal, Refusal};
 use crate::{
     base::limits,
     record::{

@@ -1,0 +1,232 @@
+//! A room of others becomes known: its state where this homeserver enters it, or where a branch of
+//! its graph begins whose past is not fetched.
+
+use std::sync::Arc;
+
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, events::StateEventType};
+use serde_json::value::RawValue;
+
+use super::{
+    receive::{Receipt, body},
+    resolve::changes,
+};
+use crate::{
+    base::limits,
+    decide::{Commit, Proposal, Refusal, not_in_it},
+    read::{
+        branches::{Branches, Keys, PENDING, View},
+        events::{EventRef, StoredEvent},
+        servers::is_in_room,
+    },
+    record::{
+        Offset, Stream,
+        command::{Outcome, Received, RoomPdu, RoomState, StateBefore},
+    },
+};
+
+/// Make a room of others known, by its `m.room.create` event, which was verified.
+#[derive(Clone, Debug)]
+pub struct BeginRoom {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Its version.
+    pub version: RoomVersionId,
+    /// The event's id.
+    pub event_id: OwnedEventId,
+    /// The homeserver that sent it.
+    pub from: OwnedServerName,
+    /// The event.
+    pub pdu: Box<RawValue>,
+}
+
+impl Proposal for BeginRoom {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let room = commit.env.state.rooms.get(&self.room_id);
+        if let Some(room) = &room {
+            if room.version != self.version {
+                return Err(Refusal::BadState(format!("The room has version {}.", room.version)));
+            }
+            let env = commit.env;
+            if env.events.find_known(&env.state, room, &self.event_id)?.is_some() {
+                return Ok(());
+            }
+        } else if commit.env.state.erasures.purged(&self.room_id).is_some() {
+            return Err(Refusal::Forbidden("This room was purged from this server.".to_owned()));
+        }
+        let bad = |why: &str| Refusal::BadState(format!("The room's first event {why}."));
+        let rules = self.version.rules();
+        let rules =
+            rules.ok_or_else(|| Refusal::UnsupportedRoomVersion(self.version.to_string()))?;
+        let event = StoredEvent::new(
+            PENDING,
+            body(&self.room_id, &self.event_id, self.pdu.clone(), None, None),
+        );
+        let event = event.map_err(|_| bad("is not one"))?;
+        let is_first = event.event_type.to_string() == "m.room.create"
+            && event.state_key.as_deref() == Some("")
+            && event.auth_events.is_empty()
+            && event.prev_events.is_empty();
+        if !is_first {
+            return Err(bad("is another"));
+        }
+        let names_it = if rules.authorization.room_create_event_id_as_room_id {
+            self.room_id.strip_sigil() == self.event_id.localpart()
+        } else {
+            event.names_room
+        };
+        if !names_it {
+            return Err(bad("is that of another room"));
+        }
+        let pdu = RoomPdu {
+            room_id: self.room_id.clone(),
+            event_id: self.event_id.clone(),
+            sender: event.sender,
+            from: self.from.clone(),
+            room_version: room.is_none().then(|| self.version.clone()),
+            outcome: Outcome::Outlier,
+            before: None,
+            pdu: self.pdu.clone(),
+        };
+        commit.append(self.stream(), pdu);
+        Ok(())
+    }
+}
+
+/// Take the state before an outlier from another homeserver.
+#[derive(Clone, Debug)]
+pub struct PlaceOutlier {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The outlier.
+    pub event_id: OwnedEventId,
+    /// The homeserver that says so.
+    pub from: OwnedServerName,
+    /// The state: events that are known.
+    pub state: Vec<OwnedEventId>,
+}
+
+impl Proposal for PlaceOutlier {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        let branches = Branches::new(&env.state, &env.events, &room);
+        let event = branches.find(&self.event_id)?.ok_or_else(unknown)?;
+        let is_outlier = matches!(event.aside.as_deref(), Some((Outcome::Outlier, None)));
+        if !is_outlier {
+            return Ok(());
+        }
+        let before = View::Own(keys(&branches, &self.state)?);
+        let current = branches.current();
+        let at = room.last_state_change(Offset::MAX);
+        let changes = changes(&branches, &current, &before)?;
+        commit.append(
+            self.stream(),
+            RoomPdu {
+                room_id: self.room_id.clone(),
+                event_id: self.event_id.clone(),
+                sender: event.sender.clone(),
+                from: self.from.clone(),
+                room_version: None,
+                outcome: Outcome::Outlier,
+                before: Some(StateBefore { at, changes }),
+                pdu: event.pdu.clone(),
+            },
+        );
+        Ok(())
+    }
+}
+
+/// Enter a room in which no user of this homeserver is, with the join of one.
+#[derive(Clone, Debug)]
+pub struct EnterRoom {
+    /// The room, which is known.
+    pub room_id: OwnedRoomId,
+    /// The join's id.
+    pub event_id: OwnedEventId,
+    /// The homeserver that took the join.
+    pub from: OwnedServerName,
+    /// The join.
+    pub pdu: Box<RawValue>,
+    /// The room's state before it: events that are known.
+    pub state: Vec<OwnedEventId>,
+}
+
+impl Proposal for EnterRoom {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        if env.events.find(&env.state, &self.event_id)?.is_some() {
+            return Ok(());
+        }
+        let body = |received| body(&self.room_id, &self.event_id, self.pdu.clone(), received, None);
+        let event = StoredEvent::new(PENDING, body(None));
+        let event = Arc::new(event.map_err(|error| Refusal::BadJson(error.to_string()))?);
+        commit.rests_on(Stream::user(&event.sender));
+        if env.state.accounts.is_deactivated(&event.sender) {
+            return Err(Refusal::UserDeactivated);
+        }
+        if is_in_room(&room, &env.server.name) {
+            return Err(Refusal::BadState("This server is in the room already.".to_owned()));
+        }
+        let branches = Branches::new(&env.state, &env.events, &room);
+        let branches = branches.with_pending(Arc::clone(&event));
+        let before = View::Own(keys(&branches, &self.state)?);
+        let receipt = Receipt { room: &room, branches, event: &event };
+        if let Err(reason) = receipt.allowed_in(&before)? {
+            return Err(Refusal::Forbidden(reason));
+        }
+        let branches = receipt.branches;
+        let changes = changes(&branches, &branches.current(), &before)?;
+        for part in changes.chunks(limits::ROOM_STATE_CHANGES) {
+            let (room_id, from) = (self.room_id.clone(), self.from.clone());
+            commit.append(self.stream(), RoomState { room_id, from, changes: part.to_vec() });
+        }
+        let received = Received {
+            from: self.from.clone(),
+            relayed: false,
+            extremities: Vec::new(),
+            before: None,
+            resolved: None,
+            stripped: Vec::new(),
+        };
+        commit.append(self.stream(), body(Some(received)));
+        Ok(())
+    }
+}
+
+/// The state that consists of these events.
+fn keys(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<Keys, Refusal> {
+    let mut keys = Keys::new();
+    for event_id in events {
+        let event: EventRef = branches.find(event_id)?.ok_or_else(unknown)?;
+        let Some(state_key) = &event.state_key else { continue };
+        if ruma::state_res::Event::rejected(&*event) {
+            continue;
+        }
+        let key = (StateEventType::from(event.event_type.to_string()), state_key.clone());
+        keys.insert(key, event.offset);
+    }
+    Ok(keys)
+}
+
+fn unknown() -> Refusal {
+    Refusal::BadState("An event of the room's state is not known.".to_owned())
+}

@@ -1,0 +1,16 @@
+//! What comes from other homeservers: their keys, and events of rooms.
+
+mod enter;
+mod keys;
+mod outside;
+mod reached;
+mod receive;
+mod resolve;
+mod template;
+
+pub use enter::{BeginRoom, EnterRoom, PlaceOutlier};
+pub use keys::{LearnKeys, RotateKey};
+pub use outside::MembershipOutside;
+pub use reached::NoteReached;
+pub use receive::{ReceivePdu, Taken};
+pub use template::{TemplateError, invitation, may_authorise, template};

@@ -1,0 +1,125 @@
+//! Memberships of this homeserver's users in rooms that it is not in: invites that came, knocks,
+//! and the end of both.
+
+use std::sync::Arc;
+
+use ruma::{
+    OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, UserId,
+    events::room::member::MembershipState,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::receive::body;
+use crate::{
+    decide::{
+        Commit, Membership, Proposal, Refusal, RoomDraft, is_local,
+        member_event::{may_come, may_reject, must_not_be_blocked, must_take_invites},
+    },
+    read::{branches::PENDING, events::StoredEvent, servers::is_in_room},
+    record::{
+        Offset, Stream,
+        command::{Received, RoomEvent},
+    },
+};
+
+/// Record a membership of a user of this homeserver in a room that it is not in.
+#[derive(Clone, Debug)]
+pub struct MembershipOutside {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// Its version.
+    pub version: RoomVersionId,
+    /// The homeserver that sent the event, or took it.
+    pub from: OwnedServerName,
+    /// The event's id.
+    pub event_id: OwnedEventId,
+    /// The member event, with valid signatures.
+    pub pdu: Box<RawValue>,
+    /// What the homeserver says of the room, as stripped state.
+    pub stripped: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    membership: MembershipState,
+}
+
+impl Proposal for MembershipOutside {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let env = commit.env;
+        let own = &env.server.name;
+        let received = Received {
+            from: self.from.clone(),
+            relayed: false,
+            extremities: Vec::new(),
+            before: None,
+            resolved: None,
+            stripped: self.stripped.clone(),
+        };
+        let body = body(&self.room_id, &self.event_id, self.pdu.clone(), Some(received), None);
+        let event = StoredEvent::new(PENDING, body.clone());
+        let event = event.map_err(|error| Refusal::BadJson(error.to_string()))?;
+        let content: Content =
+            event.content_as().map_err(|error| Refusal::BadJson(error.to_string()))?;
+        let user_id = event.state_key.as_deref().and_then(|key| <&UserId>::try_from(key).ok());
+        let user_id = user_id.filter(|user_id| is_local(&env.server, user_id));
+        let user_id = user_id.ok_or_else(|| {
+            Refusal::BadState("It is no membership of a user of this server.".to_owned())
+        })?;
+        if env.state.accounts.get(user_id).is_none() {
+            return Err(Refusal::NotFound("There is no such user.".to_owned()));
+        }
+        commit.rests_on(Stream::user(user_id));
+        let room = env.state.rooms.get(&self.room_id);
+        if room.as_ref().is_some_and(|room| is_in_room(room, own)) {
+            return Err(Refusal::BadState("This server is in the room.".to_owned()));
+        }
+        if room.as_ref().is_some_and(|room| room.version != self.version) {
+            return Err(Refusal::BadState("The room has another version.".to_owned()));
+        }
+        if env.state.erasures.purged(&self.room_id).is_some() && room.is_none() {
+            return Err(Refusal::Forbidden("This room was purged from this server.".to_owned()));
+        }
+        let now = room.as_ref().and_then(|room| room.membership(user_id, Offset::MAX));
+        let now = now.map(|(_, membership)| membership);
+        let draft = room.as_ref().map(|room| RoomDraft::of(Arc::clone(room)));
+        let unblocked = || match &draft {
+            Some(draft) => must_not_be_blocked(env, draft),
+            None => match env.state.closures.blocked(&self.room_id) {
+                None => Ok(()),
+                Some(_) => {
+                    Err(Refusal::Forbidden("This room has been blocked on this server.".to_owned()))
+                }
+            },
+        };
+        match (content.membership, now) {
+            (_, Some(Membership::Join)) => {
+                return Err(Refusal::BadState("The user is in the room.".to_owned()));
+            }
+            (MembershipState::Invite, _) => {
+                unblocked()?;
+                must_take_invites(env, user_id, &event.sender, now)?;
+            }
+            (MembershipState::Knock, _) => {
+                unblocked()?;
+                may_come(env, user_id, now)?;
+            }
+            (MembershipState::Leave, Some(Membership::Invite)) => {
+                may_reject(env, &self.room_id, user_id)?;
+            }
+            (MembershipState::Leave, Some(Membership::Knock)) => {}
+            (MembershipState::Leave, _) => return Ok(()),
+            _ => return Err(Refusal::BadState("It is no such membership.".to_owned())),
+        }
+        let room_version = room.is_none().then(|| self.version.clone());
+        commit.append(self.stream(), RoomEvent { room_version, ..body });
+        Ok(())
+    }
+}

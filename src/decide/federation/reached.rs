@@ -1,0 +1,36 @@
+//! How far other homeservers have been told.
+
+use crate::{
+    decide::{Commit, Proposal, Refusal},
+    record::{
+        Stream,
+        command::{PeerReached, Reached},
+    },
+};
+
+/// Record how far homeservers have been told.
+#[derive(Clone, Debug)]
+pub struct NoteReached(pub Vec<Reached>);
+
+impl Proposal for NoteReached {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::delivery("federation")
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let destinations = &commit.env.state.destinations;
+        let servers = self.0.iter().filter(|reached| {
+            destinations.get(&reached.server_name).is_none_or(|before| {
+                before.up_to < reached.up_to
+                    || (before.up_to == reached.up_to && before.failing != reached.failing)
+            })
+        });
+        let servers: Vec<_> = servers.cloned().collect();
+        if !servers.is_empty() {
+            commit.append(self.stream(), PeerReached { servers });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,382 @@
+//! Events of other homeservers (server-server API, "Checks performed on receipt of a PDU"). Their
+//! form, signatures and hashes were checked before.
+
+use std::sync::Arc;
+
+use ruma::{
+    EventId, OwnedEventId, OwnedRoomId, OwnedServerName, RoomId,
+    events::{StateEventType, TimelineEventType},
+    state_res::{
+        check_state_dependent_auth_rules, check_state_independent_auth_rules,
+        events::RoomPowerLevelsIntField,
+    },
+};
+use serde_json::value::RawValue;
+
+use super::resolve::{NoState, after_each, changes, resolve};
+use crate::{
+    base::limits,
+    decide::{Commit, Powers, Proposal, Refusal, not_in_it},
+    log::ReadError,
+    read::{
+        branches::{Branches, PENDING, View},
+        events::{EventRef, StoredEvent},
+    },
+    record::{
+        Offset, Stream,
+        command::{
+            Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, StateBefore, StateChange,
+        },
+    },
+    state::{
+        Room,
+        rooms::{Tip, graph::Aside},
+    },
+};
+
+/// Take an event of another homeserver into a room.
+#[derive(Clone, Debug)]
+pub struct ReceivePdu {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event's id.
+    pub event_id: OwnedEventId,
+    /// The homeserver that sent it.
+    pub from: OwnedServerName,
+    /// The event, with valid signatures, and redacted if its content does not fit its hash.
+    pub pdu: Box<RawValue>,
+    /// Whether it is only wanted as an authority for others.
+    pub as_outlier: bool,
+    /// Whether this homeserver tells the others in the room of it.
+    pub relayed: bool,
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is in the timeline.
+    Accepted,
+    /// It was known before.
+    Known,
+    /// It is kept as an authority for others.
+    Outlier,
+    /// The current state does not allow it.
+    SoftFailed(String),
+    /// It is not allowed where it was sent.
+    Rejected(String),
+    /// It cannot be judged without these events, and nothing was recorded.
+    Missing {
+        /// Those that it names as authorities.
+        auth: Vec<OwnedEventId>,
+        /// Those that it comes after.
+        prev: Vec<OwnedEventId>,
+    },
+}
+
+impl Proposal for ReceivePdu {
+    type Outcome = Taken;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
+        let env = commit.env;
+        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        if let Some(known) = env.events.find_known(&env.state, &room, &self.event_id)?
+            && (self.as_outlier || room.aside(known.offset) != Some(Aside::Outlier))
+        {
+            return Ok(Taken::Known);
+        }
+        let event = StoredEvent::new(PENDING, self.body(None, None))
+            .map_err(|error| Refusal::BadJson(error.to_string()))?;
+        let event = Arc::new(event);
+        let branches = Branches::new(&env.state, &env.events, &room);
+        let branches = branches.with_pending(Arc::clone(&event));
+        let receipt = Receipt { room: &room, branches, event: &event };
+        let verdict = match receipt.judge(self.as_outlier) {
+            Ok(verdict) => verdict,
+            Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
+            Err(NoState::Refused(refusal)) => return Err(refusal),
+            Err(other) => {
+                let outcome = Outcome::SoftFailed { reason: other.to_string() };
+                Verdict::Aside { outcome, before: None }
+            }
+        };
+        let stream = self.stream();
+        Ok(match verdict {
+            Verdict::NeedsAuthorities(auth) => Taken::Missing { auth, prev: Vec::new() },
+            Verdict::Aside { outcome, before } => {
+                let taken = match &outcome {
+                    Outcome::Outlier => Taken::Outlier,
+                    Outcome::SoftFailed { reason } => Taken::SoftFailed(reason.clone()),
+                    Outcome::Rejected { reason } => Taken::Rejected(reason.clone()),
+                };
+                commit.append(
+                    stream,
+                    RoomPdu {
+                        room_id: self.room_id.clone(),
+                        event_id: self.event_id.clone(),
+                        sender: event.sender.clone(),
+                        from: self.from.clone(),
+                        room_version: None,
+                        outcome,
+                        before,
+                        pdu: self.pdu.clone(),
+                    },
+                );
+                taken
+            }
+            Verdict::Accepted { extremities, before, resolved, redacts } => {
+                let (from, relayed) = (self.from.clone(), self.relayed);
+                let received =
+                    Received { from, relayed, extremities, before, resolved, stripped: Vec::new() };
+                commit.append(stream, self.body(Some(received), redacts));
+                Taken::Accepted
+            }
+        })
+    }
+}
+
+impl ReceivePdu {
+    fn body(&self, received: Option<Received>, redacts: Option<Offset>) -> RoomEvent {
+        body(&self.room_id, &self.event_id, self.pdu.clone(), received, redacts)
+    }
+}
+
+/// The payload of an event of another homeserver.
+pub(super) fn body(
+    room_id: &RoomId,
+    event_id: &EventId,
+    pdu: Box<RawValue>,
+    received: Option<Received>,
+    redacts: Option<Offset>,
+) -> RoomEvent {
+    RoomEvent {
+        room_id: room_id.to_owned(),
+        event_id: event_id.to_owned(),
+        room_version: None,
+        transaction: None,
+        redacts,
+        delay_id: None,
+        received,
+        pdu,
+    }
+}
+
+enum Verdict {
+    NeedsAuthorities(Vec<OwnedEventId>),
+    Aside {
+        outcome: Outcome,
+        before: Option<StateBefore>,
+    },
+    Accepted {
+        extremities: Vec<Extremity>,
+        before: Option<StateBefore>,
+        resolved: Option<Resolved>,
+        redacts: Option<Offset>,
+    },
+}
+
+pub(super) struct Receipt<'a> {
+    pub(super) room: &'a Room,
+    pub(super) branches: Branches<'a>,
+    pub(super) event: &'a EventRef,
+}
+
+impl Receipt<'_> {
+    fn judge(&self, as_outlier: bool) -> Result<Verdict, NoState> {
+        let event = self.event;
+        let mut authorities = Vec::new();
+        let mut missing = Vec::new();
+        for event_id in &event.auth_events {
+            match self.branches.find(event_id)? {
+                Some(authority) => authorities.push(authority),
+                None => missing.push(event_id.clone()),
+            }
+        }
+        if !missing.is_empty() {
+            return Ok(Verdict::NeedsAuthorities(missing));
+        }
+        if self.room.rules.authorization.room_create_event_id_as_room_id {
+            // The room's id implies it.
+            let create = format!("${}", self.room.id.strip_sigil());
+            if let Ok(create) = <&EventId>::try_from(&*create) {
+                authorities.extend(self.branches.find(create)?);
+            }
+        }
+        let rejected =
+            |reason: String| Verdict::Aside { outcome: Outcome::Rejected { reason }, before: None };
+        let by_authorities = self.allowed_by(|event_type, state_key| {
+            Ok(authorities
+                .iter()
+                .find(|event| {
+                    event.event_type.to_string() == event_type.to_string()
+                        && event.state_key.as_deref() == Some(state_key)
+                })
+                .cloned())
+        })?;
+        let by_authorities = self.is_well_formed()?.and(by_authorities);
+        if as_outlier {
+            return Ok(match by_authorities {
+                Ok(()) => Verdict::Aside { outcome: Outcome::Outlier, before: None },
+                Err(reason) => rejected(reason),
+            });
+        }
+        if event.prev_events.is_empty() {
+            return Ok(rejected("it comes after no event".to_owned()));
+        }
+        let before = self.before()?;
+        let noted = self.noted(&before)?;
+        if let Err(reason) = by_authorities.and(self.allowed_in(&before)?) {
+            let outcome = Outcome::Rejected { reason };
+            return Ok(Verdict::Aside { outcome, before: noted });
+        }
+        let current = self.branches.current();
+        if let Err(reason) = self.allowed_in(&current)? {
+            let outcome = Outcome::SoftFailed { reason };
+            return Ok(Verdict::Aside { outcome, before: noted });
+        }
+        let extremities = self.extremities();
+        let resolved = self.resolved(&before, &current, &extremities)?;
+        Ok(Verdict::Accepted {
+            redacts: self.redacts(&before)?,
+            extremities: extremities
+                .into_iter()
+                .map(|Tip { event_id, depth }| Extremity { event_id, depth })
+                .collect(),
+            before: noted,
+            resolved,
+        })
+    }
+
+    /// The state before the event.
+    fn before(&self) -> Result<View, NoState> {
+        let event = self.event;
+        let now = self.room.extremities();
+        let is_after_all = now.len() == event.prev_events.len()
+            && now.iter().all(|tip| event.prev_events.contains(&tip.event_id));
+        if is_after_all {
+            return Ok(self.branches.current());
+        }
+        let ids = event.prev_events.iter().map(|event_id| &**event_id);
+        let views = after_each(&self.branches, ids)?;
+        Ok(resolve(&self.branches, views)?.0)
+    }
+
+    /// How the state before the event is recorded: not at all, if it is the current one.
+    fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
+        let current = self.branches.current();
+        if *before == current {
+            return Ok(None);
+        }
+        Ok(Some(match before {
+            View::AsOf(at) => StateBefore { at: *at, changes: Vec::new() },
+            View::Own(_) => {
+                let at = match current {
+                    View::AsOf(at) => at,
+                    View::Own(_) => Offset::ZERO,
+                };
+                StateBefore { at, changes: changes(&self.branches, &current, before)? }
+            }
+        }))
+    }
+
+    fn is_well_formed(&self) -> Result<Result<(), String>, ReadError> {
+        let failed = std::cell::RefCell::new(None);
+        let by_id = |event_id: &EventId| {
+            self.branches.find(event_id).unwrap_or_else(|error| {
+                *failed.borrow_mut() = Some(error);
+                None
+            })
+        };
+        let rules = &self.room.rules.authorization;
+        let allowed = check_state_independent_auth_rules(rules, self.event, by_id);
+        failed.into_inner().map_or(Ok(allowed), Err)
+    }
+
+    fn allowed_by(
+        &self,
+        find: impl Fn(&StateEventType, &str) -> Result<Option<EventRef>, ReadError>,
+    ) -> Result<Result<(), String>, ReadError> {
+        let failed = std::cell::RefCell::new(None);
+        let by_key = |event_type: &StateEventType, state_key: &str| {
+            find(event_type, state_key).unwrap_or_else(|error| {
+                *failed.borrow_mut() = Some(error);
+                None
+            })
+        };
+        let rules = &self.room.rules.authorization;
+        let allowed = check_state_dependent_auth_rules(rules, self.event, by_key);
+        failed.into_inner().map_or(Ok(allowed), Err)
+    }
+
+    pub(super) fn allowed_in(&self, view: &View) -> Result<Result<(), String>, ReadError> {
+        self.allowed_by(|event_type, state_key| self.branches.holder(view, event_type, state_key))
+    }
+
+    /// The forward extremities besides the event, once it is in the room.
+    fn extremities(&self) -> Vec<Tip> {
+        let mut others = self.room.extremities();
+        others.retain(|tip| !self.event.prev_events.contains(&tip.event_id));
+        // An event names no more than so many predecessors.
+        others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
+        others.truncate(limits::EXTREMITIES - 1);
+        others
+    }
+
+    /// What the event does to the current state.
+    fn resolved(
+        &self,
+        before: &View,
+        current: &View,
+        others: &[Tip],
+    ) -> Result<Option<Resolved>, NoState> {
+        let own_key = self.event.state_key.as_ref().map(|state_key| {
+            (StateEventType::from(self.event.event_type.to_string()), state_key.clone())
+        });
+        if others.is_empty() && before == current {
+            return Ok(None);
+        }
+        let after = self.branches.with(before.clone(), self.event);
+        let (new, conflicts) = if others.is_empty() {
+            (after, Vec::new())
+        } else {
+            let ids = others.iter().map(|tip| &*tip.event_id);
+            let mut views = after_each(&self.branches, ids)?;
+            views.push(after);
+            resolve(&self.branches, views)?
+        };
+        let mut changes = changes(&self.branches, current, &new)?;
+        let is_own = |change: &StateChange| change.event == Some(PENDING);
+        let takes_effect = own_key.is_none() || changes.iter().any(is_own);
+        changes.retain(|change| !is_own(change));
+        if takes_effect && changes.is_empty() && conflicts.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Resolved { takes_effect, changes, conflicts }))
+    }
+
+    /// The event that this one redacts, if it is a redaction that takes effect (room version 3 and
+    /// later, "Handling redactions").
+    fn redacts(&self, before: &View) -> Result<Option<Offset>, NoState> {
+        let event = self.event;
+        if event.event_type != TimelineEventType::RoomRedaction {
+            return Ok(None);
+        }
+        let Some(target) = &event.redacts else { return Ok(None) };
+        let Some(target) = self.branches.find(target)? else { return Ok(None) };
+        if target.aside.is_some() {
+            return Ok(None);
+        }
+        if target.sender.server_name() == event.sender.server_name() {
+            return Ok(Some(target.offset));
+        }
+        let find = |event_type| self.branches.holder(before, &event_type, "");
+        let (create, levels) =
+            (find(StateEventType::RoomCreate)?, find(StateEventType::RoomPowerLevels)?);
+        let powers = Powers::new(&self.room.rules.authorization, create, levels);
+        let may = powers.has_level(&event.sender, RoomPowerLevelsIntField::Redact);
+        Ok(may.then_some(target.offset))
+    }
+}

@@ -1,0 +1,124 @@
+//! Member events for users of other homeservers to sign (server-server API, "Joining Rooms",
+//! "Knocking upon a room", "Leaving Rooms").
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, RoomId, RoomVersionId,
+    UserId,
+    events::{TimelineEventType, room::member::MembershipState},
+};
+
+use crate::decide::{
+    Env, Membership, NewEvent, Refusal, RoomDraft,
+    member_event::{authorise_join, member_content, must_not_be_blocked},
+    not_in_it,
+};
+
+/// Why there is no template.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The room is not known.
+    #[error("there is no such room here")]
+    NoRoom,
+    /// The other homeserver does not know rooms of this version.
+    #[error("the room has version `{0}`")]
+    Version(RoomVersionId),
+    /// The room's rules do not allow it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// The event with which `user_id` joins a room, knocks or leaves, as of now, for their homeserver,
+/// which knows rooms of these versions (`None`: of whichever).
+///
+/// # Errors
+/// When the user may not do that now.
+pub fn template(
+    env: &Env,
+    room_id: &RoomId,
+    user_id: &UserId,
+    membership: MembershipState,
+    versions: Option<&[RoomVersionId]>,
+    ts: MilliSecondsSinceUnixEpoch,
+) -> Result<(RoomVersionId, CanonicalJsonObject), TemplateError> {
+    let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
+    let version = room.version.clone();
+    if versions.is_some_and(|versions| !versions.contains(&version)) {
+        return Err(TemplateError::Version(version));
+    }
+    let draft = RoomDraft::of(room);
+    let comes = matches!(membership, MembershipState::Join | MembershipState::Knock);
+    if comes {
+        must_not_be_blocked(env, &draft)?;
+    }
+    let mut content = member_content(env, user_id, membership.clone(), None);
+    if membership == MembershipState::Join {
+        may_join(env, &draft, user_id, &mut content)?;
+    }
+    let kind = TimelineEventType::RoomMember;
+    let event = NewEvent::state(kind, user_id.as_str(), content, user_id, ts);
+    Ok((version, draft.template(env, &event)?))
+}
+
+/// Names a user of this homeserver who authorises the join, if one has to.
+fn may_join(
+    env: &Env,
+    draft: &RoomDraft,
+    user_id: &UserId,
+    content: &mut CanonicalJsonObject,
+) -> Result<(), Refusal> {
+    use crate::state::Membership::{Ban, Invite, Join};
+    match draft.membership(env, user_id)? {
+        Some(Join | Invite | Ban) => Ok(()),
+        _ => authorise_join(env, draft, user_id, content),
+    }
+}
+
+/// Whether a join that names `authoriser` of this homeserver as the one who authorises it meets the
+/// conditions of the room, so that this homeserver may sign it (server-server API, "Restricted
+/// rooms").
+///
+/// # Errors
+/// When it does not.
+pub fn may_authorise(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<(), TemplateError> {
+    let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
+    let draft = RoomDraft::of(room);
+    let mut content = CanonicalJsonObject::new();
+    may_join(env, &draft, user_id, &mut content)?;
+    if content.is_empty() {
+        let why = "The user is in none of the rooms whose members may join.";
+        return Err(Refusal::Forbidden(why.to_owned()).into());
+    }
+    Ok(())
+}
+
+/// The event with which `inviter` of this homeserver invites a user of another one.
+///
+/// # Errors
+/// When the inviter may not do that now.
+pub fn invitation(
+    env: &Env,
+    room_id: &RoomId,
+    inviter: &UserId,
+    target: &UserId,
+    reason: Option<&str>,
+    is_direct: bool,
+    ts: MilliSecondsSinceUnixEpoch,
+) -> Result<(RoomVersionId, CanonicalJsonObject), TemplateError> {
+    let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
+    let version = room.version.clone();
+    let draft = RoomDraft::of(room);
+    if draft.membership(env, inviter)? != Some(Membership::Join) {
+        return Err(not_in_it().into());
+    }
+    must_not_be_blocked(env, &draft)?;
+    if draft.membership(env, target)? == Some(Membership::Join) {
+        return Err(Refusal::Forbidden("They are in this room already.".to_owned()).into());
+    }
+    let mut content = member_content(env, target, MembershipState::Invite, reason);
+    if is_direct {
+        content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
+    }
+    let kind = TimelineEventType::RoomMember;
+    let event = NewEvent::state(kind, target.as_str(), content, inviter, ts);
+    Ok((version, draft.template(env, &event)?))
+}

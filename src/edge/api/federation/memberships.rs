@@ -1,0 +1,250 @@
+//! Users of other homeservers join rooms of this one, knock and leave (server-server API, "Joining
+//! Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
+
+use std::collections::BTreeSet;
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, EventId, RoomId, RoomVersionId, ServerName, UserId,
+    api::federation::membership::{
+        RawStrippedState, create_join_event::v2 as create_join_event,
+        create_knock_event::v1 as create_knock_event, create_leave_event::v2 as create_leave_event,
+        prepare_join_event::v1 as prepare_join_event,
+        prepare_knock_event::v1 as prepare_knock_event,
+        prepare_leave_event::v1 as prepare_leave_event,
+    },
+    events::room::member::MembershipState,
+};
+use serde_json::value::RawValue;
+
+use super::events::Look;
+use crate::{
+    decide::{
+        Refusal,
+        federation::{Taken, TemplateError, may_authorise, template},
+    },
+    edge::{
+        api::Server,
+        http::{ApiError, Cx, ErrorCode, Homeserver},
+    },
+    read::events::EventRef,
+    service::federation::{Pdu, PduError, Receiving},
+};
+
+impl From<TemplateError> for ApiError {
+    fn from(error: TemplateError) -> Self {
+        match error {
+            TemplateError::NoRoom => Self::not_found("This server is not in the room."),
+            TemplateError::Version(room_version) => Self::new(
+                ErrorCode::IncompatibleRoomVersion { room_version },
+                "Your server does not support the version of this room.",
+            ),
+            TemplateError::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
+impl From<PduError> for ApiError {
+    fn from(error: PduError) -> Self {
+        match error {
+            PduError::Form(_) | PduError::OtherEvent => {
+                Self::bad_json("This is not the event that it should be.").with_cause(error)
+            }
+            PduError::NotInRoom => Self::forbidden("Your server is not in this room."),
+            PduError::NoRoom => Self::not_found("This server is not in the room."),
+            PduError::AccessControl => Self::forbidden("Your server is not admitted to this room."),
+            PduError::Key(_) | PduError::Signatures(_) => {
+                Self::forbidden("The event's signatures are not valid.").with_cause(error)
+            }
+            PduError::Missing => Self::forbidden("Events that this one rests on are missing here."),
+            PduError::Rejected(rejected) => rejected.into(),
+        }
+    }
+}
+
+/// A user of the homeserver that asks, and no other.
+fn must_be_of(user_id: &UserId, server: &ServerName) -> Result<(), ApiError> {
+    if user_id.server_name() == server {
+        Ok(())
+    } else {
+        Err(ApiError::forbidden("The user is not one of your server."))
+    }
+}
+
+fn make(
+    cx: &Cx<Server, Homeserver>,
+    room_id: &RoomId,
+    user_id: &UserId,
+    membership: MembershipState,
+    versions: Option<&[RoomVersionId]>,
+) -> Result<(RoomVersionId, Box<RawValue>), ApiError> {
+    let Homeserver(server) = &cx.caller;
+    must_be_of(user_id, server)?;
+    Look::at_all(&cx.app, room_id, server)?;
+    let (env, now) = (cx.app.engine.env(), cx.app.engine.clock().timestamp());
+    let (version, event) = template(&env, room_id, user_id, membership, versions, now)?;
+    let event = serde_json::value::to_raw_value(&event).map_err(ApiError::internal)?;
+    Ok((version, event))
+}
+
+pub(super) async fn make_join(
+    cx: Cx<Server, Homeserver>,
+    request: prepare_join_event::Request,
+) -> Result<prepare_join_event::Response, ApiError> {
+    let prepare_join_event::Request { room_id, user_id, ver, .. } = request;
+    let (version, event) = make(&cx, &room_id, &user_id, MembershipState::Join, Some(&ver))?;
+    let mut response = prepare_join_event::Response::new(event);
+    response.room_version = Some(version);
+    Ok(response)
+}
+
+pub(super) async fn make_knock(
+    cx: Cx<Server, Homeserver>,
+    request: prepare_knock_event::Request,
+) -> Result<prepare_knock_event::Response, ApiError> {
+    let prepare_knock_event::Request { room_id, user_id, ver, .. } = request;
+    let (version, event) = make(&cx, &room_id, &user_id, MembershipState::Knock, Some(&ver))?;
+    Ok(prepare_knock_event::Response::new(version, event))
+}
+
+pub(super) async fn make_leave(
+    cx: Cx<Server, Homeserver>,
+    request: prepare_leave_event::Request,
+) -> Result<prepare_leave_event::Response, ApiError> {
+    let prepare_leave_event::Request { room_id, user_id, .. } = request;
+    let (version, event) = make(&cx, &room_id, &user_id, MembershipState::Leave, None)?;
+    Ok(prepare_leave_event::Response::new(Some(version), event))
+}
+
+/// What was sent for a membership.
+struct Sent<'a> {
+    look: Look<'a>,
+    event: EventRef,
+}
+
+async fn send<'a>(
+    cx: &'a Cx<Server, Homeserver>,
+    room_id: &RoomId,
+    event_id: &EventId,
+    pdu: &RawValue,
+    membership: MembershipState,
+) -> Result<Sent<'a>, ApiError> {
+    let Homeserver(server) = &cx.caller;
+    let app = &*cx.app;
+    let look = Look::at_all(app, room_id, server)?;
+    let mut object = Pdu::object(pdu)?;
+    if Pdu::room_of(&object)? != *room_id {
+        return Err(PduError::OtherEvent.into());
+    }
+    let user_id = member(&object, &membership).ok_or(PduError::OtherEvent)?;
+    must_be_of(&user_id, server)?;
+    if membership == MembershipState::Join {
+        authorise(app, room_id, &user_id, &mut object, &look)?;
+    }
+    let pdu = Pdu::new(room_id.to_owned(), object, &look.room.rules)?;
+    if pdu.event_id != event_id {
+        return Err(PduError::OtherEvent.into());
+    }
+    let federation = app.outside.federation.as_ref();
+    let federation = federation.ok_or_else(|| ApiError::forbidden("This server is alone."))?;
+    let receiving = Receiving::new(&app.engine, federation);
+    let mut verified = receiving.verify(&look.room, pdu).await?;
+    verified.relayed = true;
+    match receiving.receive(server, &look.room, verified).await? {
+        Taken::Accepted | Taken::Known => {}
+        Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
+            return Err(Refusal::Forbidden(reason).into());
+        }
+        Taken::Outlier | Taken::Missing { .. } => return Err(PduError::Missing.into()),
+    }
+    let state = app.engine.state();
+    let event = app.engine.events().find(&state, event_id)?;
+    let event = event.ok_or_else(|| ApiError::internal("an event that was taken is gone"))?;
+    Ok(Sent { look: Look::at_all(app, room_id, server)?, event })
+}
+
+/// The user whose membership the event sets to this one themselves.
+fn member(object: &CanonicalJsonObject, membership: &MembershipState) -> Option<ruma::OwnedUserId> {
+    let text = |name: &str| object.get(name).and_then(CanonicalJsonValue::as_str);
+    let content = object.get("content").and_then(CanonicalJsonValue::as_object)?;
+    let is = content.get("membership").and_then(CanonicalJsonValue::as_str)?;
+    let (sender, state_key) = (text("sender")?, text("state_key")?);
+    let fits = text("type") == Some("m.room.member")
+        && sender == state_key
+        && is == membership.to_string();
+    fits.then(|| sender.try_into().ok())?
+}
+
+/// Signs a join that a user of this homeserver authorises.
+fn authorise(
+    app: &Server,
+    room_id: &RoomId,
+    user_id: &UserId,
+    object: &mut CanonicalJsonObject,
+    look: &Look<'_>,
+) -> Result<(), ApiError> {
+    let content = object.get("content").and_then(CanonicalJsonValue::as_object);
+    let authoriser = content
+        .and_then(|content| content.get("join_authorised_via_users_server"))
+        .and_then(CanonicalJsonValue::as_str)
+        .and_then(|user_id| <&UserId>::try_from(user_id).ok());
+    let own = &app.engine.env().server;
+    if authoriser.is_none_or(|authoriser| authoriser.server_name() != own.name) {
+        return Ok(());
+    }
+    may_authorise(&app.engine.env(), room_id, user_id)?;
+    own.sign_event(object, &look.room.rules.redaction).map_err(ApiError::internal)
+}
+
+pub(super) async fn send_join(
+    cx: Cx<Server, Homeserver>,
+    request: create_join_event::Request,
+) -> Result<create_join_event::Response, ApiError> {
+    let create_join_event::Request { room_id, event_id, pdu, omit_members, .. } = request;
+    let Sent { look, event } = send(&cx, &room_id, &event_id, &pdu, MembershipState::Join).await?;
+    cx.at_length(|| {
+        let branches = look.branches();
+        let (mut state, mut chain) = look.state_before(&branches, &event)?;
+        let mut room_state = create_join_event::RoomState::new();
+        if omit_members {
+            let mut servers = BTreeSet::new();
+            look.room.each_joined_now(|user_id| {
+                servers.insert(user_id.server_name().to_string());
+            });
+            room_state.servers_in_room = Some(servers.into_iter().collect());
+            room_state.members_omitted = true;
+            state.retain(|event| event.event_type.to_string() != "m.room.member");
+            let ids = state.iter().map(|event| &event.event_id).chain([&event.event_id]);
+            chain = branches.chain(ids).map_err(super::events::too_many)?.into_iter().collect();
+        }
+        for event in &state {
+            chain.remove(&event.event_id);
+        }
+        room_state.auth_chain = look.pdus(&branches, chain)?;
+        let state: Result<Vec<_>, _> = state.into_iter().map(|event| look.pdu(event)).collect();
+        room_state.state = state?;
+        room_state.event = Some(look.pdu(EventRef::clone(&event))?);
+        Ok(create_join_event::Response::new(room_state))
+    })
+    .await
+}
+
+pub(super) async fn send_knock(
+    cx: Cx<Server, Homeserver>,
+    request: create_knock_event::Request,
+) -> Result<create_knock_event::Response, ApiError> {
+    let create_knock_event::Request { room_id, event_id, pdu, .. } = request;
+    let Sent { look, event } = send(&cx, &room_id, &event_id, &pdu, MembershipState::Knock).await?;
+    let events = cx.app.engine.events().state_to_strip(&look.room, &event, event.offset)?;
+    let pdus: Result<Vec<_>, _> =
+        events.into_iter().map(|event| look.pdu(event).map(RawStrippedState::Pdu)).collect();
+    Ok(create_knock_event::Response::new(pdus?))
+}
+
+pub(super) async fn send_leave(
+    cx: Cx<Server, Homeserver>,
+    request: create_leave_event::Request,
+) -> Result<create_leave_event::Response, ApiError> {
+    let create_leave_event::Request { room_id, event_id, pdu, .. } = request;
+    send(&cx, &room_id, &event_id, &pdu, MembershipState::Leave).await?;
+    Ok(create_leave_event::Response::new())
+}

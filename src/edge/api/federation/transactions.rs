@@ -1,0 +1,51 @@
+//! Events that other homeservers send (server-server API, "Transactions").
+
+use std::collections::BTreeMap;
+
+use ruma::api::federation::transactions::send_transaction_message::v1 as send_transaction_message;
+use tracing::debug;
+
+use crate::{
+    base::limits,
+    decide::federation::Taken,
+    edge::{
+        api::Server,
+        http::{ApiError, Cx, Homeserver},
+    },
+    service::federation::Receiving,
+};
+
+pub(super) async fn send(
+    cx: Cx<Server, Homeserver>,
+    request: send_transaction_message::Request,
+) -> Result<send_transaction_message::Response, ApiError> {
+    let Homeserver(origin) = &cx.caller;
+    let send_transaction_message::Request { pdus, edus, .. } = request;
+    if pdus.len() > limits::TRANSACTION_PDUS || edus.len() > limits::TRANSACTION_EDUS {
+        return Err(ApiError::too_large("This is too much for one transaction."));
+    }
+    let federation = cx.app.outside.federation.as_ref();
+    let federation = federation.ok_or_else(|| ApiError::forbidden("This server is alone."))?;
+    let receiving = Receiving::new(&cx.app.engine, federation);
+    let mut outcomes = BTreeMap::new();
+    for pdu in pdus {
+        let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu)).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                // Without a room, it has no id either.
+                debug!(%origin, %error, "an event is dropped");
+                continue;
+            }
+        };
+        let outcome = match taken {
+            Ok(Taken::Rejected(reason)) => Err(reason),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                debug!(%origin, %event_id, %error, "an event is dropped");
+                Err(error.to_string())
+            }
+        };
+        outcomes.insert(event_id, outcome);
+    }
+    Ok(send_transaction_message::Response::new(outcomes))
+}

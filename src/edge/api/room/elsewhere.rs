@@ -1,0 +1,207 @@
+//! What clients ask of rooms that this homeserver is not in, by way of others that are.
+
+use std::sync::Arc;
+
+use ruma::{OwnedRoomId, OwnedServerName, OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, UserId};
+use tracing::warn;
+
+use crate::{
+    edge::{
+        api::{Server, appservice::services as appservice},
+        http::{ApiError, Cx, ErrorCode},
+    },
+    outside::federation::Unreachable,
+    read::servers::is_in_room,
+    record::Offset,
+    service::federation::{Act, EnterError, Receiving, Wish},
+    state::Membership,
+};
+
+impl From<EnterError> for ApiError {
+    fn from(error: EnterError) -> Self {
+        let (code, said) = match &error {
+            EnterError::Nowhere => {
+                (ErrorCode::NotFound, "No server is known that is in this room.".to_owned())
+            }
+            EnterError::Refused { errcode, error, status, .. } => match (&**errcode, status) {
+                ("M_FORBIDDEN", _) if !error.is_empty() => {
+                    (ErrorCode::Forbidden, format!("The room's server refuses: {error}"))
+                }
+                ("M_UNABLE_TO_AUTHORISE_JOIN" | "M_UNABLE_TO_GRANT_JOIN", _) => (
+                    ErrorCode::UnableToGrantJoin,
+                    "The room's servers cannot authorise this join.".to_owned(),
+                ),
+                ("M_NOT_FOUND", _) | (_, 404) => {
+                    (ErrorCode::NotFound, "The room's server does not have it.".to_owned())
+                }
+                (_, 401 | 403) => (ErrorCode::Forbidden, "The room's server refuses.".to_owned()),
+                _ => (
+                    ErrorCode::ConnectionFailed,
+                    "The room's server cannot do this now.".to_owned(),
+                ),
+            },
+            EnterError::Unreachable(_, Unreachable::Late) => {
+                (ErrorCode::ConnectionTimeout, "The room's server does not answer.".to_owned())
+            }
+            EnterError::Unreachable(..) => {
+                (ErrorCode::ConnectionFailed, "The room's server cannot be reached.".to_owned())
+            }
+            EnterError::Wrong(..) => (
+                ErrorCode::ConnectionFailed,
+                "The room's server does not answer as it should.".to_owned(),
+            ),
+            EnterError::Rejected(_) => {
+                let EnterError::Rejected(rejected) = error else {
+                    return Self::internal("an error has changed");
+                };
+                return rejected.into();
+            }
+        };
+        Self::new(code, said).with_cause(error)
+    }
+}
+
+/// A room that a client names, and homeservers that may be in it.
+pub(super) struct Place {
+    pub(super) room_id: OwnedRoomId,
+    via: Vec<OwnedServerName>,
+}
+
+impl Cx<Server> {
+    /// The room of an id or an alias, which may be one of another homeserver.
+    pub(super) async fn place(
+        &self,
+        room: &RoomOrAliasId,
+        mut via: Vec<OwnedServerName>,
+    ) -> Result<Place, ApiError> {
+        match <&RoomAliasId>::try_from(room) {
+            Ok(alias) if self.is_remote(alias.server_name()) => {
+                let found = self.remote_alias(alias).await?;
+                via.extend(found.servers);
+                via.push(alias.server_name().to_owned());
+                Ok(Place { room_id: found.room_id, via })
+            }
+            _ => Ok(Place { room_id: appservice::resolve(&self.app, room).await?, via }),
+        }
+    }
+
+    /// Whether the room is one of others: this homeserver federates, and is not in it.
+    pub(super) fn is_elsewhere(&self, room_id: &RoomId) -> bool {
+        self.app.outside.federation.is_some()
+            && self
+                .app
+                .engine
+                .state()
+                .rooms
+                .get(room_id)
+                .is_none_or(|room| !is_in_room(&room, &self.app.config.server.name))
+            && !self.was_made_here(room_id)
+    }
+
+    /// A room that was made here, and that everybody has left, is nowhere else unless others are in
+    /// it.
+    fn was_made_here(&self, room_id: &RoomId) -> bool {
+        let Some(room) = self.app.engine.state().rooms.get(room_id) else { return false };
+        let mut others = false;
+        room.each_joined_now(|_| others = true);
+        let made = self.app.engine.events().get(room.created).ok().flatten();
+        !others
+            && made.is_some_and(|event| {
+                event.received.is_none()
+                    && event.aside.is_none()
+                    && event.sender.server_name() == self.app.config.server.name
+            })
+    }
+
+    /// Joins, knocks or leaves by way of another homeserver.
+    pub(super) async fn act_elsewhere(
+        &self,
+        act: Act,
+        place: Place,
+        reason: Option<String>,
+    ) -> Result<(), ApiError> {
+        let app = Arc::clone(&self.app);
+        let user_id = self.caller.user_id.clone();
+        if app.engine.state().accounts.is_guest(&user_id) {
+            return Err(ApiError::new(
+                ErrorCode::GuestAccessForbidden,
+                "Guests cannot enter rooms of other servers.",
+            ));
+        }
+        let Place { room_id, via } = place;
+        if act != Act::Leave && app.engine.state().closures.blocked(&room_id).is_some() {
+            return Err(ApiError::forbidden("This room has been blocked on this server."));
+        }
+        let via = all_via(&app, &room_id, &user_id, via);
+        // It goes on if the client hangs up: others may have recorded it already.
+        let acting = tokio::spawn(async move {
+            let Some(federation) = &app.outside.federation else {
+                return Err(EnterError::Nowhere);
+            };
+            let receiving = Receiving::new(&app.engine, federation);
+            let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
+            receiving.act(act, wish, &via).await
+        });
+        Ok(acting.await.map_err(ApiError::internal)??)
+    }
+
+    /// Invites a user of another homeserver.
+    pub(super) async fn invite_elsewhere(
+        &self,
+        room_id: OwnedRoomId,
+        target: OwnedUserId,
+        reason: Option<String>,
+        is_direct: bool,
+    ) -> Result<(), ApiError> {
+        let (app, user_id) = (Arc::clone(&self.app), self.caller.user_id.clone());
+        let inviting = tokio::spawn(async move {
+            let Some(federation) = &app.outside.federation else {
+                return Err(EnterError::Nowhere);
+            };
+            let receiving = Receiving::new(&app.engine, federation);
+            let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
+            receiving.invite(wish, &target, is_direct).await
+        });
+        Ok(inviting.await.map_err(ApiError::internal)??)
+    }
+
+    /// Invites users of other homeservers to a new room.
+    pub(super) async fn invite_all_elsewhere(
+        &self,
+        room_id: &RoomId,
+        targets: Vec<OwnedUserId>,
+        is_direct: bool,
+    ) {
+        for target in targets {
+            // The room exists: a client that got an error would create another.
+            let invite = self.invite_elsewhere(room_id.to_owned(), target.clone(), None, is_direct);
+            if let Err(error) = invite.await {
+                warn!(%room_id, %target, %error, "a user could not be invited to a new room");
+            }
+        }
+    }
+}
+
+/// Homeservers that may be in a room: those that the client names, that of who invited the user,
+/// and that of the room's id.
+fn all_via(
+    app: &Server,
+    room_id: &RoomId,
+    user_id: &UserId,
+    mut via: Vec<OwnedServerName>,
+) -> Vec<OwnedServerName> {
+    if let Some(room) = app.engine.state().rooms.get(room_id) {
+        let event = room.membership(user_id, Offset::MAX);
+        let event = event.filter(|(_, is)| matches!(is, Membership::Invite | Membership::Knock));
+        let event = event.and_then(|(offset, _)| app.engine.events().get(offset).ok().flatten());
+        if let Some(event) = event {
+            via.push(event.sender.server_name().to_owned());
+            via.extend(event.received.as_ref().map(|received| received.from.clone()));
+        }
+        room.each_joined_now(|user_id| via.push(user_id.server_name().to_owned()));
+    }
+    via.extend(room_id.server_name().map(ToOwned::to_owned));
+    let mut seen = std::collections::HashSet::new();
+    via.retain(|server| *server != app.config.server.name && seen.insert(server.clone()));
+    via
+}

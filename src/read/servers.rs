@@ -1,0 +1,94 @@
+//! What other homeservers may do in a room, and see of it.
+
+use ruma::{
+    ServerName,
+    events::{StateEventType, room::server_acl::RoomServerAclEventContent},
+};
+
+use super::events::{Derived, EventRef, EventStore, StoredEvent, as_shown, redacted};
+use crate::{
+    log::ReadError,
+    record::Offset,
+    state::{Membership, Room},
+};
+
+struct AccessControl(Option<RoomServerAclEventContent>, u64);
+
+impl Derived for AccessControl {
+    fn weight(&self) -> u64 {
+        self.1
+    }
+}
+
+/// Whether the room's access control list admits a homeserver now (server-server API, "Server
+/// Access Control Lists").
+pub(crate) fn admits(
+    events: &EventStore,
+    room: &Room,
+    server: &ServerName,
+) -> Result<bool, ReadError> {
+    let standing = room.state_event(&StateEventType::RoomServerAcl, "", Offset::MAX);
+    let Some(offset) = standing else { return Ok(true) };
+    let list = events.derived(offset, || {
+        let event = events.get(offset)?;
+        let event = event.map(|event| as_shown(room, event, Offset::MAX));
+        let bytes = event.as_ref().map_or(0, |event| event.content.get().len());
+        // A list that is none admits everybody.
+        let list = event.and_then(|event| event.content_as().ok());
+        Ok::<_, ReadError>(AccessControl(list, 2 * bytes as u64))
+    })?;
+    Ok(list.0.as_ref().is_none_or(|list| list.is_allowed(server)))
+}
+
+/// Whether a user of the homeserver is joined to the room now.
+pub(crate) fn is_in_room(room: &Room, server: &ServerName) -> bool {
+    let mut found = false;
+    room.each_joined_now(|user_id| found |= user_id.server_name() == server);
+    found
+}
+
+/// The event as a homeserver may see it: as it is shown, or only what a redaction leaves, if none
+/// of its users could see it when it was sent (server-server API, "Backfilling and retrieving
+/// missing events").
+pub(crate) fn shown_to(
+    events: &EventStore,
+    room: &Room,
+    event: EventRef,
+    server: &ServerName,
+    at: Offset,
+) -> Result<EventRef, ReadError> {
+    let shown = as_shown(room, event, at);
+    if events.is_over(room, &shown) || !may_see(events, room, &shown, server)? {
+        return Ok(redacted(room, &shown));
+    }
+    Ok(shown)
+}
+
+fn may_see(
+    events: &EventStore,
+    room: &Room,
+    event: &StoredEvent,
+    server: &ServerName,
+) -> Result<bool, ReadError> {
+    #[derive(serde::Deserialize)]
+    struct Visibility {
+        history_visibility: String,
+    }
+    if event.sender.server_name() == server || event.aside.is_some() {
+        return Ok(true);
+    }
+    let visibility = &StateEventType::RoomHistoryVisibility;
+    let standing = room.state_event(visibility, "", event.offset);
+    let standing = standing.map_or(Ok(None), |offset| events.get(offset))?;
+    let standing = standing.map(|event| as_shown(room, event, Offset::MAX));
+    let standing = standing.and_then(|event| event.content_as::<Visibility>().ok());
+    let is_there = |membership| {
+        let members = room.members(membership, event.offset);
+        members.iter().any(|(user_id, _)| user_id.server_name() == server)
+    };
+    Ok(match standing.as_ref().map(|is| is.history_visibility.as_str()) {
+        Some("joined") => is_there(Membership::Join),
+        Some("invited") => is_there(Membership::Join) || is_there(Membership::Invite),
+        _ => true,
+    })
+}

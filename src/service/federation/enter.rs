@@ -1,0 +1,431 @@
+//! Users of this homeserver join rooms of others, knock, and reject invites (server-server API,
+//! "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
+
+use http::Method;
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
+    ServerName, UserId,
+    events::room::member::MembershipState,
+    signatures::{content_hash, reference_hash},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use thiserror::Error;
+use tracing::{debug, info};
+
+use super::{
+    fetch::part,
+    pdu::{Pdu, PduError},
+    receive::Receiving,
+};
+use crate::{
+    base::limits,
+    decide::{
+        Env,
+        federation::{BeginRoom, EnterRoom, MembershipOutside},
+        membership::profile_of,
+    },
+    engine::Rejected,
+    outside::federation::{Question, Unreachable},
+    record::{Origin, room_version::ROOM_VERSIONS},
+};
+
+/// Why a user does not get into a room of others.
+#[derive(Debug, Error)]
+pub(crate) enum EnterError {
+    /// No homeserver is known that is in the room.
+    #[error("no homeserver is known that is in the room")]
+    Nowhere,
+    /// A homeserver in the room refused.
+    #[error("{server} refuses: {error}")]
+    Refused { server: OwnedServerName, status: u16, errcode: String, error: String },
+    /// None of the homeservers could be asked.
+    #[error("{0} cannot be asked: {1}")]
+    Unreachable(OwnedServerName, #[source] Unreachable),
+    /// What a homeserver answered is not right.
+    #[error("the answer of {0} is not right: {1}")]
+    Wrong(OwnedServerName, String),
+    /// This homeserver does not take it.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+}
+
+#[derive(Deserialize)]
+struct Template {
+    #[serde(default)]
+    room_version: Option<RoomVersionId>,
+    event: CanonicalJsonObject,
+}
+
+#[derive(Deserialize)]
+struct Joined {
+    state: Vec<Box<RawValue>>,
+    auth_chain: Vec<Box<RawValue>>,
+    #[serde(default)]
+    event: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Knocked {
+    #[serde(default)]
+    knock_room_state: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    errcode: String,
+    #[serde(default)]
+    error: String,
+}
+
+/// An event that this homeserver has signed.
+pub(super) struct Signed {
+    version: RoomVersionId,
+    pub(super) event_id: OwnedEventId,
+    pub(super) object: CanonicalJsonObject,
+}
+
+/// What a user does to a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Join,
+    Knock,
+    /// Rejects an invite or withdraws a knock. If no homeserver in the room takes that, it holds
+    /// only here.
+    Leave,
+}
+
+/// What a user of this homeserver asks of a room that it is not in.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub(crate) room_id: &'a RoomId,
+    pub(crate) user_id: &'a UserId,
+    pub(crate) reason: Option<&'a str>,
+}
+
+impl Receiving<'_> {
+    /// Does this by way of one of these homeservers.
+    pub(crate) async fn act(
+        &self,
+        act: Act,
+        wish: Wish<'_>,
+        via: &[OwnedServerName],
+    ) -> Result<(), EnterError> {
+        match self.by_one_of(act, wish, via).await {
+            Err(error) if act == Act::Leave && !matches!(error, EnterError::Rejected(_)) => {
+                info!(room_id = %wish.room_id, %error, "an invite is rejected only here");
+                self.leave_alone(wish).await
+            }
+            done => done,
+        }
+    }
+
+    async fn by_one_of(
+        &self,
+        act: Act,
+        wish: Wish<'_>,
+        via: &[OwnedServerName],
+    ) -> Result<(), EnterError> {
+        let mut worst = EnterError::Nowhere;
+        let own = self.federation.peers.own_name();
+        for server in via.iter().filter(|server| *server != own).take(limits::REMOTE_SERVERS) {
+            let done = match act {
+                Act::Join => Box::pin(self.join_by(wish, server)).await,
+                Act::Knock => Box::pin(self.knock_by(wish, server)).await,
+                Act::Leave => Box::pin(self.leave_by(wish, server)).await,
+            };
+            match done {
+                Ok(()) => return Ok(()),
+                Err(error @ EnterError::Rejected(_)) => return Err(error),
+                Err(error) => {
+                    debug!(%server, %error, "a room is not entered by way of a homeserver");
+                    // The user is told what a homeserver says rather than that another is gone.
+                    let said = matches!(worst, EnterError::Refused { .. });
+                    if !said || matches!(error, EnterError::Refused { .. }) {
+                        worst = error;
+                    }
+                }
+            }
+        }
+        Err(worst)
+    }
+
+    async fn join_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
+        let Wish { room_id, .. } = wish;
+        let wrong =
+            |why: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), why.to_string());
+        let signed = self.signed_template("join", wish, MembershipState::Join, server).await?;
+        let rules = signed.version.rules().ok_or_else(|| wrong(&"the version of the room"))?;
+        let path = format!(
+            "/_matrix/federation/v2/send_join/{}/{}",
+            part(room_id.as_str()),
+            part(signed.event_id.as_str())
+        );
+        let mut question = Question::post(path, &signed.object);
+        question.method = Method::PUT;
+        question.max_bytes = limits::FEDERATION_STATE_BYTES;
+        question.timeout = limits::FEDERATION_STATE_TIMEOUT;
+        let joined: Joined = self.asked(server, question).await?;
+        // A restricted room's join has the signature of who authorises it.
+        let object = match &joined.event {
+            Some(raw) => Pdu::object(raw).map_err(|error| wrong(&error))?,
+            None => signed.object,
+        };
+        let own = Pdu::new(room_id.to_owned(), object, &rules).map_err(|error| wrong(&error))?;
+        if own.event_id != signed.event_id {
+            return Err(wrong(&"it changed the join"));
+        }
+        let read = |raw: &RawValue| -> Result<Pdu, PduError> {
+            Pdu::new(room_id.to_owned(), Pdu::object(raw)?, &rules)
+        };
+        let state: Vec<_> = joined.state.iter().filter_map(|raw| read(raw).ok()).collect();
+        let ids: Vec<_> = state.iter().map(|pdu| pdu.event_id.clone()).collect();
+        let create = state.iter().find(|pdu| is_create(&pdu.object)).cloned();
+        let create = create.ok_or_else(|| wrong(&"the state has no first event"))?;
+        self.begin(room_id, &signed.version, server, create).await?;
+        let room = self.room(room_id).map_err(|error| wrong(&error))?;
+        let mut events = joined.auth_chain;
+        events.extend(joined.state);
+        let verified = self.verify_all(&room, &events).await;
+        self.record_outliers(server, verified).await.map_err(|error| wrong(&error))?;
+        let join = self.verify(&room, own).await.map_err(|error| wrong(&error))?;
+        let (state, events) = (self.engine.state(), self.engine.events());
+        let mut known = Vec::new();
+        for event_id in ids {
+            let found = events.find_known(&state, &room, &event_id);
+            if found.map_err(|error| wrong(&error))?.is_some() {
+                known.push(event_id);
+            }
+        }
+        let enter = EnterRoom {
+            room_id: room_id.to_owned(),
+            event_id: join.event_id,
+            from: server.to_owned(),
+            pdu: join.pdu,
+            state: known,
+        };
+        self.engine.propose(Origin::server(), enter).await?.into_inner();
+        Ok(())
+    }
+
+    async fn begin(
+        &self,
+        room_id: &RoomId,
+        version: &RoomVersionId,
+        server: &ServerName,
+        create: Pdu,
+    ) -> Result<(), EnterError> {
+        let wrong = |why: String| EnterError::Wrong(server.to_owned(), why);
+        let rules = version.rules().ok_or_else(|| wrong("the version of the room".to_owned()))?;
+        let event_id = create.event_id.clone();
+        let (keys, own) = (&self.federation.keys, &self.engine.env().server);
+        let pdu = create.verified(keys, own, &rules).await;
+        let begin = BeginRoom {
+            room_id: room_id.to_owned(),
+            version: version.clone(),
+            event_id,
+            from: server.to_owned(),
+            pdu: pdu.map_err(|error| wrong(error.to_string()))?,
+        };
+        self.engine.propose(Origin::server(), begin).await?.into_inner();
+        Ok(())
+    }
+
+    async fn knock_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
+        let signed = self.signed_template("knock", wish, MembershipState::Knock, server).await?;
+        let path = format!(
+            "/_matrix/federation/v1/send_knock/{}/{}",
+            part(wish.room_id.as_str()),
+            part(signed.event_id.as_str())
+        );
+        let mut question = Question::post(path, &signed.object);
+        question.method = Method::PUT;
+        let knocked: Knocked = self.asked(server, question).await?;
+        self.outside(wish, server, signed, knocked.knock_room_state).await
+    }
+
+    async fn leave_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
+        let signed = self.signed_template("leave", wish, MembershipState::Leave, server).await?;
+        let path = format!(
+            "/_matrix/federation/v2/send_leave/{}/{}",
+            part(wish.room_id.as_str()),
+            part(signed.event_id.as_str())
+        );
+        let mut question = Question::post(path, &signed.object);
+        question.method = Method::PUT;
+        let _: CanonicalJsonObject = self.asked(server, question).await?;
+        self.outside(wish, server, signed, Vec::new()).await
+    }
+
+    /// A leave that no other homeserver knows of.
+    async fn leave_alone(&self, wish: Wish<'_>) -> Result<(), EnterError> {
+        let own = self.federation.peers.own_name().to_owned();
+        let Ok(room) = self.room(wish.room_id) else { return Ok(()) };
+        let wrong = |why: &dyn std::fmt::Display| EnterError::Wrong(own.clone(), why.to_string());
+        let tips = room.extremities();
+        let ids = || {
+            let ids = tips.iter().map(|tip| CanonicalJsonValue::String(tip.event_id.to_string()));
+            CanonicalJsonValue::Array(ids.collect())
+        };
+        let depth = tips.iter().map(|tip| tip.depth).max().unwrap_or(0).saturating_add(1);
+        let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
+        let object = CanonicalJsonObject::from([
+            ("type".to_owned(), text("m.room.member")),
+            ("room_id".to_owned(), text(wish.room_id.as_str())),
+            ("prev_events".to_owned(), ids()),
+            ("auth_events".to_owned(), ids()),
+            (
+                "depth".to_owned(),
+                CanonicalJsonValue::Integer(depth.try_into().map_err(|error| wrong(&error))?),
+            ),
+        ]);
+        let signed = self.sign(wish, MembershipState::Leave, &room.version, object);
+        let signed = signed.map_err(|why| wrong(&why))?;
+        self.outside(wish, &own, signed, Vec::new()).await
+    }
+
+    async fn outside(
+        &self,
+        wish: Wish<'_>,
+        server: &ServerName,
+        signed: Signed,
+        stripped: Vec<Box<RawValue>>,
+    ) -> Result<(), EnterError> {
+        let wrong =
+            |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
+        let membership = MembershipOutside {
+            room_id: wish.room_id.to_owned(),
+            version: signed.version,
+            from: server.to_owned(),
+            event_id: signed.event_id,
+            pdu: serde_json::value::to_raw_value(&signed.object).map_err(|error| wrong(&error))?,
+            stripped: bounded(stripped),
+        };
+        self.engine.propose(Origin::server(), membership).await?.into_inner();
+        Ok(())
+    }
+
+    /// Asks for the event with which a user does something to a room, and signs it.
+    async fn signed_template(
+        &self,
+        what: &str,
+        wish: Wish<'_>,
+        membership: MembershipState,
+        server: &ServerName,
+    ) -> Result<Signed, EnterError> {
+        let Wish { room_id, user_id, .. } = wish;
+        let mut path = format!(
+            "/_matrix/federation/v1/make_{what}/{}/{}",
+            part(room_id.as_str()),
+            part(user_id.as_str())
+        );
+        if membership != MembershipState::Leave {
+            let versions = ROOM_VERSIONS.iter().map(|version| format!("ver={version}"));
+            path = format!("{path}?{}", versions.collect::<Vec<_>>().join("&"));
+        }
+        let Template { room_version, event } = self.asked(server, Question::get(path)).await?;
+        let version = room_version.unwrap_or(RoomVersionId::V1);
+        let wrong = |why: String| EnterError::Wrong(server.to_owned(), why);
+        if !ROOM_VERSIONS.contains(&version) {
+            return Err(wrong(format!("the room has version {version}")));
+        }
+        self.sign(wish, membership, &version, event).map_err(wrong)
+    }
+
+    /// Makes a template the event of the user and nothing else.
+    fn sign(
+        &self,
+        wish: Wish<'_>,
+        membership: MembershipState,
+        version: &RoomVersionId,
+        mut object: CanonicalJsonObject,
+    ) -> Result<Signed, String> {
+        const KEPT: [&str; 4] = ["auth_events", "prev_events", "depth", "content"];
+        const AUTHORISED_VIA: &str = "join_authorised_via_users_server";
+        let Wish { room_id, user_id, reason } = wish;
+        let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
+        object.retain(|name, _| KEPT.contains(&name.as_str()));
+        let authoriser = match object.remove("content") {
+            Some(CanonicalJsonValue::Object(mut content)) => content.remove(AUTHORISED_VIA),
+            _ => None,
+        };
+        let env = self.engine.env();
+        let mut content = profile_of(&env, user_id, membership.clone(), reason);
+        if let Some(authoriser) = authoriser.filter(|_| membership == MembershipState::Join) {
+            content.insert(AUTHORISED_VIA.to_owned(), authoriser);
+        }
+        let now = self.engine.clock().timestamp().get();
+        object.extend([
+            ("type".to_owned(), text("m.room.member")),
+            ("room_id".to_owned(), text(room_id.as_str())),
+            ("sender".to_owned(), text(user_id.as_str())),
+            ("state_key".to_owned(), text(user_id.as_str())),
+            ("content".to_owned(), CanonicalJsonValue::Object(content)),
+            ("origin_server_ts".to_owned(), CanonicalJsonValue::Integer(now.into())),
+        ]);
+        seal(&env, version, object)
+    }
+
+    pub(super) async fn asked<T: serde::de::DeserializeOwned>(
+        &self,
+        server: &ServerName,
+        question: Question,
+    ) -> Result<T, EnterError> {
+        let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
+        let answer = self.federation.peers.ask(server, question).await.map_err(unreachable)?;
+        if answer.status.is_success() {
+            return answer.json().map_err(unreachable);
+        }
+        let status = answer.status.as_u16();
+        let refusal = serde_json::from_slice(&answer.body);
+        let Refusal { errcode, error } =
+            refusal.unwrap_or(Refusal { errcode: String::new(), error: String::new() });
+        Err(EnterError::Refused { server: server.to_owned(), status, errcode, error })
+    }
+}
+
+/// Hashes and signs an event.
+pub(super) fn seal(
+    env: &Env,
+    version: &RoomVersionId,
+    mut object: CanonicalJsonObject,
+) -> Result<Signed, String> {
+    let rules = version.rules().ok_or("the version of the room")?;
+    let hash = content_hash(&object).map_err(|error| error.to_string())?;
+    let hash = CanonicalJsonValue::String(hash.encode());
+    let hash = CanonicalJsonObject::from([("sha256".to_owned(), hash)]);
+    object.insert("hashes".to_owned(), CanonicalJsonValue::Object(hash));
+    let hash = reference_hash(&object, &rules).map_err(|error| error.to_string())?;
+    let event_id = format!("${hash}").try_into().map_err(|_| "the event's id".to_owned())?;
+    env.server.sign_event(&mut object, &rules.redaction).map_err(|error| error.to_string())?;
+    Ok(Signed { version: version.clone(), event_id, object })
+}
+
+fn is_create(object: &CanonicalJsonObject) -> bool {
+    object.get("type").and_then(CanonicalJsonValue::as_str) == Some("m.room.create")
+        && object.get("state_key").and_then(CanonicalJsonValue::as_str) == Some("")
+}
+
+/// As much of stripped state as is kept, in the form that clients get.
+pub(crate) fn bounded(stripped: Vec<Box<RawValue>>) -> Vec<Box<RawValue>> {
+    #[derive(Deserialize, serde::Serialize)]
+    struct Stripped {
+        #[serde(rename = "type")]
+        event_type: String,
+        state_key: String,
+        sender: ruma::OwnedUserId,
+        content: Box<RawValue>,
+    }
+    let mut left = limits::EVENT_BYTES;
+    let mut kept = Vec::new();
+    for raw in stripped.into_iter().take(limits::STRIPPED_EVENTS) {
+        let Ok(event) = serde_json::from_str::<Stripped>(raw.get()) else { continue };
+        let Ok(raw) = serde_json::value::to_raw_value(&event) else { continue };
+        if let Some(rest) = left.checked_sub(raw.get().len()) {
+            left = rest;
+            kept.push(raw);
+        }
+    }
+    kept
+}

@@ -1,0 +1,171 @@
+//! Invites of users of other homeservers, and theirs of users of this one (server-server API,
+//! "Inviting to a room").
+
+use http::Method;
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedRoomId, RoomVersionId, ServerName,
+    UserId, events::room::member::MembershipState,
+};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+use super::{
+    enter::{EnterError, Wish, bounded, seal},
+    fetch::part,
+    pdu::{Pdu, PduError},
+    receive::Receiving,
+};
+use crate::{
+    decide::{
+        Refusal,
+        federation::{MembershipOutside, Taken, TemplateError, invitation},
+        is_local,
+    },
+    outside::federation::Question,
+    read::{events::as_shown, servers::is_in_room},
+    record::{Offset, Origin, room_version::ROOM_VERSIONS},
+    state::Room,
+};
+
+#[derive(Deserialize)]
+struct Invited {
+    event: Box<RawValue>,
+}
+
+impl Receiving<'_> {
+    /// Invites a user of another homeserver.
+    pub(crate) async fn invite(
+        &self,
+        wish: Wish<'_>,
+        target: &UserId,
+        is_direct: bool,
+    ) -> Result<(), EnterError> {
+        let Wish { room_id, user_id, reason } = wish;
+        let server = target.server_name();
+        let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
+        let template = invitation(&env, room_id, user_id, target, reason, is_direct, now);
+        let (version, object) = template.map_err(|error| match error {
+            TemplateError::Refused(refusal) => EnterError::Rejected(refusal.into()),
+            _ => EnterError::Rejected(
+                Refusal::Forbidden("You are not in this room.".to_owned()).into(),
+            ),
+        })?;
+        let wrong =
+            |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
+        let signed = seal(&env, &version, object).map_err(|why| wrong(&why))?;
+        let room = self.room(room_id).map_err(|error| wrong(&error))?;
+        let state = self.shown_to_invitees(&room).map_err(|error| wrong(&error))?;
+        let body = json!({
+            "room_version": version,
+            "event": signed.object,
+            "invite_room_state": state,
+        });
+        let path = format!(
+            "/_matrix/federation/v2/invite/{}/{}",
+            part(room_id.as_str()),
+            part(signed.event_id.as_str())
+        );
+        let mut question = Question::post(path, &body);
+        question.method = Method::PUT;
+        let invited: Invited = self.asked(server, question).await?;
+        let object = Pdu::object(&invited.event).map_err(|error| wrong(&error))?;
+        let pdu = Pdu::new(room_id.to_owned(), object, &room.rules);
+        let pdu = pdu.map_err(|error| wrong(&error))?;
+        if pdu.event_id != signed.event_id {
+            return Err(wrong(&"it changed the invite"));
+        }
+        let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
+        event.relayed = true;
+        let own = self.federation.peers.own_name();
+        match self.receive(own, &room, event).await {
+            Ok(Taken::Accepted | Taken::Known) => Ok(()),
+            Ok(Taken::SoftFailed(reason) | Taken::Rejected(reason)) => {
+                Err(EnterError::Rejected(Refusal::Forbidden(reason).into()))
+            }
+            Ok(other) => Err(wrong(&format_args!("{other:?}"))),
+            Err(PduError::Rejected(rejected)) => Err(rejected.into()),
+            Err(error) => Err(wrong(&error)),
+        }
+    }
+
+    /// What those who are invited are told of a room.
+    fn shown_to_invitees(&self, room: &Room) -> Result<Vec<Box<RawValue>>, crate::log::ReadError> {
+        let events = self.engine.events();
+        let Some(tip) = room.last_event(Offset::MAX) else { return Ok(Vec::new()) };
+        let Some(newest) = events.get(tip)? else { return Ok(Vec::new()) };
+        let state = events.state_to_strip(room, &newest, Offset::MAX)?;
+        Ok(state
+            .into_iter()
+            .map(|event| {
+                let shown = as_shown(room, event, Offset::MAX);
+                events.in_federation_format(room, &shown)
+            })
+            .collect())
+    }
+
+    /// Takes an invite of a user of this homeserver: the event, with its signature, too.
+    pub(crate) async fn take_invite(
+        &self,
+        origin: &ServerName,
+        room_id: OwnedRoomId,
+        event_id: &EventId,
+        version: RoomVersionId,
+        raw: &RawValue,
+        stripped: Vec<Box<RawValue>>,
+    ) -> Result<CanonicalJsonObject, PduError> {
+        let form = |why: &str| PduError::Form(why.to_owned());
+        let rules = version.rules().filter(|_| ROOM_VERSIONS.contains(&version));
+        let rules = rules.ok_or_else(|| {
+            PduError::Rejected(Refusal::UnsupportedRoomVersion(version.to_string()).into())
+        })?;
+        let pdu = Pdu::new(room_id.clone(), Pdu::object(raw)?, &rules)?;
+        if pdu.event_id != event_id || Pdu::room_of(&pdu.object)? != room_id {
+            return Err(PduError::OtherEvent);
+        }
+        let text = |name: &str| pdu.object.get(name).and_then(CanonicalJsonValue::as_str);
+        let content = pdu.object.get("content").and_then(CanonicalJsonValue::as_object);
+        let membership = content.and_then(|content| content.get("membership"));
+        let target = text("state_key").and_then(|key| <&UserId>::try_from(key).ok());
+        let sender = text("sender").and_then(|sender| <&UserId>::try_from(sender).ok());
+        let env = self.engine.env();
+        let fits = text("type") == Some("m.room.member")
+            && membership.and_then(CanonicalJsonValue::as_str)
+                == Some(MembershipState::Invite.as_str())
+            && target.is_some_and(|target| is_local(&env.server, target))
+            && sender.is_some_and(|sender| sender.server_name() == origin);
+        if !fits {
+            return Err(form("it is no invite of a user of this server"));
+        }
+        let known = self.engine.state().rooms.get(&room_id);
+        let room = known.filter(|room| is_in_room(room, &env.server.name));
+        let pdu = pdu.verified(&self.federation.keys, &env.server, &rules).await?;
+        let mut object = Pdu::object(&pdu)?;
+        env.server
+            .sign_event(&mut object, &rules.redaction)
+            .map_err(|error| PduError::Form(error.to_string()))?;
+        let pdu = Pdu::new(room_id.clone(), object.clone(), &rules)?;
+        if let Some(room) = room {
+            let event = self.verify(&room, pdu).await?;
+            match self.receive(origin, &room, event).await? {
+                Taken::Accepted | Taken::Known => {}
+                Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
+                    return Err(PduError::Rejected(Refusal::Forbidden(reason).into()));
+                }
+                Taken::Outlier | Taken::Missing { .. } => return Err(PduError::Missing),
+            }
+        } else {
+            let pdu = serde_json::value::to_raw_value(&object)
+                .map_err(|error| PduError::Form(error.to_string()))?;
+            let invite = MembershipOutside {
+                room_id,
+                version,
+                from: origin.to_owned(),
+                event_id: event_id.to_owned(),
+                pdu,
+                stripped: bounded(stripped),
+            };
+            self.engine.propose(Origin::server(), invite).await?.into_inner();
+        }
+        Ok(object)
+    }
+}

@@ -1,0 +1,12 @@
+//! Rooms with users of several homeservers: what takes several steps between an endpoint and a
+//! decision.
+
+mod enter;
+mod fetch;
+mod invite;
+mod pdu;
+mod receive;
+
+pub(crate) use enter::{Act, EnterError, Wish};
+pub(crate) use pdu::{Pdu, PduError};
+pub(crate) use receive::Receiving;

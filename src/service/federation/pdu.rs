@@ -1,0 +1,149 @@
+//! An event as another homeserver sent it: its form, hashes and signatures (server-server API,
+//! "Checks performed on receipt of a PDU", 1 to 3).
+
+use std::collections::BTreeMap;
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
+    canonical_json::redact,
+    room_version_rules::RoomVersionRules,
+    signatures::{
+        PublicKeyMap, Verified, reference_hash, required_server_signatures_to_verify_event,
+        verify_event,
+    },
+    state_res::check_pdu_format,
+};
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+use crate::{
+    base::limits,
+    outside::federation::{KeyError, KeyRing},
+    record::server_keys::ServerKeys,
+};
+
+/// Why an event is dropped without a record.
+#[derive(Debug, Error)]
+pub(crate) enum PduError {
+    /// It is not an event.
+    #[error("it is not an event: {0}")]
+    Form(String),
+    /// It is of a room that this homeserver does not have.
+    #[error("this homeserver is not in the room")]
+    NoRoom,
+    /// The homeserver that sent it has never been in the room.
+    #[error("the homeserver is not in the room")]
+    NotInRoom,
+    /// It has another id than it should.
+    #[error("its id is not that of the request")]
+    OtherEvent,
+    /// The room's access control list shuts its homeserver out.
+    #[error("the room's access control list does not admit the homeserver")]
+    AccessControl,
+    /// A signature is missing or wrong, or its key is not known.
+    #[error("{0}")]
+    Key(#[from] KeyError),
+    /// A signature is missing or wrong.
+    #[error("its signatures are not valid: {0}")]
+    Signatures(String),
+    /// Events that it rests on cannot be fetched.
+    #[error("events that it rests on are missing")]
+    Missing,
+    /// This homeserver cannot take it now.
+    #[error("{0}")]
+    Rejected(#[from] crate::engine::Rejected),
+}
+
+/// An event that looks like one, and has not been verified.
+#[derive(Clone, Debug)]
+pub(crate) struct Pdu {
+    pub(crate) room_id: OwnedRoomId,
+    pub(crate) event_id: OwnedEventId,
+    pub(crate) object: CanonicalJsonObject,
+}
+
+impl Pdu {
+    /// The room of an event that was sent.
+    pub(crate) fn room_of(object: &CanonicalJsonObject) -> Result<OwnedRoomId, PduError> {
+        let room_id = object.get("room_id").and_then(CanonicalJsonValue::as_str);
+        room_id
+            .and_then(|room_id| OwnedRoomId::try_from(room_id).ok())
+            .ok_or_else(|| PduError::Form("it names no room".to_owned()))
+    }
+
+    /// The object in JSON that was sent.
+    pub(crate) fn object(raw: &RawValue) -> Result<CanonicalJsonObject, PduError> {
+        if raw.get().len() > 2 * limits::EVENT_BYTES {
+            return Err(PduError::Form("it is too large".to_owned()));
+        }
+        serde_json::from_str(raw.get()).map_err(|error| PduError::Form(error.to_string()))
+    }
+
+    /// Reads an event of a room with these rules.
+    pub(crate) fn new(
+        room_id: OwnedRoomId,
+        mut object: CanonicalJsonObject,
+        rules: &RoomVersionRules,
+    ) -> Result<Self, PduError> {
+        let form = |error: String| PduError::Form(error);
+        // What others add to an event on its way is not part of it.
+        object.remove("unsigned");
+        if !rules.event_format.require_event_id {
+            object.remove("event_id");
+        }
+        check_pdu_format(&object, &rules.event_format).map_err(form)?;
+        let hash = reference_hash(&object, rules).map_err(|error| form(error.to_string()))?;
+        let event_id =
+            OwnedEventId::try_from(format!("${hash}")).map_err(|error| form(error.to_string()))?;
+        Ok(Self { room_id, event_id, object })
+    }
+
+    fn ts_ms(&self) -> Option<u64> {
+        let ts = self.object.get("origin_server_ts").and_then(CanonicalJsonValue::as_integer)?;
+        u64::try_from(i64::from(ts)).ok()
+    }
+
+    /// The keys with which homeserver `server` has signed it.
+    fn key_ids(&self, server: &OwnedServerName) -> Vec<String> {
+        let signatures = self.object.get("signatures").and_then(CanonicalJsonValue::as_object);
+        let of = signatures
+            .and_then(|signatures| signatures.get(server.as_str()))
+            .and_then(CanonicalJsonValue::as_object);
+        let ids = of.into_iter().flat_map(BTreeMap::keys);
+        ids.filter(|id| id.starts_with("ed25519:")).take(limits::PEER_OLD_KEYS).cloned().collect()
+    }
+
+    /// The event as it is recorded, once its signatures are found to be valid: redacted, if its
+    /// content does not fit its hash.
+    pub(crate) async fn verified(
+        self,
+        keys: &KeyRing,
+        own: &ServerKeys,
+        rules: &RoomVersionRules,
+    ) -> Result<Box<RawValue>, PduError> {
+        let wrong = |error: &dyn std::fmt::Display| PduError::Signatures(error.to_string());
+        let ts_ms = self.ts_ms().ok_or_else(|| PduError::Form("it has no time".to_owned()))?;
+        let mut known = PublicKeyMap::new();
+        let servers = required_server_signatures_to_verify_event(&self.object, &rules.signatures);
+        for server in servers.map_err(|error| wrong(&error))? {
+            let ids = self.key_ids(&server);
+            if ids.is_empty() {
+                return Err(wrong(&format_args!("there is none of {server}")));
+            }
+            let of = if server == own.name {
+                keys.own_for_event(&ids, ts_ms)
+            } else {
+                keys.for_event(&server, &ids, ts_ms).await?
+            };
+            known.insert(server.to_string(), of);
+        }
+        let mut object = self.object;
+        match verify_event(&known, &object, rules).map_err(|error| wrong(&error))? {
+            Verified::All => {}
+            Verified::Signatures => {
+                object = redact(object, &rules.redaction, None).map_err(|error| wrong(&error))?;
+            }
+        }
+        serde_json::value::to_raw_value(&object).map_err(|error| PduError::Form(error.to_string()))
+    }
+}

@@ -1,0 +1,175 @@
+//! Events that another homeserver sends, up to the records of what became of them.
+
+use std::{collections::HashSet, sync::Arc};
+
+use ruma::{OwnedEventId, OwnedRoomId, RoomId, ServerName};
+use serde_json::value::RawValue;
+use tracing::debug;
+
+use super::{
+    fetch::Budget,
+    pdu::{Pdu, PduError},
+};
+use crate::{
+    decide::federation::{ReceivePdu, Taken},
+    engine::Engine,
+    outside::federation::Federation,
+    read::servers::admits,
+    record::Origin,
+    state::Room,
+};
+
+/// What takes events of other homeservers in.
+pub(crate) struct Receiving<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) federation: &'a Federation,
+}
+
+/// An event whose signatures are valid.
+#[derive(Clone, Debug)]
+pub(crate) struct Verified {
+    pub(crate) room_id: OwnedRoomId,
+    pub(crate) event_id: OwnedEventId,
+    pub(crate) depth: u64,
+    pub(crate) auth_events: Vec<OwnedEventId>,
+    /// Whether this homeserver tells the others in the room of it.
+    pub(crate) relayed: bool,
+    pub(crate) pdu: Box<RawValue>,
+}
+
+#[derive(serde::Deserialize)]
+struct Place {
+    #[serde(default)]
+    depth: u64,
+    #[serde(default)]
+    auth_events: Vec<OwnedEventId>,
+}
+
+impl<'a> Receiving<'a> {
+    pub(crate) const fn new(engine: &'a Engine, federation: &'a Federation) -> Self {
+        Self { engine, federation }
+    }
+
+    pub(super) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, PduError> {
+        self.engine.state().rooms.get(room_id).ok_or(PduError::NoRoom)
+    }
+
+    /// Takes an event from a transaction of `origin`: its id, and what became of it.
+    pub(crate) async fn take(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+    ) -> Result<(OwnedEventId, Result<Taken, PduError>), PduError> {
+        let object = Pdu::object(raw)?;
+        let room_id = Pdu::room_of(&object)?;
+        let room = self.room(&room_id)?;
+        let pdu = Pdu::new(room_id, object, &room.rules)?;
+        let event_id = pdu.event_id.clone();
+        Ok((event_id, self.take_pdu(origin, &room, pdu).await))
+    }
+
+    async fn take_pdu(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        pdu: Pdu,
+    ) -> Result<Taken, PduError> {
+        let state = self.engine.state();
+        if !admits(self.engine.events(), room, origin).map_err(read)? {
+            return Err(PduError::AccessControl);
+        }
+        if !room.knows_server(origin) {
+            return Err(PduError::NotInRoom);
+        }
+        if state.event_in_room(&room.id, &pdu.event_id).is_some() {
+            return Ok(Taken::Known);
+        }
+        let verified = self.verify(room, pdu).await?;
+        self.receive(origin, room, verified).await
+    }
+
+    /// Verifies the signatures of an event.
+    pub(crate) async fn verify(&self, room: &Room, pdu: Pdu) -> Result<Verified, PduError> {
+        let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
+        let own = &self.engine.env().server;
+        let pdu = pdu.verified(&self.federation.keys, own, &room.rules).await?;
+        let place: Place =
+            serde_json::from_str(pdu.get()).map_err(|error| PduError::Form(error.to_string()))?;
+        let Place { depth, auth_events } = place;
+        Ok(Verified { room_id, event_id, depth, auth_events, relayed: false, pdu })
+    }
+
+    /// Records an event, after those that it needs.
+    pub(crate) async fn receive(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event: Verified,
+    ) -> Result<Taken, PduError> {
+        let taken = self.propose(origin, &event, false).await?;
+        let Taken::Missing { .. } = taken else { return Ok(taken) };
+        let mut budget = Budget::new();
+        self.with_ancestors(origin, room, event, &mut budget).await
+    }
+
+    pub(super) async fn propose(
+        &self,
+        origin: &ServerName,
+        event: &Verified,
+        as_outlier: bool,
+    ) -> Result<Taken, PduError> {
+        let receive = ReceivePdu {
+            room_id: event.room_id.clone(),
+            event_id: event.event_id.clone(),
+            from: origin.to_owned(),
+            pdu: event.pdu.clone(),
+            as_outlier,
+            relayed: event.relayed,
+        };
+        let taken = self.engine.propose(Origin::server(), receive).await?.into_inner();
+        match &taken {
+            Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
+                debug!(%origin, event_id = %event.event_id, reason, "an event is not accepted");
+            }
+            _ => {}
+        }
+        Ok(taken)
+    }
+
+    /// Records events as authorities for others, each after its own authorities. Those that cannot
+    /// be judged are left out.
+    pub(super) async fn record_outliers(
+        &self,
+        origin: &ServerName,
+        events: Vec<Verified>,
+    ) -> Result<(), PduError> {
+        let mut left: Vec<_> = events;
+        left.sort_by_key(|event| event.depth);
+        // Depth is what the sender says; so events may need more than one round.
+        loop {
+            let before = left.len();
+            let mut again = Vec::new();
+            let within: HashSet<_> = left.iter().map(|event| event.event_id.clone()).collect();
+            let mut done: HashSet<OwnedEventId> = HashSet::new();
+            for event in left {
+                let waits = event.auth_events.iter();
+                if waits.clone().any(|auth| within.contains(auth) && !done.contains(auth)) {
+                    again.push(event);
+                    continue;
+                }
+                match self.propose(origin, &event, true).await? {
+                    Taken::Missing { .. } => {}
+                    _ => drop(done.insert(event.event_id.clone())),
+                }
+            }
+            left = again;
+            if left.is_empty() || left.len() == before {
+                return Ok(());
+            }
+        }
+    }
+}
+
+pub(super) fn read(error: crate::log::ReadError) -> PduError {
+    PduError::Rejected(crate::decide::Refusal::from(error).into())
+}

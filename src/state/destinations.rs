@@ -1,0 +1,82 @@
+//! How far other homeservers have been told of what concerns them.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use ruma::{OwnedServerName, ServerName};
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::record::{
+    Offset,
+    command::{Failing, PeerReached},
+};
+
+/// How far each homeserver has been told.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Destinations {
+    #[serde(with = "kept::locked")]
+    inner: RwLock<Inner>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inner {
+    servers: BTreeMap<OwnedServerName, Destination>,
+    /// Of how many homeservers each record has the last word.
+    lasts: BTreeMap<Offset, u64>,
+}
+
+/// How far a homeserver has been told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Destination {
+    /// The record that says so.
+    pub record: Offset,
+    /// It has been told of everything up to this record.
+    pub up_to: Offset,
+    /// If it could not be reached last.
+    #[serde(with = "kept::json")]
+    pub failing: Option<Failing>,
+}
+
+impl Destinations {
+    /// How far this homeserver has been told.
+    #[must_use]
+    pub fn get(&self, server_name: &ServerName) -> Option<Destination> {
+        self.inner.read().servers.get(server_name).cloned()
+    }
+
+    /// All of them, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<(OwnedServerName, Destination)> {
+        let inner = self.inner.read();
+        inner.servers.iter().map(|(name, of)| (name.clone(), of.clone())).collect()
+    }
+
+    /// Returns the superseded records.
+    pub(super) fn reach(&self, offset: Offset, body: PeerReached) -> Vec<Offset> {
+        let mut inner = self.inner.write();
+        let mut superseded = Vec::new();
+        for reached in body.servers {
+            let destination =
+                Destination { record: offset, up_to: reached.up_to, failing: reached.failing };
+            *inner.lasts.entry(offset).or_default() += 1;
+            let before = inner.servers.insert(reached.server_name, destination);
+            let Some(before) = before.map(|before| before.record) else { continue };
+            if let Some(count) = inner.lasts.get_mut(&before) {
+                *count -= 1;
+                if *count == 0 {
+                    inner.lasts.remove(&before);
+                    superseded.extend((before < offset).then_some(before));
+                }
+            }
+        }
+        superseded
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        let inner = self.inner.read();
+        if !inner.servers.is_empty() {
+            digest.add(&*inner);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Rooms as earlier versions wrote them.
+
+use super::*;
+
+/// Without event graphs.
+#[derive(Deserialize)]
+pub struct V1 {
+    rooms: Vec<RoomOfV1>,
+    public: BTreeSet<OwnedRoomId>,
+    networks: BTreeMap<(String, String), BTreeSet<OwnedRoomId>>,
+    lifetimes: Lifetimes,
+}
+
+type KeptInV1 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset);
+
+#[derive(Deserialize)]
+#[serde(try_from = "KeptInV1")]
+struct RoomOfV1(Room);
+
+impl TryFrom<KeptInV1> for RoomOfV1 {
+    type Error = String;
+
+    fn try_from(kept: KeptInV1) -> Result<Self, String> {
+        let (id, version, created, inner, relations, last_activity) = kept;
+        let graph = Graph::default();
+        let kept = (id, version, created, inner, relations, last_activity, graph);
+        Room::try_from(kept).map(Self)
+    }
+}
+
+impl From<V1> for Rooms {
+    fn from(former: V1) -> Self {
+        let V1 { rooms, public, networks, lifetimes } = former;
+        let rooms = rooms.into_iter().map(|RoomOfV1(room)| (room.id.clone(), Arc::new(room)));
+        Self {
+            rooms: rooms.collect(),
+            public: RwLock::new(public),
+            networks: RwLock::new(networks),
+            lifetimes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rooms_of_version_1_are_read() {
+        let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
+        let rooms = Rooms::default();
+        assert!(rooms.create(Offset::new(3), room_id.clone(), RoomVersionId::V11));
+        rooms.public.write().insert(room_id.clone());
+        let room = rooms.get(&room_id).unwrap();
+        let inner = room.inner.read();
+        let kept = vec![(
+            &room.id,
+            &room.version,
+            room.created,
+            &*inner,
+            &inner.relations,
+            Offset::new(7),
+        )];
+        let networks = BTreeMap::<(String, String), BTreeSet<OwnedRoomId>>::new();
+        let stored = (kept, BTreeSet::from([&room_id]), networks, &rooms.lifetimes);
+        let stored = postcard::to_allocvec(&stored).unwrap();
+        let read = Rooms::from(postcard::from_bytes::<V1>(&stored).unwrap());
+        let room = read.get(&room_id).unwrap();
+        assert_eq!((room.created, room.last_activity()), (Offset::new(3), Offset::new(7)));
+        assert_eq!(read.public().len(), 1);
+    }
+}

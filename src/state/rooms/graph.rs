@@ -1,0 +1,152 @@
+//! The event graph of a room as far as it is not a line: events of other homeservers that are not
+//! in the timeline, extremities besides the newest event, and state that state resolution chose.
+//!
+//! A room that only this server has events in has none of this.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Inner, Membership, Room, Tip, as_of};
+use crate::record::{
+    Offset,
+    command::{Outcome, StateChange},
+};
+
+/// Why an event is not in the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Aside {
+    /// Its place in the room is not known.
+    Outlier,
+    /// The current state did not allow it.
+    SoftFailed,
+    /// It was not allowed where it was sent.
+    Rejected,
+}
+
+impl From<&Outcome> for Aside {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Outlier => Self::Outlier,
+            Outcome::SoftFailed { .. } => Self::SoftFailed,
+            Outcome::Rejected { .. } => Self::Rejected,
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Graph {
+    /// The forward extremities besides the tip.
+    pub(super) others: Vec<Tip>,
+    /// The events that hold a key since an offset at which it is another record that changed it:
+    /// by the key's index and that offset; none, if the key has been without an event since.
+    reassigned: BTreeMap<(u32, Offset), Option<Offset>>,
+    /// The events that are not in the timeline.
+    pub(super) asides: BTreeMap<Offset, Aside>,
+}
+
+impl Graph {
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { others, reassigned, asides } = self;
+        others.is_empty() && reassigned.is_empty() && asides.is_empty()
+    }
+}
+
+/// A change of state that is not an event's own.
+#[derive(Clone, Debug)]
+pub(in crate::state) struct Change {
+    pub(in crate::state) key: (ruma::events::StateEventType, Box<str>),
+    pub(in crate::state) event: Option<Offset>,
+    /// For a member: who, and what they are now.
+    pub(in crate::state) membership: Option<(ruma::OwnedUserId, Membership)>,
+}
+
+impl Change {
+    /// Of a member whose event is gone, it is as if they had left.
+    pub(in crate::state) fn of(change: StateChange) -> Self {
+        let StateChange { event_type, state_key, event, membership } = change;
+        let event_type = ruma::events::StateEventType::from(event_type);
+        let membership = (event_type == ruma::events::StateEventType::RoomMember)
+            .then(|| ruma::OwnedUserId::try_from(state_key.as_str()).ok())
+            .flatten()
+            .map(|user_id| {
+                let membership = membership.map(|text| text.as_str().into());
+                let is = membership.as_ref().and_then(Membership::from_ruma);
+                (user_id, is.unwrap_or(Membership::Leave))
+            });
+        Self { key: (event_type, state_key.into()), event, membership }
+    }
+}
+
+impl Inner {
+    /// The event that holds the key of this index as of `at`.
+    pub(super) fn holder(&self, key: u32, at: Offset) -> Option<Offset> {
+        let changed = as_of(self.state.get(key as usize)?, at)?;
+        self.held(key, changed)
+    }
+
+    /// The event that holds the key of this index since it changed at `changed`.
+    pub(super) fn held(&self, key: u32, changed: Offset) -> Option<Offset> {
+        if self.graph.reassigned.is_empty() {
+            return Some(changed);
+        }
+        self.graph.reassigned.get(&(key, changed)).copied().unwrap_or(Some(changed))
+    }
+
+    pub(super) fn reassign(&mut self, offset: Offset, change: Change) {
+        let key = self.key(change.key.0, change.key.1);
+        self.state_log.push((offset, key));
+        self.state[key as usize].push(offset);
+        self.graph.reassigned.insert((key, offset), change.event);
+        if let Some((user_id, membership)) = change.membership {
+            self.set_membership(offset, user_id, membership);
+        }
+    }
+}
+
+impl Room {
+    /// The forward extremities, the newest record first.
+    #[must_use]
+    pub fn extremities(&self) -> Vec<Tip> {
+        let inner = self.inner.read();
+        inner.tip.iter().chain(&inner.graph.others).cloned().collect()
+    }
+
+    /// Whether the event at `offset` is known but not in the timeline, and why.
+    #[must_use]
+    pub fn aside(&self, offset: Offset) -> Option<Aside> {
+        self.inner.read().graph.asides.get(&offset).copied()
+    }
+
+    /// Whether a user of this homeserver has, or had, a membership in the room.
+    #[must_use]
+    pub fn knows_server(&self, server: &ruma::ServerName) -> bool {
+        let inner = self.inner.read();
+        inner.members.keys().any(|user_id| user_id.server_name() == server)
+    }
+
+    /// The last change of state up to and including `at`: the room's state is the same as of both.
+    #[must_use]
+    pub fn last_state_change(&self, at: Offset) -> Offset {
+        let inner = self.inner.read();
+        let end = inner.state_log.partition_point(|(offset, _)| *offset <= at);
+        let last = end.checked_sub(1).and_then(|last| inner.state_log.get(last));
+        last.map_or(Offset::ZERO, |(offset, _)| *offset)
+    }
+
+    /// The whole state as of `at`: each key with its event.
+    #[must_use]
+    pub fn state_map(&self, at: Offset) -> Vec<(ruma::events::StateEventType, Box<str>, Offset)> {
+        let inner = self.inner.read();
+        let keys = inner.keys.iter().zip(0_u32..);
+        keys.filter_map(|((event_type, state_key), index)| {
+            let event = inner.holder(index, at)?;
+            Some((event_type.clone(), state_key.clone(), event))
+        })
+        .collect()
+    }
+
+    pub(super) fn add_aside(&self, offset: Offset, outcome: &Outcome) {
+        self.inner.write().graph.asides.insert(offset, outcome.into());
+    }
+}

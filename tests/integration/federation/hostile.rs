@@ -1,0 +1,209 @@
+//! A homeserver in a room of this one that signs properly and sends what it must not.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ruma::room_version_rules::RoomVersionRules;
+use ruma::signatures::{hash_and_sign_event, reference_hash};
+use ruma::{CanonicalJsonObject, RoomVersionId};
+use serde_json::{Value, json};
+
+use super::peer::Peer;
+use super::{Federated, authority};
+use crate::harness::{User, encode};
+
+struct Hostile<'a> {
+    peer: &'a Peer,
+    cabin: &'a Federated,
+    room_id: String,
+    rules: RoomVersionRules,
+    transactions: u32,
+}
+
+impl Hostile<'_> {
+    fn user(&self, name: &str) -> String {
+        format!("@{name}:{}", self.peer.name)
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &Value) -> crate::harness::Answer {
+        let header = self.peer.header(&self.cabin.name, method, path, body);
+        self.peer.send(self.cabin.address, method, path, Some(&header), body).await
+    }
+
+    /// The event with its hashes and the peer's signature, and its id.
+    fn signed(&self, event: Value) -> (String, Value) {
+        let mut object: CanonicalJsonObject = serde_json::from_value(event).expect("an object");
+        let (name, keys) = (self.peer.name.as_str(), &self.peer.keys);
+        hash_and_sign_event(name, keys, &mut object, &self.rules.redaction).expect("an event");
+        let hash = reference_hash(&object, &self.rules).expect("an event");
+        (format!("${hash}"), json!(object))
+    }
+
+    /// What the server says of events that are sent to it.
+    async fn send(&mut self, events: &[Value]) -> Value {
+        self.transactions += 1;
+        let path = format!("/_matrix/federation/v1/send/t{}", self.transactions);
+        let body = json!({ "origin": self.peer.name, "origin_server_ts": now(), "pdus": events });
+        self.ask("PUT", &path, &body).await.ok()["pdus"].clone()
+    }
+
+    /// A message that comes after the end of the room, as the server describes it.
+    async fn message(&self, body: &str) -> Value {
+        let user = self.user("pia");
+        let path = format!(
+            "/_matrix/federation/v1/make_leave/{}/{}",
+            encode(&self.room_id),
+            encode(&user)
+        );
+        let made = self.ask("GET", &path, &Value::Null).await.ok();
+        let mut event = made["event"].clone();
+        let event = event.as_object_mut().expect("an event");
+        event.remove("state_key");
+        event.insert("type".to_owned(), json!("m.room.message"));
+        event.insert("content".to_owned(), json!({ "msgtype": "m.text", "body": body }));
+        event.insert("origin_server_ts".to_owned(), json!(now()));
+        json!(event)
+    }
+
+    async fn join(&mut self) {
+        let user = self.user("pia");
+        let (room, of) = (encode(&self.room_id), encode(&user));
+        let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver=10");
+        let made = self.ask("GET", &path, &Value::Null).await.ok();
+        assert_eq!(made["room_version"], "10");
+        let (event_id, event) = self.signed(made["event"].clone());
+        let path = format!("/_matrix/federation/v2/send_join/{room}/{}", encode(&event_id));
+        let joined = self.ask("PUT", &path, &event).await.ok();
+        assert!(joined["state"].as_array().is_some_and(|state| state.len() > 4), "{joined}");
+    }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time");
+    u64::try_from(now.as_millis()).expect("a time")
+}
+
+async fn texts(user: &User, room_id: &str) -> Vec<String> {
+    let path = format!("/rooms/{}/messages?dir=b&limit=100", encode(room_id));
+    let page = user.request("GET", &path, None).await.ok();
+    let bodies = page["chunk"].as_array().expect("a list").iter();
+    bodies.filter_map(|event| event["content"]["body"].as_str().map(ToOwned::to_owned)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_that_must_not_be_are_refused_and_change_nothing() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+    let cabin = Federated::start_with(&authority, &unlimited).await;
+    let (peer, stranger) = (Peer::start(&authority).await, Peer::start(&authority).await);
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let rules = RoomVersionId::V10.rules().expect("rules");
+    let hostile = |peer| Hostile {
+        peer,
+        cabin: &cabin,
+        room_id: room_id.clone(),
+        rules: rules.clone(),
+        transactions: 0,
+    };
+    let mut of_peer = hostile(&peer);
+    of_peer.join().await;
+
+    // A good one, twice, and once more in another transaction.
+    let (event_id, good) = of_peer.signed(of_peer.message("good").await);
+    for events in [vec![good.clone(), good.clone()], vec![good.clone()]] {
+        let said = of_peer.send(&events).await;
+        assert_eq!(said, json!({ &*event_id: {} }));
+    }
+    // One who is not in the room.
+    let mut of_stranger = hostile(&stranger);
+    let said = of_stranger.send(&[good.clone()]).await;
+    assert!(said[&*event_id]["error"].is_string(), "{said}");
+    let mut foreign = of_peer.message("of a stranger").await;
+    foreign["sender"] = json!(of_stranger.user("sam"));
+    let (id, foreign) = of_stranger.signed(foreign);
+    assert!(of_stranger.send(&[foreign]).await[&id]["error"].is_string());
+
+    let bad = |name: &str, event: Value| {
+        let (id, event) = of_peer.signed(event);
+        (name.to_owned(), id, event)
+    };
+    let message = of_peer.message("bad").await;
+    let with = |name: &str, value: Value| {
+        let mut event = message.clone();
+        event[name] = value;
+        event
+    };
+    let mut unsigned = bad("without a signature", message.clone());
+    unsigned.2.as_object_mut().expect("an event").remove("signatures");
+    let mut altered = bad("with another's signature", with("depth", json!(77)));
+    altered.2["signatures"] = good["signatures"].clone();
+    let mut large = bad("too large", message.clone());
+    large.2["content"]["body"] = json!("bad".repeat(30_000));
+    let refused = [
+        unsigned,
+        altered,
+        bad("in the name of ann", with("sender", json!(ann.user_id))),
+        bad("by one who is not in the room", with("sender", json!(of_peer.user("nobody")))),
+        bad("after what nobody has", with("prev_events", json!([format!("${}", "x".repeat(43))]))),
+        bad("after nothing", with("prev_events", json!([]))),
+        bad("by nobody's leave", with("auth_events", json!([format!("${}", "y".repeat(43))]))),
+        bad("without authorities", with("auth_events", json!([]))),
+        large,
+        bad("with a negative depth", with("depth", json!(-1))),
+        bad("with too many predecessors", {
+            let many: Vec<_> = (0..21).map(|n| format!("${}{n:02}", "z".repeat(41))).collect();
+            with("prev_events", json!(many))
+        }),
+        bad("power", {
+            let mut event = with("state_key", json!(""));
+            event["type"] = json!("m.room.power_levels");
+            event["content"] = json!({ "users": { of_peer.user("pia"): 100 }, "body": "bad" });
+            event
+        }),
+        bad("another beginning", {
+            let mut event = with("state_key", json!(""));
+            event["type"] = json!("m.room.create");
+            event["prev_events"] = json!([]);
+            event["auth_events"] = json!([]);
+            event["content"] = json!({ "creator": of_peer.user("pia"), "body": "bad" });
+            event
+        }),
+    ];
+    for (name, id, event) in refused {
+        let said = of_peer.send(&[event]).await;
+        // What is not even an event has no id.
+        assert!(said.get(&id).is_none_or(|said| said["error"].is_string()), "{name}: {said}");
+        assert!(!texts(&ann, &room_id).await.iter().any(|body| body.contains("bad")), "{name}");
+    }
+    // Content that does not fit its hash is not shown, but the event is there.
+    let (id, mut altered) = of_peer.signed(of_peer.message("original").await);
+    altered["content"]["body"] = json!("altered");
+    assert_eq!(of_peer.send(&[altered]).await, json!({ &*id: {} }));
+    assert!(!texts(&ann, &room_id).await.iter().any(|body| body == "altered"));
+    // The greatest depth and a time far ahead keep nobody from talking.
+    let mut last = of_peer.message("deep").await;
+    last["depth"] = json!(9_007_199_254_740_991_u64);
+    last["origin_server_ts"] = json!(now() + 1_000_000);
+    let (id, last) = of_peer.signed(last);
+    assert_eq!(of_peer.send(&[last]).await, json!({ &*id: {} }));
+    ann.send_text(&room_id, "t1", "I go on").await;
+    // Too much at once.
+    let many: Vec<_> = (0..51).map(|_| good.clone()).collect();
+    let body = json!({ "origin": peer.name, "origin_server_ts": now(), "pdus": many });
+    let path = "/_matrix/federation/v1/send/many";
+    of_peer.ask("PUT", path, &body).await.refused(413, "M_TOO_LARGE");
+    // Shut out by the room's list.
+    let (id, late) = of_peer.signed(of_peer.message("late").await);
+    let acl = json!({ "allow": ["*"], "deny": ["localhost"], "allow_ip_literals": true });
+    ann.set_state(&room_id, "m.room.server_acl", "", &acl).await.ok();
+    assert!(of_peer.send(&[late]).await[&id]["error"].is_string());
+    let backfill = format!(
+        "/_matrix/federation/v1/backfill/{}?v={}&limit=10",
+        encode(&room_id),
+        encode(&event_id)
+    );
+    of_peer.ask("GET", &backfill, &Value::Null).await.refused(403, "M_FORBIDDEN");
+    let all = texts(&ann, &room_id).await;
+    assert_eq!(all, ["I go on", "deep", "good"]);
+}

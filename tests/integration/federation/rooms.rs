@@ -1,0 +1,279 @@
+//! Rooms with users of this server and of Synapse.
+
+use serde_json::{Value, json};
+
+use super::synapse::Synapse;
+use super::with_synapse::both;
+use crate::harness::{User, encode, until};
+
+/// A user's view of a room: each message's text with its sender.
+async fn texts(user: &User, room_id: &str) -> Vec<(String, String)> {
+    let path = format!("/rooms/{}/messages?dir=b&limit=100", encode(room_id));
+    let answer = user.request("GET", &path, None).await;
+    let chunk = answer.body["chunk"].as_array().cloned().unwrap_or_default();
+    let text = |event: &Value| {
+        let body = event["content"]["body"].as_str()?;
+        Some((event["sender"].as_str()?.to_owned(), body.to_owned()))
+    };
+    chunk.iter().rev().filter_map(text).collect()
+}
+
+async fn say(user: &User, room_id: &str, body: &str) -> String {
+    user.send_text(room_id, &encode(body), body).await
+}
+
+async fn until_says(user: &User, room_id: &str, sender: &User, body: &str) {
+    let wanted = (sender.user_id.clone(), body.to_owned());
+    until(&format!("{} hears `{body}`", user.user_id), async || {
+        texts(user, room_id).await.contains(&wanted)
+    })
+    .await;
+}
+
+async fn state(user: &User, room_id: &str, event_type: &str, key: &str) -> Value {
+    let path = format!("/rooms/{}/state/{event_type}/{}", encode(room_id), encode(key));
+    user.request("GET", &path, None).await.body
+}
+
+async fn until_member(user: &User, room_id: &str, of: &User, membership: &str) {
+    until(&format!("{} sees {} {membership}", user.user_id, of.user_id), async || {
+        state(user, room_id, "m.room.member", &of.user_id).await["membership"] == *membership
+    })
+    .await;
+}
+
+/// The whole state of a room as a user sees it, without what servers add.
+async fn whole_state(user: &User, room_id: &str) -> Vec<String> {
+    let path = format!("/rooms/{}/state", encode(room_id));
+    let all = user.request("GET", &path, None).await.ok();
+    let mut ids: Vec<_> = all
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|event| format!("{} {} {}", event["type"], event["state_key"], event["event_id"]))
+        .collect();
+    ids.sort();
+    ids
+}
+
+async fn until_same_state(room_id: &str, one: &User, other: &User) {
+    until(&format!("{} and {} see the same state", one.user_id, other.user_id), async || {
+        whole_state(one, room_id).await == whole_state(other, room_id).await
+    })
+    .await;
+}
+
+async fn join(user: &User, alias_or_id: &str) -> Value {
+    let path = format!("/join/{}", encode(alias_or_id));
+    user.request("POST", &path, Some(&json!({}))).await.ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_synapse_takes_part_in_a_room_of_this_server() {
+    let Some((_authority, cabin, synapse)) = both("Synapse").await else { return };
+    let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
+    for version in ["6", "9", "10", "11", "12"] {
+        takes_part(&cabin.name, &synapse, &ann, &bob, version).await;
+    }
+}
+
+async fn takes_part(cabin: &str, _synapse: &Synapse, ann: &User, bob: &User, version: &str) {
+    let alias = format!("lobby{version}");
+    let options = json!({
+        "preset": "public_chat", "room_alias_name": alias, "room_version": version,
+        "name": "Lobby",
+    });
+    let room_id = ann.create_room(options).await;
+    say(ann, &room_id, "anybody?").await;
+    join(bob, &format!("#{alias}:{cabin}")).await;
+    until_member(ann, &room_id, bob, "join").await;
+    until_same_state(&room_id, ann, bob).await;
+    say(ann, &room_id, "hello bob").await;
+    until_says(bob, &room_id, ann, "hello bob").await;
+    say(bob, &room_id, "hello ann").await;
+    until_says(ann, &room_id, bob, "hello ann").await;
+    // State of each, and at once.
+    let set = |user: &User, topic: &str| {
+        let path = format!("/rooms/{}/state/m.room.topic/", encode(&room_id));
+        let (user, body) = (user.clone(), json!({ "topic": topic }));
+        async move { user.request("PUT", &path, Some(&body)).await }
+    };
+    set(ann, "by ann").await.ok();
+    until("bob sees the topic", async || {
+        state(bob, &room_id, "m.room.topic", "").await["topic"] == "by ann"
+    })
+    .await;
+    set(bob, "by bob").await.refused(403, "M_FORBIDDEN");
+    let path = format!("/rooms/{}/state/m.room.power_levels/", encode(&room_id));
+    let mut levels = ann.request("GET", &path, None).await.ok();
+    levels["users"][&bob.user_id] = json!(100);
+    ann.request("PUT", &path, Some(&levels)).await.ok();
+    until("bob has power", async || {
+        let levels = state(bob, &room_id, "m.room.power_levels", "").await;
+        levels["users"][&bob.user_id] == 100
+    })
+    .await;
+    tokio::join!(set(ann, "first"), set(bob, "second"));
+    // Whatever comes next joins the branches.
+    for (one, other, body) in [(ann, bob, "one"), (bob, ann, "two"), (ann, bob, "three")] {
+        say(one, &room_id, body).await;
+        until_says(other, &room_id, one, body).await;
+    }
+    until_same_state(&room_id, ann, bob).await;
+    // A redaction, of one's own and of another's.
+    let event_id = say(bob, &room_id, "oops").await;
+    until_says(ann, &room_id, bob, "oops").await;
+    let path = format!("/rooms/{}/redact/{}/r{version}", encode(&room_id), encode(&event_id));
+    bob.request("PUT", &path, Some(&json!({}))).await.ok();
+    until("ann does not see the redacted text", async || {
+        !texts(ann, &room_id).await.iter().any(|(_, body)| body == "oops")
+    })
+    .await;
+    // Leaving, coming back, and a ban.
+    let path = format!("/rooms/{}/leave", encode(&room_id));
+    bob.request("POST", &path, Some(&json!({}))).await.ok();
+    until_member(ann, &room_id, bob, "leave").await;
+    say(ann, &room_id, "without bob").await;
+    join(bob, &format!("#{alias}:{cabin}")).await;
+    until_member(ann, &room_id, bob, "join").await;
+    until_same_state(&room_id, ann, bob).await;
+    let path = format!("/rooms/{}/ban", encode(&room_id));
+    // A creator outranks everybody; bob has as much power as others can have.
+    let mut levels = state(ann, &room_id, "m.room.power_levels", "").await;
+    levels["users"][&bob.user_id] = json!(0);
+    let own = format!("/rooms/{}/state/m.room.power_levels/", encode(&room_id));
+    let by = if version == "12" { ann } else { bob };
+    by.request("PUT", &own, Some(&levels)).await.ok();
+    until("bob has no power", async || {
+        let levels = state(ann, &room_id, "m.room.power_levels", "").await;
+        levels["users"][&bob.user_id] != 100
+    })
+    .await;
+    ann.request("POST", &path, Some(&json!({ "user_id": bob.user_id }))).await.ok();
+    until("bob is out", async || {
+        state(bob, &room_id, "m.room.member", &bob.user_id).await["membership"] != "join"
+    })
+    .await;
+    let path = format!("/join/{}", encode(&format!("#{alias}:{cabin}")));
+    bob.request("POST", &path, Some(&json!({}))).await.refused(403, "M_FORBIDDEN");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_this_server_takes_part_in_a_room_of_synapse() {
+    let Some((_authority, mut cabin, synapse)) = both("Synapse").await else { return };
+    let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
+    let cid = cabin.server.register("cid").await;
+    for version in ["6", "10", "11", "12"] {
+        let options = json!({
+            "preset": "public_chat", "room_alias_name": format!("hall{version}"),
+            "room_version": version, "name": "Hall",
+        });
+        let room_id = bob.create_room(options).await;
+        say(&bob, &room_id, "before").await;
+        join(&ann, &format!("#hall{version}:{}", synapse.name)).await;
+        until_member(&bob, &room_id, &ann, "join").await;
+        until_same_state(&room_id, &ann, &bob).await;
+        for (one, other, body) in [(&ann, &bob, "one"), (&bob, &ann, "two"), (&ann, &bob, "three")]
+        {
+            say(one, &room_id, body).await;
+            until_says(other, &room_id, one, body).await;
+        }
+        // Another user joins without asking anybody.
+        cid.join(&room_id).await.ok();
+        until_member(&bob, &room_id, &cid, "join").await;
+        say(&bob, &room_id, "hello cid").await;
+        until_says(&cid, &room_id, &bob, "hello cid").await;
+        // Everybody here leaves; the room changes; one comes back.
+        for user in [&ann, &cid] {
+            user.act(&room_id, "leave", None).await.ok();
+            until_member(&bob, &room_id, user, "leave").await;
+        }
+        bob.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "meanwhile" })).await.ok();
+        say(&bob, &room_id, "nobody?").await;
+        join(&ann, &format!("#hall{version}:{}", synapse.name)).await;
+        until_same_state(&room_id, &ann, &bob).await;
+        assert_eq!(state(&ann, &room_id, "m.room.topic", "").await["topic"], "meanwhile");
+        say(&ann, &room_id, "back").await;
+        until_says(&bob, &room_id, &ann, "back").await;
+    }
+    // All of it is in the log.
+    cabin.server.restart().await;
+    let rooms = ann.request("GET", "/joined_rooms", None).await.ok();
+    assert_eq!(rooms["joined_rooms"].as_array().map(Vec::len), Some(4));
+    for room_id in rooms["joined_rooms"].as_array().into_iter().flatten() {
+        let room_id = room_id.as_str().expect("an id");
+        until_same_state(room_id, &ann, &bob).await;
+        say(&bob, room_id, "after a restart").await;
+        until_says(&ann, room_id, &bob, "after a restart").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invites_go_both_ways_and_can_be_rejected() {
+    let Some((_authority, cabin, synapse)) = both("Synapse").await else { return };
+    let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
+    for (inviter, invitee) in [(&ann, &bob), (&bob, &ann)] {
+        let options = json!({ "preset": "private_chat", "name": "Nook" });
+        let room_id = inviter.create_room(options).await;
+        let invited = async |membership: &str| {
+            let since = invitee.sync(None, 0, None).await;
+            since["rooms"][membership][&room_id].clone()
+        };
+        for accepts in [false, true] {
+            inviter.act(&room_id, "invite", Some(invitee)).await.ok();
+            until("the invite is there", async || {
+                invited("invite").await["invite_state"]["events"].is_array()
+            })
+            .await;
+            let events = invited("invite").await["invite_state"]["events"].clone();
+            let name = events.as_array().into_iter().flatten();
+            let name = name.clone().find(|event| event["type"] == "m.room.name");
+            assert_eq!(name.map(|event| &event["content"]["name"]), Some(&json!("Nook")));
+            if accepts {
+                invitee.join(&room_id).await.ok();
+                until_member(inviter, &room_id, invitee, "join").await;
+                say(inviter, &room_id, "welcome").await;
+                until_says(invitee, &room_id, inviter, "welcome").await;
+                until_same_state(&room_id, inviter, invitee).await;
+            } else {
+                invitee.act(&room_id, "leave", None).await.ok();
+                until_member(inviter, &room_id, invitee, "leave").await;
+                until("the invite is gone", async || invited("invite").await.is_null()).await;
+            }
+        }
+    }
+    let nobody = format!("@nobody:{}", cabin.name);
+    let room_id = bob.create_room(json!({})).await;
+    let body = json!({ "user_id": nobody });
+    let path = format!("/rooms/{}/invite", encode(&room_id));
+    let refused = bob.request("POST", &path, Some(&body)).await;
+    assert!(refused.status >= 400, "{:?}", refused.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_knock_on_rooms_of_the_other_server() {
+    let Some((_authority, cabin, synapse)) = both("Synapse").await else { return };
+    let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
+    for (host, guest) in [(&ann, &bob), (&bob, &ann)] {
+        let rule = json!({
+            "type": "m.room.join_rules", "state_key": "", "content": { "join_rule": "knock" },
+        });
+        let options =
+            json!({ "room_version": "10", "preset": "private_chat", "initial_state": [rule] });
+        let room_id = host.create_room(options).await;
+        let via = host.user_id.split_once(':').expect("a user id").1;
+        let path = format!("/knock/{}?via={1}&server_name={1}", encode(&room_id), encode(via));
+        guest.request("POST", &path, Some(&json!({ "reason": "please" }))).await.ok();
+        until_member(host, &room_id, guest, "knock").await;
+        host.act(&room_id, "invite", Some(guest)).await.ok();
+        until("the invite is there", async || {
+            let since = guest.sync(None, 0, None).await;
+            since["rooms"]["invite"][&room_id]["invite_state"]["events"].is_array()
+        })
+        .await;
+        guest.join(&room_id).await.ok();
+        until_member(host, &room_id, guest, "join").await;
+        say(host, &room_id, "come in").await;
+        until_says(guest, &room_id, host, "come in").await;
+    }
+}
