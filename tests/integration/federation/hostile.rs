@@ -117,7 +117,7 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     }
     // One who is not in the room.
     let mut of_stranger = hostile(&stranger);
-    let said = of_stranger.send(&[good.clone()]).await;
+    let said = of_stranger.send(std::slice::from_ref(&good)).await;
     assert!(said[&*event_id]["error"].is_string(), "{said}");
     let mut foreign = of_peer.message("of a stranger").await;
     foreign["sender"] = json!(of_stranger.user("sam"));
