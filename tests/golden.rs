@@ -2,6 +2,9 @@
 //! replays.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
+#[path = "contents/elsewhere.rs"]
+mod elsewhere;
+
 #[path = "contents/oauth.rs"]
 mod oauth;
 
@@ -30,7 +33,7 @@ use logcabin::{
         device::{Dehydrate, NoteSeen},
         directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
         ephemeral::{SetReceipt, SetTyping},
-        federation::{BeginRoom, EnterRoom, LearnKeys, NoteReached, ReceivePdu, RotateKey, Taken},
+        federation::{LearnKeys, RotateKey},
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         maintenance::NoteBackup,
@@ -65,7 +68,7 @@ use logcabin::{
         codec::Tip,
         command::{
             AccountKind, BackedUpKey, BackupMade, BackupMoment, DelayedOutcome, FileHash, KINDS,
-            KeysDrop, OldKey, PeerKeys, PresenceState, Reached, Requirements, RoomUndo, ServerKey,
+            KeysDrop, OldKey, PeerKeys, PresenceState, Requirements, RoomUndo, ServerKey,
             ServerRestore, Sighting, TokenHash, Tokens, Transaction, UnderWay, UndoneRoom,
         },
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
@@ -75,11 +78,10 @@ use logcabin::{
     state::{SECTIONS, State, deliveries::Position, sections, validations::token_hash},
 };
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId,
-    OwnedServerName, OwnedUserId, RoomId, RoomVersionId, UInt, events::TimelineEventType,
-    signatures::Ed25519KeyPair,
+    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedUserId,
+    RoomId, UInt, events::TimelineEventType, signatures::Ed25519KeyPair,
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -551,79 +553,7 @@ async fn fill(engine: &Engine) {
             document: raw(r#"{"server_name":"peer.example"}"#),
         }));
     }
-    // A room of another homeserver, which ann enters.
-    let elsewhere: OwnedRoomId = "!elsewhere:peer.example".try_into().unwrap();
-    let pdu = |event: Value| {
-        let mut whole = serde_json::json!({
-            "room_id": elsewhere, "origin_server_ts": 1_770_000_000_000_u64, "hashes": {},
-            "signatures": { "peer.example": { "ed25519:a": "none" } },
-        });
-        whole.as_object_mut().unwrap().extend(event.as_object().unwrap().clone());
-        serde_json::value::to_raw_value(&whole).unwrap()
-    };
-    let id = |name: &str| -> OwnedEventId { format!("${name}").try_into().unwrap() };
-    let from: OwnedServerName = "peer.example".try_into().unwrap();
-    propose!(BeginRoom {
-        room_id: elsewhere.clone(),
-        version: RoomVersionId::V10,
-        event_id: id("create"),
-        from: from.clone(),
-        pdu: pdu(serde_json::json!({
-            "type": "m.room.create", "state_key": "", "sender": "@pia:peer.example", "depth": 1,
-            "content": { "creator": "@pia:peer.example", "room_version": "10" },
-            "prev_events": [], "auth_events": [],
-        })),
-    });
-    let receive = |name: &str, as_outlier, event| ReceivePdu {
-        room_id: elsewhere.clone(),
-        event_id: id(name),
-        from: from.clone(),
-        pdu: pdu(event),
-        as_outlier,
-        relayed: false,
-    };
-    let pia_joins = serde_json::json!({
-        "type": "m.room.member", "state_key": "@pia:peer.example", "sender": "@pia:peer.example",
-        "depth": 2, "content": { "membership": "join" },
-        "prev_events": ["$create"], "auth_events": ["$create"],
-    });
-    assert_eq!(propose!(receive("pia", true, pia_joins)), Taken::Outlier);
-    let anybody = serde_json::json!({
-        "type": "m.room.join_rules", "state_key": "", "sender": "@pia:peer.example", "depth": 3,
-        "content": { "join_rule": "public" },
-        "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
-    });
-    assert_eq!(propose!(receive("rules", true, anybody)), Taken::Outlier);
-    propose!(EnterRoom {
-        room_id: elsewhere.clone(),
-        event_id: id("ann"),
-        from: from.clone(),
-        pdu: pdu(serde_json::json!({
-            "type": "m.room.member", "state_key": ann, "sender": ann, "depth": 4,
-            "content": { "membership": "join" },
-            "prev_events": ["$rules"], "auth_events": ["$create", "$rules"],
-        })),
-        state: vec![id("create"), id("pia"), id("rules")],
-    });
-    // Two branches with a name each, and one that nobody may set.
-    for name in ["one", "two"] {
-        let named = serde_json::json!({
-            "type": "m.room.name", "state_key": "", "sender": "@pia:peer.example", "depth": 5,
-            "content": { "name": name },
-            "prev_events": ["$ann"], "auth_events": ["$create", "$pia"],
-        });
-        assert_eq!(propose!(receive(name, false, named)), Taken::Accepted);
-    }
-    let unknown = serde_json::json!({
-        "type": "m.room.name", "state_key": "", "sender": "@eve:peer.example", "depth": 6,
-        "content": { "name": "mine" },
-        "prev_events": ["$one", "$two"], "auth_events": ["$create"],
-    });
-    assert!(matches!(propose!(receive("eve", false, unknown)), Taken::Rejected(_)));
-    for up_to in [7, 8] {
-        let (server_name, up_to) = (from.clone(), Offset::new(up_to));
-        propose!(NoteReached(vec![Reached { server_name, up_to, failing: None }]));
-    }
+    elsewhere::enter(engine, &ann).await;
     for media_id in ["one", "two"] {
         propose!(CreateMedia {
             user_id: ann.clone(),

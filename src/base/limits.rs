@@ -5,7 +5,7 @@ mod federation;
 
 use std::time::Duration;
 
-pub(crate) use federation::*;
+pub use federation::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size
 /// limits").
@@ -765,67 +765,3 @@ pub(crate) const CONSOLE_ROWS: usize = 100;
 
 /// Characters of one text on a page of the console.
 pub(crate) const CONSOLE_TEXT: usize = 256 * 1024;
-
-/// Forward extremities of a room. An event names at most so many predecessors (room version 1,
-/// "Event format").
-pub const EXTREMITIES: usize = 20;
-
-/// Events that are looked at to resolve the state of a room where branches meet.
-pub const RESOLUTION_EVENTS: usize = 50_000;
-
-/// Conflicts that the record of a resolution explains.
-pub const RESOLUTION_CONFLICTS: usize = 100;
-
-/// Changes of state in one record, when a room of other homeservers is entered.
-pub const ROOM_STATE_CHANGES: usize = 1000;
-
-/// The answer of a homeserver with the state of a room, in bytes.
-pub(crate) const FEDERATION_STATE_BYTES: usize = 64 << 20;
-
-/// How long this server waits for the state of a room.
-pub(crate) const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Events that are fetched because another one comes after them: requests, events, bytes and time.
-pub(crate) const MISSING_EVENTS: (usize, usize, usize, Duration) =
-    (10, 500, 5 << 20, Duration::from_secs(30));
-
-/// Events in one answer about missing ones or those before.
-pub(crate) const EVENTS_FOR_SERVER: usize = 100;
-
-/// Events of a room's state that are fetched one by one; for more, the whole state is.
-pub(crate) const EVENTS_ONE_BY_ONE: usize = 30;
-
-/// Events of other servers in one transaction (server-server API, "Transactions").
-pub(crate) const TRANSACTION_PDUS: usize = 50;
-
-/// The body of a transaction: as many of the largest events, and what passes.
-pub(crate) const TRANSACTION_BYTES: usize = 8 << 20;
-
-/// What passes, in one transaction (same section).
-pub(crate) const TRANSACTION_EDUS: usize = 100;
-
-/// Homeservers to which this one sends at the same time.
-pub(crate) const DESTINATIONS_AT_ONCE: usize = 100;
-
-/// Events that are noted for a homeserver. What it has missed beyond that is found in the rooms.
-pub(crate) const DESTINATION_EVENTS: usize = 1000;
-
-/// Events of one room of which a homeserver is told after it was away: of more, it is told the
-/// newest.
-pub(crate) const DESTINATION_MISSED: usize = 50;
-
-/// How long a homeserver may take to answer a transaction.
-pub(crate) const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The first and the longest pause before a homeserver that failed is tried again.
-pub(crate) const DESTINATION_RETRY: (Duration, Duration) =
-    (Duration::from_secs(5), Duration::from_secs(6 * 3600));
-
-/// How often it is recorded what homeservers were told.
-pub(crate) const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
-
-/// Homeservers in one such record.
-pub(crate) const DESTINATIONS_IN_RECORD: usize = 1000;
-
-/// Events of the stripped state that comes with an invite.
-pub(crate) const STRIPPED_EVENTS: usize = 50;

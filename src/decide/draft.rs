@@ -282,16 +282,11 @@ impl RoomDraft {
         let pdu = self.pdu(new, &auth_events)?;
         let bad = |error: &dyn std::fmt::Display| Refusal::BadJson(error.to_string());
         let hash = reference_hash(&pdu, &self.rules).map_err(|error| bad(&error))?;
-        let body = RoomEvent {
-            room_id: self.room_id.clone().ok_or_else(not_in_it)?,
-            event_id: format!("${hash}").try_into().map_err(|error| bad(&error))?,
-            room_version: None,
-            transaction: None,
-            redacts: None,
-            delay_id: None,
-            received: None,
-            pdu: serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?,
-        };
+        let body = RoomEvent::new(
+            self.room_id.clone().ok_or_else(not_in_it)?,
+            format!("${hash}").try_into().map_err(|error| bad(&error))?,
+            serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?,
+        );
         let event = StoredEvent::new(Offset::ZERO, body).map_err(|error| bad(&error))?;
         self.authorise(env, &Arc::new(event))?;
         Ok(pdu)

@@ -122,16 +122,11 @@ mod tests {
             "type": event_type, "state_key": "", "sender": "@creator:test", "depth": 1,
             "origin_server_ts": 1, "room_id": "!room:test", "content": content,
         });
-        let body = RoomEvent {
-            room_id: "!room:test".try_into().unwrap(),
-            event_id: "$event".try_into().unwrap(),
-            room_version: None,
-            transaction: None,
-            redacts: None,
-            delay_id: None,
-            received: None,
-            pdu: serde_json::value::to_raw_value(&pdu).unwrap(),
-        };
+        let body = RoomEvent::new(
+            "!room:test".try_into().unwrap(),
+            "$event".try_into().unwrap(),
+            serde_json::value::to_raw_value(&pdu).unwrap(),
+        );
         EventRef::new(StoredEvent::new(Offset::ZERO, body).unwrap())
     }
 

@@ -1,5 +1,5 @@
-//! The state of a room at each event of its graph. Most states are the room's as of some offset, and
-//! cost nothing: see the decision on federation.
+//! The state of a room at each event of its graph. Most states are the room's as of some offset,
+//! and cost nothing: see the decision on federation.
 
 use std::{
     cell::{Cell, RefCell},

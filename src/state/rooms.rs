@@ -4,6 +4,7 @@
 
 pub(super) mod former;
 pub mod graph;
+mod membership;
 mod past;
 
 use std::{
@@ -14,11 +15,12 @@ use std::{
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{
-    OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, RoomVersionId, UserId,
-    events::{StateEventType, room::member::MembershipState},
+    OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, RoomVersionId, UserId, events::StateEventType,
     room_version_rules::RoomVersionRules,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use membership::Membership;
 
 use super::{
     history::History,
@@ -29,51 +31,8 @@ use super::{
 };
 use crate::record::{
     Offset,
-    command::{Extremity, Outcome, Receipt, RoomNetwork, RoomReceipt, RoomTyping, RoomVisibility},
+    command::{Extremity, Receipt, RoomNetwork, RoomReceipt, RoomTyping, RoomVisibility},
 };
-
-/// A user's relation to a room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Membership {
-    /// Joined.
-    Join,
-    /// Invited.
-    Invite,
-    /// Knocked.
-    Knock,
-    /// Left, was kicked, or rejected an invite.
-    Leave,
-    /// Banned.
-    Ban,
-}
-
-impl Membership {
-    /// The membership in a member event's content; `None` for an unknown one.
-    #[must_use]
-    pub fn from_ruma(membership: &MembershipState) -> Option<Self> {
-        Some(match membership {
-            MembershipState::Join => Self::Join,
-            MembershipState::Invite => Self::Invite,
-            MembershipState::Knock => Self::Knock,
-            MembershipState::Leave => Self::Leave,
-            MembershipState::Ban => Self::Ban,
-            _ => return None,
-        })
-    }
-
-    /// The value in the member event's content.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Join => "join",
-            Self::Invite => "invite",
-            Self::Knock => "knock",
-            Self::Leave => "leave",
-            Self::Ban => "ban",
-        }
-    }
-}
 
 /// One room.
 #[derive(Debug, Deserialize)]
@@ -459,7 +418,8 @@ impl Room {
     }
 
     /// The offsets of the state events as of `to` whose key changed after `since`, in order. State
-    /// resolution may have chosen an event from before `since`. The cost is proportional to the changes, not to the state.
+    /// resolution may have chosen an event from before `since`. The cost is proportional to the
+    /// changes, not to the state.
     #[must_use]
     pub fn state_delta(&self, since: Offset, to: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -1127,23 +1087,6 @@ impl Rooms {
             return target;
         }
         self.lifetimes.change(room_id, || room.oldest(), || room.add_event(offset, facts))
-    }
-
-    /// Changes the state of a room other than by an event in its timeline.
-    pub(super) fn reassign(&self, offset: Offset, room_id: &RoomId, changes: Vec<Change>) {
-        let Some(room) = self.get(room_id) else { return };
-        let mut inner = room.inner.write();
-        inner.changed = offset;
-        for change in changes {
-            inner.reassign(offset, change);
-        }
-    }
-
-    /// Adds an event that is not in the timeline of its room.
-    pub(super) fn add_aside(&self, offset: Offset, room_id: &RoomId, outcome: &Outcome) {
-        if let Some(room) = self.get(room_id) {
-            room.add_aside(offset, outcome);
-        }
     }
 
     /// Removes events and their redactions from a room. Returns all removed events.

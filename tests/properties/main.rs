@@ -1,6 +1,5 @@
 //! Properties of the log and its projections, on random histories.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
-
 mod federation;
 mod restore;
 mod sliding;

@@ -188,7 +188,8 @@ impl KeyRing {
     }
 
     /// The keys with which a homeserver may have signed an event at `ts_ms` with one of `key_ids`
-    /// (server-server API, "Retrieving server keys"; room version 5, "Signing key validity period").
+    /// (server-server API, "Retrieving server keys"; room version 5, "Signing key validity
+    /// period").
     /// They are fetched if none is known.
     ///
     /// # Errors

@@ -131,16 +131,11 @@ mod tests {
             "type": event_type, "sender": "@bob:test", "origin_server_ts": 1, "depth": 1,
             "content": { "body": "hello" },
         });
-        let body = RoomEvent {
-            room_id: ruma::room_id!("!room:test").to_owned(),
-            event_id: "$event".try_into().unwrap(),
-            room_version: None,
-            transaction: None,
-            redacts: None,
-            delay_id: None,
-            received: None,
-            pdu: to_raw(&pdu),
-        };
+        let body = RoomEvent::new(
+            ruma::room_id!("!room:test").to_owned(),
+            "$event".try_into().unwrap(),
+            to_raw(&pdu),
+        );
         StoredEvent::new(Offset::new(1), body).unwrap()
     }
 

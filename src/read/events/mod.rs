@@ -143,16 +143,7 @@ impl StoredEvent {
     /// When the PDU lacks a field that every PDU has.
     pub fn of_pdu(offset: Offset, body: RoomPdu) -> serde_json::Result<Self> {
         let RoomPdu { room_id, event_id, outcome, before, pdu, .. } = body;
-        let event = RoomEvent {
-            room_id,
-            event_id,
-            room_version: None,
-            transaction: None,
-            redacts: None,
-            delay_id: None,
-            received: None,
-            pdu,
-        };
+        let event = RoomEvent::new(room_id, event_id, pdu);
         Ok(Self { aside: Some(Box::new((outcome, before))), ..Self::new(offset, event)? })
     }
 

@@ -660,16 +660,7 @@ mod tests {
 
     fn event(pdu: &Value) -> StoredEvent {
         let event_id: OwnedEventId = "$event".try_into().expect("an event id");
-        let body = RoomEvent {
-            room_id: room_id!("!room:test").to_owned(),
-            event_id,
-            room_version: None,
-            transaction: None,
-            redacts: None,
-            delay_id: None,
-            received: None,
-            pdu: to_raw(pdu),
-        };
+        let body = RoomEvent::new(room_id!("!room:test").to_owned(), event_id, to_raw(pdu));
         StoredEvent::new(Offset::new(1), body).expect("an event")
     }
 

@@ -37,6 +37,23 @@ pub struct RoomEvent {
     pub pdu: Box<RawValue>,
 }
 
+impl RoomEvent {
+    /// An event about which nothing else is to be recorded.
+    #[must_use]
+    pub const fn new(room_id: OwnedRoomId, event_id: OwnedEventId, pdu: Box<RawValue>) -> Self {
+        Self {
+            room_id,
+            event_id,
+            room_version: None,
+            transaction: None,
+            redacts: None,
+            delay_id: None,
+            received: None,
+            pdu,
+        }
+    }
+}
+
 impl Content for RoomEvent {
     const ERASED: Erased = Erased::Event;
 

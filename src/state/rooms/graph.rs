@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Inner, Membership, Room, Tip, as_of};
+use super::{Inner, Membership, Room, Rooms, Tip, as_of};
 use crate::record::{
     Offset,
     command::{Outcome, StateChange},
@@ -148,5 +148,34 @@ impl Room {
 
     pub(super) fn add_aside(&self, offset: Offset, outcome: &Outcome) {
         self.inner.write().graph.asides.insert(offset, outcome.into());
+    }
+}
+
+impl Rooms {
+    /// Changes the state of a room other than by an event in its timeline.
+    pub(in crate::state) fn reassign(
+        &self,
+        offset: Offset,
+        room_id: &ruma::RoomId,
+        changes: Vec<Change>,
+    ) {
+        let Some(room) = self.get(room_id) else { return };
+        let mut inner = room.inner.write();
+        inner.changed = offset;
+        for change in changes {
+            inner.reassign(offset, change);
+        }
+    }
+
+    /// Adds an event that is not in the timeline of its room.
+    pub(in crate::state) fn add_aside(
+        &self,
+        offset: Offset,
+        room_id: &ruma::RoomId,
+        outcome: &Outcome,
+    ) {
+        if let Some(room) = self.get(room_id) {
+            room.add_aside(offset, outcome);
+        }
     }
 }

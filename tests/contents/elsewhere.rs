@@ -1,0 +1,90 @@
+//! Records of a room of another homeserver.
+
+use logcabin::{
+    decide::federation::{BeginRoom, EnterRoom, NoteReached, ReceivePdu, Taken},
+    engine::Engine,
+    record::{Offset, Origin, command::Reached},
+};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
+use serde_json::Value;
+
+/// A user enters a room in which two branches meet.
+pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
+    macro_rules! propose {
+        ($proposal:expr) => {
+            engine.propose(Origin::server(), $proposal).await.unwrap().into_inner()
+        };
+    }
+    let elsewhere: OwnedRoomId = "!elsewhere:peer.example".try_into().unwrap();
+    let pdu = |event: Value| {
+        let mut whole = serde_json::json!({
+            "room_id": elsewhere, "origin_server_ts": 1_770_000_000_000_u64, "hashes": {},
+            "signatures": { "peer.example": { "ed25519:a": "none" } },
+        });
+        whole.as_object_mut().unwrap().extend(event.as_object().unwrap().clone());
+        serde_json::value::to_raw_value(&whole).unwrap()
+    };
+    let id = |name: &str| -> OwnedEventId { format!("${name}").try_into().unwrap() };
+    let from: OwnedServerName = "peer.example".try_into().unwrap();
+    propose!(BeginRoom {
+        room_id: elsewhere.clone(),
+        version: RoomVersionId::V10,
+        event_id: id("create"),
+        from: from.clone(),
+        pdu: pdu(serde_json::json!({
+            "type": "m.room.create", "state_key": "", "sender": "@pia:peer.example", "depth": 1,
+            "content": { "creator": "@pia:peer.example", "room_version": "10" },
+            "prev_events": [], "auth_events": [],
+        })),
+    });
+    let receive = |name: &str, as_outlier, event| ReceivePdu {
+        room_id: elsewhere.clone(),
+        event_id: id(name),
+        from: from.clone(),
+        pdu: pdu(event),
+        as_outlier,
+        relayed: false,
+    };
+    let pia_joins = serde_json::json!({
+        "type": "m.room.member", "state_key": "@pia:peer.example", "sender": "@pia:peer.example",
+        "depth": 2, "content": { "membership": "join" },
+        "prev_events": ["$create"], "auth_events": ["$create"],
+    });
+    assert_eq!(propose!(receive("pia", true, pia_joins)), Taken::Outlier);
+    let anybody = serde_json::json!({
+        "type": "m.room.join_rules", "state_key": "", "sender": "@pia:peer.example", "depth": 3,
+        "content": { "join_rule": "public" },
+        "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
+    });
+    assert_eq!(propose!(receive("rules", true, anybody)), Taken::Outlier);
+    propose!(EnterRoom {
+        room_id: elsewhere.clone(),
+        event_id: id("ann"),
+        from: from.clone(),
+        pdu: pdu(serde_json::json!({
+            "type": "m.room.member", "state_key": ann, "sender": ann, "depth": 4,
+            "content": { "membership": "join" },
+            "prev_events": ["$rules"], "auth_events": ["$create", "$rules"],
+        })),
+        state: vec![id("create"), id("pia"), id("rules")],
+    });
+    // Two branches with a name each, and one that nobody may set.
+    for name in ["one", "two"] {
+        let named = serde_json::json!({
+            "type": "m.room.name", "state_key": "", "sender": "@pia:peer.example", "depth": 5,
+            "content": { "name": name },
+            "prev_events": ["$ann"], "auth_events": ["$create", "$pia"],
+        });
+        assert_eq!(propose!(receive(name, false, named)), Taken::Accepted);
+    }
+    let unknown = serde_json::json!({
+        "type": "m.room.name", "state_key": "", "sender": "@eve:peer.example", "depth": 6,
+        "content": { "name": "mine" },
+        "prev_events": ["$one", "$two"], "auth_events": ["$create"],
+    });
+    assert!(matches!(propose!(receive("eve", false, unknown)), Taken::Rejected(_)));
+    for up_to in [7, 8] {
+        let (server_name, up_to) = (from.clone(), Offset::new(up_to));
+        propose!(NoteReached(vec![Reached { server_name, up_to, failing: None }]));
+    }
+}
