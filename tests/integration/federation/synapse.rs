@@ -71,6 +71,11 @@ impl Synapse {
             "signing_key_path": here("signing.key"),
             "tls_certificate_path": certificate,
             "tls_private_key_path": key,
+            // It tries again soon what was down.
+            "federation": {
+                "max_long_retry_delay": "1s", "destination_min_retry_interval": "1s",
+                "destination_retry_multiplier": 1, "destination_max_retry_interval": "2s",
+            },
             "federation_custom_ca_list": [authority.certificate()],
             "ip_range_blacklist": [],
             "federation_ip_range_blacklist": [],
