@@ -388,6 +388,12 @@ impl NatsLog {
                 "this node has message {taken}, but the stream goes to {last}"
             )));
         }
+        // They would note the position again.
+        self.shared.stop.send_replace(true);
+        let tasks: Vec<_> = self.tasks.lock().drain(..).collect();
+        for task in tasks {
+            let _ = task.await;
+        }
         let forgotten = Position::forget(self.local.dir());
         forgotten.map_err(|source| self.unwritten(source))?;
         let name = self.stream_name();
@@ -536,10 +542,8 @@ impl Log for NatsLog {
         self.shared.closing.store(true, Ordering::SeqCst);
         self.shared.waiting.until_none(propose::DEADLINE);
         self.shared.stop.send_replace(true);
-        let tasks: Vec<_> = self.tasks.lock().drain(..).collect();
         // The tasks end by themselves. They are on the runtime, which may be this thread's.
         self.local.close();
-        drop(tasks);
     }
 }
 
