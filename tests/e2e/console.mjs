@@ -6,16 +6,10 @@
 // itself: ends with an error if something is not as it should be.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import puppeteer from "puppeteer-core";
+import { everyLook } from "./looks.mjs";
 
 const [address, executablePath, user, password, room, token, directory] = process.argv.slice(2);
-const WIDTHS = [
-    ["phone", 360],
-    ["tablet", 800],
-    ["desk", 1400],
-];
-const AXE = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 
 const browser = await puppeteer.launch({ executablePath, args: ["--no-sandbox"] });
 process.on("exit", () => browser.process()?.kill("SIGKILL"));
@@ -32,23 +26,9 @@ page.on("console", (message) => {
     if (message.type() === "error" && !remark) complaints.push(message.text());
 });
 
-/** Everyone can use the page, on every width and in both colour schemes. */
-async function look(name) {
-    for (const [size, width] of WIDTHS) {
-        for (const scheme of ["light", "dark"]) {
-            await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-            await page.setViewport({ width, height: 800 });
-            const where = `${name}, ${size}, ${scheme}`;
-            const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-            assert.ok(wider <= 0, `${where}: ${wider} pixels wider than the window`);
-            await page.evaluate(AXE);
-            const violations = await page.evaluate(async () => (await axe.run()).violations
-                .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`));
-            assert.deepEqual(violations, [], where);
-            if (directory) await page.screenshot({ path: `${directory}/console-${name}-${size}-${scheme}.png` });
-        }
-    }
-}
+const look = (name) => everyLook(page, name, async (size, scheme) => {
+    if (directory) await page.screenshot({ path: `${directory}/console-${name}-${size}-${scheme}.png` });
+});
 
 const submitted = (act) => Promise.all([page.waitForNavigation(), act()]);
 

@@ -10,17 +10,16 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync } from "node:fs";
 import { createServer } from "node:http";
 import puppeteer from "puppeteer-core";
+import { everyLook } from "./looks.mjs";
 
 const [address, plain, executablePath, clientPort, mailbox, token, PASSWORD, directory] = process.argv.slice(2);
 const NEW_PASSWORD = "another password that is long";
 const VERIFIER = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
 const CHALLENGE = createHash("sha256").update(VERIFIER).digest("base64url");
 const CLIENT = `http://127.0.0.1:${clientPort}`;
-const WIDTHS = [["phone", 360], ["tablet", 800], ["desk", 1400]];
-const AXE = readFileSync(new URL("node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 if (directory) mkdirSync(directory, { recursive: true });
 
 // The app that people sign in to.
@@ -62,25 +61,14 @@ async function look(page, name) {
     seen.add(name);
     // The program that judges is one, and comes to a page that was made without.
     await page.setJavaScriptEnabled(true);
-    for (const [size, width] of WIDTHS) {
-        for (const scheme of ["light", "dark"]) {
-            await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
-            await page.setViewport({ width, height: 800 });
-            const where = `${name}, ${size}, ${scheme}`;
-            const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-            assert.ok(wider <= 0, `${where}: ${wider} pixels wider than the window`);
-            await page.evaluate(AXE);
-            const violations = await page.evaluate(async () => (await axe.run()).violations
-                .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`));
-            assert.deepEqual(violations, [], where);
-            const small = await page.$$eval("button, a.button, input:not([type=hidden])", (all) => all
-                .filter((one) => one.getBoundingClientRect().height < 17).map((one) => one.outerHTML));
-            assert.deepEqual(small, [], `${where}: too small for a finger`);
-            if (directory) {
-                await page.screenshot({ path: `${directory}/oauth-${name}-${size}-${scheme}.png`, fullPage: true });
-            }
+    await everyLook(page, name, async (size, scheme, where) => {
+        const small = await page.$$eval("button, a.button, input:not([type=hidden])", (all) => all
+            .filter((one) => one.getBoundingClientRect().height < 17).map((one) => one.outerHTML));
+        assert.deepEqual(small, [], `${where}: too small for a finger`);
+        if (directory) {
+            await page.screenshot({ path: `${directory}/oauth-${name}-${size}-${scheme}.png`, fullPage: true });
         }
-    }
+    });
     await page.setJavaScriptEnabled(withScripts.get(page));
     await page.setViewport({ width: 800, height: 800 });
     console.log(`seen: ${name}`);
