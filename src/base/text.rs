@@ -1,8 +1,9 @@
 //! Text for searching: split into words and folded, so that differences in case, accents or letter
-//! forms do not matter. Full-text search and the user directory share it.
+//! forms do not matter. Full-text search and the user directory share it. And text in addresses.
 
 use std::ops::Range;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
 /// How many characters of a word count. Longer words are known by their beginning; words of this
@@ -16,6 +17,11 @@ pub struct Word {
     pub place: Range<usize>,
     /// The word, folded.
     pub folded: String,
+}
+
+/// Text as a part of a path or a query.
+pub(crate) fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// The words of `text`: runs of letters, digits and what combines with them.

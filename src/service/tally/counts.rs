@@ -327,8 +327,8 @@ mod tests {
         }
         let whole = early.all.bytes;
         let late = counted(&*log, early, 6);
-        let anew = counted(&*log, Counts::default(), 6);
-        assert_eq!(late, anew);
+        let recounted = counted(&*log, Counts::default(), 6);
+        assert_eq!(late, recounted);
         let (kept, erased) = (late.kinds["room.typing"].bytes, late.kinds["room.typing"].erased);
         assert_eq!((kept + erased, late.all.erased), (whole, erased));
         let now: u64 = (1..=6).map(|n| sizes(&log.get(Offset::new(n)).unwrap().unwrap()).0).sum();

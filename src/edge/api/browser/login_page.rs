@@ -2,11 +2,11 @@
 //! API, "Login fallback").
 
 use maud::html;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::page::{Page, refusal};
 use crate::{
+    base::text::encoded,
     config::Config,
     edge::{
         api::Server,
@@ -28,7 +28,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, _: LoginPage) -> Result<Reply, ApiE
     let config = &cx.app.config;
     let providers = cx.app.outside.providers.all();
     let here = address(config, cx.uri.query());
-    let here = utf8_percent_encode(&here, NON_ALPHANUMERIC);
+    let here = encoded(&here);
     let api = client_api(config);
     let body = html! {
         p id="message" role="status" aria-live="polite" {}

@@ -1,8 +1,9 @@
 //! What several pages are made of: times, texts of users, links, and tables.
 
 use maud::{Markup, html};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+
+pub(super) use crate::base::text::encoded;
 
 use crate::{
     base::limits,
@@ -19,11 +20,6 @@ use crate::{
 pub(super) fn query(parts: &[(&str, &Option<String>)]) -> String {
     let given = parts.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
     given.map(|(name, value)| format!("{name}={}&", encoded(value))).collect()
-}
-
-/// Text as part of an address.
-pub(super) fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// A time without its fraction.

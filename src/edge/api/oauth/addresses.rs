@@ -1,7 +1,8 @@
 //! The addresses of the endpoints and pages, as others are told.
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Url;
+
+pub(super) use crate::base::text::encoded;
 
 use crate::{base::limits, config::Config, edge::api::browser::login_page::prefix};
 
@@ -28,11 +29,6 @@ pub(crate) fn account_url(config: &Config) -> String {
 /// The path of the page that goes on with this registration.
 pub(crate) fn sign_up_of(config: &Config, session: &str) -> String {
     format!("{}/sign_up?session={}", path(config), encoded(session))
-}
-
-/// A value for a query.
-pub(super) fn encoded(value: &str) -> String {
-    utf8_percent_encode(value, NON_ALPHANUMERIC).to_string()
 }
 
 /// Where a sign-in leads: one of the pages, with its query. Whatever else is given leads to the

@@ -252,7 +252,7 @@ pub(super) fn go_on(app: &Server, next: &Next, cookie: HeaderValue) -> Result<Re
     let location = next.location(&app.config);
     let reply = if next.is("continue") {
         // A client that is trusted is next. Browsers hold a redirect to it against the policy of
-        // the page whose form was sent, which cannot name it: a page of its own begins anew.
+        // the page whose form was sent, which cannot name it: a page of its own starts over.
         let body = html! { a.button href=(location) { "Continue" } };
         let at_once = HeaderValue::from_str(&format!("0; url={location}"));
         Page::new("You are signed in", body)

@@ -10,7 +10,6 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, StatusCode, header::ACCEPT_LANGUAGE};
 use maud::{Markup, html};
-use percent_encoding::{NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use ruma::api::{
     auth_scheme::NoAccessToken,
     client::uiaa::{
@@ -26,7 +25,7 @@ use super::{
     stages::{self, purpose_of},
 };
 use crate::{
-    base::{clock::random_token, limits},
+    base::{clock::random_token, limits, text::encoded},
     edge::{
         api::{
             Server,
@@ -476,10 +475,6 @@ fn page_of(stage: &AuthType, session: &str, then: Option<&AuthType>) -> String {
         let _ = write!(address, "&then={}", encoded(then.as_str()));
     }
     address
-}
-
-fn encoded(value: &str) -> PercentEncode<'_> {
-    utf8_percent_encode(value, NON_ALPHANUMERIC)
 }
 
 fn see_other(address: &str) -> Result<Reply, ApiError> {
