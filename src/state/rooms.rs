@@ -503,6 +503,9 @@ impl Room {
         let inner = self.inner.read();
         let keys = inner.key_index.get(&StateEventType::RoomMember);
         let event_of = |user_id: &UserId, changed: Offset| {
+            if inner.graph.is_plain() {
+                return changed;
+            }
             let key = keys.and_then(|keys| keys.get(user_id.as_str()));
             key.and_then(|key| inner.held(*key, changed)).unwrap_or(changed)
         };

@@ -115,10 +115,10 @@ pub(crate) const EVENTS_ONE_BY_ONE: usize = 30;
 /// Events of other servers in one transaction (server-server API, "Transactions").
 pub(crate) const TRANSACTION_PDUS: usize = 50;
 
-/// The body of a transaction: as many of the largest events, and what passes.
+/// The body of a transaction, in bytes: `TRANSACTION_PDUS` events of the largest size, and EDUs.
 pub(crate) const TRANSACTION_BYTES: usize = 8 << 20;
 
-/// What passes, in one transaction (same section).
+/// EDUs in one transaction (same section).
 pub(crate) const TRANSACTION_EDUS: usize = 100;
 
 /// Homeservers to which this one sends at the same time.

@@ -116,6 +116,11 @@ impl Question {
         Self { method: Method::POST, body: Some(body), ..Self::get(path) }
     }
 
+    /// The same by `PUT`.
+    pub(crate) fn put(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
+        Self { method: Method::PUT, ..Self::post(path, body) }
+    }
+
     /// The same, unsigned.
     #[must_use]
     pub(crate) const fn unsigned(mut self) -> Self {

@@ -11,16 +11,16 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
 use parking_lot::Mutex;
 use ruma::{OwnedRoomId, OwnedServerName, ServerName, UserId};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use tokio::{
     sync::{Notify, Semaphore},
+    task::JoinSet,
     time::{MissedTickBehavior, interval, sleep},
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::{Peers, Question, Unreachable};
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
     read::events::{EventRef, as_shown},
     record::{
         Command, Offset, Origin, Record,
-        command::{Failing, Reached},
+        command::{Body as _, Failing, Reached, RoomEvent},
     },
     state::{Room, State},
 };
@@ -49,13 +49,23 @@ struct Destination {
     next: VecDeque<Offset>,
     /// It has missed more than that: the rest is found in the rooms.
     is_behind: bool,
+    /// The rooms in which it may have missed something.
+    rooms: BTreeSet<OwnedRoomId>,
     /// It has a task.
     is_served: bool,
     failing: Option<Failing>,
     /// Notified when it is likely to be back.
     back: Arc<Notify>,
-    /// What was recorded last.
-    noted: Option<(Offset, Option<Failing>)>,
+    /// How far it has been told, or whether it fails, has changed since that was recorded.
+    is_to_be_noted: bool,
+}
+
+/// What a homeserver is to be told next.
+enum Next {
+    /// What it has missed since this offset.
+    Missed(Offset),
+    /// These events.
+    Events(Vec<Offset>),
 }
 
 /// The servers with users in a room, as of the last change of its state.
@@ -102,8 +112,12 @@ impl Sender {
 
     /// Tells until the server shuts down.
     pub(crate) async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        // They end with this: when the lease is lost, another node tells.
+        let mut tasks = JoinSet::new();
         let mut records = self.engine.follow(self.engine.head().offset().next());
-        self.begin(&shutdown);
+        for server in self.begin() {
+            self.serve(server, &mut tasks);
+        }
         let mut tick = interval(limits::DESTINATIONS_NOTED);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -112,10 +126,22 @@ impl Sender {
                 _ = tick.tick() => self.note().await,
                 _ = records.wait() => {}
             }
+            let mut panicked = false;
+            while let Some(ended) = tasks.try_join_next() {
+                panicked |= ended.is_err();
+            }
+            if panicked {
+                error!("telling a homeserver panicked; all begin again");
+                self.note().await;
+                tasks = JoinSet::new();
+                for server in self.begin() {
+                    self.serve(server, &mut tasks);
+                }
+            }
             loop {
                 match records.ready() {
                     Ok(Some(record)) => {
-                        if let Err(error) = self.dispatch(&record, &shutdown) {
+                        if let Err(error) = self.dispatch(&record, &mut tasks) {
                             warn!(%error, "other homeservers are not told of a record");
                         }
                     }
@@ -131,29 +157,27 @@ impl Sender {
         self.note().await;
     }
 
-    /// What was not told before the server started is told now.
-    fn begin(self: &Arc<Self>, shutdown: &Shutdown) {
+    /// Takes up what is recorded of destinations. Gives those that may have missed something.
+    fn begin(&self) -> Vec<OwnedServerName> {
         let state = self.engine.state();
         let mut all = self.destinations.lock();
         all.clear();
         for (server, known) in state.destinations.all() {
-            let noted = Some((known.up_to, known.failing.clone()));
             let (up_to, failing) = (known.up_to, known.failing);
-            all.insert(server, Destination { up_to, failing, noted, ..Destination::default() });
+            all.insert(server, Destination { up_to, failing, ..Destination::default() });
         }
         for room in state.rooms.all() {
-            for server in self.servers_of(&room).iter() {
-                all.entry(server.clone()).or_default();
+            for server in room.known_servers() {
+                if server == *self.peers.own_name() {
+                    continue;
+                }
+                let destination = all.entry(server).or_default();
+                destination.is_behind |= room.changed() > destination.up_to;
+                destination.rooms.insert(room.id.clone());
             }
         }
-        for destination in all.values_mut() {
-            destination.is_behind = true;
-        }
-        let servers: Vec<_> = all.keys().cloned().collect();
-        drop(all);
-        for server in servers {
-            self.serve(server, shutdown);
-        }
+        let behind = all.iter().filter(|(_, destination)| destination.is_behind);
+        behind.map(|(server, _)| server.clone()).collect()
     }
 
     /// The other homeservers with a user who is joined to the room.
@@ -175,7 +199,14 @@ impl Sender {
     }
 
     /// Notes whom a record concerns.
-    fn dispatch(self: &Arc<Self>, record: &Record, shutdown: &Shutdown) -> Result<(), ReadError> {
+    fn dispatch(
+        self: &Arc<Self>,
+        record: &Record,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<(), ReadError> {
+        if &*record.header.kind != RoomEvent::KIND.name {
+            return Ok(());
+        }
         let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(()) };
         let foreign = body.received.as_ref();
         if foreign.is_some_and(|received| !received.relayed) {
@@ -187,7 +218,7 @@ impl Sender {
         let Some(event) = self.engine.events().get(offset)? else { return Ok(()) };
         let mut servers: BTreeSet<_> = self.servers_of(&room).iter().cloned().collect();
         // Who is removed from the room learns of it.
-        servers.extend(target(&event).filter(|server| self.is_known(&room, server)));
+        servers.extend(target(&event).filter(|server| room.knows_server(server)));
         if let Some(received) = foreign {
             servers.remove(&received.from);
         }
@@ -195,6 +226,7 @@ impl Sender {
         for server in servers {
             let mut all = self.destinations.lock();
             let destination = all.entry(server.clone()).or_default();
+            destination.rooms.insert(room.id.clone());
             if destination.next.len() < limits::DESTINATION_EVENTS {
                 destination.next.push_back(offset);
             } else {
@@ -202,76 +234,66 @@ impl Sender {
                 destination.is_behind = true;
             }
             drop(all);
-            self.serve(server, shutdown);
+            self.serve(server, tasks);
         }
         Ok(())
     }
 
-    /// Whether the homeserver has been in the room: one that was invited got the invite otherwise.
-    fn is_known(&self, room: &Room, server: &ServerName) -> bool {
-        room.knows_server(server)
-    }
-
     /// Starts the task of a destination, unless it has one.
-    fn serve(self: &Arc<Self>, server: OwnedServerName, shutdown: &Shutdown) {
-        {
-            let mut all = self.destinations.lock();
-            let Some(destination) = all.get_mut(&server) else { return };
-            if destination.is_served {
-                return;
-            }
-            destination.is_served = true;
+    fn serve(self: &Arc<Self>, server: OwnedServerName, tasks: &mut JoinSet<()>) {
+        let mut all = self.destinations.lock();
+        let Some(destination) = all.get_mut(&server) else { return };
+        if !std::mem::replace(&mut destination.is_served, true) {
+            let this = Arc::clone(self);
+            tasks.spawn(async move { this.tell(&server).await });
         }
-        let (this, shutdown) = (Arc::clone(self), shutdown.clone());
-        tokio::spawn(async move {
-            tokio::select! {
-                () = this.tell(&server) => {}
-                () = shutdown.given() => {}
-            }
-            if let Some(destination) = this.destinations.lock().get_mut(&server) {
-                destination.is_served = false;
-            }
-        });
     }
 
     /// Tells a homeserver everything that it has not been told.
     async fn tell(&self, server: &ServerName) {
-        loop {
-            let behind = {
-                let mut all = self.destinations.lock();
-                let Some(destination) = all.get_mut(server) else { return };
-                std::mem::take(&mut destination.is_behind).then_some(destination.up_to)
-            };
-            if let Some(up_to) = behind {
-                match self.missed(server, up_to) {
-                    Ok(missed) => {
-                        let mut all = self.destinations.lock();
-                        let Some(destination) = all.get_mut(server) else { return };
-                        let mut next = missed;
-                        next.extend(destination.next.drain(..));
-                        destination.next = next.into_iter().collect();
-                    }
-                    Err(error) => {
-                        warn!(%server, %error, "what a homeserver has missed cannot be read");
-                        sleep(limits::DELIVERY_RETRY.1).await;
-                        self.destinations.lock().entry(server.to_owned()).or_default().is_behind =
-                            true;
-                        continue;
-                    }
+        while let Some(next) = self.next(server) {
+            match next {
+                Next::Missed(up_to) => self.catch_up(server, up_to).await,
+                Next::Events(offsets) => {
+                    self.deliver(server, &offsets).await;
+                    let mut all = self.destinations.lock();
+                    let Some(destination) = all.get_mut(server) else { return };
+                    destination.up_to = offsets.into_iter().fold(destination.up_to, Offset::max);
+                    destination.failing = None;
+                    destination.is_to_be_noted = true;
                 }
             }
-            let offsets: Vec<Offset> = {
-                let mut all = self.destinations.lock();
-                let Some(destination) = all.get_mut(server) else { return };
-                let many = destination.next.len().min(limits::TRANSACTION_PDUS);
-                destination.next.drain(..many).collect()
-            };
-            let Some(last) = offsets.last().copied() else { return };
-            self.deliver(server, &offsets).await;
-            let mut all = self.destinations.lock();
-            let Some(destination) = all.get_mut(server) else { return };
-            destination.up_to = destination.up_to.max(last);
-            destination.failing = None;
+        }
+    }
+
+    /// What a homeserver is to be told next. If there is nothing, its task is over: whoever has
+    /// something for it from then on starts another.
+    fn next(&self, server: &ServerName) -> Option<Next> {
+        let mut all = self.destinations.lock();
+        let destination = all.get_mut(server)?;
+        if std::mem::take(&mut destination.is_behind) {
+            return Some(Next::Missed(destination.up_to));
+        }
+        let many = destination.next.len().min(limits::TRANSACTION_PDUS);
+        destination.is_served = many > 0;
+        (many > 0).then(|| Next::Events(destination.next.drain(..many).collect()))
+    }
+
+    /// Adds what a homeserver has missed to what it is told next.
+    async fn catch_up(&self, server: &ServerName, up_to: Offset) {
+        let missed = self.missed(server, up_to);
+        if let Err(error) = &missed {
+            warn!(%server, %error, "what a homeserver has missed cannot be read");
+            sleep(limits::DELIVERY_RETRY.1).await;
+        }
+        let mut all = self.destinations.lock();
+        let Some(destination) = all.get_mut(server) else { return };
+        match missed {
+            Ok(mut next) => {
+                next.extend(destination.next.drain(..));
+                destination.next = next.into_iter().collect();
+            }
+            Err(_) => destination.is_behind = true,
         }
     }
 
@@ -280,10 +302,9 @@ impl Sender {
     fn missed(&self, server: &ServerName, up_to: Offset) -> Result<BTreeSet<Offset>, ReadError> {
         let state = self.engine.state();
         let mut missed = BTreeSet::new();
-        for room in state.rooms.all() {
-            if room.changed() <= up_to || !room.knows_server(server) {
-                continue;
-            }
+        let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
+        let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
+        for room in rooms.filter(|room| room.changed() > up_to) {
             let is_in = self.servers_of(&room).iter().any(|of| of == server);
             let recent = room.events_backward(Offset::MAX, up_to, limits::DESTINATION_MISSED + 1);
             let is_all = recent.len() <= limits::DESTINATION_MISSED;
@@ -327,8 +348,7 @@ impl Sender {
                 "pdus": pdus,
                 "edus": [],
             });
-            let mut question = Question::post(format!("/_matrix/federation/v1/send/{id}"), &body);
-            question.method = Method::PUT;
+            let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
             question.timeout = limits::DESTINATION_TIMEOUT;
             let asked = {
                 // Those who wait for a place wait in the order in which they came.
@@ -382,6 +402,7 @@ impl Sender {
                 again_ms: now_ms.saturating_add(millis(pause)),
                 error: error.to_string(),
             });
+            destination.is_to_be_noted = true;
             (Arc::clone(&destination.back), pause)
         };
         tokio::select! {
@@ -394,26 +415,29 @@ impl Sender {
     async fn note(&self) {
         let reached: Vec<_> = {
             let mut all = self.destinations.lock();
-            all.iter_mut()
-                .filter_map(|(server, destination)| {
-                    let now = (destination.up_to, destination.failing.clone());
-                    if destination.noted.as_ref() == Some(&now)
-                        || (destination.noted.is_none() && now.0 == Offset::ZERO)
-                    {
-                        return None;
-                    }
-                    destination.noted = Some(now.clone());
-                    let (up_to, failing) = now;
-                    Some(Reached { server_name: server.clone(), up_to, failing })
-                })
+            let changed = all.iter_mut().filter(|(_, destination)| destination.is_to_be_noted);
+            changed
                 .take(limits::DESTINATIONS_IN_RECORD)
+                .map(|(server, destination)| {
+                    destination.is_to_be_noted = false;
+                    Reached {
+                        server_name: server.clone(),
+                        up_to: destination.up_to,
+                        failing: destination.failing.clone(),
+                    }
+                })
                 .collect()
         };
         if reached.is_empty() {
             return;
         }
+        let servers: Vec<_> = reached.iter().map(|reached| reached.server_name.clone()).collect();
         if let Err(error) = self.engine.propose(Origin::server(), NoteReached(reached)).await {
-            warn!(%error, "it is not recorded what other homeservers were told");
+            warn!(%error, "it is not recorded yet what other homeservers were told");
+            let mut all = self.destinations.lock();
+            for server in servers {
+                all.entry(server).or_default().is_to_be_noted = true;
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A room that only this server has events in has none of this.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,11 @@ pub(super) struct Graph {
 }
 
 impl Graph {
+    /// Whether each key has been held by the events that changed it.
+    pub(super) fn is_plain(&self) -> bool {
+        self.reassigned.is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         let Self { others, reassigned, asides } = self;
         others.is_empty() && reassigned.is_empty() && asides.is_empty()
@@ -87,7 +92,7 @@ impl Inner {
 
     /// The event that holds the key of this index since it changed at `changed`.
     pub(super) fn held(&self, key: u32, changed: Offset) -> Option<Offset> {
-        if self.graph.reassigned.is_empty() {
+        if self.graph.is_plain() {
             return Some(changed);
         }
         self.graph.reassigned.get(&(key, changed)).copied().unwrap_or(Some(changed))
@@ -123,6 +128,13 @@ impl Room {
     pub fn knows_server(&self, server: &ruma::ServerName) -> bool {
         let inner = self.inner.read();
         inner.members.keys().any(|user_id| user_id.server_name() == server)
+    }
+
+    /// The homeservers of all users who have, or had, a membership in the room.
+    pub(crate) fn known_servers(&self) -> BTreeSet<ruma::OwnedServerName> {
+        let inner = self.inner.read();
+        let servers: BTreeSet<_> = inner.members.keys().map(|user| user.server_name()).collect();
+        servers.into_iter().map(ToOwned::to_owned).collect()
     }
 
     /// The last change of state up to and including `at`: the room's state is the same as of both.
