@@ -383,9 +383,8 @@ impl RoomDraft {
     }
 
     fn note_state(&mut self, event: &EventRef) {
-        if let Some(state_key) = &event.state_key {
-            let event_type = StateEventType::from(event.event_type.to_string());
-            self.state.insert((event_type, state_key.to_string()), Arc::clone(event));
+        if let Some((event_type, state_key)) = event.key() {
+            self.state.insert((event_type, state_key.into_string()), Arc::clone(event));
         }
     }
 

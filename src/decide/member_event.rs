@@ -160,7 +160,7 @@ pub(super) fn vet_content(
 
 /// The content of a member event, with the profile of a local user who joins, is invited or
 /// knocks.
-pub(super) fn member_content(
+pub(crate) fn member_content(
     env: &Env,
     user_id: &UserId,
     membership: MembershipState,

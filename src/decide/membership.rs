@@ -63,17 +63,6 @@ pub struct ChangeMembership {
     pub ts: MilliSecondsSinceUnixEpoch,
 }
 
-/// The content of a member event of a local user, with their profile.
-#[must_use]
-pub fn profile_of(
-    env: &Env,
-    user_id: &UserId,
-    membership: MembershipState,
-    reason: Option<&str>,
-) -> CanonicalJsonObject {
-    member_content(env, user_id, membership, reason)
-}
-
 /// The result of a membership change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {

@@ -59,6 +59,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 pub use draft::{NewEvent, RoomDraft};
+pub(crate) use member_event::member_content;
 pub use permits::Permits;
 pub use powers::Powers;
 

@@ -190,7 +190,7 @@ impl Quotas {
     }
 
     /// Checks a join, a knock or a new room.
-    pub(super) fn room(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
+    pub(crate) fn room(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
         if state.memberships.count_present(user_id) < self.rooms || self.exempt.has(user_id) {
             return Ok(());
         }

@@ -176,8 +176,7 @@ impl<'a> Branches<'a> {
 
     /// A state with an event in it.
     pub(crate) fn with(&self, view: View, event: &StoredEvent) -> View {
-        let Some(state_key) = &event.state_key else { return view };
-        let key = (StateEventType::from(event.event_type.to_string()), state_key.clone());
+        let Some(key) = event.key() else { return view };
         let mut keys = self.keys(&view);
         keys.insert(key, event.offset);
         View::Own(keys)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, events::StateEventType};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId};
 use serde_json::value::RawValue;
 
 use super::{
@@ -12,7 +12,11 @@ use super::{
 };
 use crate::{
     base::limits,
-    decide::{Commit, Proposal, Refusal, not_in_it},
+    decide::{
+        Commit, Proposal, Refusal, RoomDraft,
+        member_event::{may_come, must_not_be_blocked},
+        not_in_it,
+    },
     read::{
         branches::{Branches, Keys, PENDING, View},
         events::{EventRef, StoredEvent},
@@ -183,6 +187,9 @@ impl Proposal for EnterRoom {
         if env.state.accounts.is_deactivated(&event.sender) {
             return Err(Refusal::UserDeactivated);
         }
+        must_not_be_blocked(env, &RoomDraft::of(Arc::clone(&room)))?;
+        let now = room.membership(&event.sender, Offset::MAX).map(|(_, membership)| membership);
+        may_come(env, &event.sender, now)?;
         if is_in_room(&room, &env.server.name) {
             return Err(Refusal::BadState("This server is in the room already.".to_owned()));
         }
@@ -199,15 +206,7 @@ impl Proposal for EnterRoom {
             let (room_id, from) = (self.room_id.clone(), self.from.clone());
             commit.append(self.stream(), RoomState { room_id, from, changes: part.to_vec() });
         }
-        let received = Received {
-            from: self.from.clone(),
-            relayed: false,
-            extremities: Vec::new(),
-            before: None,
-            resolved: None,
-            stripped: Vec::new(),
-        };
-        commit.append(self.stream(), body(Some(received)));
+        commit.append(self.stream(), body(Some(Received::new(self.from.clone()))));
         Ok(())
     }
 }
@@ -217,11 +216,10 @@ fn keys(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<Keys, Refusa
     let mut keys = Keys::new();
     for event_id in events {
         let event: EventRef = branches.find(event_id)?.ok_or_else(unknown)?;
-        let Some(state_key) = &event.state_key else { continue };
+        let Some(key) = event.key() else { continue };
         if ruma::state_res::Event::rejected(&*event) {
             continue;
         }
-        let key = (StateEventType::from(event.event_type.to_string()), state_key.clone());
         keys.insert(key, event.offset);
     }
     Ok(keys)

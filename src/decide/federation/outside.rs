@@ -55,14 +55,8 @@ impl Proposal for MembershipOutside {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let env = commit.env;
         let own = &env.server.name;
-        let received = Received {
-            from: self.from.clone(),
-            relayed: false,
-            extremities: Vec::new(),
-            before: None,
-            resolved: None,
-            stripped: self.stripped.clone(),
-        };
+        let received =
+            Received { stripped: self.stripped.clone(), ..Received::new(self.from.clone()) };
         let body = body(&self.room_id, &self.event_id, self.pdu.clone(), Some(received), None);
         let event = StoredEvent::new(PENDING, body.clone());
         let event = event.map_err(|error| Refusal::BadJson(error.to_string()))?;

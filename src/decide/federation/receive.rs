@@ -128,9 +128,13 @@ impl Proposal for ReceivePdu {
                 taken
             }
             Verdict::Accepted { extremities, before, resolved, redacts } => {
-                let (from, relayed) = (self.from.clone(), self.relayed);
-                let received =
-                    Received { from, relayed, extremities, before, resolved, stripped: Vec::new() };
+                let received = Received {
+                    relayed: self.relayed,
+                    extremities,
+                    before,
+                    resolved,
+                    ..Received::new(self.from.clone())
+                };
                 commit.append(stream, self.body(Some(received), redacts));
                 Taken::Accepted
             }
@@ -152,16 +156,8 @@ pub(super) fn body(
     received: Option<Received>,
     redacts: Option<Offset>,
 ) -> RoomEvent {
-    RoomEvent {
-        room_id: room_id.to_owned(),
-        event_id: event_id.to_owned(),
-        room_version: None,
-        transaction: None,
-        redacts,
-        delay_id: None,
-        received,
-        pdu,
-    }
+    let event = RoomEvent::new(room_id.to_owned(), event_id.to_owned(), pdu);
+    RoomEvent { redacts, received, ..event }
 }
 
 enum Verdict {
@@ -332,9 +328,6 @@ impl Receipt<'_> {
         current: &View,
         others: &[Tip],
     ) -> Result<Option<Resolved>, NoState> {
-        let own_key = self.event.state_key.as_ref().map(|state_key| {
-            (StateEventType::from(self.event.event_type.to_string()), state_key.clone())
-        });
         if others.is_empty() && before == current {
             return Ok(None);
         }
@@ -349,7 +342,7 @@ impl Receipt<'_> {
         };
         let mut changes = changes(&self.branches, current, &new)?;
         let is_own = |change: &StateChange| change.event == Some(PENDING);
-        let takes_effect = own_key.is_none() || changes.iter().any(is_own);
+        let takes_effect = self.event.state_key.is_none() || changes.iter().any(is_own);
         changes.retain(|change| !is_own(change));
         if takes_effect && changes.is_empty() && conflicts.is_empty() {
             return Ok(None);

@@ -73,9 +73,8 @@ fn may_join(
     }
 }
 
-/// Whether a join that names `authoriser` of this homeserver as the one who authorises it meets the
-/// conditions of the room, so that this homeserver may sign it (server-server API, "Restricted
-/// rooms").
+/// Whether `user_id` meets the conditions of a restricted room, so that this homeserver may sign
+/// their join in the name of one of its users (server-server API, "Restricted rooms").
 ///
 /// # Errors
 /// When it does not.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ruma::{
     MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId,
-    events::TimelineEventType,
+    events::{StateEventType, TimelineEventType},
 };
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -145,6 +145,13 @@ impl StoredEvent {
         let RoomPdu { room_id, event_id, outcome, before, pdu, .. } = body;
         let event = RoomEvent::new(room_id, event_id, pdu);
         Ok(Self { aside: Some(Box::new((outcome, before))), ..Self::new(offset, event)? })
+    }
+
+    /// The key that it sets, if it is a state event.
+    #[must_use]
+    pub fn key(&self) -> Option<(StateEventType, Box<str>)> {
+        let state_key = self.state_key.clone()?;
+        Some((StateEventType::from(self.event_type.to_string()), state_key))
     }
 
     /// The content, read as `T`.

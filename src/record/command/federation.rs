@@ -117,6 +117,21 @@ pub struct Received {
     pub stripped: Vec<Box<RawValue>>,
 }
 
+impl Received {
+    /// An event that this homeserver sent, about which nothing else is to be said.
+    #[must_use]
+    pub const fn new(from: OwnedServerName) -> Self {
+        Self {
+            from,
+            relayed: false,
+            extremities: Vec::new(),
+            before: None,
+            resolved: None,
+            stripped: Vec::new(),
+        }
+    }
+}
+
 /// An event that no other event of the room comes after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extremity {

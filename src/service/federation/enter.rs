@@ -1,7 +1,6 @@
 //! Users of this homeserver join rooms of others, knock, and reject invites (server-server API,
 //! "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
 
-use http::Method;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
     ServerName, UserId,
@@ -14,16 +13,15 @@ use thiserror::Error;
 use tracing::{debug, info};
 
 use super::{
-    fetch::part,
     pdu::{Pdu, PduError},
     receive::Receiving,
 };
 use crate::{
-    base::limits,
+    base::{limits, text::encoded},
     decide::{
         Env,
         federation::{BeginRoom, EnterRoom, MembershipOutside},
-        membership::profile_of,
+        member_content,
     },
     engine::Rejected,
     outside::federation::{Question, Unreachable},
@@ -159,11 +157,10 @@ impl Receiving<'_> {
         let rules = signed.version.rules().ok_or_else(|| wrong(&"the version of the room"))?;
         let path = format!(
             "/_matrix/federation/v2/send_join/{}/{}",
-            part(room_id.as_str()),
-            part(signed.event_id.as_str())
+            encoded(room_id.as_str()),
+            encoded(signed.event_id.as_str())
         );
-        let mut question = Question::post(path, &signed.object);
-        question.method = Method::PUT;
+        let mut question = Question::put(path, &signed.object);
         question.max_bytes = limits::FEDERATION_STATE_BYTES;
         question.timeout = limits::FEDERATION_STATE_TIMEOUT;
         let joined: Joined = self.asked(server, question).await?;
@@ -190,14 +187,7 @@ impl Receiving<'_> {
         let verified = self.verify_all(&room, &events).await;
         self.record_outliers(server, verified).await.map_err(|error| wrong(&error))?;
         let join = self.verify(&room, own).await.map_err(|error| wrong(&error))?;
-        let (state, events) = (self.engine.state(), self.engine.events());
-        let mut known = Vec::new();
-        for event_id in ids {
-            let found = events.find_known(&state, &room, &event_id);
-            if found.map_err(|error| wrong(&error))?.is_some() {
-                known.push(event_id);
-            }
-        }
+        let known = self.known_of(&room, ids).map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),
             event_id: join.event_id,
@@ -236,11 +226,10 @@ impl Receiving<'_> {
         let signed = self.signed_template("knock", wish, MembershipState::Knock, server).await?;
         let path = format!(
             "/_matrix/federation/v1/send_knock/{}/{}",
-            part(wish.room_id.as_str()),
-            part(signed.event_id.as_str())
+            encoded(wish.room_id.as_str()),
+            encoded(signed.event_id.as_str())
         );
-        let mut question = Question::post(path, &signed.object);
-        question.method = Method::PUT;
+        let question = Question::put(path, &signed.object);
         let knocked: Knocked = self.asked(server, question).await?;
         self.outside(wish, server, signed, knocked.knock_room_state).await
     }
@@ -249,11 +238,10 @@ impl Receiving<'_> {
         let signed = self.signed_template("leave", wish, MembershipState::Leave, server).await?;
         let path = format!(
             "/_matrix/federation/v2/send_leave/{}/{}",
-            part(wish.room_id.as_str()),
-            part(signed.event_id.as_str())
+            encoded(wish.room_id.as_str()),
+            encoded(signed.event_id.as_str())
         );
-        let mut question = Question::post(path, &signed.object);
-        question.method = Method::PUT;
+        let question = Question::put(path, &signed.object);
         let _: CanonicalJsonObject = self.asked(server, question).await?;
         self.outside(wish, server, signed, Vec::new()).await
     }
@@ -317,8 +305,8 @@ impl Receiving<'_> {
         let Wish { room_id, user_id, .. } = wish;
         let mut path = format!(
             "/_matrix/federation/v1/make_{what}/{}/{}",
-            part(room_id.as_str()),
-            part(user_id.as_str())
+            encoded(room_id.as_str()),
+            encoded(user_id.as_str())
         );
         if membership != MembershipState::Leave {
             let versions = ROOM_VERSIONS.iter().map(|version| format!("ver={version}"));
@@ -351,7 +339,7 @@ impl Receiving<'_> {
             _ => None,
         };
         let env = self.engine.env();
-        let mut content = profile_of(&env, user_id, membership.clone(), reason);
+        let mut content = member_content(&env, user_id, membership.clone(), reason);
         if let Some(authoriser) = authoriser.filter(|_| membership == MembershipState::Join) {
             content.insert(AUTHORISED_VIA.to_owned(), authoriser);
         }

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ruma::{EventId, OwnedEventId, RoomId, ServerName};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{json, value::RawValue};
@@ -15,18 +14,25 @@ use tracing::debug;
 
 use super::{
     pdu::{Pdu, PduError},
-    receive::{Receiving, Verified, read},
+    receive::{Receiving, Verified},
 };
 use crate::{
-    base::limits,
+    base::{limits, text::encoded},
     decide::federation::{PlaceOutlier, Taken},
     outside::federation::{Question, Unreachable},
     record::Origin,
     state::Room,
 };
 
-/// What may be fetched for one event that came in.
-pub(super) struct Budget {
+/// What may be fetched for one transaction of a homeserver, or for one event that is sent alone.
+pub(crate) struct Budget {
+    /// For events that come before others, and those that authorise them.
+    missing: Allowance,
+    /// For the state of the room where its past is not fetched.
+    state: Allowance,
+}
+
+struct Allowance {
     requests: usize,
     events: usize,
     bytes: usize,
@@ -34,21 +40,22 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (requests, events, bytes, time) = limits::MISSING_EVENTS;
-        Self { requests, events, bytes, until: Instant::now() + time }
-    }
-
-    /// What it takes to enter a room.
-    pub(super) fn of_a_join() -> Self {
+        let now = Instant::now();
         Self {
-            requests: limits::EVENTS_ONE_BY_ONE,
-            events: usize::MAX,
-            bytes: limits::FEDERATION_STATE_BYTES,
-            until: Instant::now() + limits::FEDERATION_STATE_TIMEOUT,
+            missing: Allowance { requests, events, bytes, until: now + time },
+            state: Allowance {
+                requests: 3 * limits::EVENTS_ONE_BY_ONE,
+                events: usize::MAX,
+                bytes: limits::FEDERATION_STATE_BYTES,
+                until: now + limits::FEDERATION_STATE_TIMEOUT,
+            },
         }
     }
+}
 
+impl Allowance {
     fn left(&self) -> Option<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
         (self.requests > 0 && self.events > 0 && self.bytes > 0 && !left.is_zero()).then_some(left)
@@ -84,17 +91,12 @@ struct Whole {
     auth_chain: Vec<Box<RawValue>>,
 }
 
-/// A part of a path.
-pub(super) fn part(text: &str) -> impl std::fmt::Display + '_ {
-    utf8_percent_encode(text, NON_ALPHANUMERIC)
-}
-
 impl Receiving<'_> {
     async fn ask<T: DeserializeOwned>(
         &self,
         server: &ServerName,
         mut question: Question,
-        budget: &mut Budget,
+        budget: &mut Allowance,
     ) -> Result<T, PduError> {
         let left = budget.left().ok_or(PduError::Missing)?;
         budget.requests -= 1;
@@ -132,7 +134,7 @@ impl Receiving<'_> {
                 let Some(event) = waiting.get(&event_id) else { continue };
                 let mut taken = self.propose(origin, event, false).await?;
                 if matches!(&taken, Taken::Missing { auth, .. } if !auth.is_empty()) {
-                    self.fetch_authorities(origin, room, &event_id, budget).await?;
+                    self.fetch_authorities(origin, room, &event_id, &mut budget.missing).await?;
                     taken = self.propose(origin, event, false).await?;
                 }
                 match taken {
@@ -145,7 +147,8 @@ impl Receiving<'_> {
             if missing.is_empty() {
                 return Err(PduError::Missing);
             }
-            let fetched = self.fetch_between(origin, room, waiting.keys(), budget).await;
+            let latest = waiting.keys();
+            let fetched = self.fetch_between(origin, room, latest, &mut budget.missing).await;
             let known = waiting.len();
             for event in fetched.unwrap_or_default() {
                 waiting.entry(event.event_id.clone()).or_insert(event);
@@ -158,7 +161,7 @@ impl Receiving<'_> {
                 if placed.len() >= limits::EXTREMITIES || !placed.insert(event_id.clone()) {
                     return Err(PduError::Missing);
                 }
-                self.place(origin, room, &event_id).await?;
+                self.place(origin, room, &event_id, &mut budget.state).await?;
             }
         }
     }
@@ -169,13 +172,14 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         latest: impl Iterator<Item = &OwnedEventId>,
-        budget: &mut Budget,
+        budget: &mut Allowance,
     ) -> Result<Vec<Verified>, PduError> {
         let latest: Vec<_> = latest.take(limits::EXTREMITIES).collect();
         let earliest: Vec<_> = room.extremities().into_iter().map(|tip| tip.event_id).collect();
         let limit = limits::EVENTS_FOR_SERVER.min(budget.events);
         let body = json!({ "earliest_events": earliest, "latest_events": latest, "limit": limit });
-        let path = format!("/_matrix/federation/v1/get_missing_events/{}", part(room.id.as_str()));
+        let path =
+            format!("/_matrix/federation/v1/get_missing_events/{}", encoded(room.id.as_str()));
         let answered: Events = self.ask(origin, Question::post(path, &body), budget).await?;
         let mut events = answered.events;
         events.truncate(limit);
@@ -194,12 +198,8 @@ impl Receiving<'_> {
                     _ => Pdu::new(room.id.clone(), object, &room.rules),
                 }
             });
-            let is_known = |pdu: &Pdu| {
-                let (state, events) = (self.engine.state(), self.engine.events());
-                events.find_known(&state, room, &pdu.event_id).is_ok_and(|known| known.is_some())
-            };
             let checked = match pdu {
-                Ok(pdu) if is_known(&pdu) => continue,
+                Ok(pdu) if matches!(self.knows(room, &pdu.event_id), Ok(true)) => continue,
                 Ok(pdu) => self.verify(room, pdu).await,
                 Err(error) => Err(error),
             };
@@ -216,12 +216,12 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         event_id: &EventId,
-        budget: &mut Budget,
+        budget: &mut Allowance,
     ) -> Result<(), PduError> {
         let path = format!(
             "/_matrix/federation/v1/event_auth/{}/{}",
-            part(room.id.as_str()),
-            part(event_id.as_str())
+            encoded(room.id.as_str()),
+            encoded(event_id.as_str())
         );
         let chain: Chain = self.ask(origin, Question::get(path), budget).await?;
         let mut events = chain.auth_chain;
@@ -236,9 +236,9 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         event_id: &EventId,
-        budget: &mut Budget,
+        budget: &mut Allowance,
     ) -> Result<Option<Verified>, PduError> {
-        let path = format!("/_matrix/federation/v1/event/{}", part(event_id.as_str()));
+        let path = format!("/_matrix/federation/v1/event/{}", encoded(event_id.as_str()));
         let one: One = self.ask(origin, Question::get(path), budget).await?;
         let found = self.verify_all(room, &one.pdus[..one.pdus.len().min(1)]).await.pop();
         Ok(found.filter(|event| event.event_id == event_id))
@@ -250,54 +250,44 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         event_id: &EventId,
+        budget: &mut Allowance,
     ) -> Result<(), PduError> {
-        let mut budget = Budget::of_a_join();
-        let known = |event_id: &EventId| {
-            let (state, events) = (self.engine.state(), self.engine.events());
-            let known = events.find_known(&state, room, event_id).map_err(read)?;
-            Ok::<_, PduError>(known.is_some())
-        };
-        if !known(event_id)? {
-            let event = self.fetch_event(origin, room, event_id, &mut budget).await?;
+        if !self.knows(room, event_id)? {
+            let event = self.fetch_event(origin, room, event_id, budget).await?;
             let event = event.ok_or(PduError::Missing)?;
             if matches!(self.propose(origin, &event, true).await?, Taken::Missing { .. }) {
-                self.fetch_authorities(origin, room, event_id, &mut budget).await?;
+                self.fetch_authorities(origin, room, event_id, budget).await?;
                 self.propose(origin, &event, true).await?;
             }
         }
         let of = |what: &str| {
             format!(
                 "/_matrix/federation/v1/{what}/{}?event_id={}",
-                part(room.id.as_str()),
-                part(event_id.as_str())
+                encoded(room.id.as_str()),
+                encoded(event_id.as_str())
             )
         };
-        let ids: StateIds = self.ask(origin, Question::get(of("state_ids")), &mut budget).await?;
+        let ids: StateIds = self.ask(origin, Question::get(of("state_ids")), budget).await?;
         let mut unknown = Vec::new();
         for event_id in ids.pdu_ids.iter().chain(&ids.auth_chain_ids) {
-            if !known(event_id)? {
+            if !self.knows(room, event_id)? {
                 unknown.push(event_id);
             }
         }
         let events = if unknown.len() < limits::EVENTS_ONE_BY_ONE {
             let mut events = Vec::new();
             for event_id in unknown {
-                events.extend(self.fetch_event(origin, room, event_id, &mut budget).await?);
+                events.extend(self.fetch_event(origin, room, event_id, budget).await?);
             }
             events
         } else {
-            let whole: Whole = self.ask(origin, Question::get(of("state")), &mut budget).await?;
+            let whole: Whole = self.ask(origin, Question::get(of("state")), budget).await?;
             let mut events = whole.auth_chain;
             events.extend(whole.pdus);
             self.verify_all(room, &events).await
         };
         self.record_outliers(origin, events).await?;
-        let mut state = Vec::new();
-        for event_id in ids.pdu_ids {
-            if known(&event_id)? {
-                state.push(event_id);
-            }
-        }
+        let state = self.known_of(room, ids.pdu_ids)?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),

@@ -1,7 +1,6 @@
 //! Invites of users of other homeservers, and theirs of users of this one (server-server API,
 //! "Inviting to a room").
 
-use http::Method;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedRoomId, RoomVersionId, ServerName,
     UserId, events::room::member::MembershipState,
@@ -11,14 +10,14 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     enter::{EnterError, Wish, bounded, seal},
-    fetch::part,
     pdu::{Pdu, PduError},
-    receive::Receiving,
+    receive::{Receiving, Verified},
 };
 use crate::{
+    base::text::encoded,
     decide::{
         Refusal,
-        federation::{MembershipOutside, Taken, TemplateError, invitation},
+        federation::{MembershipOutside, TemplateError, invitation},
         is_local,
     },
     outside::federation::Question,
@@ -62,12 +61,10 @@ impl Receiving<'_> {
         });
         let path = format!(
             "/_matrix/federation/v2/invite/{}/{}",
-            part(room_id.as_str()),
-            part(signed.event_id.as_str())
+            encoded(room_id.as_str()),
+            encoded(signed.event_id.as_str())
         );
-        let mut question = Question::post(path, &body);
-        question.method = Method::PUT;
-        let invited: Invited = self.asked(server, question).await?;
+        let invited: Invited = self.asked(server, Question::put(path, &body)).await?;
         let object = Pdu::object(&invited.event).map_err(|error| wrong(&error))?;
         let pdu = Pdu::new(room_id.to_owned(), object, &room.rules);
         let pdu = pdu.map_err(|error| wrong(&error))?;
@@ -77,15 +74,10 @@ impl Receiving<'_> {
         let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
         event.relayed = true;
         let own = self.federation.peers.own_name();
-        match self.receive(own, &room, event).await {
-            Ok(Taken::Accepted | Taken::Known) => Ok(()),
-            Ok(Taken::SoftFailed(reason) | Taken::Rejected(reason)) => {
-                Err(EnterError::Rejected(Refusal::Forbidden(reason).into()))
-            }
-            Ok(other) => Err(wrong(&format_args!("{other:?}"))),
-            Err(PduError::Rejected(rejected)) => Err(rejected.into()),
-            Err(error) => Err(wrong(&error)),
-        }
+        self.accept(own, &room, event).await.map_err(|error| match error {
+            PduError::Rejected(rejected) => rejected.into(),
+            error => wrong(&error),
+        })
     }
 
     /// What those who are invited are told of a room.
@@ -143,19 +135,12 @@ impl Receiving<'_> {
         env.server
             .sign_event(&mut object, &rules.redaction)
             .map_err(|error| PduError::Form(error.to_string()))?;
-        let pdu = Pdu::new(room_id.clone(), object.clone(), &rules)?;
+        let pdu = serde_json::value::to_raw_value(&object)
+            .map_err(|error| PduError::Form(error.to_string()))?;
         if let Some(room) = room {
-            let event = self.verify(&room, pdu).await?;
-            match self.receive(origin, &room, event).await? {
-                Taken::Accepted | Taken::Known => {}
-                Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
-                    return Err(PduError::Rejected(Refusal::Forbidden(reason).into()));
-                }
-                Taken::Outlier | Taken::Missing { .. } => return Err(PduError::Missing),
-            }
+            let event = Verified::new(room_id, event_id.to_owned(), pdu)?;
+            self.accept(origin, &room, event).await?;
         } else {
-            let pdu = serde_json::value::to_raw_value(&object)
-                .map_err(|error| PduError::Form(error.to_string()))?;
             let invite = MembershipOutside {
                 room_id,
                 version,

@@ -8,5 +8,6 @@ mod pdu;
 mod receive;
 
 pub(crate) use enter::{Act, EnterError, Wish};
+pub(crate) use fetch::Budget;
 pub(crate) use pdu::{Pdu, PduError};
 pub(crate) use receive::Receiving;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use ruma::{OwnedEventId, OwnedRoomId, RoomId, ServerName};
+use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName};
 use serde_json::value::RawValue;
 use tracing::debug;
 
@@ -11,7 +11,10 @@ use super::{
     pdu::{Pdu, PduError},
 };
 use crate::{
-    decide::federation::{ReceivePdu, Taken},
+    decide::{
+        Refusal,
+        federation::{ReceivePdu, Taken},
+    },
     engine::Engine,
     outside::federation::Federation,
     read::servers::admits,
@@ -45,6 +48,20 @@ struct Place {
     auth_events: Vec<OwnedEventId>,
 }
 
+impl Verified {
+    /// An event, with valid signatures.
+    pub(super) fn new(
+        room_id: OwnedRoomId,
+        event_id: OwnedEventId,
+        pdu: Box<RawValue>,
+    ) -> Result<Self, PduError> {
+        let place: Place =
+            serde_json::from_str(pdu.get()).map_err(|error| PduError::Form(error.to_string()))?;
+        let Place { depth, auth_events } = place;
+        Ok(Self { room_id, event_id, depth, auth_events, relayed: false, pdu })
+    }
+}
+
 impl<'a> Receiving<'a> {
     pub(crate) const fn new(engine: &'a Engine, federation: &'a Federation) -> Self {
         Self { engine, federation }
@@ -54,18 +71,40 @@ impl<'a> Receiving<'a> {
         self.engine.state().rooms.get(room_id).ok_or(PduError::NoRoom)
     }
 
+    /// Whether an event of the room is known, in the timeline or not.
+    pub(super) fn knows(&self, room: &Room, event_id: &EventId) -> Result<bool, PduError> {
+        let (state, events) = (self.engine.state(), self.engine.events());
+        Ok(events.find_known(&state, room, event_id).map_err(read)?.is_some())
+    }
+
+    /// Those of these events of the room that are known.
+    pub(super) fn known_of(
+        &self,
+        room: &Room,
+        events: Vec<OwnedEventId>,
+    ) -> Result<Vec<OwnedEventId>, PduError> {
+        let mut known = Vec::new();
+        for event_id in events {
+            if self.knows(room, &event_id)? {
+                known.push(event_id);
+            }
+        }
+        Ok(known)
+    }
+
     /// Takes an event from a transaction of `origin`: its id, and what became of it.
     pub(crate) async fn take(
         &self,
         origin: &ServerName,
         raw: &RawValue,
+        budget: &mut Budget,
     ) -> Result<(OwnedEventId, Result<Taken, PduError>), PduError> {
         let object = Pdu::object(raw)?;
         let room_id = Pdu::room_of(&object)?;
         let room = self.room(&room_id)?;
         let pdu = Pdu::new(room_id, object, &room.rules)?;
         let event_id = pdu.event_id.clone();
-        Ok((event_id, self.take_pdu(origin, &room, pdu).await))
+        Ok((event_id, self.take_pdu(origin, &room, pdu, budget).await))
     }
 
     async fn take_pdu(
@@ -73,6 +112,7 @@ impl<'a> Receiving<'a> {
         origin: &ServerName,
         room: &Arc<Room>,
         pdu: Pdu,
+        budget: &mut Budget,
     ) -> Result<Taken, PduError> {
         let state = self.engine.state();
         if !admits(self.engine.events(), room, origin).map_err(read)? {
@@ -85,7 +125,7 @@ impl<'a> Receiving<'a> {
             return Ok(Taken::Known);
         }
         let verified = self.verify(room, pdu).await?;
-        self.receive(origin, room, verified).await
+        self.receive(origin, room, verified, budget).await
     }
 
     /// Verifies the signatures of an event.
@@ -93,23 +133,36 @@ impl<'a> Receiving<'a> {
         let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
         let own = &self.engine.env().server;
         let pdu = pdu.verified(&self.federation.keys, own, &room.rules).await?;
-        let place: Place =
-            serde_json::from_str(pdu.get()).map_err(|error| PduError::Form(error.to_string()))?;
-        let Place { depth, auth_events } = place;
-        Ok(Verified { room_id, event_id, depth, auth_events, relayed: false, pdu })
+        Verified::new(room_id, event_id, pdu)
     }
 
     /// Records an event, after those that it needs.
-    pub(crate) async fn receive(
+    async fn receive(
         &self,
         origin: &ServerName,
         room: &Arc<Room>,
         event: Verified,
+        budget: &mut Budget,
     ) -> Result<Taken, PduError> {
         let taken = self.propose(origin, &event, false).await?;
         let Taken::Missing { .. } = taken else { return Ok(taken) };
-        let mut budget = Budget::new();
-        self.with_ancestors(origin, room, event, &mut budget).await
+        self.with_ancestors(origin, room, event, budget).await
+    }
+
+    /// As [`receive`](Self::receive), of an event that is of no use unless it is in the timeline.
+    pub(crate) async fn accept(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event: Verified,
+    ) -> Result<(), PduError> {
+        match self.receive(origin, room, event, &mut Budget::new()).await? {
+            Taken::Accepted | Taken::Known => Ok(()),
+            Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
+                Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
+            }
+            Taken::Outlier | Taken::Missing { .. } => Err(PduError::Missing),
+        }
     }
 
     pub(super) async fn propose(
@@ -170,6 +223,6 @@ impl<'a> Receiving<'a> {
     }
 }
 
-pub(super) fn read(error: crate::log::ReadError) -> PduError {
-    PduError::Rejected(crate::decide::Refusal::from(error).into())
+fn read(error: crate::log::ReadError) -> PduError {
+    PduError::Rejected(Refusal::from(error).into())
 }

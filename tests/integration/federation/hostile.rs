@@ -207,3 +207,18 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     let all = texts(&ann, &room_id).await;
     assert_eq!(all, ["I go on", "deep", "good"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_enters_more_rooms_of_others_than_rooms_of_this_server() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start_with(&authority, &[("LOGCABIN_QUOTAS_ROOMS", "1")]).await;
+    let peer = Peer::start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let path = format!("/join/{}", encode(&format!("!elsewhere:{}", peer.name)));
+    let asked = || peer.asked().iter().filter(|asked| asked.path.contains("make_join")).count();
+    ann.request("POST", &path, Some(&json!({}))).await.refused(404, "M_NOT_FOUND");
+    assert_eq!(asked(), 1, "the peer has no such room");
+    ann.create_room(json!({})).await;
+    ann.request("POST", &path, Some(&json!({}))).await.refused(413, "M_TOO_LARGE");
+    assert_eq!(asked(), 1, "the peer was asked again");
+}

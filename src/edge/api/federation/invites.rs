@@ -6,12 +6,9 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-use crate::{
-    edge::{
-        api::Server,
-        http::{ApiError, Cx, Homeserver},
-    },
-    service::federation::Receiving,
+use crate::edge::{
+    api::Server,
+    http::{ApiError, Cx, Homeserver},
 };
 
 pub(super) async fn invite(
@@ -29,9 +26,7 @@ pub(super) async fn invite(
         RawStrippedState::Stripped(event) => Some(event.into_json()),
         _ => None,
     });
-    let federation = cx.app.outside.federation.as_ref();
-    let federation = federation.ok_or_else(|| ApiError::forbidden("This server is alone."))?;
-    let receiving = Receiving::new(&cx.app.engine, federation);
+    let receiving = cx.app.receiving()?;
     let stripped: Vec<Box<RawValue>> = stripped.collect();
     let taken = receiving.take_invite(server, room_id, &event_id, room_version, &event, stripped);
     let object = Box::pin(taken).await?;

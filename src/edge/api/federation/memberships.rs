@@ -18,16 +18,13 @@ use serde_json::value::RawValue;
 
 use super::events::Look;
 use crate::{
-    decide::{
-        Refusal,
-        federation::{Taken, TemplateError, may_authorise, template},
-    },
+    decide::federation::{TemplateError, may_authorise, template},
     edge::{
         api::Server,
         http::{ApiError, Cx, ErrorCode, Homeserver},
     },
     read::events::EventRef,
-    service::federation::{Pdu, PduError, Receiving},
+    service::federation::{Pdu, PduError},
 };
 
 impl From<TemplateError> for ApiError {
@@ -144,18 +141,10 @@ async fn send<'a>(
     if pdu.event_id != event_id {
         return Err(PduError::OtherEvent.into());
     }
-    let federation = app.outside.federation.as_ref();
-    let federation = federation.ok_or_else(|| ApiError::forbidden("This server is alone."))?;
-    let receiving = Receiving::new(&app.engine, federation);
+    let receiving = app.receiving()?;
     let mut verified = receiving.verify(&look.room, pdu).await?;
     verified.relayed = true;
-    match receiving.receive(server, &look.room, verified).await? {
-        Taken::Accepted | Taken::Known => {}
-        Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
-            return Err(Refusal::Forbidden(reason).into());
-        }
-        Taken::Outlier | Taken::Missing { .. } => return Err(PduError::Missing.into()),
-    }
+    receiving.accept(server, &look.room, verified).await?;
     let state = app.engine.state();
     let event = app.engine.events().find(&state, event_id)?;
     let event = event.ok_or_else(|| ApiError::internal("an event that was taken is gone"))?;

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     config::Config,
     edge::http::{ApiError, Class, Cx, Table, cheap, limited},
+    service::federation::Receiving,
 };
 
 /// Every endpoint for other homeservers.
@@ -61,6 +62,16 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
         .on(transactions::send, limited(Class::Federation))
         .on(discovery::delegation, cheap())
         .on(openid::userinfo, cheap())
+}
+
+impl Server {
+    /// What takes events of other homeservers in.
+    pub(super) fn receiving(&self) -> Result<Receiving<'_>, ApiError> {
+        let federation = self.outside.federation.as_ref();
+        let federation =
+            federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
+        Ok(Receiving::new(&self.engine, federation))
+    }
 }
 
 async fn version(

@@ -12,7 +12,7 @@ use crate::{
         api::Server,
         http::{ApiError, Cx, Homeserver},
     },
-    service::federation::Receiving,
+    service::federation::Budget,
 };
 
 pub(super) async fn send(
@@ -24,12 +24,11 @@ pub(super) async fn send(
     if pdus.len() > limits::TRANSACTION_PDUS || edus.len() > limits::TRANSACTION_EDUS {
         return Err(ApiError::too_large("This is too much for one transaction."));
     }
-    let federation = cx.app.outside.federation.as_ref();
-    let federation = federation.ok_or_else(|| ApiError::forbidden("This server is alone."))?;
-    let receiving = Receiving::new(&cx.app.engine, federation);
+    let receiving = cx.app.receiving()?;
+    let mut budget = Budget::new();
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
-        let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu)).await {
+        let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu, &mut budget)).await {
             Ok(taken) => taken,
             Err(error) => {
                 // Without a room, it has no id either.

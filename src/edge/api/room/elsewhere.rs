@@ -13,14 +13,18 @@ use crate::{
     outside::federation::Unreachable,
     read::servers::is_in_room,
     record::Offset,
-    service::federation::{Act, EnterError, Receiving, Wish},
+    service::federation::{Act, EnterError, Wish},
     state::Membership,
 };
 
 impl From<EnterError> for ApiError {
     fn from(error: EnterError) -> Self {
+        let error = match error {
+            EnterError::Rejected(rejected) => return rejected.into(),
+            other => other,
+        };
         let (code, said) = match &error {
-            EnterError::Nowhere => {
+            EnterError::Nowhere | EnterError::Rejected(_) => {
                 (ErrorCode::NotFound, "No server is known that is in this room.".to_owned())
             }
             EnterError::Refused { errcode, error, status, .. } => match (&**errcode, status) {
@@ -50,12 +54,6 @@ impl From<EnterError> for ApiError {
                 ErrorCode::ConnectionFailed,
                 "The room's server does not answer as it should.".to_owned(),
             ),
-            EnterError::Rejected(_) => {
-                let EnterError::Rejected(rejected) = error else {
-                    return Self::internal("an error has changed");
-                };
-                return rejected.into();
-            }
         };
         Self::new(code, said).with_cause(error)
     }
@@ -132,17 +130,18 @@ impl Cx<Server> {
         if act != Act::Leave && app.engine.state().closures.blocked(&room_id).is_some() {
             return Err(ApiError::forbidden("This room has been blocked on this server."));
         }
+        if act != Act::Leave {
+            // Before others are asked: the decision at the end comes too late for what they send.
+            let env = app.engine.env();
+            env.quotas.room(&env.state, &user_id)?;
+        }
         let via = all_via(&app, &room_id, &user_id, via);
         // It goes on if the client hangs up: others may have recorded it already.
         let acting = tokio::spawn(async move {
-            let Some(federation) = &app.outside.federation else {
-                return Err(EnterError::Nowhere);
-            };
-            let receiving = Receiving::new(&app.engine, federation);
             let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            receiving.act(act, wish, &via).await
+            Ok::<_, ApiError>(app.receiving()?.act(act, wish, &via).await?)
         });
-        Ok(acting.await.map_err(ApiError::internal)??)
+        acting.await.map_err(ApiError::internal)?
     }
 
     /// Invites a user of another homeserver.
@@ -155,14 +154,10 @@ impl Cx<Server> {
     ) -> Result<(), ApiError> {
         let (app, user_id) = (Arc::clone(&self.app), self.caller.user_id.clone());
         let inviting = tokio::spawn(async move {
-            let Some(federation) = &app.outside.federation else {
-                return Err(EnterError::Nowhere);
-            };
-            let receiving = Receiving::new(&app.engine, federation);
             let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            receiving.invite(wish, &target, is_direct).await
+            Ok::<_, ApiError>(app.receiving()?.invite(wish, &target, is_direct).await?)
         });
-        Ok(inviting.await.map_err(ApiError::internal)??)
+        inviting.await.map_err(ApiError::internal)?
     }
 
     /// Invites users of other homeservers to a new room.
