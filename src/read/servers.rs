@@ -40,13 +40,6 @@ pub(crate) fn admits(
     Ok(list.0.as_ref().is_none_or(|list| list.is_allowed(server)))
 }
 
-/// Whether a user of the homeserver is joined to the room now.
-pub(crate) fn is_in_room(room: &Room, server: &ServerName) -> bool {
-    let mut found = false;
-    room.each_joined_now(|user_id| found |= user_id.server_name() == server);
-    found
-}
-
 /// The event as a homeserver may see it: as it is shown, or only what a redaction leaves, if none
 /// of its users could see it when it was sent (server-server API, "Backfilling and retrieving
 /// missing events").

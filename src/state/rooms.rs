@@ -6,6 +6,7 @@ pub(super) mod former;
 pub mod graph;
 mod membership;
 mod past;
+mod servers;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -27,7 +28,10 @@ use super::{
     kept,
     lifetimes::{Class, Lifetimes, Own},
     relations::{Child, NewRelation, Relations, Sought},
-    rooms::graph::{Change, Graph},
+    rooms::{
+        graph::{Change, Graph},
+        servers::Servers,
+    },
 };
 use crate::record::{
     Offset,
@@ -75,6 +79,8 @@ struct Inner {
     members: BTreeMap<OwnedUserId, History<Membership>>,
     /// Users who are joined or invited now, and are woken by events.
     present: BTreeSet<OwnedUserId>,
+    #[serde(skip)]
+    servers: Servers,
     counts: History<MemberCounts>,
     tip: Option<Tip>,
     /// Redacted event → the redaction.
@@ -134,8 +140,11 @@ impl TryFrom<KeptRoom> for Room {
         }
         inner.redaction_log = inner.redactions.iter().map(|(event, by)| (*by, *event)).collect();
         inner.redaction_log.sort_unstable();
-        let Inner { relations, redactions, .. } = &mut inner;
+        let Inner { relations, redactions, servers, members, .. } = &mut inner;
         relations.index(redactions);
+        for (user_id, history) in members {
+            history.latest().into_iter().for_each(|latest| servers.change(user_id, None, *latest));
+        }
         Ok(Self { id, version, rules, created, inner: RwLock::new(inner) })
     }
 }
@@ -517,21 +526,6 @@ impl Room {
                 (*is == membership).then(|| (user_id.clone(), event_of(user_id, offset)))
             })
             .collect()
-    }
-
-    /// Calls `found` for each user who is joined or invited now.
-    pub(crate) fn each_member_now(&self, mut found: impl FnMut(&OwnedUserId)) {
-        self.inner.read().present.iter().for_each(&mut found);
-    }
-
-    /// Calls `found` for each user who is joined now.
-    pub(crate) fn each_joined_now(&self, mut found: impl FnMut(&OwnedUserId)) {
-        let inner = self.inner.read();
-        let joined = inner.present.iter().filter(|user_id| {
-            let history = inner.members.get(*user_id);
-            history.and_then(History::latest) == Some(&Membership::Join)
-        });
-        joined.for_each(&mut found);
     }
 
     /// The users who are joined as of `to` and were not as of `since`, ordered by id. The cost is
@@ -929,6 +923,7 @@ impl Inner {
         let history = self.members.entry(user_id.clone()).or_default();
         let before = history.latest().copied();
         history.push(offset, membership);
+        self.servers.change(&user_id, before, membership);
         let tally = |of| u64::from(membership == of) as i64 - i64::from(before == Some(of));
         counts.joined = counts.joined.saturating_add_signed(tally(Membership::Join));
         counts.invited = counts.invited.saturating_add_signed(tally(Membership::Invite));

@@ -20,7 +20,6 @@ use crate::{
     read::{
         branches::{Branches, Keys, PENDING, View},
         events::{EventRef, StoredEvent},
-        servers::is_in_room,
     },
     record::{
         Offset, Stream,
@@ -190,7 +189,7 @@ impl Proposal for EnterRoom {
         must_not_be_blocked(env, &RoomDraft::of(Arc::clone(&room)))?;
         let now = room.membership(&event.sender, Offset::MAX).map(|(_, membership)| membership);
         may_come(env, &event.sender, now)?;
-        if is_in_room(&room, &env.server.name) {
+        if room.has_server(&env.server.name) {
             return Err(Refusal::BadState("This server is in the room already.".to_owned()));
         }
         let branches = Branches::new(&env.state, &env.events, &room);

@@ -16,7 +16,7 @@ use crate::{
         Commit, Membership, Proposal, Refusal, RoomDraft, is_local,
         member_event::{may_come, may_reject, must_not_be_blocked, must_take_invites},
     },
-    read::{branches::PENDING, events::StoredEvent, servers::is_in_room},
+    read::{branches::PENDING, events::StoredEvent},
     record::{
         Offset, Stream,
         command::{Received, RoomEvent},
@@ -72,7 +72,7 @@ impl Proposal for MembershipOutside {
         }
         commit.rests_on(Stream::user(user_id));
         let room = env.state.rooms.get(&self.room_id);
-        if room.as_ref().is_some_and(|room| is_in_room(room, own)) {
+        if room.as_ref().is_some_and(|room| room.has_server(own)) {
             return Err(Refusal::BadState("This server is in the room.".to_owned()));
         }
         if room.as_ref().is_some_and(|room| room.version != self.version) {

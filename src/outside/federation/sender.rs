@@ -187,13 +187,9 @@ impl Sender {
         if let Some((_, servers)) = kept.filter(|(at, _)| *at == changed) {
             return servers;
         }
-        let mut servers = BTreeSet::new();
-        room.each_joined_now(|user_id| {
-            if user_id.server_name() != self.peers.own_name() {
-                servers.insert(user_id.server_name().to_owned());
-            }
-        });
-        let servers: Arc<[_]> = servers.into_iter().collect();
+        let mut servers = room.servers();
+        servers.retain(|server| server != self.peers.own_name());
+        let servers: Arc<[_]> = servers.into();
         self.present.lock().insert(room.id.clone(), (changed, Arc::clone(&servers)));
         servers
     }

@@ -21,7 +21,7 @@ use crate::{
         is_local,
     },
     outside::federation::Question,
-    read::{events::as_shown, servers::is_in_room},
+    read::events::as_shown,
     record::{Offset, Origin, room_version::ROOM_VERSIONS},
     state::Room,
 };
@@ -129,7 +129,7 @@ impl Receiving<'_> {
             return Err(form("it is no invite of a user of this server"));
         }
         let known = self.engine.state().rooms.get(&room_id);
-        let room = known.filter(|room| is_in_room(room, &env.server.name));
+        let room = known.filter(|room| room.has_server(&env.server.name));
         let pdu = pdu.verified(&self.federation.keys, &env.server, &rules).await?;
         let mut object = Pdu::object(&pdu)?;
         env.server

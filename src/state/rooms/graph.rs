@@ -3,7 +3,7 @@
 //!
 //! A room that only this server has events in has none of this.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -121,20 +121,6 @@ impl Room {
     #[must_use]
     pub fn aside(&self, offset: Offset) -> Option<Aside> {
         self.inner.read().graph.asides.get(&offset).copied()
-    }
-
-    /// Whether a user of this homeserver has, or had, a membership in the room.
-    #[must_use]
-    pub fn knows_server(&self, server: &ruma::ServerName) -> bool {
-        let inner = self.inner.read();
-        inner.members.keys().any(|user_id| user_id.server_name() == server)
-    }
-
-    /// The homeservers of all users who have, or had, a membership in the room.
-    pub(crate) fn known_servers(&self) -> BTreeSet<ruma::OwnedServerName> {
-        let inner = self.inner.read();
-        let servers: BTreeSet<_> = inner.members.keys().map(|user| user.server_name()).collect();
-        servers.into_iter().map(ToOwned::to_owned).collect()
     }
 
     /// The last change of state up to and including `at`: the room's state is the same as of both.

@@ -29,7 +29,7 @@ use crate::{
     read::{
         branches::{Branches, ChainError},
         events::EventRef,
-        servers::{admits, is_in_room, shown_to},
+        servers::{admits, shown_to},
     },
     record::Offset,
     state::Room,
@@ -52,7 +52,7 @@ impl<'a> Look<'a> {
         server: &'a ServerName,
     ) -> Result<Self, ApiError> {
         let look = Self::at_all(app, room_id, server)?;
-        if !is_in_room(&look.room, server) {
+        if !look.room.has_server(server) {
             return Err(ApiError::forbidden("Your server is not in this room."));
         }
         Ok(look)
@@ -67,7 +67,7 @@ impl<'a> Look<'a> {
         let (state, at) = (app.engine.state(), app.engine.head().offset());
         let unknown = || ApiError::not_found("This server is not in the room.");
         let room = state.rooms.get(room_id).ok_or_else(unknown)?;
-        if !is_in_room(&room, &app.config.server.name) {
+        if !room.has_server(&app.config.server.name) {
             return Err(unknown());
         }
         if !admits(app.engine.events(), &room, server)? {

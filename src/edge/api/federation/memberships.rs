@@ -1,8 +1,6 @@
 //! Users of other homeservers join rooms of this one, knock and leave (server-server API, "Joining
 //! Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
 
-use std::collections::BTreeSet;
-
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, RoomId, RoomVersionId, ServerName, UserId,
     api::federation::membership::{
@@ -195,11 +193,8 @@ pub(super) async fn send_join(
         let (mut state, mut chain) = look.state_before(&branches, &event)?;
         let mut room_state = create_join_event::RoomState::new();
         if omit_members {
-            let mut servers = BTreeSet::new();
-            look.room.each_joined_now(|user_id| {
-                servers.insert(user_id.server_name().to_string());
-            });
-            room_state.servers_in_room = Some(servers.into_iter().collect());
+            let servers = look.room.servers();
+            room_state.servers_in_room = Some(servers.iter().map(ToString::to_string).collect());
             room_state.members_omitted = true;
             state.retain(|event| event.event_type.to_string() != "m.room.member");
             let ids = state.iter().map(|event| &event.event_id).chain([&event.event_id]);
