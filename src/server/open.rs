@@ -285,6 +285,7 @@ impl Parts {
                 catalogue: api::room::directory::Catalogue::default(),
                 thread_walks: Default::default(),
                 space_walks: Default::default(),
+                descriptions: Default::default(),
             },
             outside: api::Outside {
                 outbound,

@@ -80,6 +80,20 @@ pub(crate) const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
 /// How often a caller has other homeservers asked for profiles, aliases and public rooms.
 pub(crate) const REMOTE_QUESTIONS: Rate = Rate::per_second(5, 60);
 
+/// Homeservers that are asked for a room of a space, one after the other.
+pub(crate) const HIERARCHY_VIA: usize = 3;
+
+/// Rooms of spaces that other homeservers are asked for during one request of a client. The next
+/// page continues there.
+pub(crate) const HIERARCHY_ASKED: usize = 20;
+
+/// Memory for what other homeservers said of rooms.
+pub(crate) const DESCRIPTIONS_BYTES: u64 = 8 << 20;
+
+/// How long that is believed, and how long it is believed that nobody says anything.
+pub(crate) const DESCRIPTION_TIME: (Duration, Duration) =
+    (Duration::from_secs(300), Duration::from_secs(60));
+
 /// How many servers that have a room are told to a client.
 pub(crate) const REMOTE_SERVERS: usize = 50;
 

@@ -149,6 +149,8 @@ pub(crate) struct Listing {
     pub(crate) catalogue: Catalogue,
     pub(crate) thread_walks: Walks<ThreadsWalk>,
     pub(crate) space_walks: Walks<space::Paused>,
+    /// Rooms that this server is not in.
+    pub(crate) descriptions: space::elsewhere::Descriptions,
 }
 
 /// Other services.

@@ -155,8 +155,10 @@ impl Receiving<'_> {
             |why: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), why.to_string());
         let signed = self.signed_template("join", wish, MembershipState::Join, server).await?;
         let rules = signed.version.rules().ok_or_else(|| wrong(&"the version of the room"))?;
+        let own = self.federation.peers.own_name();
+        let is_in = self.room(room_id).is_ok_and(|room| room.has_server(own));
         let path = format!(
-            "/_matrix/federation/v2/send_join/{}/{}",
+            "/_matrix/federation/v2/send_join/{}/{}?omit_members={is_in}",
             encoded(room_id.as_str()),
             encoded(signed.event_id.as_str())
         );
@@ -169,9 +171,18 @@ impl Receiving<'_> {
             Some(raw) => Pdu::object(raw).map_err(|error| wrong(&error))?,
             None => signed.object,
         };
-        let own = Pdu::new(room_id.to_owned(), object, &rules).map_err(|error| wrong(&error))?;
-        if own.event_id != signed.event_id {
+        let join = Pdu::new(room_id.to_owned(), object, &rules).map_err(|error| wrong(&error))?;
+        if join.event_id != signed.event_id {
             return Err(wrong(&"it changed the join"));
+        }
+        if is_in {
+            // The other homeserver was only needed for its signature.
+            let room = self.room(room_id).map_err(|error| wrong(&error))?;
+            let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
+            return self.accept(server, &room, join).await.map_err(|error| match error {
+                PduError::Rejected(rejected) => rejected.into(),
+                error => wrong(&error),
+            });
         }
         let read = |raw: &RawValue| -> Result<Pdu, PduError> {
             Pdu::new(room_id.to_owned(), Pdu::object(raw)?, &rules)
@@ -186,7 +197,7 @@ impl Receiving<'_> {
         events.extend(joined.state);
         let verified = self.verify_all(&room, &events).await;
         self.record_outliers(server, verified).await.map_err(|error| wrong(&error))?;
-        let join = self.verify(&room, own).await.map_err(|error| wrong(&error))?;
+        let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
         let known = self.known_of(&room, ids).map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),

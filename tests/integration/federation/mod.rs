@@ -2,10 +2,13 @@
 
 mod authority;
 mod hostile;
+mod partition;
 mod peer;
 mod requests;
 mod rooms;
+mod rules;
 mod synapse;
+mod view;
 mod with_synapse;
 
 use std::net::SocketAddr;

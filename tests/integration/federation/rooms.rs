@@ -1,88 +1,19 @@
 //! Rooms with users of this server and of Synapse.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::synapse::Synapse;
+use super::view::{
+    fresh_sync, join, say, state, texts, until_member, until_same_state, until_says,
+};
 use super::with_synapse::both;
 use crate::harness::{User, encode, until};
-
-/// A user's view of a room: each message's text with its sender.
-async fn texts(user: &User, room_id: &str) -> Vec<(String, String)> {
-    let path = format!("/rooms/{}/messages?dir=b&limit=100", encode(room_id));
-    let answer = user.request("GET", &path, None).await;
-    let chunk = answer.body["chunk"].as_array().cloned().unwrap_or_default();
-    let text = |event: &Value| {
-        let body = event["content"]["body"].as_str()?;
-        Some((event["sender"].as_str()?.to_owned(), body.to_owned()))
-    };
-    chunk.iter().rev().filter_map(text).collect()
-}
-
-async fn say(user: &User, room_id: &str, body: &str) -> String {
-    user.send_text(room_id, &encode(body), body).await
-}
-
-async fn until_says(user: &User, room_id: &str, sender: &User, body: &str) {
-    let wanted = (sender.user_id.clone(), body.to_owned());
-    until(&format!("{} hears `{body}`", user.user_id), async || {
-        texts(user, room_id).await.contains(&wanted)
-    })
-    .await;
-}
-
-async fn state(user: &User, room_id: &str, event_type: &str, key: &str) -> Value {
-    let path = format!("/rooms/{}/state/{event_type}/{}", encode(room_id), encode(key));
-    user.request("GET", &path, None).await.body
-}
-
-/// A first sync. Synapse answers one that is the same as another from memory for minutes.
-async fn fresh_sync(user: &User) -> Value {
-    static NUMBER: AtomicU32 = AtomicU32::new(1);
-    let limit = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let filter = json!({ "room": { "timeline": { "limit": limit } } }).to_string();
-    user.sync(None, 0, Some(&filter)).await
-}
-
-async fn until_member(user: &User, room_id: &str, of: &User, membership: &str) {
-    until(&format!("{} sees {} {membership}", user.user_id, of.user_id), async || {
-        state(user, room_id, "m.room.member", &of.user_id).await["membership"] == *membership
-    })
-    .await;
-}
-
-/// The whole state of a room as a user sees it, without what servers add.
-async fn whole_state(user: &User, room_id: &str) -> Vec<String> {
-    let path = format!("/rooms/{}/state", encode(room_id));
-    let all = user.request("GET", &path, None).await.ok();
-    let mut ids: Vec<_> = all
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|event| format!("{} {} {}", event["type"], event["state_key"], event["event_id"]))
-        .collect();
-    ids.sort();
-    ids
-}
-
-async fn until_same_state(room_id: &str, one: &User, other: &User) {
-    until(&format!("{} and {} see the same state", one.user_id, other.user_id), async || {
-        whole_state(one, room_id).await == whole_state(other, room_id).await
-    })
-    .await;
-}
-
-async fn join(user: &User, alias_or_id: &str) -> Value {
-    let path = format!("/join/{}", encode(alias_or_id));
-    user.request("POST", &path, Some(&json!({}))).await.ok()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_synapse_takes_part_in_a_room_of_this_server() {
     let Some((_authority, cabin, synapse)) = both("Synapse").await else { return };
     let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
-    for version in ["6", "9", "10", "11", "12"] {
+    for version in ["6", "7", "8", "9", "10", "11", "12"] {
         takes_part(&cabin.name, &synapse, &ann, &bob, version).await;
     }
 }
@@ -173,7 +104,7 @@ async fn a_user_of_this_server_takes_part_in_a_room_of_synapse() {
     let Some((_authority, mut cabin, synapse)) = both("Synapse").await else { return };
     let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
     let cid = cabin.server.register("cid").await;
-    for version in ["6", "10", "11", "12"] {
+    for version in ["6", "7", "8", "9", "10", "11", "12"] {
         let options = json!({
             "preset": "public_chat", "room_alias_name": format!("hall{version}"),
             "room_version": version, "name": "Hall",
@@ -209,7 +140,7 @@ async fn a_user_of_this_server_takes_part_in_a_room_of_synapse() {
     // All of it is in the log.
     cabin.server.restart().await;
     let rooms = ann.request("GET", "/joined_rooms", None).await.ok();
-    assert_eq!(rooms["joined_rooms"].as_array().map(Vec::len), Some(4));
+    assert_eq!(rooms["joined_rooms"].as_array().map(Vec::len), Some(7));
     for room_id in rooms["joined_rooms"].as_array().into_iter().flatten() {
         let room_id = room_id.as_str().expect("an id");
         until_same_state(room_id, &ann, &bob).await;

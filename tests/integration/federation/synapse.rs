@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::{fs, thread};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -15,8 +16,9 @@ pub(super) struct Synapse {
     pub(super) name: String,
     pub(super) address: SocketAddr,
     clients: SocketAddr,
-    child: Child,
-    _directory: TempDir,
+    python: PathBuf,
+    child: Option<Child>,
+    directory: TempDir,
 }
 
 /// The Python with Synapse; `LOGCABIN_E2E_SYNAPSE` names another than that of `.ci/run`.
@@ -37,9 +39,20 @@ pub(super) fn python() -> Result<PathBuf, String> {
 
 impl Synapse {
     pub(super) async fn start(python: &Path, authority: &Authority) -> Self {
-        let directory = TempDir::new().expect("a temporary directory");
-        let (address, clients) = (free_address(), free_address());
+        let address = free_address();
         let name = format!("localhost:{}", address.port());
+        Self::start_as(python, authority, name, address).await
+    }
+
+    /// A Synapse of this name that listens there.
+    pub(super) async fn start_as(
+        python: &Path,
+        authority: &Authority,
+        name: String,
+        address: SocketAddr,
+    ) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let clients = free_address();
         let (key, certificate) = authority.certify(&format!("synapse{}", address.port()));
         let here = |name: &str| directory.path().join(name).display().to_string();
         let log = json!({
@@ -96,30 +109,58 @@ impl Synapse {
             "rc_login": { "address": unlimited, "account": unlimited },
             "rc_message": unlimited, "rc_registration": unlimited, "rc_room_creation": unlimited,
         });
-        std::fs::write(here("homeserver.yaml"), config.to_string()).expect("a file");
-        std::fs::write(here("log.yaml"), log.to_string()).expect("a file");
-        let command = || {
-            let mut command = Command::new(python);
-            command.args(["-m", "synapse.app.homeserver", "-c", &here("homeserver.yaml")]);
-            command.current_dir(directory.path());
-            command
-        };
-        let made = command().arg("--generate-keys").output().expect("Synapse runs");
+        fs::write(here("homeserver.yaml"), config.to_string()).expect("a file");
+        fs::write(here("log.yaml"), log.to_string()).expect("a file");
+        let python = python.to_owned();
+        let mut synapse = Self { name, address, clients, python, child: None, directory };
+        let made = synapse.command().arg("--generate-keys").output().expect("Synapse runs");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let output = Stdio::null;
-        let child = command().stdout(output()).stderr(output()).spawn().expect("Synapse runs");
-        let synapse = Self { name, address, clients, child, _directory: directory };
+        synapse.run().await;
+        synapse
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.python);
+        command.args(["-m", "synapse.app.homeserver", "-c", "homeserver.yaml"]);
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    /// Starts it, perhaps after it has been killed.
+    pub(super) async fn run(&mut self) {
+        // The locks of a Synapse that was killed stand in the way of the next one for two minutes.
+        let unlock = "import sqlite3; db = sqlite3.connect('synapse.db')
+tables = [name for name, in db.execute(\"SELECT name FROM sqlite_master WHERE type = 'table'\")]
+[db.execute(f'DELETE FROM {name}') for name in tables if name.endswith('_locks')]
+db.commit()";
+        let mut python = Command::new(&self.python);
+        let unlocked = python.args(["-c", unlock]).current_dir(self.directory.path()).status();
+        assert!(unlocked.is_ok_and(|status| status.success()), "the locks cannot be removed");
+        let mut command = self.command();
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.child = Some(child.expect("Synapse runs"));
         until("Synapse answers", async || {
             let versions = "/_matrix/client/versions";
-            synapse.http().try_request("GET", versions, None, None).await.is_ok()
+            self.http().try_request("GET", versions, None, None).await.is_ok()
         })
         .await;
-        synapse
+    }
+
+    pub(super) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// A client of it.
     pub(super) fn http(&self) -> Http {
         Http::new(&format!("http://{}", self.clients))
+    }
+
+    /// The id of its process.
+    pub(super) fn process(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     pub(super) async fn register(&self, username: &str) -> User {
@@ -129,7 +170,14 @@ impl Synapse {
 
 impl Drop for Synapse {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
+        if thread::panicking() {
+            let log = fs::read_to_string(self.directory.path().join("synapse.log"));
+            let log = log.unwrap_or_default();
+            let lines = log.lines().filter(|line| !line.contains("/_matrix/client/"));
+            let tail: Vec<&str> = lines.collect();
+            let tail = &tail[tail.len().saturating_sub(60)..];
+            println!("--- Synapse's last {} lines ---\n{}", tail.len(), tail.join("\n"));
+        }
     }
 }

@@ -232,6 +232,11 @@ impl TestServer {
         }
     }
 
+    /// The id of its process.
+    pub(crate) fn process(&self) -> Option<u32> {
+        serving_process(self.child.as_ref()?, !self.wrapper.is_empty())
+    }
+
     /// The most memory that the server has taken so far, in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let child = self.child.as_ref().expect("the server runs");

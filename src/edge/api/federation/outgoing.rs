@@ -2,12 +2,15 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use ruma::{OwnedRoomId, OwnedServerName, RoomAliasId, ServerName, UserId};
+use ruma::{
+    OwnedRoomId, OwnedServerName, RoomAliasId, RoomId, ServerName, UserId,
+    api::federation::space::SpaceHierarchyParentSummary,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    base::{limits, rate::Refundable},
+    base::{limits, rate::Refundable, text::encoded},
     edge::{
         api::{Server, server::Whose},
         http::{ApiError, Caller, Cx, ErrorCode},
@@ -72,6 +75,21 @@ impl<C: Caller> Cx<Server, C> {
         asked: &impl Serialize,
     ) -> Result<T, ApiError> {
         self.ask(server, Question::post("/_matrix/federation/v1/publicRooms", asked)).await
+    }
+
+    /// A room and what is directly in it, as another homeserver describes them.
+    pub(in crate::edge::api) async fn remote_space(
+        &self,
+        server: &ServerName,
+        room_id: &RoomId,
+    ) -> Result<SpaceHierarchyParentSummary, ApiError> {
+        #[derive(Deserialize)]
+        struct Said {
+            room: SpaceHierarchyParentSummary,
+        }
+        let path = format!("/_matrix/federation/v1/hierarchy/{}", encoded(room_id.as_str()));
+        let said: Said = self.ask(server, Question::get(path)).await?;
+        Ok(said.room)
     }
 
     /// Asks another homeserver something that the caller waits for.

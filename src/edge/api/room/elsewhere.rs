@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use ruma::{OwnedRoomId, OwnedServerName, OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, UserId};
+use ruma::{
+    OwnedRoomId, OwnedServerName, OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName,
+    UserId,
+};
 use tracing::warn;
 
 use crate::{
     edge::{
         api::{Server, appservice::services as appservice},
-        http::{ApiError, Cx, ErrorCode},
+        http::{ApiError, Caller, Cx, ErrorCode},
     },
     outside::federation::Unreachable,
-    read::servers::is_in_room,
     record::Offset,
     service::federation::{Act, EnterError, Wish},
     state::Membership,
@@ -62,10 +64,17 @@ impl From<EnterError> for ApiError {
 /// A room that a client names, and homeservers that may be in it.
 pub(super) struct Place {
     pub(super) room_id: OwnedRoomId,
-    via: Vec<OwnedServerName>,
+    pub(super) via: Vec<OwnedServerName>,
 }
 
-impl Cx<Server> {
+impl Server {
+    /// The name of this homeserver, if it federates.
+    pub(super) fn federates_as(&self) -> Option<&ServerName> {
+        self.outside.federation.is_some().then_some(&*self.config.server.name)
+    }
+}
+
+impl<C: Caller> Cx<Server, C> {
     /// The room of an id or an alias, which may be one of another homeserver.
     pub(super) async fn place(
         &self,
@@ -82,7 +91,9 @@ impl Cx<Server> {
             _ => Ok(Place { room_id: appservice::resolve(&self.app, room).await?, via }),
         }
     }
+}
 
+impl Cx<Server> {
     /// Whether the room is one of others: this homeserver federates, and is not in it.
     pub(super) fn is_elsewhere(&self, room_id: &RoomId) -> bool {
         self.app.outside.federation.is_some()
@@ -92,18 +103,24 @@ impl Cx<Server> {
                 .state()
                 .rooms
                 .get(room_id)
-                .is_none_or(|room| !is_in_room(&room, &self.app.config.server.name))
+                .is_none_or(|room| !room.has_server(&self.app.config.server.name))
             && !self.was_made_here(room_id)
+    }
+
+    /// Whether this homeserver federates, and users of others are in the room.
+    pub(super) fn has_others(&self, room_id: &RoomId) -> bool {
+        let own = &self.app.config.server.name;
+        let room = self.app.engine.state().rooms.get(room_id);
+        let others = room.is_some_and(|room| room.servers().iter().any(|server| server != own));
+        others && self.app.outside.federation.is_some()
     }
 
     /// A room that was made here, and that everybody has left, is nowhere else unless others are in
     /// it.
     fn was_made_here(&self, room_id: &RoomId) -> bool {
         let Some(room) = self.app.engine.state().rooms.get(room_id) else { return false };
-        let mut others = false;
-        room.each_joined_now(|_| others = true);
         let made = self.app.engine.events().get(room.created).ok().flatten();
-        !others
+        room.servers().is_empty()
             && made.is_some_and(|event| {
                 event.received.is_none()
                     && event.aside.is_none()
@@ -193,7 +210,7 @@ fn all_via(
             via.push(event.sender.server_name().to_owned());
             via.extend(event.received.as_ref().map(|received| received.from.clone()));
         }
-        room.each_joined_now(|user_id| via.push(user_id.server_name().to_owned()));
+        via.extend(room.servers());
     }
     via.extend(room_id.server_name().map(ToOwned::to_owned));
     let mut seen = std::collections::HashSet::new();

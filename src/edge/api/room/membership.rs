@@ -1,7 +1,7 @@
 //! Memberships.
 
 use ruma::{
-    CanonicalJsonObject, OwnedMxcUri, OwnedRoomId, OwnedUserId, UserId,
+    CanonicalJsonObject, OwnedMxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId,
     api::client::{
         knock::knock_room::v3 as knock_room,
         membership::{
@@ -23,7 +23,7 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{address_invite::Addressee, timeline::readable_as_of};
+use super::{address_invite::Addressee, elsewhere::Place, timeline::readable_as_of};
 use crate::{
     decide::{
         canonical,
@@ -33,7 +33,7 @@ use crate::{
     },
     edge::{
         api::{Server, appservice::services as appservice, json},
-        http::{ApiError, Cx, Json},
+        http::{ApiError, Cx, ErrorCode, Json},
     },
     read::events::{ClientEvent, EventForm, as_shown, to_raw},
     record::Offset,
@@ -96,30 +96,45 @@ pub(super) async fn join(
     request: join_room_by_id::Request,
 ) -> Result<join_room_by_id::Response, ApiError> {
     let signed = signed(request.third_party_signed.as_ref())?;
-    let (room_id, user_id) = (request.room_id, cx.caller.user_id.clone());
-    if cx.is_elsewhere(&room_id) {
-        let place = cx.place((&*room_id).into(), Vec::new()).await?;
-        cx.act_elsewhere(Act::Join, place, request.reason).await?;
-        return Ok(join_room_by_id::Response::new(room_id));
-    }
-    change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
-    Ok(join_room_by_id::Response::new(room_id))
+    let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
+    enter(&cx, place, request.reason, signed).await?;
+    Ok(join_room_by_id::Response::new(request.room_id))
 }
 
 pub(super) async fn join_by_id_or_alias(
     cx: Cx<Server>,
     request: join_room_by_id_or_alias::Request,
 ) -> Result<join_room_by_id_or_alias::Response, ApiError> {
+    let signed = signed(request.third_party_signed.as_ref())?;
     let place = cx.place(&request.room_id_or_alias, request.via).await?;
     let room_id = place.room_id.clone();
-    if cx.is_elsewhere(&room_id) {
-        cx.act_elsewhere(Act::Join, place, request.reason).await?;
-        return Ok(join_room_by_id_or_alias::Response::new(room_id));
-    }
-    let signed = signed(request.third_party_signed.as_ref())?;
-    let user_id = cx.caller.user_id.clone();
-    change(&cx, room_id.clone(), user_id, Change::Join, request.reason, signed).await?;
+    enter(&cx, place, request.reason, signed).await?;
     Ok(join_room_by_id_or_alias::Response::new(room_id))
+}
+
+/// Joins a room, by way of another homeserver if this one is not in it, or if nobody on this one
+/// may authorise a join that somebody has to authorise.
+async fn enter(
+    cx: &Cx<Server>,
+    place: Place,
+    reason: Option<String>,
+    signed: Option<CanonicalJsonObject>,
+) -> Result<(), ApiError> {
+    if cx.is_elsewhere(&place.room_id) {
+        return cx.act_elsewhere(Act::Join, place, reason).await;
+    }
+    let (room_id, user_id) = (place.room_id.clone(), cx.caller.user_id.clone());
+    match change(cx, room_id, user_id, Change::Join, reason.clone(), signed).await {
+        Err(error) if is_for_others(&error) && cx.has_others(&place.room_id) => {
+            cx.act_elsewhere(Act::Join, place, reason).await
+        }
+        done => done,
+    }
+}
+
+/// Whether another homeserver may be able to authorise a join that this one cannot.
+fn is_for_others(error: &ApiError) -> bool {
+    matches!(error.code(), ErrorCode::UnableToAuthoriseJoin | ErrorCode::UnableToGrantJoin)
 }
 
 pub(super) async fn knock(
@@ -137,12 +152,20 @@ pub(super) async fn knock(
     Ok(knock_room::Response::new(room_id))
 }
 
+/// Whether the caller is invited or has knocked. Who has left a room need not leave it again: the
+/// second leave could overtake what they said before the first.
+fn is_at_the_door(cx: &Cx<Server>, room_id: &RoomId) -> bool {
+    let room = cx.app.engine.state().rooms.get(room_id);
+    let own = room.and_then(|room| room.membership(&cx.caller.user_id, Offset::MAX));
+    own.is_some_and(|(_, is)| matches!(is, Membership::Invite | Membership::Knock))
+}
+
 pub(super) async fn leave(
     cx: Cx<Server>,
     request: leave_room::Request,
 ) -> Result<leave_room::Response, ApiError> {
     let user_id = cx.caller.user_id.clone();
-    if cx.is_elsewhere(&request.room_id) {
+    if cx.is_elsewhere(&request.room_id) && is_at_the_door(&cx, &request.room_id) {
         let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
         cx.act_elsewhere(Act::Leave, place, request.reason).await?;
         if cx.app.config.accounts.forget_on_leave {

@@ -1,13 +1,14 @@
 //! Information about a room for users who are not in it: its summary, and the hierarchy of a space.
 
+pub(crate) mod elsewhere;
 pub(in crate::edge::api) mod for_server;
 
 use std::{cmp::Reverse, collections::HashSet, sync::Arc};
 
 use ruma::api::auth_scheme::AccessTokenOptional;
 use ruma::{
-    EventEncryptionAlgorithm, OwnedRoomId, OwnedRoomOrAliasId, RoomId, RoomOrAliasId,
-    SpaceChildOrder, UInt, UserId,
+    EventEncryptionAlgorithm, OwnedRoomId, OwnedRoomOrAliasId, OwnedServerName, RoomId,
+    RoomOrAliasId, ServerName, SpaceChildOrder, UInt, UserId,
     api::client::{
         room::get_summary::v1 as get_summary,
         space::{SpaceHierarchyRoomsChunk, get_hierarchy::v1 as get_hierarchy},
@@ -19,7 +20,8 @@ use ruma::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{directory::describe, walks};
+use self::elsewhere::{Described, Descriptions, RemoteChild, via};
+use super::{directory::describe, elsewhere::Place, walks};
 use crate::{
     base::limits,
     edge::{
@@ -36,7 +38,7 @@ pub(super) async fn summary(
     cx: Cx<Server, Option<Session>>,
     request: get_summary::Request,
 ) -> Result<get_summary::Response, ApiError> {
-    summary_of(&cx, &request.room_id_or_alias)
+    summary_of(&cx, &request.room_id_or_alias, request.via).await
 }
 
 endpoint! {
@@ -52,23 +54,45 @@ pub(super) async fn early_summary(
     cx: Cx<Server, Option<Session>>,
     request: EarlySummary,
 ) -> Result<Reply, ApiError> {
-    Reply::typed(summary_of(&cx, &request.room_id_or_alias)?)
+    Reply::typed(summary_of(&cx, &request.room_id_or_alias, Vec::new()).await?)
 }
 
-fn summary_of(
+async fn summary_of(
     cx: &Cx<Server, Option<Session>>,
     room: &RoomOrAliasId,
+    named: Vec<OwnedServerName>,
 ) -> Result<get_summary::Response, ApiError> {
-    let room = cx.app.known_room(&cx.app.resolve(room)?)?;
+    // A room that the caller may not know of does not exist for them.
+    let hidden = || ApiError::not_found("There is no such room.");
+    // Others are asked for those who have an account only.
+    let place = match cx.caller {
+        Some(_) => cx.place(room, named).await?,
+        None => Place { room_id: cx.app.resolve(room)?, via: named },
+    };
+    let state = cx.app.engine.state();
     let look = Look {
-        state: &cx.app.engine.state(),
+        state: &state,
         events: cx.app.engine.events(),
         user_id: cx.caller.as_ref().map(|session| &*session.user_id),
         at: cx.app.engine.head().offset(),
+        federates_as: cx.caller.as_ref().and_then(|_| cx.app.federates_as()),
     };
-    // A room that the caller may not know of does not exist for them.
+    let room = look.state.rooms.get(&place.room_id);
+    if look.is_elsewhere(room.as_deref()) {
+        let listing = &cx.app.listing;
+        if listing.descriptions.get(&place.room_id).is_none() {
+            cx.describe(&place.room_id, &via(&place.room_id, &place.via)).await;
+        }
+        let described = listing.descriptions.get(&place.room_id).flatten();
+        let described = described.filter(|described| look.may_know_of_remote(described));
+        let summary = described.ok_or_else(hidden)?.summary.clone();
+        let mut response = get_summary::Response::new(summary);
+        response.membership = Some(MembershipState::Leave);
+        return Ok(response);
+    }
+    let room = room.ok_or_else(hidden)?;
     if !look.may_know_of(&room)? {
-        return Err(ApiError::not_found("There is no such room."));
+        return Err(hidden());
     }
     let mut response = get_summary::Response::new(look.summary(&room)?);
     if let Some(user_id) = look.user_id {
@@ -99,47 +123,96 @@ pub(super) async fn hierarchy(
         Some(token) => PageToken::read(&cx, token, &walk)?,
         None => PageToken { at: cx.view_as_of()?.at(), passed: 0, as_of: cx.moment()?.is_some() },
     };
+    let state = cx.app.engine.state();
     let then = Look {
-        state: &cx.app.engine.state(),
+        state: &state,
         events: cx.app.engine.events(),
         user_id: Some(&cx.caller.user_id),
         at: page.at,
+        federates_as: cx.app.federates_as(),
     };
     // The hierarchy is that of the first page. Its rooms are shown as the caller may see them now,
     // with present redactions, unless an administrator asked for an earlier moment.
     let now = if page.as_of { then } else { Look { at: cx.view().at(), ..then } };
-    cx.at_length(|| {
-        let limit = limit.min(limits::HIERARCHY_ROOMS);
-        let mut response = get_hierarchy::Response::new();
-        let paused = request.from.as_deref().and_then(|from| cx.app.listing.space_walks.get(from));
-        let mut rooms = walk.rooms(then, now, paused.as_deref())?;
-        let (mut begun, mut bytes) = (None, 0);
-        while let Some((room, depth)) = rooms.advance()? {
-            if rooms.state.passed < page.passed {
-                rooms.open(&room, depth)?;
-                continue;
-            }
-            let begun = *begun.get_or_insert(rooms.state.looks);
-            if response.rooms.len() == limit
-                || bytes >= limits::HIERARCHY_BYTES
-                || rooms.state.looks - begun > limits::HIERARCHY_LOOKS
-            {
-                let passed = rooms.state.passed;
-                let token = PageToken { passed, ..page }.write(&cx, &walk);
-                cx.app.listing.space_walks.keep(token.clone(), rooms.pause(&room, depth));
-                response.next_batch = Some(token);
+    let limit = limit.min(limits::HIERARCHY_ROOMS);
+    let mut paused = request.from.as_deref().and_then(|from| cx.app.listing.space_walks.get(from));
+    let mut part = Part { response: get_hierarchy::Response::new(), begun: None, bytes: 0 };
+    for asked in 0.. {
+        let may_ask = asked < limits::HIERARCHY_ASKED;
+        let end = cx
+            .at_length(|| {
+                let mut rooms =
+                    walk.rooms(then, now, &cx.app.listing.descriptions, paused.as_deref())?;
+                let end = part.fill(&mut rooms, &page, limit, may_ask)?;
+                Ok((end, rooms.state))
+            })
+            .await?;
+        match end {
+            (End::All, _) => break,
+            (End::Page, state) => {
+                let token = PageToken { passed: state.passed, ..page }.write(&cx, &walk);
+                cx.app.listing.space_walks.keep(token.clone(), state);
+                part.response.next_batch = Some(token);
                 break;
             }
-            if let Some(children) = rooms.open(&room, depth)? {
-                bytes += children.iter().map(Child::bytes).sum::<usize>();
-                let children = children.iter().map(Child::stripped).collect();
-                let summary = now.summary(&room)?;
-                response.rooms.push(SpaceHierarchyRoomsChunk::new(summary, children));
+            (End::Ask(room_id, via), state) => {
+                cx.describe(&room_id, &via).await;
+                paused = Some(Arc::new(state));
             }
         }
-        Ok(response)
-    })
-    .await
+    }
+    Ok(part.response)
+}
+
+/// Part of a page.
+struct Part {
+    response: get_hierarchy::Response,
+    begun: Option<usize>,
+    bytes: usize,
+}
+
+/// Why a part of a page ends.
+enum End {
+    /// There is no other room.
+    All,
+    /// The page is full.
+    Page,
+    /// Others have to be asked for the next room.
+    Ask(OwnedRoomId, Vec<OwnedServerName>),
+}
+
+impl Part {
+    fn fill(
+        &mut self,
+        rooms: &mut Rooms<'_>,
+        page: &PageToken,
+        limit: usize,
+        may_ask: bool,
+    ) -> Result<End, ApiError> {
+        while let Some((next, depth)) = rooms.advance()? {
+            if rooms.state.passed < page.passed {
+                rooms.open(&next, depth)?;
+                continue;
+            }
+            let begun = *self.begun.get_or_insert(rooms.state.looks);
+            if self.response.rooms.len() == limit
+                || self.bytes >= limits::HIERARCHY_BYTES
+                || rooms.state.looks - begun > limits::HIERARCHY_LOOKS
+            {
+                rooms.put_back(next, depth);
+                return Ok(End::Page);
+            }
+            if let Next::Unknown(room_id, via) = next {
+                rooms.put_back(Next::Unknown(room_id.clone(), via.clone()), depth);
+                return Ok(if may_ask { End::Ask(room_id, via) } else { End::Page });
+            }
+            if let Some(chunk) = rooms.open(&next, depth)? {
+                self.bytes += chunk.bytes;
+                self.response.rooms.push(chunk.rooms);
+            }
+        }
+        Ok(End::All)
+    }
 }
 
 /// Whether the room exists, and the user is in it, is invited to it, or could join it.
@@ -151,7 +224,8 @@ pub(super) fn may_know_of(
     let state = &app.engine.state();
     let Some(room) = state.rooms.get(room_id) else { return Ok(false) };
     let at = app.engine.head().offset();
-    let look = Look { state, events: app.engine.events(), user_id: Some(user_id), at };
+    let events = app.engine.events();
+    let look = Look { state, events, user_id: Some(user_id), at, federates_as: None };
     Ok(look.may_know_of(&room)?)
 }
 
@@ -163,6 +237,8 @@ struct Look<'a> {
     /// `None` for a caller without an account.
     user_id: Option<&'a UserId>,
     at: Offset,
+    /// The name of this homeserver, where others are asked for rooms that it is not in.
+    federates_as: Option<&'a ServerName>,
 }
 
 impl Look<'_> {
@@ -264,15 +340,27 @@ impl Walk {
         &'a self,
         then: Look<'a>,
         now: Look<'a>,
+        descriptions: &'a Descriptions,
         paused: Option<&Paused>,
     ) -> Result<Rooms<'a>, ApiError> {
         let refused = || ApiError::forbidden("You may not see this room, or there is none.");
-        let room = then.state.rooms.get(&self.root).ok_or_else(refused)?;
-        if !then.may_know_of(&room)? || !now.may_know_of(&room)? {
-            return Err(refused());
+        let room = then.state.rooms.get(&self.root);
+        if then.is_elsewhere(room.as_deref()) {
+            match descriptions.get(&self.root) {
+                Some(Some(described)) if now.may_know_of_remote(&described) => {}
+                Some(_) => return Err(refused()),
+                None => {}
+            }
+        } else {
+            let room = room.ok_or_else(refused)?;
+            if !then.may_know_of(&room)? || !now.may_know_of(&room)? {
+                return Err(refused());
+            }
         }
-        let begun = || Paused { stack: vec![(self.root.clone(), 0)], ..Paused::default() };
-        Ok(Rooms { walk: self, then, now, state: paused.cloned().unwrap_or_else(begun) })
+        let root = Visit { room_id: self.root.clone(), via: via(&self.root, &[]), depth: 0 };
+        let begun = || Paused { stack: vec![root], ..Paused::default() };
+        let state = paused.cloned().unwrap_or_else(begun);
+        Ok(Rooms { walk: self, then, now, descriptions, state })
     }
 }
 
@@ -284,16 +372,43 @@ struct Rooms<'a> {
     then: Look<'a>,
     /// As of when rooms and children are shown.
     now: Look<'a>,
+    descriptions: &'a Descriptions,
     state: Paused,
+}
+
+/// A room in the walk.
+enum Next {
+    Here(Arc<Room>),
+    /// As others describe it.
+    Elsewhere(Arc<Described>),
+    /// These homeservers have to be asked for it.
+    Unknown(OwnedRoomId, Vec<OwnedServerName>),
+}
+
+/// A room to visit.
+#[derive(Clone, Debug)]
+struct Visit {
+    room_id: OwnedRoomId,
+    /// Homeservers that may know it.
+    via: Vec<OwnedServerName>,
+    depth: u64,
+}
+
+/// A room of a page, and its approximate size in bytes.
+struct Chunk {
+    rooms: SpaceHierarchyRoomsChunk,
+    bytes: usize,
 }
 
 /// The position of a paused walk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Paused {
-    /// Rooms to visit, next one last, each with its depth.
-    stack: Vec<(OwnedRoomId, u64)>,
+    /// Rooms to visit, next one last.
+    stack: Vec<Visit>,
     /// The rooms that were visited, by their `created`.
     seen: HashSet<Offset>,
+    /// The rooms of others that were visited.
+    seen_elsewhere: HashSet<OwnedRoomId>,
     /// The number of rooms that it has passed.
     passed: usize,
     /// The number of rooms and children that were examined.
@@ -302,24 +417,58 @@ pub(crate) struct Paused {
 
 impl walks::Walk for Paused {
     fn weight(&self) -> u64 {
-        let stack: usize = self.stack.iter().map(|(room_id, _)| room_id.as_str().len() + 48).sum();
-        (stack + self.seen.capacity() * 16) as u64
+        let visits = self.stack.iter();
+        let stack: usize =
+            visits.map(|visit| visit.room_id.as_str().len() + 72 + 48 * visit.via.len()).sum();
+        (stack + self.seen.capacity() * 16 + self.seen_elsewhere.capacity() * 80) as u64
     }
 }
 
 impl Rooms<'_> {
-    /// The next room, with its depth. It must then be opened, or the walk paused before it.
-    fn advance(&mut self) -> Result<Option<(Arc<Room>, u64)>, ReadError> {
+    /// The next room, with its depth. It must then be opened or put back.
+    fn advance(&mut self) -> Result<Option<(Next, u64)>, ReadError> {
         while self.state.looks < limits::HIERARCHY_WALK
-            && let Some((room_id, depth)) = self.state.stack.pop()
+            && let Some(Visit { room_id, via, depth }) = self.state.stack.pop()
         {
             self.state.looks += 1;
-            let Some(room) = self.room(&room_id) else { continue };
+            let room = self.room(&room_id);
+            if self.then.is_elsewhere(room.as_deref()) {
+                let next = match self.descriptions.get(&room_id) {
+                    None => Next::Unknown(room_id, via),
+                    Some(Some(described)) if self.now.may_know_of_remote(&described) => {
+                        if !self.state.seen_elsewhere.insert(room_id) {
+                            continue;
+                        }
+                        Next::Elsewhere(described)
+                    }
+                    Some(_) => continue,
+                };
+                return Ok(Some((next, depth)));
+            }
+            let Some(room) = room else { continue };
             if self.state.seen.insert(room.created) && self.then.may_know_of(&room)? {
-                return Ok(Some((room, depth)));
+                return Ok(Some((Next::Here(room), depth)));
             }
         }
         Ok(None)
+    }
+
+    /// Makes this room the next one again.
+    fn put_back(&mut self, next: Next, depth: u64) {
+        let (room_id, via) = match next {
+            Next::Here(room) => {
+                self.state.seen.remove(&room.created);
+                (room.id.clone(), Vec::new())
+            }
+            Next::Elsewhere(described) => {
+                let room_id = described.summary.room_id.clone();
+                self.state.seen_elsewhere.remove(&room_id);
+                (room_id.clone(), via(&room_id, &[]))
+            }
+            Next::Unknown(room_id, via) => (room_id, via),
+        };
+        self.state.looks -= 1;
+        self.state.stack.push(Visit { room_id, via, depth });
     }
 
     /// The room, if it existed then.
@@ -327,28 +476,57 @@ impl Rooms<'_> {
         self.then.state.rooms.get(room_id).filter(|room| room.created <= self.then.at)
     }
 
-    /// Visits a room. Returns its children, in order; `None` if the caller may no longer know of
-    /// the room.
-    fn open(&mut self, room: &Room, depth: u64) -> Result<Option<Vec<Child>>, ReadError> {
+    /// Visits a room; `None` if the caller may no longer know of it.
+    fn open(&mut self, next: &Next, depth: u64) -> Result<Option<Chunk>, ReadError> {
         self.state.passed += 1;
+        match next {
+            Next::Here(room) => self.open_here(room, depth),
+            Next::Elsewhere(described) => Ok(Some(self.open_elsewhere(described, depth))),
+            Next::Unknown(..) => Ok(None),
+        }
+    }
+
+    fn open_here(&mut self, room: &Room, depth: u64) -> Result<Option<Chunk>, ReadError> {
         if self.now.at != self.then.at && !self.now.may_know_of(room)? {
             return Ok(None);
         }
         let children = self.children(room)?;
-        if self.walk.max_depth.is_none_or(|max_depth| depth < max_depth) {
-            let there = children.iter().rev().filter(|child| self.room(&child.room_id).is_some());
-            let deeper: Vec<_> = there.map(|child| (child.room_id.clone(), depth + 1)).collect();
-            self.state.stack.extend(deeper);
-        }
-        Ok(Some(children))
+        let visits = children.iter().map(|child| (&child.room_id, &child.via));
+        self.visit_later(visits.collect(), depth);
+        let bytes = children.iter().map(Child::bytes).sum();
+        let children = children.iter().map(Child::stripped).collect();
+        let rooms = SpaceHierarchyRoomsChunk::new(self.now.summary(room)?, children);
+        Ok(Some(Chunk { rooms, bytes }))
     }
 
-    /// Pauses the walk, with this room as the next one.
-    fn pause(self, room: &Room, depth: u64) -> Paused {
-        let mut state = self.state;
-        state.seen.remove(&room.created);
-        state.stack.push((room.id.clone(), depth));
-        state
+    fn open_elsewhere(&mut self, described: &Described, depth: u64) -> Chunk {
+        let children = described.children.iter();
+        let children: Vec<_> =
+            children.filter(|child| !self.walk.suggested_only || child.suggested).collect();
+        self.state.looks += children.len();
+        let visits = children.iter().map(|child| (&child.room_id, &child.via));
+        self.visit_later(visits.collect(), depth);
+        let bytes = children.iter().map(|child| child.bytes()).sum();
+        let children = children.into_iter().map(RemoteChild::stripped).collect();
+        let rooms = SpaceHierarchyRoomsChunk::new(described.summary.clone(), children);
+        Chunk { rooms, bytes }
+    }
+
+    fn visit_later(&mut self, children: Vec<(&OwnedRoomId, &Vec<OwnedServerName>)>, depth: u64) {
+        if self.walk.max_depth.is_some_and(|max_depth| depth >= max_depth) {
+            return;
+        }
+        for (room_id, named) in children.into_iter().rev() {
+            let room = self.room(room_id);
+            let via = if self.then.is_elsewhere(room.as_deref()) {
+                via(room_id, named)
+            } else if room.is_some() {
+                Vec::new()
+            } else {
+                continue;
+            };
+            self.state.stack.push(Visit { room_id: room_id.clone(), via, depth: depth + 1 });
+        }
     }
 
     /// The children of a space in display order; a room of another type has none.
@@ -380,6 +558,7 @@ impl Rooms<'_> {
 /// A room in a space.
 struct Child {
     room_id: OwnedRoomId,
+    via: Vec<OwnedServerName>,
     event: EventRef,
     order: Option<String>,
     suggested: bool,
@@ -389,11 +568,13 @@ impl Child {
     /// The child in an event; `None` for one without servers, which was removed.
     fn new(room_id: OwnedRoomId, event: EventRef) -> Option<Self> {
         let content: serde_json::Value = event.content_as().ok()?;
-        content["via"].as_array().filter(|via| !via.is_empty())?;
+        let via = content["via"].as_array().filter(|via| !via.is_empty())?;
+        let via = via.iter().take(limits::HIERARCHY_VIA).filter_map(|server| server.as_str());
+        let via = via.filter_map(|server| server.try_into().ok()).collect();
         // An invalid order counts as none.
         let order = content["order"].as_str().filter(|order| SpaceChildOrder::parse(order).is_ok());
         let (order, suggested) = (order.map(ToOwned::to_owned), content["suggested"] == true);
-        Some(Self { room_id, event, order, suggested })
+        Some(Self { room_id, via, event, order, suggested })
     }
 
     /// Its approximate size in a response, in bytes.

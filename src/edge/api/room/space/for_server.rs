@@ -30,6 +30,7 @@ pub(in crate::edge::api) async fn hierarchy_for_server(
         events: cx.app.engine.events(),
         user_id: None,
         at: cx.app.engine.head().offset(),
+        federates_as: None,
     };
     cx.at_length(|| {
         // A room that the homeserver may not know of does not exist for it.
@@ -39,7 +40,8 @@ pub(in crate::edge::api) async fn hierarchy_for_server(
             return Err(hidden());
         }
         let walk = Walk { root: room_id, suggested_only, max_depth: Some(0) };
-        let mut rooms = Rooms { walk: &walk, then: look, now: look, state: Paused::default() };
+        let (descriptions, state) = (&cx.app.listing.descriptions, Paused::default());
+        let mut rooms = Rooms { walk: &walk, then: look, now: look, descriptions, state };
         let children = rooms.children(&room)?;
         let shown = children.iter().map(Child::stripped).collect();
         let parent = SpaceHierarchyParentSummary::new(look.summary(&room)?, shown);

@@ -96,16 +96,19 @@ impl World {
     ) -> (Vec<OwnedRoomId>, Option<Paused>, u64) {
         let state = self.engine.state();
         let (at, events) = (self.engine.head().offset(), self.engine.events());
-        let look = Look { state: &state, events, user_id: Some(&self.ann), at };
+        let user_id = Some(&*self.ann);
+        let look = Look { state: &state, events, user_id, at, federates_as: None };
+        let descriptions = Descriptions::default();
         let (page, looks) = work::counted(|| {
-            let mut rooms = walk.rooms(look, look, from).unwrap();
+            let mut rooms = walk.rooms(look, look, &descriptions, from).unwrap();
             let mut page = Vec::new();
-            while let Some((room, depth)) = rooms.advance().unwrap() {
+            while let Some((next, depth)) = rooms.advance().unwrap() {
                 if page.len() == limit {
-                    return (page, Some(rooms.pause(&room, depth)));
+                    rooms.put_back(next, depth);
+                    return (page, Some(rooms.state));
                 }
-                rooms.open(&room, depth).unwrap();
-                page.push(room.id.clone());
+                let chunk = rooms.open(&next, depth).unwrap().unwrap();
+                page.push(chunk.rooms.summary.room_id);
             }
             (page, None)
         });
@@ -149,11 +152,13 @@ async fn a_space_with_large_child_events_shows_the_newest_ones() {
     }
     let state = world.engine.state();
     let (at, events) = (world.engine.head().offset(), world.engine.events());
-    let look = Look { state: &state, events, user_id: Some(&world.ann), at };
+    let user_id = Some(&*world.ann);
+    let look = Look { state: &state, events, user_id, at, federates_as: None };
+    let descriptions = Descriptions::default();
     let walk = Walk { root: root.clone(), suggested_only: false, max_depth: None };
-    let mut rooms = walk.rooms(look, look, None).unwrap();
-    let (room, depth) = rooms.advance().unwrap().unwrap();
-    let children = rooms.open(&room, depth).unwrap().unwrap();
+    let mut rooms = walk.rooms(look, look, &descriptions, None).unwrap();
+    let Some((Next::Here(room), _)) = rooms.advance().unwrap() else { panic!("no room") };
+    let children = rooms.children(&room).unwrap();
     let bytes: usize = children.iter().map(Child::bytes).sum();
     assert!(bytes <= limits::SPACE_CHILDREN_BYTES + 40 * 1024, "{bytes}");
     let has = |name: &str| children.iter().any(|child| child.room_id == name);
