@@ -3,6 +3,7 @@
 pub(crate) mod file;
 pub(crate) mod files;
 pub(crate) mod preview;
+mod serving;
 pub(crate) mod shared;
 
 use super::Server;
