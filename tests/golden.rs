@@ -37,7 +37,7 @@ use logcabin::{
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
         maintenance::NoteBackup,
-        media::{AddMedia, CreateMedia, ProtectMedia, QuarantineMedia},
+        media::{AddMedia, CreateMedia, ProtectMedia, QuarantineMedia, QuarantineRemote},
         membership::{Change, ChangeMembership, ForgetRoom},
         moderation::{Because, BeginShutdown, FinishShutdown},
         notice::OpenNoticeRoom,
@@ -721,6 +721,10 @@ async fn fill(engine: &Engine) {
     let media_id = engine.state().media.all()[0].0.to_string();
     let (media_ids, why) = (vec![media_id.clone()], Some("gold".to_owned()));
     propose!(QuarantineMedia { media_ids, quarantined: true, reason: why.clone() });
+    let hash = FileHash(*blake3::hash(b"gold of others").as_bytes());
+    let remote = ["one", "two"].map(|id| format!("mxc://peer.example/{id}").into());
+    let files = remote.into_iter().zip([Some(hash), None]).collect();
+    propose!(QuarantineRemote { files, quarantined: true, reason: why.clone() });
     assert!(propose!(ProtectMedia { media_id, protected: true }));
     let room_id = ruma::owned_room_id!("!notices:golden.example");
     let (user_id, sender, name) = (ann.clone(), bob.clone(), "Notices".to_owned());

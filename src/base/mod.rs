@@ -11,6 +11,7 @@ pub mod limits;
 pub(crate) mod long_work;
 pub(crate) mod metrics;
 pub(crate) mod network;
+pub(crate) mod places;
 pub(crate) mod progress;
 pub mod rate;
 pub(crate) mod secret_text;

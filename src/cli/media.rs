@@ -11,7 +11,8 @@ use crate::{
     ops::{
         admin::media::{
             DeleteMedia, ListMedia, MediaDeleted, MediaOf, MediaStatistics, MediaSummary,
-            MediaUsage, ProtectMedia, Protected, QuarantineMedia, Quarantined,
+            MediaUsage, ProtectMedia, Protected, PurgeRemoteMedia, QuarantineMedia, Quarantined,
+            RemoteMediaPurged,
         },
         history::{look::clean, moment::Time},
     },
@@ -34,6 +35,8 @@ enum Command {
     Unquarantine(Change),
     /// Delete files permanently
     Delete(Delete),
+    /// Delete copies of files of other homeservers, which are fetched again on request
+    PurgeRemote(PurgeRemote),
     /// Exempt a file from quarantine
     Protect(One),
     /// End an exemption
@@ -46,7 +49,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Which {
-    /// The file with this id or mxc:// address
+    /// The file with this id or mxc:// address, which may be one of another homeserver
     #[arg(value_name = "FILE")]
     file: Option<String>,
 
@@ -74,8 +77,7 @@ impl Which {
     fn of(self) -> Result<MediaOf, Failure> {
         let file = self.file.map(MediaOf::Id);
         let old = self.older_than.map(|days| {
-            let ms = days.saturating_mul(24 * 60 * 60 * 1000);
-            let before_ms = Clock::system().now_ms().saturating_sub(ms);
+            let before_ms = days_ago(days);
             MediaOf::Before { before_ms, larger_than: 0, pictures: false }
         });
         let of = file
@@ -84,6 +86,10 @@ impl Which {
             .or(old);
         of.ok_or_else(|| "which files?".into())
     }
+}
+
+fn days_ago(days: u64) -> u64 {
+    Clock::system().now_ms().saturating_sub(days.saturating_mul(24 * 60 * 60 * 1000))
 }
 
 #[derive(Debug, clap::Args)]
@@ -116,6 +122,16 @@ struct Delete {
 
     #[command(flatten)]
     options: ActOptions,
+}
+
+#[derive(Debug, clap::Args)]
+struct PurgeRemote {
+    /// Only copies that were last used longer ago than this
+    #[arg(long, value_name = "DAYS", default_value_t = 0)]
+    unused_for: u64,
+
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, clap::Args)]
@@ -156,10 +172,16 @@ impl Media {
                     DeleteMedia { of },
                     yes,
                     &name,
-                    |MediaDeleted { media_ids }| {
-                        format!("{} file(s) were removed.\n", media_ids.len())
+                    |MediaDeleted { media_ids, remote }| {
+                        format!("{} file(s) were removed.\n", media_ids.len() + remote.len())
                     },
                 )
+            }
+            Command::PurgeRemote(PurgeRemote { unused_for, common }) => {
+                let before_ms = days_ago(unused_for);
+                common.run(PurgeRemoteMedia { before_ms }, |RemoteMediaPurged { deleted }| {
+                    format!("Copies of {deleted} file(s) were deleted.\n")
+                })
             }
             Command::Quarantine(change) => quarantine(change, true),
             Command::Unquarantine(change) => quarantine(change, false),
@@ -172,9 +194,9 @@ impl Media {
     }
 }
 
-fn quarantined_text(Quarantined { media_ids, quarantined }: &Quarantined) -> String {
+fn quarantined_text(Quarantined { media_ids, remote, quarantined }: &Quarantined) -> String {
     let can = if *quarantined { "cannot be downloaded any more" } else { "can be downloaded" };
-    format!("{} file(s) {can}.\n", media_ids.len())
+    format!("{} file(s) {can}.\n", media_ids.len() + remote.len())
 }
 
 fn protected_text(Protected { media_id, protected, changed }: &Protected) -> String {
@@ -191,7 +213,7 @@ fn list(media: &[MediaSummary]) -> String {
             (None, false) => String::new(),
         };
         [
-            file.media_id.clone(),
+            file.address.as_ref().map_or_else(|| file.media_id.clone(), ToString::to_string),
             file.user_id.as_ref().map_or_else(|| "server".to_owned(), ToString::to_string),
             format!("{} bytes", file.media_length),
             clean(file.media_type.as_deref().unwrap_or("-")),

@@ -668,8 +668,16 @@ settings! {
         /// room; "off" keeps files.
         lifetime_seconds: EraseAfter = EraseAfter::Off;
         /// The total size of thumbnails, in bytes. The oldest are deleted, and computed again on
-        /// request.
+        /// request. Thumbnails of files of other homeservers may have as much again.
         thumbnail_bytes: u64 = 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// The largest file of another homeserver that is fetched for users, in bytes.
+        remote_file_bytes: u64 = 100 * 1024 * 1024, in 1..=1_099_511_627_776;
+        /// The total size of the copies of such files, in bytes. Those that were not used for
+        /// longest are deleted, and fetched again on request. A larger file is not fetched.
+        remote_cache_bytes: u64 = 10 * 1024 * 1024 * 1024, in 0..=1_125_899_906_842_624;
+        /// Seconds that another homeserver may take to begin with such a file, besides the time
+        /// that the client gives, and then as many to send it, and one more for each 32 KiB.
+        remote_wait_seconds: u64 = 30, in 1..=600;
         /// Seconds after which an unreferenced file is deleted: one whose upload was interrupted by
         /// a crash, or whose record was lost in a restore.
         orphan_seconds: u64 = 24 * 3600, in 0..=31_536_000;

@@ -1,6 +1,6 @@
 //! Media: reserved ids, and uploaded files.
 
-use ruma::OwnedUserId;
+use ruma::{OwnedMxcUri, OwnedUserId};
 
 use super::{Commit, Proposal, Refusal};
 use crate::{
@@ -163,10 +163,62 @@ impl Proposal for QuarantineMedia {
         });
         if !changed.is_empty() {
             let (media_ids, quarantined) = (changed.clone(), self.quarantined);
-            let reason = self.reason.clone();
-            commit.append(self.stream(), MediaQuarantine { media_ids, quarantined, reason });
+            let (reason, rest) = (self.reason.clone(), MediaQuarantine::default());
+            let body = MediaQuarantine { media_ids, quarantined, reason, ..rest };
+            commit.append(self.stream(), body);
         }
         Ok(changed)
+    }
+}
+
+/// Quarantine files of other homeservers, or end that.
+#[derive(Clone, Debug)]
+pub struct QuarantineRemote {
+    /// The addresses of the files, at most [`limits::QUARANTINE_IDS`], and the hashes of those of
+    /// which there are copies.
+    pub files: Vec<(OwnedMxcUri, Option<FileHash>)>,
+    /// Whether downloads are refused from now on.
+    pub quarantined: bool,
+    /// The reason.
+    pub reason: Option<String>,
+}
+
+impl QuarantineRemote {
+    /// The files for which it changes something.
+    #[must_use]
+    pub fn changed(&self, state: &State) -> Vec<(OwnedMxcUri, Option<FileHash>)> {
+        let mut changed = self.files.clone();
+        changed.retain(|(address, hash)| {
+            let of_hash = hash.map(|hash| state.media.quarantined_by(&hash).is_some());
+            let of_address = state.remote_media.quarantined(address).is_some();
+            [Some(of_address), of_hash].into_iter().flatten().any(|is| is != self.quarantined)
+        });
+        changed
+    }
+}
+
+impl Proposal for QuarantineRemote {
+    /// The addresses for which something changed.
+    type Outcome = Vec<OwnedMxcUri>;
+
+    fn stream(&self) -> Stream {
+        Stream::quarantine()
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<OwnedMxcUri>, Refusal> {
+        let changed = self.changed(&commit.env.state);
+        let (remote, hashes): (Vec<_>, Vec<_>) = changed.into_iter().unzip();
+        if !remote.is_empty() {
+            let body = MediaQuarantine {
+                media_ids: Vec::new(),
+                remote: remote.clone(),
+                hashes: hashes.into_iter().flatten().collect(),
+                quarantined: self.quarantined,
+                reason: self.reason.clone(),
+            };
+            commit.append(self.stream(), body);
+        }
+        Ok(remote)
     }
 }
 

@@ -39,27 +39,39 @@ impl From<io::Error> for DownloadError {
     }
 }
 
+/// Where a file is, and what it must be.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The store.
+    pub store: Arc<Store>,
+    /// Its name there.
+    pub name: FileHash,
+    /// Its hash.
+    pub hash: FileHash,
+    /// Its length in bytes.
+    pub size: u64,
+}
+
 /// A file that is being read.
 #[derive(Debug)]
 pub struct Download {
-    store: Arc<Store>,
+    place: Place,
     file: File,
-    hash: FileHash,
     length: u64,
 }
 
 impl Download {
-    /// Opens the file with this hash, if it has `size` bytes. Blocks.
+    /// Opens the file at this place, if it has the length that it must have. Blocks.
     ///
     /// # Errors
     /// When it is gone, has another length, or the disk fails.
-    pub fn open(store: &Arc<Store>, hash: FileHash, size: u64) -> Result<Self, DownloadError> {
-        let file = File::open(store.path(&hash))?;
-        let length = file.metadata()?.len();
+    pub fn open(place: &Place) -> Result<Self, DownloadError> {
+        let file = File::open(place.store.path(&place.name))?;
+        let (length, size) = (file.metadata()?.len(), place.size);
         if length != size {
             return Err(DownloadError::Damaged(format!("it has {length} bytes instead of {size}")));
         }
-        Ok(Self { store: Arc::clone(store), file, hash, length })
+        Ok(Self { place: place.clone(), file, length })
     }
 
     /// Its length in bytes.
@@ -100,7 +112,7 @@ impl Download {
     /// # Errors
     /// When it has not.
     pub fn check(&self, hasher: &blake3::Hasher) -> Result<(), DownloadError> {
-        if FileHash::from(hasher.finalize()) == self.hash {
+        if FileHash::from(hasher.finalize()) == self.place.hash {
             return Ok(());
         }
         Err(DownloadError::Damaged("it does not have its hash".to_owned()))
@@ -118,7 +130,7 @@ impl Download {
 
     /// Logs that it cannot be served, once for each file.
     pub fn report(&self, error: &DownloadError) {
-        self.store.report(&self.hash, error);
+        self.place.store.report(&self.place.name, error);
     }
 }
 

@@ -4,6 +4,7 @@
 //! DATA_DIR/media/ab/cd/abcd…         files, named by their hash
 //! DATA_DIR/media/incoming/…          uploads in progress; emptied when the server starts
 //! DATA_DIR/media/thumbnails/ab/…     what can be made again: may be deleted at any time
+//! DATA_DIR/media/remote/…            copies of files of other homeservers (see `remote`)
 //! ```
 //!
 //! A file is written under a temporary name, synced, and renamed, so that every file in place is
@@ -32,6 +33,7 @@ use crate::{
 
 const INCOMING: &str = "incoming";
 const THUMBNAILS: &str = "thumbnails";
+const REMOTE: &str = "remote";
 
 /// A thumbnail's file ends with the hash of the rest.
 const CHECK_BYTES: usize = blake3::OUT_LEN;
@@ -84,6 +86,8 @@ pub struct Store {
     held: Mutex<BTreeMap<FileHash, usize>>,
     /// Files that were already logged as not servable.
     reported: Mutex<BTreeSet<FileHash>>,
+    /// Whether the files are copies of what others have, under other names than their hashes.
+    has_copies: bool,
     /// Held while directories are created, so that an existing directory is known to be durable.
     directories: Mutex<()>,
 }
@@ -113,7 +117,26 @@ impl Store {
     /// When the directory cannot be made or cleared.
     pub fn open(data_dir: &Path, min_free_bytes: u64, thumbnail_bytes: u64) -> io::Result<Self> {
         let incoming = directory(data_dir).join(INCOMING);
-        Self::open_with(directory(data_dir), incoming, min_free_bytes, thumbnail_bytes)
+        let limits = (min_free_bytes, thumbnail_bytes);
+        Self::open_with(directory(data_dir), incoming, limits, false)
+    }
+
+    /// Opens the store of copies of files of other homeservers, inside of this one. It may have
+    /// as many thumbnails as this one.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(super) fn open_remote(&self) -> io::Result<Self> {
+        let root = self.root.join(REMOTE);
+        let incoming =
+            self.incoming.strip_prefix(&self.root).unwrap_or_else(|_| Path::new(INCOMING));
+        let incoming = root.join(incoming);
+        Self::open_with(root, incoming, (self.min_free_bytes, self.thumbnail_bytes), true)
+    }
+
+    /// The directory of the store.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Opens the store in `shared`, which the servers of a cluster have in common; `data_dir` gets
@@ -152,14 +175,14 @@ impl Store {
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&shared)?;
         let incoming = shared.join(INCOMING).join(node);
-        Self::open_with(shared, incoming, min_free_bytes, thumbnail_bytes)
+        Self::open_with(shared, incoming, (min_free_bytes, thumbnail_bytes), false)
     }
 
     fn open_with(
         root: PathBuf,
         incoming: PathBuf,
-        min_free_bytes: u64,
-        thumbnail_bytes: u64,
+        (min_free_bytes, thumbnail_bytes): (u64, u64),
+        has_copies: bool,
     ) -> io::Result<Self> {
         let store = Self {
             root,
@@ -169,6 +192,7 @@ impl Store {
             thumbnails: Mutex::default(),
             held: Mutex::default(),
             reported: Mutex::default(),
+            has_copies,
             directories: Mutex::default(),
         };
         store.make(&store.root.join(THUMBNAILS))?;
@@ -179,15 +203,22 @@ impl Store {
         Ok(store)
     }
 
-    /// The path of the file with this hash.
+    /// The path of the file with this name, which is its hash except in a store of copies.
     #[must_use]
     pub fn path(&self, hash: &FileHash) -> PathBuf {
         place(&self.root, hash)
     }
 
-    /// Logs that a file cannot be served, once for each file.
+    /// Logs that a file cannot be served, once for each file. A damaged copy is deleted: whoever
+    /// asks for it next has it fetched again.
     pub fn report(&self, hash: &FileHash, error: &DownloadError) {
-        if self.reported.lock().insert(*hash) {
+        if self.has_copies {
+            let file = self.path(hash);
+            tracing::warn!(file = %file.display(), %error, "a copy of a file is damaged");
+            if let Err(error) = remove_if_there(&file) {
+                tracing::warn!(%error, "a damaged copy of a file could not be deleted");
+            }
+        } else if self.reported.lock().insert(*hash) {
             tracing::error!(
                 file = %self.path(hash).display(),
                 %error,
@@ -285,6 +316,16 @@ impl Store {
         Ok(())
     }
 
+    /// Puts a small file into place at once. It may be damaged after a power failure.
+    pub(super) fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let temporary = Temporary(self.incoming.join(random_letters(24)));
+        fs::write(&temporary.0, bytes)?;
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        fs::rename(&temporary.0, path)
+    }
+
     /// Deletes files that no record names if they are older than `age`, and the oldest thumbnails
     /// until the rest are within their limit.
     ///
@@ -378,7 +419,7 @@ impl Store {
     }
 
     /// Creates a directory and its parents durably.
-    fn make(&self, directory: &Path) -> io::Result<()> {
+    pub(super) fn make(&self, directory: &Path) -> io::Result<()> {
         let _making = self.directories.lock();
         let missing: Vec<_> = directory.ancestors().take_while(|path| !path.is_dir()).collect();
         for directory in missing.into_iter().rev() {
@@ -397,7 +438,7 @@ impl Store {
 
 /// The entries of a directory, or none if it does not exist. Directories of thumbnails are created
 /// with their first file.
-fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         // A file among the directories does not belong to the store.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
@@ -409,7 +450,7 @@ fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// `None` for "not found": the file never existed, or was deleted by somebody else.
-fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+pub(super) fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
@@ -417,7 +458,7 @@ fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Deletes a file and returns whether it existed.
-fn remove_if_there(file: &Path) -> io::Result<bool> {
+pub(super) fn remove_if_there(file: &Path) -> io::Result<bool> {
     Ok(if_there(fs::remove_file(file))?.is_some())
 }
 
@@ -495,6 +536,26 @@ impl Receiving {
         });
         self.writing = Some(written.await.map_err(io::Error::other)??);
         Ok(())
+    }
+
+    /// Renames the complete file to this name in a store of copies. Returns its hash and length.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) async fn finish_as(mut self, name: FileHash) -> io::Result<(FileHash, u64)> {
+        self.write_waiting().await?;
+        let Writing { store, file, hasher, size, .. } =
+            self.writing.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let temporary = self.temporary;
+        let finished = spawn_blocking(move || {
+            // Later, the log's sync might have to wait for it.
+            file.sync_data()?;
+            let place = store.path(&name);
+            store.make(place.parent().ok_or(io::ErrorKind::NotFound)?)?;
+            fs::rename(&temporary.0, &place)?;
+            Ok((hasher.finalize().into(), size))
+        });
+        finished.await.map_err(io::Error::other)?
     }
 
     /// Renames the complete file into place, durably, and holds it until a record names it.

@@ -6,7 +6,7 @@ use std::{error::Error, net::SocketAddr, path::PathBuf, sync::Arc, time::Duratio
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode};
 use reqwest::{
-    Certificate, Client, ClientBuilder, Url,
+    Certificate, Client, ClientBuilder, Response, Url,
     dns::{Addrs, Name, Resolve, Resolving},
     redirect::Policy,
 };
@@ -260,6 +260,18 @@ impl Outbound {
             body.extend_from_slice(&part);
         }
         Ok(Answer { status, headers, body: body.freeze() })
+    }
+
+    /// Sends a request. Its answer has begun, and is not limited.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub(crate) async fn begin(&self, ask: Ask) -> Result<Response, OutboundError> {
+        let Ask { method, url, headers, body, .. } = ask;
+        if let Some(public) = &self.public {
+            public.check(&url)?;
+        }
+        Ok(self.client.request(method, url).headers(headers).body(body).send().await?)
     }
 }
 

@@ -217,6 +217,8 @@ impl Parts {
         let passwords = Arc::new(Passwords::new(config));
         let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
         let signer = token_key::signer(&config.server.data_dir);
+        let media = api::media::files::Media::open(config, depot)
+            .map_err(|error| ServerError::Media(error.into()))?;
         let office = Arc::new(Office {
             engine: Arc::clone(engine),
             passwords: Arc::clone(&passwords),
@@ -228,6 +230,7 @@ impl Parts {
             room_names: Default::default(),
             notices: config.server_notices.clone(),
             archive: config.archive_dir(),
+            remote_files: Some(media.remote_files()),
             cluster: cluster.clone(),
         });
         let search = Search::start(&config.server.data_dir, Arc::clone(engine));
@@ -243,8 +246,6 @@ impl Parts {
             let federation = Federation::new(&config.federation, engine);
             federation.map_err(ServerError::Federation)
         });
-        let media = api::media::files::Media::open(config, depot)
-            .map_err(|error| ServerError::Media(error.into()))?;
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),
             epoch: engine.state().epoch(),

@@ -133,6 +133,12 @@ impl Media {
         by.filter(|_| !inner.protected.contains(media_id))
     }
 
+    /// The record that put this file into quarantine, whoever has it.
+    #[must_use]
+    pub fn quarantined_by(&self, file: &FileHash) -> Option<Offset> {
+        self.0.read().quarantined.get(file).copied()
+    }
+
     /// Whether `media_id` is exempt from quarantine.
     #[must_use]
     pub fn is_protected(&self, media_id: &str) -> bool {
@@ -274,12 +280,16 @@ impl Media {
 
     pub(super) fn quarantine(&self, offset: Offset, body: &MediaQuarantine) {
         let inner = &mut *self.0.write();
-        for media_id in &body.media_ids {
-            let Some(Item::Stored(stored)) = inner.items.get(media_id.as_str()) else { continue };
+        let items = &inner.items;
+        let own = body.media_ids.iter().filter_map(|id| match items.get(id.as_str()) {
+            Some(Item::Stored(stored)) => Some(stored.hash),
+            _ => None,
+        });
+        for hash in own.chain(body.hashes.iter().copied()) {
             if body.quarantined {
-                inner.quarantined.entry(stored.hash).or_insert(offset);
+                inner.quarantined.entry(hash).or_insert(offset);
             } else {
-                inner.quarantined.remove(&stored.hash);
+                inner.quarantined.remove(&hash);
             }
         }
     }
@@ -345,7 +355,7 @@ mod tests {
         }
         let quarantine = |quarantined| {
             let media_ids = vec!["one".to_owned(), "none".to_owned()];
-            let body = MediaQuarantine { media_ids, quarantined, reason: None };
+            let body = MediaQuarantine { media_ids, quarantined, ..MediaQuarantine::default() };
             media.quarantine(Offset::new(9), &body);
         };
         let protect = |protected| {

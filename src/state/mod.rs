@@ -58,6 +58,7 @@ pub mod pushers;
 pub mod reads;
 pub mod registration_tokens;
 pub mod relations;
+mod remote_media;
 pub mod reports;
 pub mod rooms;
 pub mod sections;
@@ -91,6 +92,7 @@ pub use pushers::{Mailed, Pusher, Pushers};
 pub use reads::Reads;
 pub use registration_tokens::{RegistrationToken, RegistrationTokens};
 pub use relations::{Child, RelatesTo, Sought};
+pub use remote_media::RemoteMedia;
 pub use reports::Reports;
 pub use rooms::{Membership, Room, Rooms};
 pub use sections::{SECTIONS, Section};
@@ -216,6 +218,8 @@ pub struct State {
     pub destinations: Destinations,
     /// What was uploaded.
     pub media: Media,
+    /// Files of other homeservers that are in quarantine.
+    pub remote_media: RemoteMedia,
     /// To which gateways notifications go.
     pub pushers: Pushers,
     /// What is to be erased from the log, and what was.

@@ -206,6 +206,7 @@ sections! {
     peers, "peers", 1, may begin empty;
     destinations, "destinations", 1, may begin empty;
     media, "media", 1;
+    remote_media, "media of others", 1, may begin empty;
     pushers, "pushers", 1;
     erasures, "erasures", 1;
     copies, "backups", 1;

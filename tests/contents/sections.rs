@@ -29,6 +29,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("peers", 1, "32393927ea586814"),
     ("destinations", 1, "1ad48f49627079d8"),
     ("media", 1, "8810a3aafd584c5c"),
+    ("media of others", 1, "2d3adedff11b61f1"),
     ("pushers", 1, "e82f146fb0ec0209"),
     ("erasures", 1, "9a5a7cabd182839a"),
     ("backups", 1, "64539d550b8d36e5"),

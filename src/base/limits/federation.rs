@@ -160,3 +160,30 @@ pub(crate) const DESTINATIONS_IN_RECORD: usize = 1000;
 
 /// Events of the stripped state that comes with an invite.
 pub(crate) const STRIPPED_EVENTS: usize = 50;
+
+/// Files of other homeservers that are fetched at a time: of one homeserver, for one caller, and in
+/// all. Others wait for their turn.
+pub(crate) const REMOTE_FILES_AT_ONCE: (usize, usize, usize) = (8, 8, 64);
+
+/// Files of other homeservers that are fetched or wait for their turn: for one caller, and in all.
+pub(crate) const REMOTE_FILES_WANTED: (usize, usize) = (100, 2000);
+
+/// How fast such a file must arrive, in bytes each second, beyond `media.remote_wait_seconds`.
+pub(crate) const REMOTE_FILE_PACE: u64 = 32 * 1024;
+
+/// What comes before such a file in an answer, in bytes.
+pub(crate) const REMOTE_FILE_HEAD_BYTES: usize = 32 * 1024;
+
+/// The answer of a homeserver that does not have a file, in bytes.
+pub(crate) const REMOTE_FILE_ERROR_BYTES: usize = 64 * 1024;
+
+/// Redirects that lead to such a file.
+pub(crate) const REMOTE_FILE_REDIRECTS: usize = 5;
+
+/// How long a homeserver is not asked again for a file that it did not have, and for any file if it
+/// could not be reached.
+pub(crate) const REMOTE_FILE_FAILED: (Duration, Duration) =
+    (Duration::from_secs(60), Duration::from_secs(10));
+
+/// How many such failures are remembered.
+pub(crate) const REMOTE_FILES_FAILED: usize = 10_000;

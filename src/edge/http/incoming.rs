@@ -23,16 +23,16 @@ pub(crate) struct Incoming {
 
 /// How slowly a body may arrive.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// How long a body without any bytes may take.
-    pub(super) grace: Duration,
+    pub(crate) grace: Duration,
     /// How many bytes earn it a second more.
-    pub(super) bytes_per_second: u64,
+    pub(crate) bytes_per_second: u64,
 }
 
 impl Pace {
     /// How long a body may have taken when `read` bytes of it are there.
-    fn allows(self, read: u64) -> Duration {
+    pub(crate) fn allows(self, read: u64) -> Duration {
         let earned_ms = read.saturating_mul(1000) / self.bytes_per_second.max(1);
         self.grace.saturating_add(Duration::from_millis(earned_ms))
     }

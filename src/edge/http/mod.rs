@@ -67,7 +67,7 @@ pub(crate) use self::{
     edge::Edge,
     endpoint::{AsOfRequest, Body, Download, Endpoint, Json, Received, Upload, endpoint},
     error::{ApiError, AuthRequired, ErrorCode, Refusal},
-    incoming::Incoming,
+    incoming::{Incoming, Pace},
     objects::{Place, check as check_objects},
     policy::{Policy, cheap, limited, unlimited},
     reply::Reply,

@@ -14,6 +14,7 @@ use crate::{
     decide::Refusal,
     engine::{self, Engine, Rejected},
     log::{ReadError, store::OpenError},
+    media::remote::RemoteFiles,
     ops::proof,
     outside::outbound::Outbound,
     record::{Offset, Origin, command::Secret},
@@ -49,6 +50,8 @@ pub(crate) struct Office {
     pub(crate) notices: config::ServerNotices,
     /// The directory of the archive, if there is one.
     pub(crate) archive: Option<PathBuf>,
+    /// Copies of files of other homeservers; none while no server runs.
+    pub(crate) remote_files: Option<Arc<RemoteFiles>>,
     /// The other nodes, if there are any.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
 }

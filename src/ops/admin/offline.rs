@@ -102,6 +102,7 @@ async fn on_log<A: Act>(
         room_names: Default::default(),
         notices: config.server_notices.clone(),
         archive: config.archive_dir(),
+        remote_files: None,
         cluster: None,
     };
     let done = order.carry_out(&office, Origin::administrator(actor)).await;

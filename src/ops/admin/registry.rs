@@ -11,7 +11,9 @@ use super::{
     erasures::{ListErasures, ShowErasure},
     federation::NewKey,
     form::Form,
-    media::{DeleteMedia, ListMedia, MediaStatistics, ProtectMedia, QuarantineMedia},
+    media::{
+        DeleteMedia, ListMedia, MediaStatistics, ProtectMedia, PurgeRemoteMedia, QuarantineMedia,
+    },
     notices::SendNotice,
     office::{ActError, Office},
     proofs::{ListCheckpoints, Prove},
@@ -99,6 +101,7 @@ const HANDLERS: &[Known] = handlers![
     NoteBackup,
     ProtectMedia,
     Prove,
+    PurgeRemoteMedia,
     PurgeRoom,
     QuarantineMedia,
     RemoveReport,

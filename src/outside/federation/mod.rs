@@ -2,7 +2,9 @@
 //! sign with ([`keys`]), and requests to them, which are signed.
 
 mod connect;
+mod files;
 mod keys;
+mod multipart;
 mod names;
 mod sender;
 
@@ -15,10 +17,11 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http::{
-    HeaderValue, Method, Request, StatusCode, Uri,
+    HeaderValue, Method, Request, Response, StatusCode, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
@@ -30,6 +33,7 @@ use ruma::{
 use thiserror::Error;
 use tokio::time::timeout;
 
+pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use keys::{KeyError, KeyRing};
 use names::Names;
 pub(crate) use sender::Sender;
@@ -207,7 +211,18 @@ impl Peers {
         server: &ServerName,
         question: Question,
     ) -> Result<Answer, Unreachable> {
-        let Question { method, path, body, timeout: _, max_bytes, signed } = question;
+        let max_bytes = question.max_bytes;
+        let (head, incoming) = self.begin(server, question).await?.into_parts();
+        Ok(Answer { status: head.status, body: whole(incoming, max_bytes).await? })
+    }
+
+    /// Asks another homeserver, which it may be. Its answer has begun, and is not limited.
+    async fn begin(
+        &self,
+        server: &ServerName,
+        question: Question,
+    ) -> Result<Response<Incoming>, Unreachable> {
+        let Question { method, path, body, signed, .. } = question;
         let unexpected = |error: &dyn std::fmt::Display| Unreachable::Unexpected(error.to_string());
         let uri: Uri = format!("https://{server}{path}").parse().map_err(|_| Unreachable::Name)?;
         let host = self.names.host(server).await;
@@ -234,19 +249,22 @@ impl Peers {
             request.headers_mut().insert(CONTENT_TYPE, json);
         }
         let request = request.map(|body| Full::new(Bytes::from(body)));
-        let response = self.client.request(request).await.map_err(failed)?;
-        let (head, mut incoming) = response.into_parts();
-        let mut body = BytesMut::new();
-        while let Some(frame) = incoming.frame().await {
-            let frame = frame.map_err(|error| Unreachable::Connection(error.to_string()))?;
-            let Ok(part) = frame.into_data() else { continue };
-            if body.len() + part.len() > max_bytes {
-                return Err(Unreachable::TooLarge(max_bytes));
-            }
-            body.extend_from_slice(&part);
-        }
-        Ok(Answer { status: head.status, body: body.freeze() })
+        self.client.request(request).await.map_err(failed)
     }
+}
+
+/// All of a body, if it is not larger than `max_bytes`.
+async fn whole(mut incoming: Incoming, max_bytes: usize) -> Result<Bytes, Unreachable> {
+    let mut body = BytesMut::new();
+    while let Some(frame) = incoming.frame().await {
+        let frame = frame.map_err(|error| Unreachable::Connection(error.to_string()))?;
+        let Ok(part) = frame.into_data() else { continue };
+        if body.len() + part.len() > max_bytes {
+            return Err(Unreachable::TooLarge(max_bytes));
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body.freeze())
 }
 
 /// Why a request failed: as [`Connector`] says, or in the exchange.

@@ -1,6 +1,6 @@
 //! Commands of uploaded files.
 
-use ruma::{OwnedRoomId, OwnedUserId};
+use ruma::{OwnedMxcUri, OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -50,10 +50,16 @@ impl Content for MediaUpload {
 
 /// Payload of `media.quarantine`. The quarantine applies to the files, under all their present and
 /// later ids.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaQuarantine {
     /// The ids under which the files are.
     pub media_ids: Vec<String>,
+    /// The addresses of files of other homeservers. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<OwnedMxcUri>,
+    /// blake3 of those of which this server had a copy. (Not in version 1.)
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hashes: Vec<FileHash>,
     /// Whether they are in quarantine from now on.
     pub quarantined: bool,
     /// The reason.

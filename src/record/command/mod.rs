@@ -297,7 +297,7 @@ commands! {
     /// A file was uploaded.
     MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable;
     /// Files were quarantined, so that nobody can download them, or released.
-    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 1 MustNotRewind;
+    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 2 MustNotRewind;
     /// A media id was exempted from quarantine, or the exemption ended.
     MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
     /// Files were removed.

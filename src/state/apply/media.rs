@@ -23,6 +23,7 @@ impl Apply for MediaUpload {
 impl Apply for MediaQuarantine {
     fn apply(self, state: &State, at: At) -> Applied {
         state.media.quarantine(at.offset, &self);
+        state.remote_media.quarantine(at.offset, &self);
         Ok(Vec::new())
     }
 }

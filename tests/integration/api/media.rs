@@ -24,7 +24,7 @@ pub(super) const V1: &str = "/_matrix/client/v1/media";
 
 impl User {
     /// Sends any bytes with this user's token.
-    pub(super) async fn send_bytes(
+    pub(crate) async fn send_bytes(
         &self,
         method: &str,
         path: &str,

@@ -2,6 +2,7 @@
 
 mod authority;
 mod hostile;
+mod media;
 mod partition;
 mod peer;
 mod requests;

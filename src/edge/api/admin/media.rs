@@ -10,8 +10,8 @@ use crate::{
         http::{ApiError, Cx, Json, Received, endpoint},
     },
     ops::admin::media::{
-        self, DeleteMedia, MediaDeleted, MediaOf, MediaSummary, ProtectMedia, QuarantineMedia,
-        Quarantined,
+        self, DeleteMedia, MediaDeleted, MediaOf, MediaSummary, ProtectMedia, PurgeRemoteMedia,
+        QuarantineMedia, Quarantined, RemoteMediaPurged,
     },
 };
 
@@ -195,12 +195,14 @@ pub(super) async fn quarantine_user(
     cx.act(QuarantineMedia { of, quarantined: true }, request.terms, counted).await
 }
 
-fn counted(Quarantined { media_ids, .. }: Quarantined) -> Value {
-    json!({ "num_quarantined": media_ids.len() })
+fn counted(Quarantined { media_ids, remote, .. }: Quarantined) -> Value {
+    json!({ "num_quarantined": media_ids.len() + remote.len() })
 }
 
-fn deleted(MediaDeleted { media_ids }: MediaDeleted) -> Value {
-    json!({ "total": media_ids.len(), "deleted_media": media_ids })
+fn deleted(MediaDeleted { media_ids, remote }: MediaDeleted) -> Value {
+    let remote = remote.iter().filter_map(|address| address.media_id().ok());
+    let deleted: Vec<_> = media_ids.iter().map(String::as_str).chain(remote).collect();
+    json!({ "total": deleted.len(), "deleted_media": deleted })
 }
 
 endpoint! {
@@ -230,18 +232,23 @@ endpoint! {
     }
 }
 
+/// The moment before which files are deleted.
+fn in_milliseconds(before_ts: Option<u64>) -> Result<u64, ApiError> {
+    let before_ms = before_ts.ok_or_else(|| ApiError::missing_param("`before_ts` is missing."))?;
+    if before_ms < EARLIEST_MS {
+        let why = "`before_ts` is before there was any file: it counts milliseconds.";
+        return Err(ApiError::invalid_param(why));
+    }
+    Ok(before_ms)
+}
+
 /// Deletes files that were uploaded before a time. The time of the last access is not recorded.
 pub(super) async fn delete_old(cx: Cx<Server>, request: DeleteOld) -> Result<Json, ApiError> {
     // One of the two paths names a server.
     if request.server_name.is_some_and(|name| *name != *cx.app.config.server.name) {
         return Err(ApiError::invalid_param("Only files of this server can be deleted."));
     }
-    let before_ms =
-        request.before_ts.ok_or_else(|| ApiError::missing_param("`before_ts` is missing."))?;
-    if before_ms < EARLIEST_MS {
-        let why = "`before_ts` is before there was any file: it counts milliseconds.";
-        return Err(ApiError::invalid_param(why));
-    }
+    let before_ms = in_milliseconds(request.before_ts)?;
     let larger_than = request.size_gt.unwrap_or(0);
     let pictures = match request.keep_profiles.as_deref() {
         None | Some("true") => false,
@@ -252,6 +259,20 @@ pub(super) async fn delete_old(cx: Cx<Server>, request: DeleteOld) -> Result<Jso
     };
     let of = MediaOf::Before { before_ms, larger_than, pictures };
     cx.act(DeleteMedia { of }, request.terms, deleted).await
+}
+
+endpoint! {
+    /// `POST …/purge_media_cache`
+    pub(super) struct PurgeCache = POST "/_synapse/admin/v1/purge_media_cache";
+    for AccessToken;
+    { before_ts: Option<u64> = number, terms: Terms = terms }
+}
+
+/// Deletes copies of files of other homeservers that were last used before a time.
+pub(super) async fn purge_cache(cx: Cx<Server>, request: PurgeCache) -> Result<Json, ApiError> {
+    let before_ms = in_milliseconds(request.before_ts)?;
+    let deleted = |RemoteMediaPurged { deleted }| json!({ "deleted": deleted });
+    cx.act(PurgeRemoteMedia { before_ms }, request.terms, deleted).await
 }
 
 endpoint! {

@@ -98,6 +98,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(media::get, ADMINISTRATORS)
         .on(media::delete, ADMINISTRATORS)
         .on(media::delete_old, ADMINISTRATORS)
+        .on(media::purge_cache, ADMINISTRATORS)
         .on(media::delete_of_user, ADMINISTRATORS)
         .on(media::of_room, ADMINISTRATORS)
         .on(media::of_user, ADMINISTRATORS)

@@ -13,6 +13,7 @@ mod transactions;
 use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;
 
 pub(crate) use outgoing::Asking;
+pub(super) use outgoing::unreachable;
 pub(crate) use signed::Incoming;
 
 use super::{

@@ -115,7 +115,7 @@ fn query(pairs: &[(&str, &str)]) -> Result<String, ApiError> {
     serde_html_form::to_string(pairs).map_err(ApiError::internal)
 }
 
-fn unreachable(error: Unreachable) -> ApiError {
+pub(in crate::edge::api) fn unreachable(error: Unreachable) -> ApiError {
     let (code, said) = match &error {
         Unreachable::Denied => {
             (ErrorCode::Forbidden, "This server has nothing to do with that one.")

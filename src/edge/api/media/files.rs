@@ -44,11 +44,12 @@ use tracing::{info, warn};
 
 use super::{
     preview::Previews,
-    serving::{keep_thumbnail, kept, wish},
+    remote::Remote,
+    serving::{Found, keep_thumbnail, kept, wish},
 };
 use crate::{
     base::{clock::random_letters, limits, long_work::LongWork, shutdown::Shutdown},
-    config::{Config, MediaDir},
+    config::Config,
     decide::media::{AddMedia, CreateMedia},
     edge::{
         api::{Server, Whose},
@@ -59,9 +60,10 @@ use crate::{
     },
     engine::{Lagged, Rejected},
     media::{
-        Held, Receiving, Store,
+        self, Held, Receiving, Store,
         depot::Depot,
         picture::{self, Thumbnail},
+        remote::RemoteFiles,
     },
     outside::outbound::OutboundError,
     record::{Origin, command::FileHash},
@@ -77,6 +79,8 @@ const SWEEP: Duration = Duration::from_secs(3600);
 /// State shared by the media endpoints.
 pub(crate) struct Media {
     pub(super) store: Arc<Store>,
+    /// Files of other homeservers.
+    pub(super) remote: Remote,
     /// Schedules the decoding of pictures by requester or uploader.
     pub(super) pictures: LongWork<Whose>,
     /// Notified after an upload that a download may be waiting for.
@@ -104,21 +108,12 @@ pub(crate) enum MediaError {
 impl Media {
     /// Opens the files in the data directory of the configuration.
     pub(crate) fn open(config: &Config, depot: Option<Arc<dyn Depot>>) -> Result<Self, MediaError> {
-        let data_dir = &config.server.data_dir;
-        // Uploads never use the space that the log needs.
-        let min_free_bytes = config.log.min_free_bytes.saturating_mul(2);
-        let thumbnail_bytes = config.media.thumbnail_bytes;
-        let store = match &config.media.dir {
-            MediaDir::Auto => Store::open(data_dir, min_free_bytes, thumbnail_bytes),
-            MediaDir::Path(shared) => {
-                let shared = (&**shared, &*config.node_name());
-                Store::open_shared(data_dir, shared, min_free_bytes, thumbnail_bytes)
-            }
-        };
+        let (store, remote) = media::open(config)?;
         let percent = config.rate_limits.processor_percent;
         let percent = config.rate_limits.enabled.then_some(percent);
         Ok(Self {
-            store: Arc::new(store?),
+            store,
+            remote: Remote::new(remote, config)?,
             pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
             uploaded: Notify::new(),
             under_way: Mutex::default(),
@@ -126,6 +121,11 @@ impl Media {
             depot,
             fetching: Default::default(),
         })
+    }
+
+    /// Copies of files of other homeservers.
+    pub(crate) fn remote_files(&self) -> Arc<RemoteFiles> {
+        Arc::clone(&self.remote.files)
     }
 
     fn begin_upload(&self, user_id: &UserId) -> Result<UnderWay<'_>, ApiError> {
@@ -339,17 +339,26 @@ impl Server {
         format!("mxc://{}/{media_id}", self.config.server.name).into()
     }
 
+    /// The file that somebody wants; waits for an upload in progress, or has it fetched.
+    async fn find(
+        self: &Arc<Self>,
+        wanted: Wanted<'_>,
+        caller: Whose,
+        shutdown: &Shutdown,
+    ) -> Result<Found, ApiError> {
+        match self.is_own(wanted.server) {
+            true => self.stored(wanted.media_id, wanted.wait, shutdown).await.map(Found::from),
+            false => self.remote_file(wanted, caller, shutdown).await,
+        }
+    }
+
     /// The file under a media id; waits for an upload in progress.
     async fn stored(
         &self,
-        server_name: &ServerName,
         media_id: &str,
         wait: Duration,
         shutdown: &Shutdown,
     ) -> Result<Stored, ApiError> {
-        if !self.is_own(server_name) {
-            return Err(ApiError::not_found("Files of other servers are not to be had here."));
-        }
         let until = Instant::now() + wait.min(limits::MEDIA_WAIT);
         loop {
             // Registered before the check, so that no upload is missed.
@@ -378,20 +387,33 @@ impl Server {
         }
     }
 
-    /// The file under a media id, if it is served without an access token.
-    async fn stored_before_freeze(
-        &self,
-        server_name: &ServerName,
-        media_id: &str,
-        wait: Duration,
+    /// The file that somebody wants, if it is served without an access token.
+    async fn find_before_freeze(
+        self: &Arc<Self>,
+        wanted: Wanted<'_>,
+        allow_remote: bool,
+        caller: Whose,
         shutdown: &Shutdown,
-    ) -> Result<Stored, ApiError> {
+    ) -> Result<Found, ApiError> {
         let serves = |time_ms| self.config.media.unauthenticated.serves(time_ms);
-        // Later uploads are not served without authentication, so there is no point in waiting.
-        let wait = if serves(self.engine.clock().now_ms()) { wait } else { Duration::ZERO };
+        let serves_now = serves(self.engine.clock().now_ms());
         let frozen = || ApiError::not_found("There is no such file for who is not logged in.");
-        match self.stored(server_name, media_id, wait, shutdown).await {
-            Ok(stored) if serves(stored.time_ms) => Ok(stored),
+        if !self.is_own(wanted.server) {
+            // When its homeserver got it is not known: what counts is when this one did.
+            return match (allow_remote, serves_now) {
+                (false, _) => Err(ApiError::not_found("This is a file of another server.")),
+                (true, true) => self.remote_file(wanted, caller, shutdown).await,
+                (true, false) => {
+                    let copy = self.remote_copy(&wanted).await?;
+                    let copy = copy.filter(|copy| serves(copy.fetched_ms)).ok_or_else(frozen)?;
+                    self.found_remote(&copy)
+                }
+            };
+        }
+        // Later uploads are not served without authentication, so there is no point in waiting.
+        let wait = if serves_now { wanted.wait } else { Duration::ZERO };
+        match self.stored(wanted.media_id, wait, shutdown).await {
+            Ok(stored) if serves(stored.time_ms) => Ok(Found::from(stored)),
             Ok(_) => Err(frozen()),
             Err(error) if *error.code() == ErrorCode::NotYetUploaded && wait.is_zero() => {
                 Err(frozen())
@@ -399,6 +421,16 @@ impl Server {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The file that somebody wants.
+pub(super) struct Wanted<'a> {
+    /// Whose it is.
+    pub(super) server: &'a ServerName,
+    /// Its id there.
+    pub(super) media_id: &'a str,
+    /// How long to wait for its upload.
+    pub(super) wait: Duration,
 }
 
 pub(super) async fn config(
@@ -424,8 +456,9 @@ pub(super) async fn download(
     DownloadRequest { request, headers }: DownloadRequest<get_content::Request>,
 ) -> Result<Reply, ApiError> {
     let get_content::Request { server_name, media_id, timeout_ms, .. } = request;
-    let stored = cx.app.stored(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
-    cx.app.serve(stored, None, false, &headers).await
+    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let found = cx.app.find(wanted, cx.whose(), &cx.shutdown).await?;
+    cx.app.serve(found, None, false, &headers).await
 }
 
 pub(super) async fn download_as(
@@ -433,8 +466,9 @@ pub(super) async fn download_as(
     DownloadRequest { request, headers }: DownloadRequest<get_content_as::Request>,
 ) -> Result<Reply, ApiError> {
     let get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
-    let stored = cx.app.stored(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
-    cx.app.serve(stored, Some(filename), false, &headers).await
+    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let found = cx.app.find(wanted, cx.whose(), &cx.shutdown).await?;
+    cx.app.serve(found, Some(filename), false, &headers).await
 }
 
 pub(super) async fn thumbnail(
@@ -442,20 +476,21 @@ pub(super) async fn thumbnail(
     DownloadRequest { request, headers }: DownloadRequest<get_thumbnail::Request>,
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
-    let (server_name, media_id) = (&request.server_name, &request.media_id);
-    let stored = cx.app.stored(server_name, media_id, request.timeout_ms, &cx.shutdown).await?;
-    cx.app.serve_thumbnail(stored, wish, &cx.whose(), false, &headers).await
+    let get_thumbnail::Request { server_name, media_id, timeout_ms, .. } = request;
+    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let found = cx.app.find(wanted, cx.whose(), &cx.shutdown).await?;
+    cx.app.serve_thumbnail(found, wish, &cx.whose(), false, &headers).await
 }
 
 pub(super) async fn old_download(
     cx: Cx<Server, ()>,
     DownloadRequest { request, headers }: DownloadRequest<old_get_content::Request>,
 ) -> Result<Reply, ApiError> {
-    let old_get_content::Request { server_name, media_id, timeout_ms, .. } = request;
-    let app = &cx.app;
-    let stored =
-        app.stored_before_freeze(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
-    app.serve(stored, None, true, &headers).await
+    let old_get_content::Request { server_name, media_id, timeout_ms, allow_remote, .. } = request;
+    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let (app, caller) = (&cx.app, cx.whose());
+    let found = app.find_before_freeze(wanted, allow_remote, caller, &cx.shutdown).await?;
+    app.serve(found, None, true, &headers).await
 }
 
 pub(super) async fn old_download_as(
@@ -463,10 +498,10 @@ pub(super) async fn old_download_as(
     DownloadRequest { request, headers }: DownloadRequest<old_get_content_as::Request>,
 ) -> Result<Reply, ApiError> {
     let old_get_content_as::Request { server_name, media_id, filename, timeout_ms, .. } = request;
-    let app = &cx.app;
-    let stored =
-        app.stored_before_freeze(&server_name, &media_id, timeout_ms, &cx.shutdown).await?;
-    app.serve(stored, Some(filename), true, &headers).await
+    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let (app, caller) = (&cx.app, cx.whose());
+    let found = app.find_before_freeze(wanted, request.allow_remote, caller, &cx.shutdown).await?;
+    app.serve(found, Some(filename), true, &headers).await
 }
 
 pub(super) async fn old_thumbnail(
@@ -474,11 +509,11 @@ pub(super) async fn old_thumbnail(
     DownloadRequest { request, headers }: DownloadRequest<old_get_thumbnail::Request>,
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
-    let (server_name, media_id, wait) =
-        (&request.server_name, &request.media_id, request.timeout_ms);
-    let app = &cx.app;
-    let stored = app.stored_before_freeze(server_name, media_id, wait, &cx.shutdown).await?;
-    app.serve_thumbnail(stored, wish, &cx.whose(), true, &headers).await
+    let old_get_thumbnail::Request { server_name, media_id, timeout_ms, .. } = request;
+    let wanted = Wanted { server: &server_name, media_id: &media_id, wait: timeout_ms };
+    let (app, caller) = (&cx.app, cx.whose());
+    let found = app.find_before_freeze(wanted, request.allow_remote, caller, &cx.shutdown).await?;
+    app.serve_thumbnail(found, wish, &cx.whose(), true, &headers).await
 }
 
 /// What comes before a file for another homeserver: nothing is known of it yet.
@@ -488,9 +523,8 @@ pub(in crate::edge::api) async fn download_for_server(
     cx: Cx<Server, Homeserver>,
     request: get_content_for_server::Request,
 ) -> Result<Reply, ApiError> {
-    let (own, wait) = (&cx.app.config.server.name, request.timeout_ms);
-    let stored = cx.app.stored(own, &request.media_id, wait, &cx.shutdown).await?;
-    let file = cx.app.serve(stored, None, false, &HeaderMap::new()).await?;
+    let stored = cx.app.stored(&request.media_id, request.timeout_ms, &cx.shutdown).await?;
+    let file = cx.app.serve(stored.into(), None, false, &HeaderMap::new()).await?;
     Ok(file.after_json(ABOUT_FILE))
 }
 
@@ -499,10 +533,9 @@ pub(in crate::edge::api) async fn thumbnail_for_server(
     request: get_thumbnail_for_server::Request,
 ) -> Result<Reply, ApiError> {
     let wish = wish(request.width, request.height, request.method, request.animated)?;
-    let (own, wait) = (&cx.app.config.server.name, request.timeout_ms);
-    let stored = cx.app.stored(own, &request.media_id, wait, &cx.shutdown).await?;
-    let headers = HeaderMap::new();
-    let file = cx.app.serve_thumbnail(stored, wish, &cx.whose(), false, &headers).await?;
+    let stored = cx.app.stored(&request.media_id, request.timeout_ms, &cx.shutdown).await?;
+    let (found, headers) = (stored.into(), HeaderMap::new());
+    let file = cx.app.serve_thumbnail(found, wish, &cx.whose(), false, &headers).await?;
     Ok(file.after_json(ABOUT_FILE))
 }
 
@@ -523,7 +556,9 @@ pub(crate) async fn sweep(app: Arc<Server>, shutdown: Shutdown) {
             let settings = &sweeping.config.media;
             let named = |hash: &FileHash| sweeping.engine.state().media.names(hash);
             let age = Duration::from_secs(settings.orphan_seconds);
-            sweeping.media.store.sweep(named, age)
+            let swept = sweeping.media.store.sweep(named, age)?;
+            sweeping.media.remote.files.sweep()?;
+            Ok::<_, io::Error>(swept)
         });
         match swept.await {
             Ok(Ok(swept)) if swept.files + swept.thumbnails > 0 => {

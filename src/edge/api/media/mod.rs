@@ -3,6 +3,7 @@
 pub(crate) mod file;
 pub(crate) mod files;
 pub(crate) mod preview;
+pub(crate) mod remote;
 mod serving;
 pub(crate) mod shared;
 

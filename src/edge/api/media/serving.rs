@@ -12,80 +12,131 @@ use super::file::{self, About, Content};
 use crate::{
     edge::{
         api::{Server, Whose},
-        http::{ApiError, Reply},
+        http::{ApiError, ErrorCode, Reply},
     },
     media::{
-        Download, DownloadError, Store,
+        Download, DownloadError, Place, Store,
         picture::{self, Format, PictureError, Thumbnail, Wish},
+        remote::RemoteFile,
     },
     record::{Command, command::FileHash},
     state::media::Stored,
 };
 
+/// A file that is served.
+pub(super) enum Found {
+    /// One of this server.
+    Own(Stored),
+    /// The copy of one of another homeserver.
+    Copy(Place, RemoteFile),
+}
+
+impl From<Stored> for Found {
+    fn from(stored: Stored) -> Self {
+        Self::Own(stored)
+    }
+}
+
+impl Found {
+    const fn hash(&self) -> FileHash {
+        match self {
+            Self::Own(stored) => stored.hash,
+            Self::Copy(place, _) => place.hash,
+        }
+    }
+}
+
 impl Server {
-    async fn open(&self, stored: &Stored) -> Result<Content, ApiError> {
-        let (hash, size) = (stored.hash, stored.size);
-        self.fetch_if_missing(hash).await?;
-        let store = Arc::clone(&self.media.store);
+    /// Where a file is, which this node has.
+    async fn place_of(&self, found: &Found) -> Result<Place, ApiError> {
+        match found {
+            Found::Own(stored) => {
+                let (hash, size) = (stored.hash, stored.size);
+                self.fetch_if_missing(hash).await?;
+                Ok(Place { store: Arc::clone(&self.media.store), name: hash, hash, size })
+            }
+            Found::Copy(place, _) => Ok(place.clone()),
+        }
+    }
+
+    async fn open(&self, found: &Found) -> Result<Content, ApiError> {
+        let place = self.place_of(found).await?;
         let opening = spawn_blocking(move || {
-            let download = Download::open(&store, hash, size)?;
-            let small = download.read_small()?;
-            Ok(small.map_or_else(|| Content::File(download), Content::Bytes))
+            let download = Download::open(&place)?;
+            let small = download.read_small();
+            if let Err(error) = &small {
+                download.report(error);
+            }
+            Ok(small?.map_or_else(|| Content::File(download), Content::Bytes))
         });
-        opening.await.map_err(ApiError::internal)?.map_err(|error| self.lost(&hash, error))
+        opening.await.map_err(ApiError::internal)?.map_err(|error| self.lost(found, error))
     }
 
     /// The response for a file that cannot be read.
-    fn lost(&self, hash: &FileHash, error: DownloadError) -> ApiError {
+    fn lost(&self, found: &Found, error: DownloadError) -> ApiError {
         if let DownloadError::Io(error) = error {
             return ApiError::internal(error);
         }
-        // It may have been deleted since it was looked up.
-        if !self.engine.state().media.names(hash) {
-            return ApiError::not_found("There is no such file.");
+        match found {
+            Found::Copy(..) => {
+                let text = "The copy of the file was lost; try again.";
+                ApiError::new(ErrorCode::ConnectionFailed, text).with_cause(error)
+            }
+            // It may have been deleted since it was looked up.
+            Found::Own(stored) if !self.engine.state().media.names(&stored.hash) => {
+                ApiError::not_found("There is no such file.")
+            }
+            Found::Own(stored) => {
+                self.media.store.report(&stored.hash, &error);
+                ApiError::not_found("The file is damaged or lost.").with_cause(error)
+            }
         }
-        self.media.store.report(hash, &error);
-        ApiError::not_found("The file is damaged or lost.").with_cause(error)
     }
 
     /// Answers with a file.
     pub(super) async fn serve(
         &self,
-        stored: Stored,
+        found: Found,
         name: Option<String>,
         public: bool,
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
-        let content = self.open(&stored).await?;
-        let said = match self.engine.events().command(stored.offset)? {
-            Some(Command::MediaUpload(body)) => (body.content_type, body.name),
-            _ => (None, None),
+        let content = self.open(&found).await?;
+        let tag = found.hash().to_string();
+        let said = match found {
+            Found::Own(stored) => match self.engine.events().command(stored.offset)? {
+                Some(Command::MediaUpload(body)) => (body.content_type, body.name),
+                _ => (None, None),
+            },
+            Found::Copy(_, file) => (file.content_type, file.name),
         };
         let name = name.filter(|name| !name.is_empty()).or(said.1);
-        let tag = stored.hash.to_string();
         file::reply(content, About { content_type: said.0, name, tag, public }, headers)
     }
 
     /// Answers with a thumbnail.
     pub(super) async fn serve_thumbnail(
         &self,
-        stored: Stored,
+        found: Found,
         wish: Wish,
         caller: &Whose,
         public: bool,
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
         let wish = wish.rounded();
-        let (store, hash) = (Arc::clone(&self.media.store), stored.hash);
-        let found = spawn_blocking(move || kept(&store, &hash, wish)).await;
-        let (content, format) = match found.map_err(ApiError::internal)? {
+        let (store, name) = match &found {
+            Found::Own(stored) => (Arc::clone(&self.media.store), stored.hash),
+            Found::Copy(place, _) => (Arc::clone(&place.store), place.name),
+        };
+        let ready = spawn_blocking(move || kept(&store, &name, wish)).await;
+        let (content, format) = match ready.map_err(ApiError::internal)? {
             Some((bytes, format)) => (Content::Bytes(bytes), format),
-            None => self.make_thumbnail(&stored, wish, caller).await?,
+            None => self.make_thumbnail(&found, wish, caller).await?,
         };
         let about = About {
             content_type: Some(format.content_type().to_owned()),
             name: Some(format!("thumbnail.{}", format.extension())),
-            tag: format!("{}-{}", stored.hash, wish.name()),
+            tag: format!("{}-{}", found.hash(), wish.name()),
             public,
         };
         file::reply(content, about, headers)
@@ -93,45 +144,46 @@ impl Server {
 
     async fn make_thumbnail(
         &self,
-        stored: &Stored,
+        found: &Found,
         mut wish: Wish,
         caller: &Whose,
     ) -> Result<(Content, Format), ApiError> {
-        enum Found {
+        enum Made {
             Kept(Bytes, Format),
             Answer(Thumbnail),
             Lost(DownloadError),
         }
-        let place = self.media.pictures.place(caller, false).await;
-        let place = place.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?;
-        let (store, hash, size) = (Arc::clone(&self.media.store), stored.hash, stored.size);
-        self.fetch_if_missing(hash).await?;
+        let turn = self.media.pictures.place(caller, false).await;
+        let turn = turn.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?;
+        let place = self.place_of(found).await?;
         let making = move || {
-            let path = store.path(&hash);
-            if let Err(error) = Download::open(&store, hash, size).and_then(|file| file.verify()) {
-                return Ok(Found::Lost(error));
+            let (store, name) = (&place.store, place.name);
+            let path = store.path(&name);
+            let verify = |file: Download| file.verify().inspect_err(|error| file.report(error));
+            if let Err(error) = Download::open(&place).and_then(verify) {
+                return Ok(Made::Lost(error));
             }
             // A still picture has one thumbnail of each size, animated or not.
             wish.animated = wish.animated && picture::moves(&path)?;
-            if let Some((bytes, format)) = kept(&store, &hash, wish) {
-                return Ok(Found::Kept(bytes, format));
+            if let Some((bytes, format)) = kept(store, &name, wish) {
+                return Ok(Made::Kept(bytes, format));
             }
             let made = picture::thumbnails(&path, &[wish])?;
             let Some(thumbnail) = made.into_iter().next() else {
                 return Err(PictureError::Broken("nothing came of it".to_owned()));
             };
             if let Thumbnail::Made(format, bytes) = &thumbnail {
-                keep_thumbnail(&store, &hash, wish, *format, bytes);
+                keep_thumbnail(store, &name, wish, *format, bytes);
             }
-            Ok(Found::Answer(thumbnail))
+            Ok(Made::Answer(thumbnail))
         };
-        match spawn_blocking(move || place.work(making)).await {
-            Ok(Ok(Found::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
-            Ok(Ok(Found::Lost(error))) => Err(self.lost(&hash, error)),
-            Ok(Ok(Found::Answer(Thumbnail::Original(format)))) => {
-                Ok((self.open(stored).await?, format))
+        match spawn_blocking(move || turn.work(making)).await {
+            Ok(Ok(Made::Kept(bytes, format))) => Ok((Content::Bytes(bytes), format)),
+            Ok(Ok(Made::Lost(error))) => Err(self.lost(found, error)),
+            Ok(Ok(Made::Answer(Thumbnail::Original(format)))) => {
+                Ok((self.open(found).await?, format))
             }
-            Ok(Ok(Found::Answer(Thumbnail::Made(format, bytes)))) => {
+            Ok(Ok(Made::Answer(Thumbnail::Made(format, bytes)))) => {
                 Ok((Content::Bytes(Bytes::from(bytes)), format))
             }
             Ok(Err(PictureError::Io(error))) => Err(ApiError::internal(error)),

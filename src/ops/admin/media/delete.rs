@@ -1,8 +1,12 @@
 //! Delete files, which cannot be undone.
 
+use ruma::OwnedMxcUri;
 use serde::{Deserialize, Serialize};
 
-use super::select::{MediaOf, ids};
+use super::{
+    remote,
+    select::{MediaOf, ids},
+};
 use crate::{
     base::{background, limits},
     decide::media::RemoveMedia,
@@ -22,6 +26,9 @@ pub(crate) struct DeleteMedia {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MediaDeleted {
     pub(crate) media_ids: Vec<String>,
+    /// The files of other homeservers of which a copy was deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) remote: Vec<OwnedMxcUri>,
 }
 
 impl Act for DeleteMedia {
@@ -38,16 +45,23 @@ impl Act for DeleteMedia {
 
     async fn perform(self, office: &Office, by: Attribution) -> Result<MediaDeleted, ActError> {
         let mut gone = Vec::new();
-        let ids = background::at_length(|| ids(office, &self.of))?.0;
+        let (ids, others) = background::at_length(|| ids(office, &self.of))?;
+        let remote = remote::forget(office, others)?;
+        if let MediaOf::Id(name) = &self.of
+            && ids.is_empty()
+            && remote.is_empty()
+        {
+            return Err(ActError::NoMedia(name.clone()));
+        }
         for some in ids.chunks(limits::QUARANTINE_IDS) {
             let remove = RemoveMedia { media_ids: some.to_vec() };
             gone.extend(office.propose(by.clone(), remove).await?);
         }
-        Ok(MediaDeleted { media_ids: gone })
+        Ok(MediaDeleted { media_ids: gone, remote })
     }
 
     async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
-        let ids = background::at_length(|| ids(office, &self.of))?.0;
+        let (ids, others) = background::at_length(|| ids(office, &self.of))?;
         let media = &office.engine.state().media;
         let size = |id: &String| match media.get(id) {
             Some(Item::Stored(stored)) => stored.size,
@@ -55,6 +69,11 @@ impl Act for DeleteMedia {
         };
         let bytes: u64 = ids.iter().map(size).sum();
         let count = ids.len();
-        Ok(vec![format!("{count} file(s) of {bytes} bytes are deleted, which cannot be undone")])
+        let mut effect =
+            vec![format!("{count} file(s) of {bytes} bytes are deleted, which cannot be undone")];
+        if !others.is_empty() {
+            effect.push(format!("copies of {} file(s) of other servers are deleted", others.len()));
+        }
+        Ok(effect)
     }
 }

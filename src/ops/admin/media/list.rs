@@ -3,7 +3,10 @@
 use ruma::{OwnedMxcUri, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use super::select::{MediaOf, ids};
+use super::{
+    remote,
+    select::{MediaOf, ids},
+};
 use crate::{
     log::ReadError,
     ops::admin::{
@@ -48,6 +51,9 @@ pub(crate) struct MediaSummary {
     pub(crate) safe_from_quarantine: bool,
     /// blake3 of it, in hexadecimal: its name among the files of the server.
     pub(crate) blake3: String,
+    /// Its address, if it is the copy of a file of another homeserver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) address: Option<OwnedMxcUri>,
 }
 
 impl Act for ListMedia {
@@ -61,15 +67,21 @@ impl Act for ListMedia {
 }
 
 pub(crate) fn list(office: &Office, of: &MediaOf) -> Result<Media, ActError> {
-    let (ids, remote) = ids(office, of)?;
+    let (ids, others) = ids(office, of)?;
     let state = office.engine.state();
     let mut media = Vec::with_capacity(ids.len());
+    if let MediaOf::Id(name) = of
+        && let [address] = &*others
+    {
+        let copy = remote::summary(office, address)?;
+        media.push(copy.ok_or_else(|| ActError::NoMedia(name.clone()))?);
+    }
     for id in ids {
         if let Some(Item::Stored(stored)) = state.media.get(&id) {
             media.push(summary(office, id, stored)?);
         }
     }
-    Ok(Media { media, remote })
+    Ok(Media { media, remote: others })
 }
 
 fn summary(office: &Office, media_id: String, stored: Stored) -> Result<MediaSummary, ReadError> {
@@ -89,5 +101,6 @@ fn summary(office: &Office, media_id: String, stored: Stored) -> Result<MediaSum
         media_type,
         upload_name,
         blake3: stored.hash.to_string(),
+        address: None,
     })
 }

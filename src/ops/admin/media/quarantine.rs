@@ -1,8 +1,12 @@
 //! Quarantine files, so that nobody can download them, or release them.
 
+use ruma::OwnedMxcUri;
 use serde::{Deserialize, Serialize};
 
-use super::select::{MediaOf, ids};
+use super::{
+    remote,
+    select::{MediaOf, ids},
+};
 use crate::{
     base::limits,
     decide::media,
@@ -23,6 +27,9 @@ pub(crate) struct QuarantineMedia {
 pub(crate) struct Quarantined {
     /// The files for which that changed.
     pub(crate) media_ids: Vec<String>,
+    /// Those of other homeservers for which that changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) remote: Vec<OwnedMxcUri>,
     pub(crate) quarantined: bool,
 }
 
@@ -44,18 +51,28 @@ impl Act for QuarantineMedia {
     async fn perform(self, office: &Office, by: Attribution) -> Result<Quarantined, ActError> {
         let Self { of, quarantined } = self;
         let Attribution { origin, reason } = by;
-        let mut changed = Vec::new();
-        for some in ids(office, &of)?.0.chunks(limits::QUARANTINE_IDS) {
+        let (mut changed, mut remote) = (Vec::new(), Vec::new());
+        let (ids, others) = ids(office, &of)?;
+        for some in ids.chunks(limits::QUARANTINE_IDS) {
             let (media_ids, reason) = (some.to_vec(), reason.clone());
             let quarantine = media::QuarantineMedia { media_ids, quarantined, reason };
             changed.extend(office.engine.propose(origin.clone(), quarantine).await?.into_inner());
         }
-        Ok(Quarantined { media_ids: changed, quarantined })
+        for some in others.chunks(limits::QUARANTINE_IDS) {
+            let (files, reason) = (remote::with_hashes(office, some), reason.clone());
+            let quarantine = media::QuarantineRemote { files, quarantined, reason };
+            remote.extend(office.engine.propose(origin.clone(), quarantine).await?.into_inner());
+        }
+        Ok(Quarantined { media_ids: changed, remote, quarantined })
     }
 
     async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
         let media = &office.engine.state().media;
-        let mut ids = ids(office, &self.of)?.0;
+        let (mut ids, others) = ids(office, &self.of)?;
+        let files = remote::with_hashes(office, &others);
+        let (quarantined, reason) = (self.quarantined, None);
+        let of_others = media::QuarantineRemote { files, quarantined, reason };
+        let of_others = of_others.changed(&office.engine.state()).len();
         ids.retain(|id| match self.quarantined {
             true => media.quarantined(id).is_none() && !media.is_protected(id),
             false => media.quarantined(id).is_some(),
@@ -65,6 +82,6 @@ impl Act for QuarantineMedia {
         } else {
             "can be downloaded again"
         };
-        Ok(vec![format!("{} file(s) {can}", ids.len())])
+        Ok(vec![format!("{} file(s) {can}", ids.len() + of_others)])
     }
 }

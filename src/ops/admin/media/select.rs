@@ -31,11 +31,11 @@ const POINTERS: [&str; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum MediaOf {
-    /// The one with this id or address.
+    /// The one with this id or address, which may be one of another homeserver.
     Id(String),
     /// All that a user uploaded.
     User(String),
-    /// All of this server that the events of a room name, as far as they are not encrypted.
+    /// All that the events of a room name, as far as they are not encrypted.
     Room(String),
     /// Those with these ids.
     Ids(Vec<String>),
@@ -63,13 +63,23 @@ pub(super) fn media_id(office: &Office, name: &str) -> Result<String, ActError> 
     }
 }
 
-/// The ids of files of this server, and the addresses of others that were found with them.
+/// The address, if it is one of a file of another homeserver.
+fn remote(office: &Office, name: &str) -> Option<OwnedMxcUri> {
+    let address = OwnedMxcUri::from(name);
+    let (server, _) = address.parts().ok()?;
+    (*server != office.engine.env().server.name).then_some(address)
+}
+
+/// The ids of files of this server, and the addresses of those of others.
 pub(super) fn ids(
     office: &Office,
     of: &MediaOf,
 ) -> Result<(Vec<String>, Vec<OwnedMxcUri>), ActError> {
     match of {
-        MediaOf::Id(id) => Ok((vec![media_id(office, id)?], Vec::new())),
+        MediaOf::Id(id) => match remote(office, id) {
+            Some(address) => Ok((Vec::new(), vec![address])),
+            None => Ok((vec![media_id(office, id)?], Vec::new())),
+        },
         MediaOf::User(user) => {
             let own = office.engine.state().media.of_user(&office.user_id(user)?);
             Ok((own.into_iter().map(|(id, _)| id.into()).collect(), Vec::new()))

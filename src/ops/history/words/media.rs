@@ -30,7 +30,9 @@ impl Describe for MediaQuarantine {
             true => "put into quarantine",
             false => "took out of quarantine",
         };
-        let what = match &*self.media_ids {
+        let remote = self.remote.into_iter().map(|address| address.to_string());
+        let all: Vec<_> = self.media_ids.into_iter().chain(remote).collect();
+        let what = match &*all {
             [one] => one.clone(),
             many => format!("{} files: {}", many.len(), many.join(", ")),
         };

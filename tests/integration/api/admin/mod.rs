@@ -137,7 +137,7 @@ async fn what_cannot_be_is_refused_with_the_code_for_it() {
         ("POST", "/v1/media/protect/none".to_owned(), Some(json!({})), 404, "M_NOT_FOUND"),
         (
             "POST",
-            "/v1/media/quarantine/elsewhere.test/none".to_owned(),
+            "/v1/media/quarantine/e2e.test/none".to_owned(),
             Some(json!({})),
             404,
             "M_NOT_FOUND",

@@ -1,0 +1,74 @@
+//! Places for a bounded number at a time: those of each key have as many.
+
+use std::{collections::HashMap, hash::Hash, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Places by key. A key that nobody holds a place of takes no memory.
+pub(crate) struct Places<K: Hash + Eq> {
+    each: usize,
+    keys: Mutex<HashMap<K, Arc<Semaphore>>>,
+}
+
+/// A place, until it is dropped.
+pub(crate) struct Place<K: Hash + Eq> {
+    places: Arc<Places<K>>,
+    key: K,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<K: Hash + Eq + Clone> Places<K> {
+    /// So many places for each key.
+    pub(crate) fn new(each: usize) -> Self {
+        Self { each, keys: Mutex::default() }
+    }
+
+    /// Waits for a place; those who came first get one first.
+    pub(crate) async fn take(self: &Arc<Self>, key: K) -> Place<K> {
+        let of_key = {
+            let mut keys = self.keys.lock();
+            let of_key = keys.entry(key.clone());
+            Arc::clone(of_key.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
+        };
+        // It is never closed.
+        let permit = of_key.acquire_owned().await.ok();
+        Place { places: Arc::clone(self), key, permit }
+    }
+}
+
+impl<K: Hash + Eq> Drop for Place<K> {
+    fn drop(&mut self) {
+        self.permit = None;
+        let mut keys = self.places.keys.lock();
+        // Those who hold a place or wait for one have it, too.
+        if keys.get(&self.key).is_some_and(|of_key| Arc::strong_count(of_key) == 1) {
+            keys.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn each_key_has_as_many_places_and_is_forgotten_with_the_last() {
+        let places = Arc::new(Places::new(2));
+        let held = [places.take("a").await, places.take("a").await];
+        assert!(places.take("a").now_or_never().is_none());
+        let other = places.take("b").now_or_never();
+        assert!(other.is_some());
+        drop(other);
+        assert_eq!(places.keys.lock().len(), 1);
+        let mut waiting = Box::pin(places.take("a"));
+        assert!((&mut waiting).now_or_never().is_none());
+        drop(held);
+        let place = waiting.await;
+        assert_eq!(places.keys.lock().len(), 1);
+        drop(place);
+        assert!(places.keys.lock().is_empty());
+    }
+}

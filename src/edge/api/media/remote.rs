@@ -1,0 +1,382 @@
+//! Files of other homeservers for users of this one: fetched when somebody asks for them, and then
+//! served from a copy (client-server API, "Content repository"; server-server API, "Content
+//! Repository").
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use http::StatusCode;
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use ruma::{MxcUri, OwnedMxcUri, OwnedServerName};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::spawn_blocking,
+    time::timeout_at,
+};
+use tracing::{debug, error};
+
+use super::{files::Wanted, serving::Found};
+use crate::{
+    base::{limits, places::Places, shutdown::Shutdown},
+    config::Config,
+    edge::{
+        api::{Server, Whose, federation::unreachable},
+        http::{ApiError, ErrorCode, Pace},
+    },
+    media::remote::{RemoteFile, RemoteFiles},
+    outside::{
+        federation::{Federation, NoFile, OnItsWay, Unreachable},
+        outbound::{Outbound, OutboundError},
+    },
+    record::command::FileHash,
+};
+
+/// After how long a client that is turned away may try again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Files of other homeservers.
+pub(crate) struct Remote {
+    /// The copies.
+    pub(super) files: Arc<RemoteFiles>,
+    /// For addresses that homeservers redirect to; none if federation is off.
+    outbound: Option<Outbound>,
+    /// The files that are being fetched, each with the first who wanted it.
+    under_way: Mutex<HashMap<OwnedMxcUri, (Whose, watch::Receiver<Progress>)>>,
+    by_caller: Arc<Places<Whose>>,
+    by_origin: Arc<Places<OwnedServerName>>,
+    at_once: Semaphore,
+    /// By address or name of a homeserver: what failed, and until when it is not tried again.
+    failed: Cache<String, (Failure, Instant)>,
+}
+
+/// How far the fetch of a file is.
+#[derive(Clone)]
+enum Progress {
+    /// Its homeserver was not asked, or has not answered.
+    Asked,
+    /// It is arriving.
+    Arriving,
+    /// It is there or not.
+    Done(Result<Arc<RemoteFile>, Failure>),
+}
+
+/// Why a file was not fetched.
+#[derive(Clone, Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    NoFile(#[from] NoFile),
+    /// Too many are being fetched.
+    #[error("others are being fetched")]
+    Busy,
+    /// The disk has no room for it.
+    #[error("the disk is full")]
+    Full,
+    /// The disk failed.
+    #[error("{0}")]
+    Disk(Arc<io::Error>),
+}
+
+impl From<Unreachable> for Failure {
+    fn from(error: Unreachable) -> Self {
+        Self::NoFile(error.into())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull => Self::Full,
+            // Others that are on their way take all the room.
+            io::ErrorKind::QuotaExceeded => Self::Busy,
+            _ => Self::Disk(Arc::new(error)),
+        }
+    }
+}
+
+impl From<Failure> for ApiError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NoFile(NoFile::NotFound) => {
+                Self::not_found("The other server does not have the file.")
+            }
+            Failure::NoFile(NoFile::NotYetUploaded) => {
+                Self::new(ErrorCode::NotYetUploaded, "The file was not uploaded yet.")
+            }
+            Failure::NoFile(NoFile::TooLarge) => {
+                let text = "The file is too large to be fetched from the other server.";
+                Self::too_large(text).with_status(StatusCode::BAD_GATEWAY)
+            }
+            Failure::NoFile(NoFile::LimitExceeded) | Failure::Busy => Self::limit_exceeded(AGAIN),
+            Failure::NoFile(NoFile::Unreachable(error)) => unreachable(error),
+            Failure::Full => Self::unavailable("The server's disk is full: it fetches no files."),
+            Failure::Disk(error) => Self::internal(error.to_string()),
+        }
+    }
+}
+
+impl Remote {
+    /// # Errors
+    /// When the client for other addresses cannot be made.
+    pub(super) fn new(files: Arc<RemoteFiles>, config: &Config) -> Result<Self, OutboundError> {
+        let allowed = &config.federation.allowed_networks;
+        let is_on = config.federation.enabled;
+        let outbound = is_on.then(|| Outbound::public_only(&config.outbound, allowed));
+        let (of_origin, of_caller, at_once) = limits::REMOTE_FILES_AT_ONCE;
+        Ok(Self {
+            files,
+            outbound: outbound.transpose()?,
+            under_way: Mutex::default(),
+            by_caller: Arc::new(Places::new(of_caller)),
+            by_origin: Arc::new(Places::new(of_origin)),
+            at_once: Semaphore::new(at_once),
+            failed: Cache::new(if is_on { limits::REMOTE_FILES_FAILED } else { 1 }),
+        })
+    }
+
+    /// The failure of which it is too soon to try again.
+    fn lately_failed(&self, address: &MxcUri) -> Option<Failure> {
+        let origin = address.server_name().ok()?.as_str();
+        let now = Instant::now();
+        let failed = [origin, address.as_str()].into_iter().filter_map(|of| self.failed.get(of));
+        failed.into_iter().find(|(_, until)| *until > now).map(|(failure, _)| failure)
+    }
+
+    /// Remembers for a while that it failed. If nothing has arrived, the homeserver may be away.
+    fn remember(&self, address: &MxcUri, has_begun: bool, failure: &Failure) {
+        let Failure::NoFile(why) = failure else { return };
+        let (of_file, of_origin) = limits::REMOTE_FILE_FAILED;
+        let of = match why {
+            NoFile::NotYetUploaded | NoFile::LimitExceeded => return,
+            NoFile::Unreachable(error) if !has_begun => match error {
+                Unreachable::Status(_) | Unreachable::Unexpected(_) | Unreachable::Late => None,
+                _ => address.server_name().ok(),
+            },
+            _ => None,
+        };
+        let (of, lasting) = match (of, why) {
+            (Some(origin), _) => (origin.as_str(), of_origin),
+            (None, NoFile::NotFound | NoFile::TooLarge) => (address.as_str(), of_file),
+            (None, _) => (address.as_str(), of_origin),
+        };
+        self.failed.insert(of.to_owned(), (failure.clone(), Instant::now() + lasting));
+    }
+}
+
+/// A file that is being fetched, until this is dropped.
+struct UnderWay<'a> {
+    remote: &'a Remote,
+    address: &'a OwnedMxcUri,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.remote.under_way.lock().remove(self.address);
+    }
+}
+
+/// A file to be fetched.
+struct Fetch {
+    address: OwnedMxcUri,
+    origin: OwnedServerName,
+    media_id: String,
+    wait: Duration,
+    caller: Whose,
+}
+
+impl Server {
+    /// A file of another homeserver; has it fetched if there is no copy.
+    pub(super) async fn remote_file(
+        self: &Arc<Self>,
+        wanted: Wanted<'_>,
+        caller: Whose,
+        shutdown: &Shutdown,
+    ) -> Result<Found, ApiError> {
+        if let Some(file) = self.remote_copy(&wanted).await? {
+            return self.found_remote(&file);
+        }
+        let wait = wanted.wait.min(limits::MEDIA_WAIT);
+        let mut progress = self.fetch_remote(&wanted, wait, caller)?;
+        let until = tokio::time::Instant::now() + wait + self.patience_with_others();
+        loop {
+            let now = progress.borrow_and_update().clone();
+            let until = match now {
+                Progress::Done(file) => return self.found_remote(&*file?),
+                Progress::Arriving => None,
+                Progress::Asked => Some(until),
+            };
+            let late = || ApiError::from(Failure::from(Unreachable::Late));
+            let changed = async {
+                match until {
+                    Some(until) => timeout_at(until, progress.changed()).await.map_err(|_| late()),
+                    None => Ok(progress.changed().await),
+                }
+            };
+            tokio::select! {
+                // It is told how it ended, unless the task panicked.
+                changed = changed => changed?.map_err(ApiError::internal)?,
+                () = shutdown.given() => return Err(late()),
+            }
+        }
+    }
+
+    /// The copy of a file of another homeserver, if it may be served and there is one.
+    pub(super) async fn remote_copy(
+        self: &Arc<Self>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<RemoteFile>, ApiError> {
+        let address = self.remote_address(wanted)?;
+        let files = Arc::clone(&self.media.remote.files);
+        spawn_blocking(move || files.get(&address)).await.map_err(ApiError::internal)
+    }
+
+    /// A copy, unless it is in quarantine.
+    pub(super) fn found_remote(&self, file: &RemoteFile) -> Result<Found, ApiError> {
+        if self.engine.state().media.quarantined_by(&file.hash).is_some() {
+            return Err(no_such_file());
+        }
+        Ok(Found::Copy(self.media.remote.files.place(file), file.clone()))
+    }
+
+    /// The address of a file of another homeserver, if this one serves it.
+    fn remote_address(&self, wanted: &Wanted<'_>) -> Result<OwnedMxcUri, ApiError> {
+        let Wanted { server, media_id, .. } = wanted;
+        let Some(federation) = &self.outside.federation else {
+            return Err(ApiError::not_found("Files of other servers are not to be had here."));
+        };
+        let address = OwnedMxcUri::from(format!("mxc://{server}/{media_id}"));
+        let is_quarantined = self.engine.state().remote_media.quarantined(&address).is_some();
+        if !federation.peers.permits(server) || is_quarantined || !address.is_valid() {
+            return Err(no_such_file());
+        }
+        Ok(address)
+    }
+
+    const fn patience_with_others(&self) -> Duration {
+        Duration::from_secs(self.config.media.remote_wait_seconds)
+    }
+
+    /// Has a file fetched, unless that is under way or has failed lately.
+    fn fetch_remote(
+        self: &Arc<Self>,
+        wanted: &Wanted<'_>,
+        wait: Duration,
+        caller: Whose,
+    ) -> Result<watch::Receiver<Progress>, ApiError> {
+        let address = self.remote_address(wanted)?;
+        let remote = &self.media.remote;
+        if let Some(failure) = remote.lately_failed(&address) {
+            return Err(failure.into());
+        }
+        let mut under_way = remote.under_way.lock();
+        if let Some((_, progress)) = under_way.get(&address) {
+            return Ok(progress.clone());
+        }
+        let (of_caller, of_all) = limits::REMOTE_FILES_WANTED;
+        let own = under_way.values().filter(|(of, _)| *of == caller).count();
+        if own >= of_caller || under_way.len() >= of_all {
+            return Err(Failure::Busy.into());
+        }
+        let (tell, progress) = watch::channel(Progress::Asked);
+        under_way.insert(address.clone(), (caller.clone(), progress.clone()));
+        drop(under_way);
+        let (origin, media_id) = (wanted.server.to_owned(), wanted.media_id.to_owned());
+        let fetch = Fetch { address, origin, media_id, wait, caller };
+        let app = Arc::clone(self);
+        // In its own task: others may wait for it when the client hangs up.
+        tokio::spawn(async move { app.carry_out(fetch, &tell).await });
+        Ok(progress)
+    }
+
+    async fn carry_out(&self, fetch: Fetch, tell: &watch::Sender<Progress>) {
+        let remote = &self.media.remote;
+        let under_way = UnderWay { remote, address: &fetch.address };
+        let fetched = self.receive_remote(&fetch, tell).await;
+        if let Err(failure) = &fetched {
+            match failure {
+                Failure::Disk(error) => error!(%error, "a file cannot be stored"),
+                failure => debug!(address = %fetch.address, %failure, "a file is not to be had"),
+            }
+            let has_begun = matches!(*tell.borrow(), Progress::Arriving);
+            remote.remember(&fetch.address, has_begun, failure);
+        }
+        // Whoever comes now finds the copy, or has it fetched again.
+        drop(under_way);
+        tell.send_replace(Progress::Done(fetched.map(Arc::new)));
+    }
+
+    async fn receive_remote(
+        &self,
+        fetch: &Fetch,
+        tell: &watch::Sender<Progress>,
+    ) -> Result<RemoteFile, Failure> {
+        let Fetch { address, origin, media_id, wait, caller } = fetch;
+        let remote = &self.media.remote;
+        let denied = || Failure::from(Unreachable::Denied);
+        let Federation { peers, .. } = self.outside.federation.as_ref().ok_or_else(denied)?;
+        let outbound = remote.outbound.as_ref().ok_or_else(denied)?;
+        let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
+        let places = async {
+            (
+                remote.by_caller.take(caller.clone()).await,
+                remote.by_origin.take(origin.clone()).await,
+                remote.at_once.acquire().await,
+            )
+        };
+        let _places = timeout_at(until, places).await.map_err(|_| Failure::Busy)?;
+        let asking = peers.file(outbound, origin, media_id, *wait);
+        let asked = timeout_at(until, Box::pin(asking)).await;
+        let file = asked.map_err(|_| Failure::from(Unreachable::Late))??;
+        tell.send_replace(Progress::Arriving);
+        self.take_in_remote(address, file).await
+    }
+
+    async fn take_in_remote(
+        &self,
+        address: &OwnedMxcUri,
+        mut file: OnItsWay,
+    ) -> Result<RemoteFile, Failure> {
+        let settings = &self.config.media;
+        let most = settings.remote_file_bytes.min(settings.remote_cache_bytes);
+        // Something else may be around it.
+        let around = limits::REMOTE_FILE_HEAD_BYTES as u64;
+        if file.length.is_some_and(|length| length.saturating_sub(around) > most) {
+            return Err(NoFile::TooLarge.into());
+        }
+        let pace =
+            Pace { grace: self.patience_with_others(), bytes_per_second: limits::REMOTE_FILE_PACE };
+        let mut arriving = self.media.remote.files.receive(None).await?;
+        let (mut size, mut waited) = (0, Duration::ZERO);
+        loop {
+            let began = Instant::now();
+            // What the disk takes is not the homeserver's time.
+            let left = pace.allows(size).saturating_sub(waited);
+            let next = tokio::time::timeout(left, file.next()).await;
+            waited += began.elapsed();
+            let Some(piece) = next.map_err(|_| Unreachable::Late)?? else { break };
+            size += piece.len() as u64;
+            if size > most {
+                return Err(NoFile::TooLarge.into());
+            }
+            arriving.write(piece).await?;
+        }
+        let copy = RemoteFile {
+            address: address.clone(),
+            // They become known when it is complete.
+            hash: FileHash([0; 32]),
+            size: 0,
+            content_type: file.content_type,
+            name: file.name,
+            fetched_ms: self.engine.clock().now_ms(),
+        };
+        Ok(arriving.finish(copy).await?)
+    }
+}
+
+fn no_such_file() -> ApiError {
+    ApiError::not_found("There is no such file.")
+}

@@ -1,0 +1,110 @@
+//! Files of other homeservers: of which this one has copies, which are in quarantine.
+
+use std::{
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use ruma::{MxcUri, OwnedMxcUri};
+use serde::{Deserialize, Serialize};
+
+use super::list::MediaSummary;
+use crate::{
+    base::background,
+    media::remote::{RemoteFile, RemoteFiles},
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::command::FileHash,
+};
+
+/// Delete copies of files of other homeservers. They are fetched again when somebody asks for them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PurgeRemoteMedia {
+    /// Only those that were last used before this, in milliseconds since the Unix epoch.
+    pub(crate) before_ms: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RemoteMediaPurged {
+    /// How many there were.
+    pub(crate) deleted: u64,
+}
+
+impl Act for PurgeRemoteMedia {
+    const NAME: &'static str = "purge-remote-media";
+    const DONE: &'static str = "purged";
+    type Done = RemoteMediaPurged;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        let files = copies(office)?;
+        let before = UNIX_EPOCH.checked_add(Duration::from_millis(self.before_ms));
+        let before = before.ok_or_else(|| ActError::invalid("This is not a time."))?;
+        let deleted = background::at_length(|| files.purge(before)).map_err(ActError::invalid)?;
+        Ok(RemoteMediaPurged { deleted })
+    }
+}
+
+/// The copies, which only a running server has at hand.
+fn copies(office: &Office) -> Result<&Arc<RemoteFiles>, ActError> {
+    office.remote_files.as_ref().ok_or_else(|| {
+        ActError::invalid("The server does not run; `media/remote` can be deleted as a whole.")
+    })
+}
+
+/// What is known of the copy of a file.
+fn copy(office: &Office, address: &MxcUri) -> Option<RemoteFile> {
+    background::at_length(|| office.remote_files.as_ref()?.look(address))
+}
+
+/// The addresses, each with the hash of the file if there is a copy.
+pub(super) fn with_hashes(
+    office: &Office,
+    addresses: &[OwnedMxcUri],
+) -> Vec<(OwnedMxcUri, Option<FileHash>)> {
+    let hash = |address| copy(office, address).map(|copy| copy.hash);
+    addresses.iter().map(|address| (address.clone(), hash(address))).collect()
+}
+
+/// Deletes the copies of these files. Returns the addresses of those that there were.
+pub(super) fn forget(
+    office: &Office,
+    addresses: Vec<OwnedMxcUri>,
+) -> Result<Vec<OwnedMxcUri>, ActError> {
+    if addresses.is_empty() {
+        return Ok(addresses);
+    }
+    let files = copies(office)?;
+    let mut deleted = Vec::new();
+    for address in addresses {
+        let forgetting = background::at_length(|| files.forget(&address));
+        if forgetting.map_err(ActError::invalid)? {
+            deleted.push(address);
+        }
+    }
+    Ok(deleted)
+}
+
+/// The copy of a file; `None` if there is none.
+pub(super) fn summary(
+    office: &Office,
+    address: &OwnedMxcUri,
+) -> Result<Option<MediaSummary>, ActError> {
+    let Some(copy) = copy(office, address) else { return Ok(None) };
+    let state = office.engine.state();
+    let quarantined = state.remote_media.quarantined(address);
+    let quarantined = quarantined.or_else(|| state.media.quarantined_by(&copy.hash));
+    Ok(Some(MediaSummary {
+        media_id: address.media_id().unwrap_or_default().to_owned(),
+        user_id: None,
+        created_ts: copy.fetched_ms,
+        media_length: copy.size,
+        media_type: copy.content_type,
+        upload_name: copy.name,
+        quarantined_by: quarantined.map(|offset| office.author_of(offset)).transpose()?,
+        safe_from_quarantine: false,
+        blake3: copy.hash.to_string(),
+        address: Some(address.clone()),
+    }))
+}
