@@ -428,6 +428,7 @@ impl World {
                     user(),
                     vec![(Some("PHONE".into()), key(&format!("letter{number}")))],
                 )]),
+                outside: None,
                 transaction: Transaction {
                     session: Offset::new(5),
                     id: format!("{number}{}", user_id.localpart()),

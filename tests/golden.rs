@@ -460,6 +460,7 @@ async fn fill(engine: &Engine) {
         sender: bob.clone(),
         event_type: "m.room.encrypted".to_owned(),
         messages: BTreeMap::from([(ann.clone(), vec![(None, raw("{}"))])]),
+        outside: None,
         transaction: Transaction { session: Offset::new(5), id: "t".into(), scope: "s".into() },
     });
     let up_to = engine.head().offset();

@@ -11,7 +11,7 @@
 
 use std::{fmt, sync::Arc};
 
-use ruma::{DeviceId, RoomId, UserId};
+use ruma::{DeviceId, RoomId, ServerName, UserId};
 
 use super::Refusal;
 use crate::{
@@ -231,7 +231,31 @@ impl Quotas {
         device_id: &DeviceId,
         sender: &UserId,
     ) -> bool {
-        let (all, by_sender) = state.to_device.count(user_id, device_id, sender);
+        let (all, by_sender) = state.to_device.count(user_id, device_id, sender.as_str());
+        all < self.to_device && (by_sender < self.to_device_by_one || self.exempt.has(sender))
+    }
+
+    /// The same for a message from another homeserver. What its users have sent counts together,
+    /// because it could make up any number of them.
+    pub(super) fn to_device_from(
+        &self,
+        state: &State,
+        user_id: &UserId,
+        device_id: &DeviceId,
+        server: &ServerName,
+    ) -> bool {
+        let (all, by_server) = state.to_device.count(user_id, device_id, server.as_str());
+        all < self.to_device && by_server < self.to_device_by_one
+    }
+
+    /// The same for a message to devices of another homeserver.
+    pub(super) fn to_device_outside(
+        &self,
+        state: &State,
+        server: &ServerName,
+        sender: &UserId,
+    ) -> bool {
+        let (all, by_sender) = state.to_device.count_outside(server, sender);
         all < self.to_device && (by_sender < self.to_device_by_one || self.exempt.has(sender))
     }
 

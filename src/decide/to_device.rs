@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{OwnedDeviceId, OwnedUserId};
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, ServerName, UserId};
 use serde_json::value::RawValue;
 
 use super::{Commit, Env, Proposal, Refusal, is_local};
@@ -10,7 +10,7 @@ use crate::{
     log::MAX_PAYLOAD_BYTES,
     record::{
         Command, Offset, Stream,
-        command::{ToDeviceAck, ToDeviceSend, Transaction},
+        command::{OutsideLetter, ToDeviceAck, ToDeviceSend, Transaction},
     },
 };
 
@@ -26,6 +26,9 @@ pub struct SendToDevice {
     pub event_type: String,
     /// The messages for each user's devices.
     pub messages: BTreeMap<OwnedUserId, Vec<Message>>,
+    /// The start of the ids under which users of other homeservers get theirs; none if they get
+    /// nothing.
+    pub outside: Option<String>,
     /// The client's transaction.
     pub transaction: Transaction,
 }
@@ -44,54 +47,81 @@ impl Proposal for SendToDevice {
         if was_sent(commit, &self.transaction)? {
             return Ok(());
         }
-        let mut records: Vec<ToDeviceSend> = Vec::new();
-        let (mut size, mut full) = (0, false);
+        let Env { state, quotas, .. } = commit.env;
+        let mut letters = Letters::new(ToDeviceSend {
+            sender: self.sender.clone(),
+            event_type: self.event_type.clone(),
+            messages: BTreeMap::new(),
+            outside: None,
+            received_as: None,
+            transaction: Some(self.transaction.clone()),
+        });
         for (user_id, messages) in &self.messages {
-            // Those of other servers, and those who are not there, get nothing, as the
-            // specification has it.
-            if !is_local(&commit.env.server, user_id) {
-                continue;
-            }
-            let Some(account) = commit.env.state.accounts.get(user_id) else { continue };
-            let account = account.read();
-            let devices: Vec<_> = account.active_devices().map(|(id, _)| id.clone()).collect();
-            drop(account);
-            for (device_id, content) in messages {
-                let to = match device_id {
-                    None => devices.as_slice(),
-                    Some(device_id) => match devices.binary_search(device_id) {
-                        Ok(index) => &devices[index..=index],
-                        Err(_) => &[],
-                    },
-                };
-                for device_id in to {
-                    let Env { state, quotas, .. } = commit.env;
-                    if !quotas.to_device(state, user_id, device_id, &self.sender) {
-                        full = true;
-                        continue;
-                    }
-                    let length = content.get().len() + device_id.as_str().len() + 8;
-                    if size + length + user_id.as_str().len() > MOST || records.is_empty() {
-                        records.push(self.record());
-                        size = 0;
-                    }
-                    size += length;
-                    if let Some(record) = records.last_mut() {
-                        let of_user = record.messages.entry(user_id.clone()).or_insert_with(|| {
-                            size += user_id.as_str().len() + 8;
-                            BTreeMap::new()
-                        });
-                        of_user.insert(device_id.clone(), content.clone());
-                    }
-                }
+            if is_local(&commit.env.server, user_id) {
+                let fits =
+                    |device: &DeviceId| quotas.to_device(state, user_id, device, &self.sender);
+                letters.add_local(commit.env, user_id, messages, fits);
+            } else if let Some(message_id) = &self.outside {
+                let fits =
+                    |server: &ServerName| quotas.to_device_outside(state, server, &self.sender);
+                letters.add_outside(commit.env, user_id, messages, message_id, fits);
             }
         }
-        if full && records.is_empty() {
+        if letters.full && letters.records.is_empty() {
             let why = "The inboxes of these devices are full. Try again once they have synced.";
             return Err(Refusal::OverQuota(why.to_owned()));
         }
         // A transaction without recipients is still a transaction, but has nothing to remember.
-        for record in records {
+        for record in letters.records {
+            commit.append(self.stream(), record);
+        }
+        Ok(())
+    }
+}
+
+/// Take messages that another homeserver sends to devices of this one. What this server has taken
+/// already is not taken again.
+#[derive(Debug)]
+pub struct ReceiveToDevice {
+    /// The sender, a user of the homeserver that sent it.
+    pub sender: OwnedUserId,
+    /// The id under which it was sent.
+    pub message_id: String,
+    /// The type.
+    pub event_type: String,
+    /// The messages for each user's devices.
+    pub messages: BTreeMap<OwnedUserId, Vec<Message>>,
+}
+
+impl Proposal for ReceiveToDevice {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::peer(self.sender.server_name())
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let Env { state, quotas, .. } = commit.env;
+        if state.to_device.was_received(&self.sender, &self.message_id) {
+            return Ok(());
+        }
+        let server = self.sender.server_name();
+        let mut letters = Letters::new(ToDeviceSend {
+            sender: self.sender.clone(),
+            event_type: self.event_type.clone(),
+            messages: BTreeMap::new(),
+            outside: None,
+            received_as: Some(self.message_id.clone()),
+            transaction: None,
+        });
+        for (user_id, messages) in &self.messages {
+            if is_local(&commit.env.server, user_id) {
+                let fits =
+                    |device: &DeviceId| quotas.to_device_from(state, user_id, device, server);
+                letters.add_local(commit.env, user_id, messages, fits);
+            }
+        }
+        for record in letters.records {
             commit.append(self.stream(), record);
         }
         Ok(())
@@ -101,14 +131,101 @@ impl Proposal for SendToDevice {
 /// The largest message that fits into one record with its envelope.
 const MOST: usize = MAX_PAYLOAD_BYTES - 8 * 1024;
 
-impl SendToDevice {
-    fn record(&self) -> ToDeviceSend {
-        ToDeviceSend {
-            sender: self.sender.clone(),
-            event_type: self.event_type.clone(),
-            messages: BTreeMap::new(),
-            transaction: Some(self.transaction.clone()),
+/// Messages, packed into as few records as hold them.
+struct Letters {
+    /// A record without messages.
+    empty: ToDeviceSend,
+    records: Vec<ToDeviceSend>,
+    /// The size of the last record.
+    size: usize,
+    /// Somebody does not get theirs because too many wait already.
+    full: bool,
+}
+
+impl Letters {
+    const fn new(empty: ToDeviceSend) -> Self {
+        Self { empty, records: Vec::new(), size: 0, full: false }
+    }
+
+    /// Those who are not there get nothing, as the specification has it.
+    fn add_local(
+        &mut self,
+        env: &Env,
+        user_id: &UserId,
+        messages: &[Message],
+        fits: impl Fn(&DeviceId) -> bool,
+    ) {
+        let Some(account) = env.state.accounts.get(user_id) else { return };
+        let account = account.read();
+        let devices: Vec<_> = account.active_devices().map(|(id, _)| id.clone()).collect();
+        drop(account);
+        for (device_id, content) in messages {
+            let to = match device_id {
+                None => devices.as_slice(),
+                Some(device_id) => match devices.binary_search(device_id) {
+                    Ok(index) => &devices[index..=index],
+                    Err(_) => &[],
+                },
+            };
+            for device_id in to {
+                if !fits(device_id) {
+                    self.full = true;
+                    continue;
+                }
+                let place = self.place(user_id, device_id.as_str(), content);
+                let of_user = self.records[place].messages.entry(user_id.to_owned()).or_default();
+                of_user.insert(device_id.clone(), content.clone());
+            }
         }
+    }
+
+    /// Only those are written to who are in rooms that this server knows: the others need not
+    /// exist, nor their homeservers.
+    fn add_outside(
+        &mut self,
+        env: &Env,
+        user_id: &UserId,
+        messages: &[Message],
+        message_id: &str,
+        fits: impl Fn(&ServerName) -> bool,
+    ) {
+        if env.state.memberships.count(user_id) == 0 {
+            return;
+        }
+        if !fits(user_id.server_name()) {
+            self.full |= !messages.is_empty();
+            return;
+        }
+        for (device_id, content) in messages {
+            let device_id = device_id.as_ref().map_or("*", |device_id| device_id.as_str());
+            let place = self.place(user_id, device_id, content);
+            let letter = self.records[place].outside.get_or_insert_with(|| OutsideLetter {
+                // Each record is another message.
+                message_id: format!("{message_id}.{place}"),
+                messages: BTreeMap::new(),
+            });
+            let of_user = letter.messages.entry(user_id.to_owned()).or_default();
+            of_user.insert(device_id.to_owned(), content.clone());
+        }
+    }
+
+    /// The index of a record with room for a message.
+    fn place(&mut self, user_id: &UserId, device_id: &str, content: &RawValue) -> usize {
+        let length = content.get().len() + device_id.len() + 8;
+        let is_new_user = self.records.last().is_none_or(|record| {
+            let outside = record.outside.as_ref();
+            !record.messages.contains_key(user_id)
+                && outside.is_none_or(|letter| !letter.messages.contains_key(user_id))
+        });
+        let of_user = user_id.as_str().len() + 8;
+        if self.size + length + of_user > MOST || self.records.is_empty() {
+            self.records.push(self.empty.clone());
+            self.size = of_user;
+        } else if is_new_user {
+            self.size += of_user;
+        }
+        self.size += length;
+        self.records.len() - 1
     }
 }
 

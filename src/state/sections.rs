@@ -194,7 +194,8 @@ sections! {
     usage, "usage", 1, may begin empty;
     keys, "keys", 2, reads 1 as super::keys::Keys;
     backups, "key backups", 2, reads 1 as super::backups::former::V1;
-    to_device, "messages to devices", 2, reads 1 as super::to_device::former::V1;
+    to_device, "messages to devices", 3, reads 1 as super::to_device::former::V1,
+        reads 2 as super::to_device::former::V2;
     seen, "devices in use", 1;
     reads, "reads", 1;
     aliases, "aliases", 1;

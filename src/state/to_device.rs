@@ -1,11 +1,14 @@
 //! To-device messages that have not been acknowledged (client-server API, "Send-to-Device
 //! messaging"). The messages themselves are in the log.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod received;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use dashmap::DashMap;
 use parking_lot::RwLock;
-use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
+use received::Received;
+use ruma::{DeviceId, OwnedDeviceId, OwnedServerName, OwnedUserId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{index::hash, kept};
@@ -24,6 +27,12 @@ pub struct ToDevice {
     /// The records that are in at least one inbox.
     #[serde(with = "kept::locked")]
     open: RwLock<BTreeMap<Offset, Open>>,
+    /// What other homeservers have not been told yet: an inbox for each.
+    #[serde(with = "kept::locked")]
+    outside: RwLock<BTreeMap<OwnedServerName, Inbox>>,
+    /// What other homeservers have sent.
+    #[serde(with = "kept::locked")]
+    received: RwLock<Received>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -50,24 +59,34 @@ struct Stored {
     #[serde(with = "kept::shared")]
     inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
     open: BTreeMap<Offset, Open>,
+    outside: BTreeMap<OwnedServerName, Inbox>,
+    received: Received,
 }
 
 impl From<Stored> for ToDevice {
-    fn from(Stored { inboxes, open }: Stored) -> Self {
+    fn from(Stored { inboxes, open, mut outside, received }: Stored) -> Self {
         for mut inboxes in inboxes.iter_mut() {
-            for inbox in inboxes.values_mut() {
-                for sender in
-                    inbox.waiting.iter().filter_map(|record| Some(open.get(record)?.sender))
-                {
-                    *inbox.by_sender.entry(sender).or_default() += 1;
-                }
-            }
+            inboxes.values_mut().for_each(|inbox| inbox.count(&open));
         }
-        Self { inboxes, open: RwLock::new(open) }
+        outside.values_mut().for_each(|inbox| inbox.count(&open));
+        let (open, outside) = (RwLock::new(open), RwLock::new(outside));
+        Self { inboxes, open, outside, received: RwLock::new(received) }
     }
 }
 
 impl Inbox {
+    /// Counts its records by sender.
+    fn count(&mut self, open: &BTreeMap<Offset, Open>) {
+        for sender in self.waiting.iter().filter_map(|record| Some(open.get(record)?.sender)) {
+            *self.by_sender.entry(sender).or_default() += 1;
+        }
+    }
+
+    /// The number of its records, and of those from `sender`.
+    fn counts(&self, sender: u64) -> (usize, usize) {
+        (self.waiting.len(), self.by_sender.get(&sender).copied().unwrap_or_default())
+    }
+
     fn push(&mut self, record: Offset, sender: u64) {
         self.waiting.push_back(record);
         *self.by_sender.entry(sender).or_default() += 1;
@@ -114,14 +133,42 @@ impl ToDevice {
         self.look(user_id, device_id, count).unwrap_or_default()
     }
 
-    /// The number of pending messages for the device, and of those from `sender`.
+    /// The number of pending messages for the device, and of those that count for `sender`, a user
+    /// or another homeserver.
     #[must_use]
-    pub fn count(&self, user_id: &UserId, device_id: &DeviceId, sender: &UserId) -> (usize, usize) {
+    pub fn count(&self, user_id: &UserId, device_id: &DeviceId, sender: &str) -> (usize, usize) {
+        let sender = hash(&[sender]);
+        self.look(user_id, device_id, |inbox| inbox.counts(sender)).unwrap_or_default()
+    }
+
+    /// The same of the messages for a homeserver.
+    #[must_use]
+    pub fn count_outside(&self, server: &ServerName, sender: &UserId) -> (usize, usize) {
         let sender = hash(&[sender.as_str()]);
-        self.look(user_id, device_id, |inbox| {
-            (inbox.waiting.len(), inbox.by_sender.get(&sender).copied().unwrap_or_default())
-        })
-        .unwrap_or_default()
+        self.outside.read().get(server).map(|inbox| inbox.counts(sender)).unwrap_or_default()
+    }
+
+    /// Up to `limit` records after `since` with messages that a homeserver has not been told.
+    #[must_use]
+    pub fn waiting_outside(&self, server: &ServerName, since: Offset, limit: usize) -> Vec<Offset> {
+        let outside = self.outside.read();
+        let Some(inbox) = outside.get(server) else { return Vec::new() };
+        let from = inbox.waiting.partition_point(|offset| *offset <= since);
+        inbox.waiting.range(from..).take(limit).copied().collect()
+    }
+
+    /// The homeservers that have not been told everything, each with the last record for it.
+    #[must_use]
+    pub fn outside(&self) -> Vec<(OwnedServerName, Offset)> {
+        let outside = self.outside.read();
+        let last = |inbox: &Inbox| inbox.waiting.back().copied();
+        outside.iter().filter_map(|(server, inbox)| Some((server.clone(), last(inbox)?))).collect()
+    }
+
+    /// Whether a homeserver has sent a message under this id lately.
+    #[must_use]
+    pub fn was_received(&self, sender: &UserId, message_id: &str) -> bool {
+        self.received.read().has(sender, message_id)
     }
 
     fn look<T>(
@@ -142,11 +189,22 @@ impl ToDevice {
         body: &ToDeviceSend,
         there: impl Fn(&UserId, &DeviceId) -> bool,
     ) -> Option<Offset> {
-        let (mut count, sender) = (0, hash(&[body.sender.as_str()]));
+        let (mut count, sender) = (0, hash(&[body.counts_for()]));
+        if let Some(message_id) = &body.received_as {
+            self.received.write().note(offset, &body.sender, message_id);
+        }
         for (user_id, devices) in &body.messages {
             for device_id in devices.keys().filter(|device_id| there(user_id, device_id)) {
                 let mut inboxes = self.inboxes.entry(user_id.clone()).or_default();
                 inboxes.entry(device_id.clone()).or_default().push(offset, sender);
+                count += 1;
+            }
+        }
+        if let Some(letter) = &body.outside {
+            let servers: BTreeSet<_> = letter.messages.keys().map(|id| id.server_name()).collect();
+            let mut outside = self.outside.write();
+            for server in servers {
+                outside.entry(server.to_owned()).or_default().push(offset, sender);
                 count += 1;
             }
         }
@@ -186,6 +244,20 @@ impl ToDevice {
         self.close(dropped)
     }
 
+    /// A homeserver has been told everything up to `up_to`. Returns the records without any
+    /// recipient left.
+    pub(super) fn reached(&self, server: &ServerName, up_to: Offset) -> Vec<Offset> {
+        let mut outside = self.outside.write();
+        let Some(inbox) = outside.get_mut(server) else { return Vec::new() };
+        let told = inbox.waiting.partition_point(|offset| *offset <= up_to);
+        let told = inbox.take_first(told, &self.open.read());
+        if inbox.waiting.is_empty() {
+            outside.remove(server);
+        }
+        drop(outside);
+        self.close(told)
+    }
+
     fn tidy(&self, user_id: &UserId) {
         self.inboxes.remove_if(user_id, |_, inboxes| inboxes.is_empty());
     }
@@ -214,6 +286,10 @@ impl ToDevice {
                 digest.add(&(&user_id, &*inboxes));
             }
         }
+        let (outside, received) = (self.outside.read(), self.received.read());
+        if !outside.is_empty() || !received.is_empty() {
+            digest.add(&(&*outside, &*received));
+        }
     }
 }
 
@@ -233,7 +309,21 @@ pub(super) mod former {
     impl From<V1> for ToDevice {
         fn from(V1 { inboxes, open }: V1) -> Self {
             let open = open.into_iter().map(|(record, count)| (record, Open { count, sender: 0 }));
-            Stored { inboxes, open: open.collect() }.into()
+            V2 { inboxes, open: open.collect() }.into()
+        }
+    }
+
+    /// Version 2, without other homeservers.
+    #[derive(Deserialize)]
+    pub(crate) struct V2 {
+        #[serde(with = "kept::shared")]
+        inboxes: DashMap<OwnedUserId, BTreeMap<OwnedDeviceId, Inbox>>,
+        open: BTreeMap<Offset, Open>,
+    }
+
+    impl From<V2> for ToDevice {
+        fn from(V2 { inboxes, open }: V2) -> Self {
+            Stored { inboxes, open, outside: BTreeMap::new(), received: Received::default() }.into()
         }
     }
 }
@@ -255,6 +345,8 @@ mod tests {
             sender: user_id!("@bob:test").to_owned(),
             event_type: "m.test".to_owned(),
             messages: BTreeMap::from([(ann.to_owned(), devices)]),
+            outside: None,
+            received_as: None,
             transaction: None,
         };
         to_device.send(Offset::new(5), &body, |_, device_id| device_id == here);
@@ -273,6 +365,8 @@ mod tests {
                 sender: sender.to_owned(),
                 event_type: "m.test".to_owned(),
                 messages: BTreeMap::from([(ann.to_owned(), devices)]),
+                outside: None,
+                received_as: None,
                 transaction: None,
             };
             to_device.send(Offset::new(offset), &body, |_, _| true);
@@ -281,8 +375,9 @@ mod tests {
         for (offset, sender) in [(1, bob), (2, bob), (3, cat), (4, bob)] {
             send(&to_device, offset, sender);
         }
-        let counts =
-            |to_device: &ToDevice| [bob, cat].map(|sender| to_device.count(ann, device, sender));
+        let counts = |to_device: &ToDevice| {
+            [bob, cat].map(|sender| to_device.count(ann, device, sender.as_str()))
+        };
         assert_eq!(counts(&to_device), [(4, 3), (4, 1)]);
         let stored = postcard::to_stdvec(&to_device).expect("it can be stored");
         let to_device: ToDevice = postcard::from_bytes(&stored).expect("it can be read");
@@ -303,12 +398,12 @@ mod tests {
         let stored = postcard::to_stdvec(&(inboxes, open)).expect("it can be stored");
         let former: former::V1 = postcard::from_bytes(&stored).expect("it can be read");
         let to_device = ToDevice::from(former);
-        assert_eq!(to_device.count(ann, device, user_id!("@bob:test")), (2, 0));
+        assert_eq!(to_device.count(ann, device, "@bob:test"), (2, 0));
         let (user_id, device_id) = (ann.to_owned(), device.to_owned());
         let up_to = Offset::new(3);
         let done = to_device.acknowledge(&ToDeviceAck { user_id, device_id, up_to });
         assert_eq!(done, [up_to]);
-        assert_eq!(to_device.count(ann, device, user_id!("@bob:test")), (1, 0));
+        assert_eq!(to_device.count(ann, device, "@bob:test"), (1, 0));
     }
 
     #[test]
@@ -322,6 +417,8 @@ mod tests {
                 sender: user_id!("@bob:test").to_owned(),
                 event_type: "m.test".to_owned(),
                 messages: BTreeMap::from([(ann.to_owned(), devices.collect())]),
+                outside: None,
+                received_as: None,
                 transaction: None,
             };
             to_device.send(Offset::new(offset), &body, |_, _| true)

@@ -1,12 +1,20 @@
 //! Records of a room of another homeserver.
 
+use std::collections::BTreeMap;
+
 use logcabin::{
-    decide::federation::{BeginRoom, EnterRoom, NoteReached, ReceivePdu, Taken},
+    decide::{
+        federation::{BeginRoom, EnterRoom, NoteReached, ReceivePdu, Taken},
+        to_device::{ReceiveToDevice, SendToDevice},
+    },
     engine::Engine,
-    record::{Offset, Origin, command::Reached},
+    record::{
+        Offset, Origin,
+        command::{Reached, Transaction},
+    },
 };
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 /// A user enters a room in which two branches meet.
 pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
@@ -83,8 +91,36 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         "prev_events": ["$one", "$two"], "auth_events": ["$create"],
     });
     assert!(matches!(propose!(receive("eve", false, unknown)), Taken::Rejected(_)));
+    // Messages to her devices, and from them.
+    let messages = |to: &str| {
+        BTreeMap::from([(
+            to.try_into().unwrap(),
+            vec![(None, RawValue::from_string("{}".into()).unwrap())],
+        )])
+    };
+    propose!(ReceiveToDevice {
+        sender: "@pia:peer.example".try_into().unwrap(),
+        message_id: "1".to_owned(),
+        event_type: "m.room.encrypted".to_owned(),
+        messages: messages(ann.as_str()),
+    });
+    for number in ["1", "2"] {
+        propose!(SendToDevice {
+            sender: ann.clone(),
+            event_type: "m.room.encrypted".to_owned(),
+            messages: messages("@pia:peer.example"),
+            outside: Some(format!("letter{number}")),
+            transaction: Transaction {
+                session: Offset::new(5),
+                id: number.into(),
+                scope: "outside".into(),
+            },
+        });
+    }
     for up_to in [7, 8] {
         let (server_name, up_to) = (from.clone(), Offset::new(up_to));
         propose!(NoteReached(vec![Reached { server_name, up_to, failing: None }]));
     }
+    let told = engine.head().offset().prev();
+    propose!(NoteReached(vec![Reached { server_name: from.clone(), up_to: told, failing: None }]));
 }

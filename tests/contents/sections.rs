@@ -17,7 +17,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("usage", 1, "5cc1980fa577a1f2"),
     ("keys", 2, "aa277094836818d7"),
     ("key backups", 2, "3ecd2040a1be9217"),
-    ("messages to devices", 2, "04c356735e6f712d"),
+    ("messages to devices", 3, "8dae3f0fdbad7bd0"),
     ("devices in use", 1, "b3caf83bcc6e2e63"),
     ("reads", 1, "2769b6cb9881c65b"),
     ("aliases", 1, "065eeb38df85f003"),

@@ -187,3 +187,18 @@ pub(crate) const REMOTE_FILE_FAILED: (Duration, Duration) =
 
 /// How many such failures are remembered.
 pub(crate) const REMOTE_FILES_FAILED: usize = 10_000;
+
+/// How many homeservers' newest to-device messages are remembered by their ids, and how many of
+/// each: a homeserver repeats what it has sent in its last second, or its last transaction.
+pub const RECEIVED_IDS: (usize, usize) = (10_000, 1_000);
+
+/// The longest id of a to-device message of another homeserver, in bytes: 32 characters
+/// (server-server API, "Send-to-device messaging").
+pub(crate) const MESSAGE_ID_BYTES: usize = 128;
+
+/// The EDUs of a transaction in bytes, without its PDUs: with them it fits into what homeservers
+/// take. One EDU may be larger than that.
+pub(crate) const TRANSACTION_EDU_BYTES: usize = 2 << 20;
+
+/// EDUs that pass, such as typing, that are kept for a homeserver while it is being told of others.
+pub(crate) const DESTINATION_PASSING: usize = 100;

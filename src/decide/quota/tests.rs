@@ -354,6 +354,7 @@ fn send(sender: &str, number: u64, to: &[(&str, &str)]) -> SendToDevice {
         sender: user(sender),
         event_type: "m.test".to_owned(),
         messages,
+        outside: None,
         transaction: Transaction { session, id, scope: "s".to_owned() },
     }
 }
@@ -586,7 +587,7 @@ async fn counts_survive_a_replay_and_a_snapshot() {
             (usage.invites(&ann), usage.invites_by(&ann, &bob)),
             state.accounts.get(&ann).unwrap().read().device_count(),
             (state.aliases.count_by(&bob), state.memberships.count_present(&bob)),
-            state.to_device.count(&ann, "FIRST".into(), &bob),
+            state.to_device.count(&ann, "FIRST".into(), bob.as_str()),
             state.reports.count_by(&bob),
         )
     };

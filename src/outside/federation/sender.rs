@@ -1,12 +1,18 @@
-//! Tells other homeservers of events (server-server API, "Transactions").
+//! Tells other homeservers of what concerns them (server-server API, "Transactions"): events, and
+//! what is no event ([`edus`]).
 //!
-//! There are no queues on disk. A destination has one durable number, the record up to which it has
-//! been told. One task follows the log and notes for each destination the events that concern it; a
-//! destination with something to be told has a task of its own, so none delays another. What a
-//! destination has missed, while it or this server was away, is found in the rooms that they share.
+//! There are no queues on disk. A destination has one durable number, the record up to which it
+//! has been told. One task follows the log and notes for each destination the records that concern
+//! it; a destination with something to be told has a task of its own, so none delays another. What
+//! a destination has missed, while it or this server was away, is found in the rooms that they
+//! share, and in what is kept of EDUs that must arrive.
+
+mod destination;
+mod edus;
+mod transaction;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -14,59 +20,27 @@ use std::{
 use parking_lot::Mutex;
 use ruma::{OwnedRoomId, OwnedServerName, ServerName, UserId};
 use serde::Deserialize;
-use serde_json::{json, value::RawValue};
 use tokio::{
     sync::{Notify, Semaphore},
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep},
 };
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 
-use super::{Peers, Question, Unreachable};
+use self::destination::{Destination, Next};
+use super::{Peers, Unreachable};
 use crate::{
-    base::{
-        clock::{millis, random_letters},
-        limits,
-        shutdown::Shutdown,
-    },
+    base::{clock::millis, limits, shutdown::Shutdown},
     decide::federation::NoteReached,
     engine::Engine,
     log::ReadError,
-    read::events::{EventRef, as_shown},
+    read::events::EventRef,
     record::{
         Command, Offset, Origin, Record,
-        command::{Body as _, Failing, Reached, RoomEvent},
+        command::{Failing, Reached, RoomEvent},
     },
     state::{Room, State},
 };
-
-/// What is to be told to one homeserver.
-#[derive(Debug, Default)]
-struct Destination {
-    /// It has been told of everything up to here.
-    up_to: Offset,
-    /// The events that it is to be told of next.
-    next: VecDeque<Offset>,
-    /// It has missed more than that: the rest is found in the rooms.
-    is_behind: bool,
-    /// The rooms in which it may have missed something.
-    rooms: BTreeSet<OwnedRoomId>,
-    /// It has a task.
-    is_served: bool,
-    failing: Option<Failing>,
-    /// Notified when it is likely to be back.
-    back: Arc<Notify>,
-    /// How far it has been told, or whether it fails, has changed since that was recorded.
-    is_to_be_noted: bool,
-}
-
-/// What a homeserver is to be told next.
-enum Next {
-    /// What it has missed since this offset.
-    Missed(Offset),
-    /// These events.
-    Events(Vec<Offset>),
-}
 
 /// The servers with users in a room, as of the last change of its state.
 type Present = (Offset, Arc<[OwnedServerName]>);
@@ -78,18 +52,6 @@ pub(crate) struct Sender {
     destinations: Mutex<HashMap<OwnedServerName, Destination>>,
     present: Mutex<HashMap<OwnedRoomId, Present>>,
     places: Semaphore,
-}
-
-#[derive(Deserialize)]
-struct Outcomes {
-    #[serde(default)]
-    pdus: BTreeMap<String, Outcome>,
-}
-
-#[derive(Deserialize)]
-struct Outcome {
-    #[serde(default)]
-    error: Option<String>,
 }
 
 impl Sender {
@@ -105,9 +67,10 @@ impl Sender {
 
     /// A request of this homeserver has come: it can be reached again.
     pub(crate) fn is_back(&self, server: &ServerName) {
-        let destinations = self.destinations.lock();
-        let failing = destinations.get(server).filter(|of| of.failing.is_some());
-        failing.inspect(|destination| destination.back.notify_one());
+        let mut destinations = self.destinations.lock();
+        if let Some(destination) = destinations.get_mut(server) {
+            destination.is_back();
+        }
     }
 
     /// Tells until the server shuts down.
@@ -163,8 +126,7 @@ impl Sender {
         let mut all = self.destinations.lock();
         all.clear();
         for (server, known) in state.destinations.all() {
-            let (up_to, failing) = (known.up_to, known.failing);
-            all.insert(server, Destination { up_to, failing, ..Destination::default() });
+            all.insert(server, Destination::known(known.up_to, known.failing));
         }
         for room in state.rooms.all() {
             for server in room.known_servers() {
@@ -175,6 +137,10 @@ impl Sender {
                 destination.is_behind |= room.changed() > destination.up_to;
                 destination.rooms.insert(room.id.clone());
             }
+        }
+        for (server, last) in self.last_edus(&state) {
+            let destination = all.entry(server).or_default();
+            destination.is_behind |= last > destination.up_to;
         }
         let behind = all.iter().filter(|(_, destination)| destination.is_behind);
         behind.map(|(server, _)| server.clone()).collect()
@@ -200,39 +166,60 @@ impl Sender {
         record: &Record,
         tasks: &mut JoinSet<()>,
     ) -> Result<(), ReadError> {
-        if &*record.header.kind != RoomEvent::KIND.name {
+        if !edus::may_concern(&record.header.kind) {
             return Ok(());
         }
-        let Ok(Some(Command::RoomEvent(body))) = record.command() else { return Ok(()) };
+        let Ok(Some(command)) = record.command() else { return Ok(()) };
+        let (state, offset) = (self.engine.state(), record.offset());
+        let mut room_id = None;
+        let mut servers = self.concerned(&state, &command);
+        if let Command::RoomEvent(body) = &command {
+            servers.extend(self.told_of(&state, offset, body)?);
+            room_id = Some(&body.room_id);
+        }
+        servers.remove(self.peers.own_name());
+        for server in servers {
+            let mut all = self.destinations.lock();
+            let destination = all.entry(server.clone()).or_default();
+            if let Some(room_id) = room_id.filter(|room_id| !destination.rooms.contains(*room_id)) {
+                destination.rooms.insert(room_id.clone());
+            }
+            destination.note(offset);
+            drop(all);
+            self.serve(server, tasks);
+        }
+        for (server, key, edu) in self.passing(&state, &command) {
+            let now_ms = self.engine.clock().now_ms();
+            let mut all = self.destinations.lock();
+            let is_to_come = all.entry(server.clone()).or_default().pass(key, edu, now_ms);
+            drop(all);
+            if is_to_come {
+                self.serve(server, tasks);
+            }
+        }
+        Ok(())
+    }
+
+    /// The homeservers that are told of an event.
+    fn told_of(
+        &self,
+        state: &State,
+        offset: Offset,
+        body: &RoomEvent,
+    ) -> Result<BTreeSet<OwnedServerName>, ReadError> {
         let foreign = body.received.as_ref();
         if foreign.is_some_and(|received| !received.relayed) {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
-        let state = self.engine.state();
-        let Some(room) = state.rooms.get(&body.room_id) else { return Ok(()) };
-        let offset = record.offset();
-        let Some(event) = self.engine.events().get(offset)? else { return Ok(()) };
+        let Some(room) = state.rooms.get(&body.room_id) else { return Ok(BTreeSet::new()) };
+        let Some(event) = self.engine.events().get(offset)? else { return Ok(BTreeSet::new()) };
         let mut servers: BTreeSet<_> = self.servers_of(&room).iter().cloned().collect();
         // Who is removed from the room learns of it.
         servers.extend(target(&event).filter(|server| room.knows_server(server)));
         if let Some(received) = foreign {
             servers.remove(&received.from);
         }
-        servers.remove(self.peers.own_name());
-        for server in servers {
-            let mut all = self.destinations.lock();
-            let destination = all.entry(server.clone()).or_default();
-            destination.rooms.insert(room.id.clone());
-            if destination.next.len() < limits::DESTINATION_EVENTS {
-                destination.next.push_back(offset);
-            } else {
-                destination.next.clear();
-                destination.is_behind = true;
-            }
-            drop(all);
-            self.serve(server, tasks);
-        }
-        Ok(())
+        Ok(servers)
     }
 
     /// Starts the task of a destination, unless it has one.
@@ -249,15 +236,8 @@ impl Sender {
     async fn tell(&self, server: &ServerName) {
         while let Some(next) = self.next(server) {
             match next {
-                Next::Missed(up_to) => self.catch_up(server, up_to).await,
-                Next::Events(offsets) => {
-                    self.deliver(server, &offsets).await;
-                    let mut all = self.destinations.lock();
-                    let Some(destination) = all.get_mut(server) else { return };
-                    destination.up_to = offsets.into_iter().fold(destination.up_to, Offset::max);
-                    destination.failing = None;
-                    destination.is_to_be_noted = true;
-                }
+                Next::Missed(since) => self.catch_up(server, since).await,
+                Next::Records(offsets) => self.deliver(server, &offsets).await,
             }
         }
     }
@@ -265,19 +245,12 @@ impl Sender {
     /// What a homeserver is to be told next. If there is nothing, its task is over: whoever has
     /// something for it from then on starts another.
     fn next(&self, server: &ServerName) -> Option<Next> {
-        let mut all = self.destinations.lock();
-        let destination = all.get_mut(server)?;
-        if std::mem::take(&mut destination.is_behind) {
-            return Some(Next::Missed(destination.up_to));
-        }
-        let many = destination.next.len().min(limits::TRANSACTION_PDUS);
-        destination.is_served = many > 0;
-        (many > 0).then(|| Next::Events(destination.next.drain(..many).collect()))
+        self.destinations.lock().get_mut(server)?.next()
     }
 
     /// Adds what a homeserver has missed to what it is told next.
-    async fn catch_up(&self, server: &ServerName, up_to: Offset) {
-        let missed = self.missed(server, up_to);
+    async fn catch_up(&self, server: &ServerName, since: Offset) {
+        let missed = self.missed(server, since);
         if let Err(error) = &missed {
             warn!(%server, %error, "what a homeserver has missed cannot be read");
             sleep(limits::DELIVERY_RETRY.1).await;
@@ -285,19 +258,16 @@ impl Sender {
         let mut all = self.destinations.lock();
         let Some(destination) = all.get_mut(server) else { return };
         match missed {
-            Ok(mut next) => {
-                next.extend(destination.next.drain(..));
-                destination.next = next.into_iter().collect();
-            }
+            Ok(missed) => destination.add_missed(missed),
             Err(_) => destination.is_behind = true,
         }
     }
 
-    /// The events after `up_to` that a homeserver is to be told of: all of a room, if they are few,
-    /// or else the newest, from which it finds the others.
+    /// The records after `up_to` that a homeserver is to be told of. Of a room's events, that is
+    /// all of them, if they are few, or else the newest, from which it finds the others.
     fn missed(&self, server: &ServerName, up_to: Offset) -> Result<BTreeSet<Offset>, ReadError> {
         let state = self.engine.state();
-        let mut missed = BTreeSet::new();
+        let mut missed = self.missed_edus(&state, server, up_to);
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
         for room in rooms.filter(|room| room.changed() > up_to) {
@@ -322,89 +292,27 @@ impl Sender {
         Ok(missed)
     }
 
-    /// Sends events until they have arrived.
-    async fn deliver(&self, server: &ServerName, offsets: &[Offset]) {
-        let id = random_letters(20);
-        loop {
-            let state = self.engine.state();
-            let pdus = match self.pdus(&state, offsets) {
-                Ok(pdus) => pdus,
-                Err(error) => {
-                    warn!(%server, %error, "events for a homeserver cannot be read");
-                    sleep(limits::DELIVERY_RETRY.1).await;
-                    continue;
-                }
-            };
-            if pdus.is_empty() {
-                return;
-            }
-            let body = json!({
-                "origin": self.peers.own_name(),
-                "origin_server_ts": self.engine.clock().now_ms(),
-                "pdus": pdus,
-                "edus": [],
-            });
-            let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
-            question.timeout = limits::DESTINATION_TIMEOUT;
-            let asked = {
-                // Those who wait for a place wait in the order in which they came.
-                let Ok(_place) = self.places.acquire().await else { return };
-                self.peers.ask(server, question).await
-            };
-            match asked.and_then(|answer| answer.json::<Outcomes>()) {
-                Ok(outcomes) => {
-                    for (event_id, outcome) in outcomes.pdus {
-                        if let Some(error) = outcome.error {
-                            debug!(%server, event_id, error, "a homeserver does not take an event");
-                        }
-                    }
-                    return;
-                }
-                // It will never have anything to do with this server, or the other way round.
-                Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => return,
-                Err(error) => self.wait(server, &error).await,
-            }
-        }
-    }
-
-    fn pdus(&self, state: &State, offsets: &[Offset]) -> Result<Vec<Box<RawValue>>, ReadError> {
-        let events = self.engine.events();
-        let mut pdus = Vec::new();
-        for offset in offsets {
-            let Some(event) = events.get(*offset)? else { continue };
-            let Some(room) = state.rooms.get(&event.room_id) else { continue };
-            let shown = as_shown(&room, event, Offset::MAX);
-            pdus.push(events.in_federation_format(&room, &shown));
-        }
-        Ok(pdus)
-    }
-
-    /// Waits before the next attempt.
-    async fn wait(&self, server: &ServerName, error: &Unreachable) {
+    /// Notes that a homeserver could not be reached: when it is tried again, and what says that it
+    /// is back before that.
+    fn note_failure(&self, server: &ServerName, error: &Unreachable) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
-        let (back, pause) = {
-            let mut all = self.destinations.lock();
-            let Some(destination) = all.get_mut(server) else { return };
-            let before = destination.failing.take();
-            let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
-            let (first, longest) = limits::DESTINATION_RETRY;
-            let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
-            if before.is_none() {
-                info!(%server, %error, "a homeserver cannot be reached; it is tried again");
-            }
-            destination.failing = Some(Failing {
-                since_ms: before.map_or(now_ms, |before| before.since_ms),
-                attempts,
-                again_ms: now_ms.saturating_add(millis(pause)),
-                error: error.to_string(),
-            });
-            destination.is_to_be_noted = true;
-            (Arc::clone(&destination.back), pause)
-        };
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = back.notified() => sleep(Duration::from_millis(200)).await,
+        let mut all = self.destinations.lock();
+        let destination = all.entry(server.to_owned()).or_default();
+        let before = destination.failing.take();
+        let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
+        let (first, longest) = limits::DESTINATION_RETRY;
+        let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
+        if before.is_none() {
+            info!(%server, %error, "a homeserver cannot be reached; it is tried again");
         }
+        destination.failing = Some(Failing {
+            since_ms: before.map_or(now_ms, |before| before.since_ms),
+            attempts,
+            again_ms: now_ms.saturating_add(millis(pause)),
+            error: error.to_string(),
+        });
+        destination.is_to_be_noted = true;
+        (pause, Arc::clone(&destination.back))
     }
 
     /// Records how far destinations have been told.

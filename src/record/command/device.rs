@@ -182,14 +182,41 @@ pub struct ToDeviceSend {
     pub event_type: String,
     /// The content for each device of each user.
     pub messages: BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Box<RawValue>>>,
+    /// What users of other homeservers get of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<OutsideLetter>,
+    /// The id under which the sender's homeserver sent it, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_as: Option<String>,
     /// The transaction that sent it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<Transaction>,
 }
 
+/// A message to devices of users of other homeservers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OutsideLetter {
+    /// The id by which the others recognize it when it comes again.
+    pub message_id: String,
+    /// The content for each device of each user; `*` stands for all of a user's.
+    pub messages: BTreeMap<OwnedUserId, BTreeMap<String, Box<RawValue>>>,
+}
+
+impl ToDeviceSend {
+    /// Whose share of an inbox it takes: the sender's, or that of the homeserver that sent it,
+    /// which can make up senders.
+    #[must_use]
+    pub fn counts_for(&self) -> &str {
+        match self.received_as {
+            Some(_) => self.sender.server_name().as_str(),
+            None => self.sender.as_str(),
+        }
+    }
+}
+
 impl Content for ToDeviceSend {
     const ERASED: Erased =
-        Erased::Members { emptied: &["messages"], gone: &[], required: Some("messages") };
+        Erased::Members { emptied: &["messages"], gone: &["outside"], required: Some("messages") };
 
     fn holds(&self) -> Holds<'_> {
         Holds::Letter(self)

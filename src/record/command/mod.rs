@@ -247,7 +247,7 @@ commands! {
     /// Room keys were removed from a backup.
     KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind;
     /// Messages were sent to devices.
-    ToDeviceSend(ToDeviceSend) = "to_device.send" version 1 MustNotRewind;
+    ToDeviceSend(ToDeviceSend) = "to_device.send" version 2 MustNotRewind;
     /// A device received the messages that were sent to it.
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.

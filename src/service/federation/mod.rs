@@ -1,6 +1,7 @@
 //! Rooms with users of several homeservers: what takes several steps between an endpoint and a
 //! decision.
 
+mod edus;
 mod enter;
 mod fetch;
 mod invite;

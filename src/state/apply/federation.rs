@@ -22,6 +22,10 @@ impl Apply for PeerKeys {
 
 impl Apply for PeerReached {
     fn apply(self, state: &State, at: At) -> Applied {
+        for reached in &self.servers {
+            let told = state.to_device.reached(&reached.server_name, reached.up_to);
+            state.erasures.supersede(told);
+        }
         state.erasures.supersede(state.destinations.reach(at.offset, self));
         Ok(Vec::new())
     }

@@ -11,7 +11,7 @@ use super::peer::Peer;
 use super::{Federated, authority};
 use crate::harness::{User, encode};
 
-struct Hostile<'a> {
+pub(super) struct Hostile<'a> {
     peer: &'a Peer,
     cabin: &'a Federated,
     room_id: String,
@@ -19,12 +19,23 @@ struct Hostile<'a> {
     transactions: u32,
 }
 
-impl Hostile<'_> {
-    fn user(&self, name: &str) -> String {
+impl<'a> Hostile<'a> {
+    /// One in a room of version 10.
+    pub(super) fn new(peer: &'a Peer, cabin: &'a Federated, room_id: &str) -> Self {
+        let rules = RoomVersionId::V10.rules().expect("rules");
+        Self { peer, cabin, room_id: room_id.to_owned(), rules, transactions: 0 }
+    }
+
+    pub(super) fn user(&self, name: &str) -> String {
         format!("@{name}:{}", self.peer.name)
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &Value) -> crate::harness::Answer {
+    pub(super) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> crate::harness::Answer {
         let header = self.peer.header(&self.cabin.name, method, path, body);
         self.peer.send(self.cabin.address, method, path, Some(&header), body).await
     }
@@ -46,6 +57,18 @@ impl Hostile<'_> {
         self.ask("PUT", &path, &body).await.ok()["pdus"].clone()
     }
 
+    /// Sends EDUs, each a type with its content.
+    pub(super) async fn send_edus(&mut self, edus: &[(&str, Value)]) {
+        self.transactions += 1;
+        let path = format!("/_matrix/federation/v1/send/e{}", self.transactions);
+        let edu = |(name, content): &(&str, Value)| json!({ "edu_type": name, "content": content });
+        let edus: Vec<_> = edus.iter().map(edu).collect();
+        let body = json!({
+            "origin": self.peer.name, "origin_server_ts": now(), "pdus": [], "edus": edus,
+        });
+        self.ask("PUT", &path, &body).await.ok();
+    }
+
     /// A message that comes after the end of the room, as the server describes it.
     async fn message(&self, body: &str) -> Value {
         let user = self.user("pia");
@@ -64,7 +87,7 @@ impl Hostile<'_> {
         json!(event)
     }
 
-    async fn join(&mut self) {
+    pub(super) async fn join(&mut self) {
         let user = self.user("pia");
         let (room, of) = (encode(&self.room_id), encode(&user));
         let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver=10");
@@ -98,14 +121,7 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     let ann = cabin.server.register("ann").await;
     let options = json!({ "preset": "public_chat", "room_version": "10" });
     let room_id = ann.create_room(options).await;
-    let rules = RoomVersionId::V10.rules().expect("rules");
-    let hostile = |peer| Hostile {
-        peer,
-        cabin: &cabin,
-        room_id: room_id.clone(),
-        rules: rules.clone(),
-        transactions: 0,
-    };
+    let hostile = |peer| Hostile::new(peer, &cabin, &room_id);
     let mut of_peer = hostile(&peer);
     of_peer.join().await;
 

@@ -9,6 +9,7 @@ mod requests;
 mod rooms;
 mod rules;
 mod synapse;
+mod to_device;
 mod view;
 mod with_synapse;
 

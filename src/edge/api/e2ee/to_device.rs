@@ -8,7 +8,7 @@ use ruma::{
 };
 
 use crate::{
-    base::limits,
+    base::{clock::random_letters, limits},
     decide::to_device::{Acknowledge, SendToDevice},
     edge::{
         api::{Server, room::send::transaction},
@@ -44,7 +44,10 @@ pub(super) async fn send(
         messages.insert(user_id, of_user);
     }
     let sender = cx.caller.user_id.clone();
-    cx.propose(SendToDevice { sender, event_type, messages, transaction }).await?.into_inner();
+    let federates = cx.app.outside.federation.is_some();
+    let outside = federates.then(|| random_letters(20));
+    let proposal = SendToDevice { sender, event_type, messages, outside, transaction };
+    cx.propose(proposal).await?.into_inner();
     Ok(send_event_to_device::Response::new())
 }
 

@@ -1,4 +1,4 @@
-//! Events that other homeservers send (server-server API, "Transactions").
+//! Events and EDUs that other homeservers send (server-server API, "Transactions").
 
 use std::collections::BTreeMap;
 
@@ -45,6 +45,9 @@ pub(super) async fn send(
             }
         };
         outcomes.insert(event_id, outcome);
+    }
+    for edu in edus {
+        receiving.take_edu(origin, edu.json()).await?;
     }
     Ok(send_transaction_message::Response::new(outcomes))
 }

@@ -1,0 +1,196 @@
+//! What is to be told to one homeserver.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use ruma::OwnedRoomId;
+use tokio::sync::Notify;
+
+use super::edus::Edu;
+use crate::{
+    base::limits,
+    record::{Offset, command::Failing},
+};
+
+/// What is to be told to one homeserver. An idle one is its number and its rooms.
+#[derive(Debug, Default)]
+pub(super) struct Destination {
+    /// It has been told of everything up to here.
+    pub(super) up_to: Offset,
+    /// The records that it is to be told of next, in order.
+    next: VecDeque<Offset>,
+    /// The last record that was ever in `next`.
+    last: Offset,
+    /// What it is told on occasion, and does not get if it cannot be reached: the newest of each
+    /// key, the oldest first.
+    passing: Vec<(String, Edu)>,
+    /// It has missed more than `next`, after that.
+    pub(super) is_behind: bool,
+    /// The rooms in which it may have missed something.
+    pub(super) rooms: BTreeSet<OwnedRoomId>,
+    /// It has a task.
+    pub(super) is_served: bool,
+    pub(super) failing: Option<Failing>,
+    /// Notified when it is likely to be back.
+    pub(super) back: Arc<Notify>,
+    /// How far it has been told, or whether it fails, has changed since that was recorded.
+    pub(super) is_to_be_noted: bool,
+}
+
+/// What a homeserver is to be told next.
+pub(super) enum Next {
+    /// What it has missed since this offset.
+    Missed(Offset),
+    /// These records, as many as a transaction takes, and what passes.
+    Records(Vec<Offset>),
+}
+
+impl Destination {
+    /// One of which this is recorded.
+    pub(super) fn known(up_to: Offset, failing: Option<Failing>) -> Self {
+        Self { up_to, last: up_to, failing, ..Self::default() }
+    }
+
+    /// A request of it has come.
+    pub(super) fn is_back(&mut self) {
+        if self.failing.is_none() {
+            return;
+        }
+        if self.is_served {
+            self.back.notify_one();
+        } else {
+            self.failing = None;
+            self.is_to_be_noted = true;
+        }
+    }
+
+    /// It is to be told of a record.
+    pub(super) fn note(&mut self, offset: Offset) {
+        // What is behind is found later, and what was found is here.
+        if self.is_behind || offset <= self.last {
+            return;
+        }
+        if self.next.len() < limits::DESTINATION_EVENTS {
+            self.next.push_back(offset);
+            self.last = offset;
+        } else {
+            self.is_behind = true;
+        }
+    }
+
+    /// It is to be told of something that replaces what it was to be told under the same key,
+    /// unless it cannot be reached. Returns whether it is told.
+    pub(super) fn pass(&mut self, key: String, edu: Edu, now_ms: u64) -> bool {
+        if self.failing.as_ref().is_some_and(|failing| now_ms < failing.again_ms) {
+            return false;
+        }
+        self.passing.retain(|(other, _)| *other != key);
+        if self.passing.len() >= limits::DESTINATION_PASSING {
+            self.passing.remove(0);
+        }
+        self.passing.push((key, edu));
+        true
+    }
+
+    /// What it is told next. If that is nothing, it is not served any more.
+    pub(super) fn next(&mut self) -> Option<Next> {
+        if self.next.is_empty() && std::mem::take(&mut self.is_behind) {
+            return Some(Next::Missed(self.last.max(self.up_to)));
+        }
+        if self.next.is_empty() && self.passing.is_empty() {
+            self.is_served = false;
+            // It may be idle for long.
+            self.next = VecDeque::new();
+            self.passing = Vec::new();
+            return None;
+        }
+        // Of these, as many as fit.
+        let most = limits::TRANSACTION_PDUS + limits::TRANSACTION_EDUS;
+        Some(Next::Records(self.next.iter().take(most).copied().collect()))
+    }
+
+    /// What passes, which is told once.
+    pub(super) fn take_passing(&mut self) -> Vec<Edu> {
+        std::mem::take(&mut self.passing).into_iter().map(|(_, edu)| edu).collect()
+    }
+
+    /// It has missed these records: the first of them are told next.
+    pub(super) fn add_missed(&mut self, mut missed: BTreeSet<Offset>) {
+        missed.extend(self.next.drain(..));
+        let mut missed: Vec<_> = missed.into_iter().collect();
+        self.is_behind |= missed.len() > limits::DESTINATION_EVENTS;
+        missed.truncate(limits::DESTINATION_EVENTS);
+        self.last = missed.last().copied().unwrap_or_default().max(self.last);
+        self.next = missed.into();
+    }
+
+    /// It has been told of the first `count` records.
+    pub(super) fn told(&mut self, count: usize) {
+        for offset in self.next.drain(..count.min(self.next.len())) {
+            self.up_to = self.up_to.max(offset);
+            self.is_to_be_noted = true;
+        }
+        self.is_to_be_noted |= self.failing.take().is_some();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told_next(destination: &mut Destination) -> Option<Vec<u64>> {
+        match destination.next()? {
+            Next::Missed(since) => Some(vec![0, since.get()]),
+            Next::Records(offsets) => Some(offsets.into_iter().map(Offset::get).collect()),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_found_later_and_nothing_is_told_twice() {
+        let most = limits::DESTINATION_EVENTS as u64;
+        let mut destination = Destination::known(Offset::new(5), None);
+        for offset in 1..=most + 10 {
+            destination.note(Offset::new(5 + offset));
+        }
+        assert!(destination.is_behind);
+        let mut next = 6;
+        while let Some(told) = told_next(&mut destination).filter(|told| told[0] != 0) {
+            assert_eq!(told[0], next);
+            destination.told(told.len());
+            next += told.len() as u64;
+        }
+        assert_eq!(next, 6 + most, "the first ones");
+        // They are being looked for, and another one comes meanwhile.
+        let found = (next..next + most + 1).map(Offset::new);
+        destination.note(Offset::new(next + 7));
+        destination.add_missed(found.collect());
+        assert!(destination.is_behind, "one more than fit");
+        destination.note(Offset::new(next + 8));
+        destination.note(Offset::new(next + 2 * most));
+        let queued: Vec<_> = destination.next.iter().map(|offset| offset.get()).collect();
+        assert_eq!(queued, (next..next + most).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_what_passes_the_newest_counts_and_only_while_it_can_be_reached() {
+        let edu = |text: &str| -> Edu { serde_json::value::to_raw_value(text).expect("JSON") };
+        let mut destination = Destination::default();
+        assert!(destination.next().is_none());
+        for number in 0..limits::DESTINATION_PASSING + 2 {
+            assert!(destination.pass(number.to_string(), edu(&number.to_string()), 0));
+        }
+        assert!(destination.pass("5".to_owned(), edu("again"), 0));
+        assert!(matches!(destination.next(), Some(Next::Records(none)) if none.is_empty()));
+        let passing = destination.take_passing();
+        assert_eq!(passing.len(), limits::DESTINATION_PASSING);
+        assert_eq!(passing.first().map(|edu| edu.get()), Some("\"2\""));
+        assert_eq!(passing.last().map(|edu| edu.get()), Some("\"again\""));
+        assert!(destination.next().is_none());
+        let failing = Failing { since_ms: 0, attempts: 1, again_ms: 9, error: String::new() };
+        destination.failing = Some(failing);
+        assert!(!destination.pass("a".to_owned(), edu("a"), 8));
+        assert!(destination.pass("a".to_owned(), edu("a"), 9));
+    }
+}

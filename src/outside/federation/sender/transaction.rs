@@ -1,0 +1,144 @@
+//! Transactions: what one of them contains, and how it gets to a homeserver.
+
+use std::collections::BTreeMap;
+
+use ruma::ServerName;
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+use tokio::time::{Duration, sleep};
+use tracing::{debug, warn};
+
+use super::{Sender, edus::Edu};
+use crate::{
+    base::{clock::random_letters, limits},
+    log::ReadError,
+    outside::federation::{Question, Unreachable},
+    read::events::as_shown,
+    record::Offset,
+    state::State,
+};
+
+/// What a transaction tells.
+#[derive(Default)]
+struct Contents {
+    pdus: Vec<Box<RawValue>>,
+    edus: Vec<Edu>,
+    /// Of how many records.
+    records: usize,
+}
+
+#[derive(Deserialize)]
+struct Outcomes {
+    #[serde(default)]
+    pdus: BTreeMap<String, Outcome>,
+}
+
+#[derive(Deserialize)]
+struct Outcome {
+    #[serde(default)]
+    error: Option<String>,
+}
+
+impl Sender {
+    /// Tells a homeserver of these records, as many as fit into a transaction, and tries until it
+    /// has arrived. What passes is told at the first attempt only.
+    pub(super) async fn deliver(&self, server: &ServerName, offsets: &[Offset]) {
+        let id = random_letters(20);
+        let mut passing = match self.destinations.lock().get_mut(server) {
+            Some(destination) => destination.take_passing(),
+            None => return,
+        };
+        let mut offsets = offsets;
+        loop {
+            let contents = match self.contents(&self.engine.state(), server, offsets) {
+                Ok(contents) => contents,
+                Err(error) => {
+                    warn!(%server, %error, "what a homeserver is to be told cannot be read");
+                    sleep(limits::DELIVERY_RETRY.1).await;
+                    continue;
+                }
+            };
+            let Contents { pdus, mut edus, records } = contents;
+            // The same id stands for the same records.
+            offsets = &offsets[..records];
+            let room = limits::TRANSACTION_EDUS.saturating_sub(edus.len());
+            edus.extend(passing.drain(..).rev().take(room));
+            if pdus.is_empty() && edus.is_empty() {
+                break;
+            }
+            let body = json!({
+                "origin": self.peers.own_name(),
+                "origin_server_ts": self.engine.clock().now_ms(),
+                "pdus": pdus,
+                "edus": edus,
+            });
+            let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
+            question.timeout = limits::DESTINATION_TIMEOUT;
+            let asked = {
+                // Those who wait for a place wait in the order in which they came.
+                let Ok(_place) = self.places.acquire().await else { return };
+                self.peers.ask(server, question).await
+            };
+            match asked.and_then(|answer| answer.json::<Outcomes>()) {
+                Ok(outcomes) => {
+                    for (event_id, outcome) in outcomes.pdus {
+                        if let Some(error) = outcome.error {
+                            debug!(%server, event_id, error, "a homeserver does not take an event");
+                        }
+                    }
+                    break;
+                }
+                // It will never have anything to do with this server, or the other way round.
+                Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => break,
+                Err(error) => {
+                    let (pause, back) = self.note_failure(server, &error);
+                    if offsets.is_empty() {
+                        return;
+                    }
+                    tokio::select! {
+                        () = sleep(pause) => {}
+                        () = back.notified() => sleep(Duration::from_millis(200)).await,
+                    }
+                }
+            }
+        }
+        if let Some(destination) = self.destinations.lock().get_mut(server) {
+            destination.told(offsets.len());
+        }
+    }
+
+    /// What a homeserver is told of the first of these records, as many as fit.
+    fn contents(
+        &self,
+        state: &State,
+        server: &ServerName,
+        offsets: &[Offset],
+    ) -> Result<Contents, ReadError> {
+        let events = self.engine.events();
+        let (mut contents, mut bytes) = (Contents::default(), 0);
+        for offset in offsets {
+            let (mut pdu, mut edus) = (None, Vec::new());
+            if let Some(event) = events.get(*offset)? {
+                if let Some(room) = state.rooms.get(&event.room_id) {
+                    let shown = as_shown(&room, event, Offset::MAX);
+                    pdu = Some(events.in_federation_format(&room, &shown));
+                }
+            } else if let Some(command) = events.command(*offset)? {
+                edus = self.edus(state, server, command);
+            }
+            edus.truncate(limits::TRANSACTION_EDUS);
+            bytes += edus.iter().map(|edu| edu.get().len()).sum::<usize>();
+            let is_full = contents.pdus.len() + usize::from(pdu.is_some())
+                > limits::TRANSACTION_PDUS
+                || contents.edus.len() + edus.len() > limits::TRANSACTION_EDUS
+                || (bytes > limits::TRANSACTION_EDU_BYTES && contents.records > 0);
+            if is_full {
+                break;
+            }
+            contents.pdus.extend(pdu);
+            contents.edus.extend(edus);
+            contents.records += 1;
+        }
+        Ok(contents)
+    }
+}

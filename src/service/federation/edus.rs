@@ -1,0 +1,72 @@
+//! What other homeservers send that is no event (server-server API, "EDUs"), one file for each
+//! sort.
+//!
+//! Nobody is told that an EDU is malformed or not allowed: it is dropped.
+
+mod to_device;
+
+use ruma::ServerName;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+use tracing::debug;
+
+use super::Receiving;
+use crate::engine::Rejected;
+
+/// Why an EDU is dropped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EduError {
+    /// It does not have the form of its type.
+    #[error("its form is wrong: {0}")]
+    Form(#[from] serde_json::Error),
+    /// A text or a list in it is too long.
+    #[error("it is too large")]
+    TooLarge,
+    /// It is about users of others than the homeserver that sent it.
+    #[error("it is not for its sender to say")]
+    NotTheirs,
+    /// It is refused, or cannot be recorded now.
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+}
+
+#[derive(Deserialize)]
+struct Edu<'a> {
+    edu_type: String,
+    #[serde(borrow)]
+    content: &'a RawValue,
+}
+
+fn content<T: DeserializeOwned>(content: &RawValue) -> Result<T, EduError> {
+    Ok(serde_json::from_str(content.get())?)
+}
+
+impl Receiving<'_> {
+    /// Takes an EDU of a transaction of `origin`.
+    ///
+    /// # Errors
+    /// When nothing can be recorded now: the homeserver is to send it again.
+    pub(crate) async fn take_edu(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+    ) -> Result<(), Rejected> {
+        let edu: Edu<'_> = match serde_json::from_str(raw.get()) {
+            Ok(edu) => edu,
+            Err(error) => {
+                debug!(%origin, %error, "an EDU is dropped");
+                return Ok(());
+            }
+        };
+        let taken = match &*edu.edu_type {
+            "m.direct_to_device" => self.take_to_device(origin, edu.content).await,
+            _ => Ok(()),
+        };
+        match taken {
+            Err(EduError::Rejected(error @ Rejected::Log(_))) => return Err(error),
+            Err(error) => debug!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped"),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! `m.direct_to_device`: messages to devices (server-server API, "Send-to-device messaging").
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedDeviceId, OwnedUserId, ServerName};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{EduError, content};
+use crate::{
+    base::limits, decide::to_device::ReceiveToDevice, record::Origin,
+    service::federation::Receiving,
+};
+
+#[derive(Deserialize)]
+struct Content {
+    sender: OwnedUserId,
+    #[serde(rename = "type")]
+    event_type: String,
+    message_id: String,
+    messages: BTreeMap<OwnedUserId, BTreeMap<String, Box<RawValue>>>,
+}
+
+impl Receiving<'_> {
+    pub(super) async fn take_to_device(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+    ) -> Result<(), EduError> {
+        let Content { sender, event_type, message_id, messages } = content(raw)?;
+        if sender.server_name() != origin {
+            return Err(EduError::NotTheirs);
+        }
+        if event_type.len() > limits::EVENT_FIELD_BYTES
+            || message_id.len() > limits::MESSAGE_ID_BYTES
+        {
+            return Err(EduError::TooLarge);
+        }
+        let mut all = BTreeMap::new();
+        for (user_id, devices) in messages {
+            let mut of_user = Vec::with_capacity(devices.len());
+            for (device_id, content) in devices {
+                if content.get().len() > limits::EVENT_BYTES {
+                    return Err(EduError::TooLarge);
+                }
+                // Clients take it for an object.
+                let _: serde_json::Map<String, serde_json::Value> =
+                    serde_json::from_str(content.get())?;
+                let device_id = (device_id != "*").then(|| OwnedDeviceId::from(device_id));
+                of_user.push((device_id, content));
+            }
+            all.insert(user_id, of_user);
+        }
+        let received = ReceiveToDevice { sender, message_id, event_type, messages: all };
+        self.engine.propose(Origin::server(), received).await?.into_inner();
+        Ok(())
+    }
+}
