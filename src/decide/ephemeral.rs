@@ -186,6 +186,12 @@ fn event_of(env: &Env, room_id: &RoomId, event_id: &EventId) -> Result<EventRef,
     event.ok_or_else(|| Refusal::NotFound("There is no such event here.".to_owned()))
 }
 
+/// Whether this is `main`, or the id of a thread's root: nothing else, and nothing longer, is
+/// stored with a receipt.
+pub(crate) fn is_thread(id: &str) -> bool {
+    id == "main" || (id.len() <= limits::IDENTIFIER_BYTES && <&EventId>::try_from(id).is_ok())
+}
+
 /// Whether a receipt in this thread may be set to `event` (client-server API, "Threaded read
 /// receipts"). A thread's root is in the main timeline, but clients put the thread's first receipt
 /// there. The thread of a redacted event is unknown.

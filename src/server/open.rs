@@ -243,7 +243,7 @@ impl Parts {
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
         let federation = config.federation.enabled.then(|| {
-            let federation = Federation::new(&config.federation, engine);
+            let federation = Federation::new(config, engine);
             federation.map_err(ServerError::Federation)
         });
         let app = Arc::new(api::Server {

@@ -19,7 +19,7 @@ use crate::{
     log::archive::Archiver,
     media::depot::Depot,
     ops::{admin::rooms::shutdown as shutdowns, proof},
-    service::{accounts, last_seen, oauth, policies},
+    service::{accounts, federation, last_seen, oauth, policies, typing},
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -152,13 +152,20 @@ pub(super) async fn begin(
         }
     }
 
-    if let Some(federation) = &app.outside.federation {
-        let again = (Arc::clone(&federation.sender), shutdown.clone());
+    if let Some(others) = &app.outside.federation {
+        let again = (Arc::clone(&others.sender), shutdown.clone());
         let sender = tasks.keep_leased("federation", move || {
             let (sender, shutdown) = again.clone();
             sender.run(shutdown)
         });
         tasks.wait_for("federation", sender);
+        if others.has_presence {
+            let again = (Arc::clone(engine), shutdown.clone());
+            tasks.keep_leased("presence of others", move || {
+                let (engine, shutdown) = again.clone();
+                federation::presence::expire(engine, shutdown)
+            });
+        }
     }
     // Notifications on their way to a gateway are recorded as sent.
     let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
@@ -242,7 +249,7 @@ pub(super) async fn begin(
 
 /// Continues what was interrupted when the server stopped.
 fn resume(engine: &Arc<Engine>) {
-    api::room::typing::resume(engine);
+    typing::resume(engine);
     accounts::profile::resume(engine);
     accounts::closing::resume(engine);
     shutdowns::resume(engine);

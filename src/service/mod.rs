@@ -15,3 +15,4 @@ pub(crate) mod presence;
 pub(crate) mod rendezvous;
 pub(crate) mod samples;
 pub(crate) mod tally;
+pub(crate) mod typing;

@@ -386,6 +386,11 @@ impl State {
         if let Some(covers) = thread
             && let Some(up_to) = self.event_in_room(room_id, &receipt.event_id)
         {
+            // What others have read counts for nobody here.
+            let server = self.server();
+            if server.is_some_and(|own| receipt.user_id.server_name() != &*own.server_name) {
+                return;
+            }
             self.pushers.note_read(&receipt.user_id);
             let (user_id, room_id) = (receipt.user_id.clone(), room_id.to_owned());
             self.reads.advance(offset, user_id, room_id, covers, up_to);

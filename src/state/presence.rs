@@ -43,6 +43,16 @@ pub struct Shown {
     pub last_active_ms: u64,
 }
 
+impl Shown {
+    /// Whether others see no difference to this. While a user is active, the time of the last
+    /// activity is not shown.
+    #[must_use]
+    pub fn shows_as(&self, said: &PresenceSet) -> bool {
+        (self.presence, self.currently_active) == (said.presence, said.currently_active)
+            && self.status_msg == said.status_msg
+    }
+}
+
 impl Presence {
     /// The presence of `user_id`; `None` if there never was any.
     #[must_use]

@@ -202,3 +202,26 @@ pub(crate) const TRANSACTION_EDU_BYTES: usize = 2 << 20;
 
 /// EDUs that pass, such as typing, that are kept for a homeserver while it is being told of others.
 pub(crate) const DESTINATION_PASSING: usize = 100;
+
+/// How often a homeserver, and each of its users, may say something that passes: typing, receipts,
+/// presence. Each is a record, if it changes something.
+pub(crate) const REMOTE_PASSING: (Rate, Rate) =
+    (Rate::per_second(50, 1000), Rate::per_second(2, 60));
+
+/// How long a user of another homeserver types, unless it says so again or otherwise.
+pub(crate) const REMOTE_TYPING: Duration = Duration::from_secs(60);
+
+/// Events that one receipt of another homeserver may name. The last of them counts.
+pub(crate) const RECEIPT_EVENTS: usize = 10;
+
+/// How old the presence of a user of another homeserver is when it is recorded again as it was, and
+/// when it ends, because its homeserver has not repeated it.
+pub(crate) const REMOTE_PRESENCE: (Duration, Duration) =
+    (Duration::from_secs(10 * 60), Duration::from_secs(40 * 60));
+
+/// How often other homeservers are told again of the presence of a user who stays. They take it for
+/// over after half an hour.
+pub(crate) const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
+
+/// How often it is looked whether presence is to be told again, or has ended.
+pub(crate) const PRESENCE_LOOK: Duration = Duration::from_secs(60);

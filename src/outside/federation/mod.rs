@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
@@ -27,7 +27,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use ruma::{
-    OwnedServerName, ServerName,
+    OwnedServerName, OwnedUserId, ServerName, UserId,
     api::federation::authentication::{XMatrix, XMatrixSigningInput},
 };
 use thiserror::Error;
@@ -39,8 +39,8 @@ use names::Names;
 pub(crate) use sender::Sender;
 
 use crate::{
-    base::limits,
-    config,
+    base::{limits, rate::Refundable},
+    config::{self, Config},
     engine::Engine,
     outside::federation::connect::{Dialer, Line},
     record::server_keys::ServerKeys,
@@ -313,15 +313,43 @@ pub(crate) struct Federation {
     pub(crate) keys: KeyRing,
     /// What they are told.
     pub(crate) sender: Arc<Sender>,
+    /// How often they say what passes.
+    pub(crate) passing: Passing,
+    /// Whether presence is on.
+    pub(crate) has_presence: bool,
+}
+
+/// How often homeservers and their users say what passes.
+pub(crate) struct Passing {
+    origins: Refundable<OwnedServerName>,
+    users: Refundable<OwnedUserId>,
+}
+
+impl Default for Passing {
+    fn default() -> Self {
+        let (of_origin, of_user) = limits::REMOTE_PASSING;
+        Self { origins: Refundable::new(of_origin), users: Refundable::new(of_user) }
+    }
+}
+
+impl Passing {
+    /// Whether this user of another homeserver may say something more now.
+    pub(crate) fn admits(&self, user_id: &UserId) -> bool {
+        let now = Instant::now();
+        // In this order: a homeserver that says too much does not have its users counted.
+        self.origins.take(user_id.server_name().to_owned(), now).is_ok()
+            && self.users.take(user_id.to_owned(), now).is_ok()
+    }
 }
 
 impl Federation {
     /// # Errors
     /// When certificates or the system's configuration of DNS are not usable.
-    pub(crate) fn new(config: &config::Federation, engine: &Arc<Engine>) -> Result<Self, String> {
+    pub(crate) fn new(config: &Config, engine: &Arc<Engine>) -> Result<Self, String> {
+        let (config, has_presence) = (&config.federation, config.presence.enabled);
         let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);
         let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
         let sender = Arc::new(Sender::new(engine, &peers));
-        Ok(Self { peers, keys, sender })
+        Ok(Self { peers, keys, sender, passing: Passing::default(), has_presence })
     }
 }

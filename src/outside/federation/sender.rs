@@ -83,10 +83,13 @@ impl Sender {
         }
         let mut tick = interval(limits::DESTINATIONS_NOTED);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut look, mut told) = (interval(limits::PRESENCE_LOOK), edus::presence::Told::new());
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = shutdown.given() => break,
                 _ = tick.tick() => self.note().await,
+                _ = look.tick() => self.pass_all(self.presence_again(&mut told), &mut tasks),
                 _ = records.wait() => {}
             }
             let mut panicked = false;
@@ -188,7 +191,17 @@ impl Sender {
             drop(all);
             self.serve(server, tasks);
         }
-        for (server, key, edu) in self.passing(&state, &command) {
+        self.pass_all(self.passing(&state, &command), tasks);
+        Ok(())
+    }
+
+    /// Has homeservers told of what passes.
+    fn pass_all(
+        self: &Arc<Self>,
+        passing: Vec<(OwnedServerName, String, edus::Edu)>,
+        tasks: &mut JoinSet<()>,
+    ) {
+        for (server, key, edu) in passing {
             let now_ms = self.engine.clock().now_ms();
             let mut all = self.destinations.lock();
             let is_to_come = all.entry(server.clone()).or_default().pass(key, edu, now_ms);
@@ -197,7 +210,6 @@ impl Sender {
                 self.serve(server, tasks);
             }
         }
-        Ok(())
     }
 
     /// The homeservers that are told of an event.

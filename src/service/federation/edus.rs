@@ -3,7 +3,11 @@
 //!
 //! Nobody is told that an EDU is malformed or not allowed: it is dropped.
 
+mod passing;
+mod presence;
+mod receipts;
 mod to_device;
+mod typing;
 
 use ruma::ServerName;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -11,7 +15,7 @@ use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::Receiving;
-use crate::engine::Rejected;
+use crate::{engine::Rejected, log::ReadError};
 
 /// Why an EDU is dropped.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +29,15 @@ pub(crate) enum EduError {
     /// It is about users of others than the homeserver that sent it.
     #[error("it is not for its sender to say")]
     NotTheirs,
+    /// Its user is not in the room, or the room is not here.
+    #[error("its user is not in a room that is here")]
+    NotHere,
+    /// The homeserver or its user says too much.
+    #[error("it is one of too many")]
+    TooMany,
+    /// The log cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// It is refused, or cannot be recorded now.
     #[error(transparent)]
     Rejected(#[from] Rejected),
@@ -60,6 +73,9 @@ impl Receiving<'_> {
         };
         let taken = match &*edu.edu_type {
             "m.direct_to_device" => self.take_to_device(origin, edu.content).await,
+            "m.presence" => self.take_presence(origin, edu.content).await,
+            "m.receipt" => self.take_receipts(origin, edu.content).await,
+            "m.typing" => self.take_typing(origin, edu.content).await,
             _ => Ok(()),
         };
         match taken {

@@ -6,6 +6,7 @@ mod enter;
 mod fetch;
 mod invite;
 mod pdu;
+pub(crate) mod presence;
 mod receive;
 
 pub(crate) use enter::{Act, EnterError, Wish};

@@ -24,7 +24,7 @@ use crate::{
 
 /// What takes events of other homeservers in.
 pub(crate) struct Receiving<'a> {
-    pub(super) engine: &'a Engine,
+    pub(super) engine: &'a Arc<Engine>,
     pub(super) federation: &'a Federation,
 }
 
@@ -63,7 +63,7 @@ impl Verified {
 }
 
 impl<'a> Receiving<'a> {
-    pub(crate) const fn new(engine: &'a Engine, federation: &'a Federation) -> Self {
+    pub(crate) const fn new(engine: &'a Arc<Engine>, federation: &'a Federation) -> Self {
         Self { engine, federation }
     }
 

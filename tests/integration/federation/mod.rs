@@ -4,6 +4,7 @@ mod authority;
 mod hostile;
 mod media;
 mod partition;
+mod passing;
 mod peer;
 mod requests;
 mod rooms;

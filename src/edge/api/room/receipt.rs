@@ -1,7 +1,7 @@
 //! Receipts and read markers.
 
 use ruma::{
-    EventId, OwnedEventId, OwnedRoomId,
+    OwnedEventId, OwnedRoomId,
     api::client::{
         read_marker::set_read_marker::v3 as set_read_marker,
         receipt::create_receipt::v3::{self as create_receipt, ReceiptType},
@@ -9,8 +9,7 @@ use ruma::{
 };
 
 use crate::{
-    base::limits,
-    decide::ephemeral::{SetFullyRead, SetReceipt},
+    decide::ephemeral::{SetFullyRead, SetReceipt, is_thread},
     edge::{
         api::Server,
         http::{ApiError, Cx},
@@ -22,10 +21,6 @@ pub(super) async fn receipt(
     request: create_receipt::Request,
 ) -> Result<create_receipt::Response, ApiError> {
     let thread_id = request.thread.as_str().map(ToOwned::to_owned);
-    // `main`, or the root event of a thread: nothing else, and nothing longer, is stored.
-    let is_thread = |id: &str| {
-        id == "main" || (id.len() <= limits::IDENTIFIER_BYTES && <&EventId>::try_from(id).is_ok())
-    };
     if thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
         return Err(ApiError::invalid_param("`thread_id` is not a thread."));
     }

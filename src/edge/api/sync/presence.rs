@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     base::{limits, shutdown::Shutdown, timers::Timed},
     cluster::Cluster,
-    decide::presence::SetPresence,
+    decide::{is_local, presence::SetPresence},
     edge::{
         api::{Activity, Server, json},
         http::{ApiError, Cx, Json},
@@ -62,7 +62,8 @@ pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Resul
     if !cx.app.presence.is_enabled() {
         return json(&json!({ "presence": "offline" }));
     }
-    if !cx.app.engine.state().accounts.contains(user_id) {
+    let is_local = is_local(&cx.app.engine.env().server, user_id);
+    if is_local && !cx.app.engine.state().accounts.contains(user_id) {
         return Err(ApiError::not_found("There is no such user here."));
     }
     let view = cx.view();
@@ -127,10 +128,11 @@ impl Cx<Server> {
     }
 }
 
-/// The users who are not offline, as others see them.
+/// The users of this server who are not offline, as others see them.
 pub(crate) fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
     let presence = &engine.state().presence;
     let around = presence.around().into_iter();
+    let around = around.filter(|user_id| is_local(&engine.env().server, user_id));
     around.filter_map(|user| Some((user.clone(), presence.get(&user)?))).collect()
 }
 

@@ -5,20 +5,25 @@
 //! and whom it concerns is found again from what is kept of it: [`Sender::missed_edus`]. One that
 //! passes is made when its record is, and dropped if the homeserver cannot be reached.
 
+pub(super) mod presence;
+mod receipts;
 mod to_device;
+mod typing;
 
 use std::collections::BTreeSet;
 
-use ruma::{OwnedServerName, ServerName};
+use ruma::{OwnedServerName, RoomId, ServerName};
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use super::Sender;
 use crate::{
-    read::events::to_raw,
+    read::{events::to_raw, servers::admits},
     record::{
         Command, Offset,
-        command::{Body as _, RoomEvent, ToDeviceSend},
+        command::{
+            Body as _, PresenceSet, Receipt, RoomEvent, RoomReceipt, RoomTyping, ToDeviceSend,
+        },
     },
     state::State,
 };
@@ -32,22 +37,43 @@ fn edu(edu_type: &str, content: &impl Serialize) -> Edu {
 
 /// Whether records of this kind may concern other homeservers.
 pub(super) fn may_concern(kind: &str) -> bool {
-    [RoomEvent::KIND.name, ToDeviceSend::KIND.name].contains(&kind)
+    [
+        RoomEvent::KIND.name,
+        ToDeviceSend::KIND.name,
+        RoomReceipt::KIND.name,
+        RoomTyping::KIND.name,
+        PresenceSet::KIND.name,
+    ]
+    .contains(&kind)
 }
 
 impl Sender {
     /// The homeservers to which a record is told by EDUs that must arrive.
-    pub(super) fn concerned(&self, _: &State, command: &Command) -> BTreeSet<OwnedServerName> {
+    pub(super) fn concerned(&self, state: &State, command: &Command) -> BTreeSet<OwnedServerName> {
         match command {
             Command::ToDeviceSend(letter) => to_device::concerned(letter),
+            Command::RoomReceipt(body) => {
+                let own = self.peers.own_name();
+                let concerns = |of: &Receipt| receipts::concerns_others(of, own);
+                match body.receipts.iter().any(concerns) {
+                    true => self.admitted_to(state, &body.room_id),
+                    false => BTreeSet::new(),
+                }
+            }
             _ => BTreeSet::new(),
         }
     }
 
     /// What such a homeserver is told of the record.
-    pub(super) fn edus(&self, _: &State, server: &ServerName, command: Command) -> Vec<Edu> {
+    pub(super) fn edus(&self, state: &State, server: &ServerName, command: Command) -> Vec<Edu> {
         match command {
             Command::ToDeviceSend(letter) => to_device::edus(letter, server),
+            // It may have left the room since.
+            Command::RoomReceipt(body)
+                if self.admitted_to(state, &body.room_id).contains(server) =>
+            {
+                receipts::edus(body, self.peers.own_name())
+            }
             _ => Vec::new(),
         }
     }
@@ -59,7 +85,14 @@ impl Sender {
         server: &ServerName,
         since: Offset,
     ) -> BTreeSet<Offset> {
-        to_device::missed(state, server, since).into_iter().collect()
+        let mut missed: BTreeSet<_> = to_device::missed(state, server, since).into_iter().collect();
+        let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
+        for room_id in rooms.into_iter().flatten() {
+            if let Some(room) = state.rooms.get(&room_id).filter(|room| room.changed() > since) {
+                missed.extend(receipts::missed(&room, self.peers.own_name(), since));
+            }
+        }
+        missed
     }
 
     /// The homeservers that may have missed such EDUs, each with the last record of that.
@@ -69,8 +102,31 @@ impl Sender {
 
     /// What passes with a record: for whom, under which key, and what. An EDU takes the place of
     /// the one before it with the same key.
-    #[expect(clippy::unused_self, reason = "there is no such EDU yet")]
-    pub(super) fn passing(&self, _: &State, _: &Command) -> Vec<(OwnedServerName, String, Edu)> {
-        Vec::new()
+    pub(super) fn passing(
+        &self,
+        state: &State,
+        command: &Command,
+    ) -> Vec<(OwnedServerName, String, Edu)> {
+        let (own, now_ms) = (self.peers.own_name(), self.engine.clock().now_ms());
+        let (servers, (key, edu)) = match command {
+            Command::RoomTyping(body) if body.user_id.server_name() == own => {
+                (self.admitted_to(state, &body.room_id), typing::passing(body, now_ms))
+            }
+            Command::PresenceSet(said) if said.user_id.server_name() == own => {
+                (self.servers_that_see(state, &said.user_id), presence::passing(said, now_ms))
+            }
+            _ => return Vec::new(),
+        };
+        servers.into_iter().map(|server| (server, key.clone(), edu.clone())).collect()
+    }
+
+    /// The other homeservers with users in a room, without those that its access control list
+    /// denies.
+    fn admitted_to(&self, state: &State, room_id: &RoomId) -> BTreeSet<OwnedServerName> {
+        let Some(room) = state.rooms.get(room_id) else { return BTreeSet::new() };
+        let events = self.engine.events();
+        let mut servers: BTreeSet<_> = self.servers_of(&room).iter().cloned().collect();
+        servers.retain(|server| admits(events, &room, server).unwrap_or_default());
+        servers
     }
 }

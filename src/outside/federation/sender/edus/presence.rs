@@ -1,0 +1,115 @@
+//! `m.presence` (server-server API, "Presence").
+
+use std::collections::{BTreeSet, HashMap};
+
+use ruma::{OwnedServerName, OwnedUserId, UserId};
+use serde_json::json;
+
+use super::{Edu, edu};
+use crate::{
+    base::{clock::millis, limits},
+    outside::federation::Sender,
+    record::{
+        Offset,
+        command::{PresenceSet, PresenceState},
+    },
+    state::{Membership, State},
+};
+
+/// The users who are not offline: the record that says so, and when others were told.
+pub(in crate::outside::federation::sender) type Told = HashMap<OwnedUserId, (Offset, u64)>;
+
+/// The key, and what is told.
+pub(super) fn passing(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
+    let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = said;
+    let mut update = json!({ "user_id": user_id, "presence": presence.as_str() });
+    if *presence == PresenceState::Online {
+        update["currently_active"] = json!(currently_active);
+    }
+    if *last_active_ms > 0 {
+        update["last_active_ago"] = json!(now_ms.saturating_sub(*last_active_ms));
+    }
+    if let Some(status_msg) = status_msg {
+        update["status_msg"] = json!(status_msg);
+    }
+    (format!("presence {user_id}"), edu("m.presence", &json!({ "push": [update] })))
+}
+
+/// Of these users, those of whose presence others are to be told again, because it stays.
+fn again(told: &mut Told, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Vec<OwnedUserId> {
+    let before = std::mem::take(told);
+    let mut again = Vec::new();
+    for (user_id, offset) in around {
+        let known = before.get(&user_id).filter(|(of, _)| *of == offset);
+        let mut at_ms = known.map_or(now_ms, |(_, at_ms)| *at_ms);
+        if now_ms.saturating_sub(at_ms) >= millis(limits::PRESENCE_AGAIN) {
+            at_ms = now_ms;
+            again.push(user_id.clone());
+        }
+        told.insert(user_id, (offset, at_ms));
+    }
+    again
+}
+
+impl Sender {
+    /// The other homeservers with a user who may see the presence of this one.
+    pub(super) fn servers_that_see(
+        &self,
+        state: &State,
+        user_id: &UserId,
+    ) -> BTreeSet<OwnedServerName> {
+        let rooms = state.memberships.of(user_id, Offset::MAX).into_iter();
+        let joined = rooms.filter(|part| part.membership == Membership::Join);
+        let rooms = joined.filter_map(|part| state.rooms.get(&part.room_id));
+        rooms.flat_map(|room| self.servers_of(&room).to_vec()).collect()
+    }
+
+    /// The presence of which other homeservers are to be told again: they take it for over
+    /// otherwise.
+    pub(in crate::outside::federation::sender) fn presence_again(
+        &self,
+        told: &mut Told,
+    ) -> Vec<(OwnedServerName, String, Edu)> {
+        let (state, now_ms) = (self.engine.state(), self.engine.clock().now_ms());
+        let own = self.peers.own_name();
+        let around = state.presence.around().into_iter();
+        let around = around.filter(|user_id| user_id.server_name() == own);
+        let around = around.filter_map(|user_id| {
+            let offset = state.presence.get(&user_id)?.offset;
+            Some((user_id, offset))
+        });
+        let mut passing = Vec::new();
+        for user_id in again(told, around.collect(), now_ms) {
+            let Some(shown) = state.presence.get(&user_id) else { continue };
+            let servers = self.servers_that_see(&state, &user_id);
+            let said = PresenceSet {
+                user_id,
+                presence: shown.presence,
+                status_msg: shown.status_msg,
+                currently_active: shown.currently_active,
+                last_active_ms: shown.last_active_ms,
+            };
+            let (key, edu) = self::passing(&said, now_ms);
+            passing.extend(servers.into_iter().map(|server| (server, key.clone(), edu.clone())));
+        }
+        passing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_again_of_who_stays() {
+        let ann: OwnedUserId = "@ann:own".try_into().unwrap();
+        let mut told = Told::default();
+        let mut count = |offset, minute: u64| {
+            let around = vec![(ann.clone(), Offset::new(offset))];
+            again(&mut told, around, minute * 60_000).len()
+        };
+        let minutes = [(5, 0), (5, 19), (5, 20), (5, 21), (6, 39), (6, 40), (6, 59)];
+        let told = minutes.map(|(offset, minute)| count(offset, minute));
+        assert_eq!(told, [0, 0, 1, 0, 0, 0, 1]);
+    }
+}

@@ -1,0 +1,62 @@
+//! What passes: who may say it, and how often.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use ruma::{RoomId, ServerName, UserId};
+
+use super::EduError;
+use crate::{
+    decide::Proposal,
+    engine::Rejected,
+    read::servers::admits,
+    record::{Offset, Origin},
+    service::federation::Receiving,
+    state::Room,
+};
+
+impl Receiving<'_> {
+    /// The room in which a homeserver says what its user does.
+    pub(super) fn room_of(
+        &self,
+        origin: &ServerName,
+        room_id: &RoomId,
+        user_id: &UserId,
+    ) -> Result<Arc<Room>, EduError> {
+        if user_id.server_name() != origin {
+            return Err(EduError::NotTheirs);
+        }
+        let room = self.engine.state().rooms.get(room_id);
+        let is_seen = |room: &Arc<Room>| {
+            room.is_joined(user_id, Offset::MAX) && room.has_server(&self.engine.env().server.name)
+        };
+        let room = room.filter(is_seen);
+        let room = room.ok_or(EduError::NotHere)?;
+        if !admits(self.engine.events(), &room, origin)? {
+            return Err(EduError::NotTheirs);
+        }
+        Ok(room)
+    }
+
+    /// Counts something that a user of another homeserver does.
+    pub(super) fn may_pass(&self, user_id: &UserId) -> Result<(), EduError> {
+        self.federation.passing.admits(user_id).then_some(()).ok_or(EduError::TooMany)
+    }
+
+    /// Proposes all of these at once, so that those of a room are one record. One that is refused
+    /// is dropped.
+    pub(super) async fn pass<P>(&self, proposals: Vec<P>) -> Result<(), EduError>
+    where
+        P: Proposal<Outcome = ()>,
+    {
+        let all = proposals.into_iter().map(|of| self.engine.propose(Origin::server(), of));
+        for proposed in join_all(all).await {
+            match proposed {
+                Ok(done) => done.into_inner(),
+                Err(error @ Rejected::Log(_)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

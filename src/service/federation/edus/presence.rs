@@ -1,0 +1,97 @@
+//! `m.presence` (server-server API, "Presence").
+
+use ruma::{OwnedUserId, ServerName, UInt};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tracing::debug;
+
+use super::{EduError, content};
+use crate::{
+    base::{clock::millis, limits},
+    decide::presence::{ReceivePresence, is_seen_here},
+    record::command::{PresenceSet, PresenceState},
+    service::federation::Receiving,
+};
+
+#[derive(Deserialize)]
+struct Content {
+    push: Vec<Update>,
+}
+
+#[derive(Deserialize)]
+struct Update {
+    user_id: OwnedUserId,
+    presence: String,
+    #[serde(default)]
+    status_msg: Option<String>,
+    #[serde(default)]
+    last_active_ago: Option<UInt>,
+    #[serde(default)]
+    currently_active: bool,
+}
+
+impl Receiving<'_> {
+    pub(super) async fn take_presence(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+    ) -> Result<(), EduError> {
+        if !self.federation.has_presence {
+            return Ok(());
+        }
+        let Content { push } = content(raw)?;
+        let mut received = Vec::new();
+        for update in push {
+            match self.presence(origin, update) {
+                Ok(said) => received.extend(said),
+                Err(EduError::TooMany) => break,
+                Err(error) => debug!(%origin, %error, "a user's presence is dropped"),
+            }
+        }
+        self.pass(received).await
+    }
+
+    fn presence(
+        &self,
+        origin: &ServerName,
+        update: Update,
+    ) -> Result<Option<ReceivePresence>, EduError> {
+        let Update { user_id, presence, status_msg, last_active_ago, currently_active } = update;
+        if user_id.server_name() != origin {
+            return Err(EduError::NotTheirs);
+        }
+        let presence = match &*presence {
+            "online" => PresenceState::Online,
+            "unavailable" => PresenceState::Unavailable,
+            "offline" => PresenceState::Offline,
+            // No client here knows what that is.
+            _ => return Ok(None),
+        };
+        let fits = |text: &String| (1..=limits::STATUS_MSG_BYTES).contains(&text.len());
+        let state = self.engine.state();
+        if !is_seen_here(&state, &self.engine.env().server.name, &user_id) {
+            return Err(EduError::NotHere);
+        }
+        let now_ms = self.engine.clock().now_ms();
+        let said = PresenceSet {
+            user_id,
+            presence,
+            status_msg: status_msg.filter(fits),
+            currently_active: currently_active && presence == PresenceState::Online,
+            last_active_ms: last_active_ago.map_or(0, |ago| now_ms.saturating_sub(ago.into())),
+        };
+        let before = state.presence.get(&said.user_id).unwrap_or_default();
+        let shows = before.shows_as(&said);
+        // What is repeated is recorded now and then, so that its end is seen.
+        let again = shows && presence != PresenceState::Offline && {
+            let record = self.engine.log().read(before.offset, 1)?.into_iter().next();
+            let heard_ms = record.map_or(0, |record| record.header.time_ms);
+            now_ms.saturating_sub(heard_ms) >= millis(limits::REMOTE_PRESENCE.0)
+        };
+        if shows && !again {
+            return Ok(None);
+        }
+        self.may_pass(&said.user_id)?;
+        Ok(Some(ReceivePresence { said, again }))
+    }
+}

@@ -1,0 +1,86 @@
+//! `m.receipt` (server-server API, "Receipts").
+
+use std::collections::BTreeMap;
+
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, ServerName, UInt};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tracing::debug;
+
+use super::{EduError, content};
+use crate::{
+    base::limits,
+    decide::ephemeral::{SetReceipt, is_thread},
+    service::federation::Receiving,
+};
+
+/// The receipts of a room that others may see.
+#[derive(Default, Deserialize)]
+struct OfRoom {
+    #[serde(default, rename = "m.read")]
+    read: BTreeMap<OwnedUserId, OfUser>,
+}
+
+#[derive(Deserialize)]
+struct OfUser {
+    data: Data,
+    event_ids: Vec<OwnedEventId>,
+}
+
+#[derive(Deserialize)]
+struct Data {
+    ts: UInt,
+    #[serde(default)]
+    thread_id: Option<String>,
+}
+
+impl Receiving<'_> {
+    pub(super) async fn take_receipts(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+    ) -> Result<(), EduError> {
+        let rooms: BTreeMap<OwnedRoomId, OfRoom> = content(raw)?;
+        let mut receipts = Vec::new();
+        for (room_id, OfRoom { read }) in rooms {
+            for (user_id, of_user) in read {
+                match self.receipt(origin, &room_id, user_id, of_user) {
+                    Ok(receipt) => receipts.extend(receipt),
+                    // What comes after it is no better.
+                    Err(EduError::TooMany) => break,
+                    Err(error) => debug!(%origin, %room_id, %error, "a receipt is dropped"),
+                }
+            }
+        }
+        self.pass(receipts).await
+    }
+
+    fn receipt(
+        &self,
+        origin: &ServerName,
+        room_id: &OwnedRoomId,
+        user_id: OwnedUserId,
+        OfUser { data, event_ids }: OfUser,
+    ) -> Result<Option<SetReceipt>, EduError> {
+        let room = self.room_of(origin, room_id, &user_id)?;
+        if data.thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
+            return Err(EduError::TooLarge);
+        }
+        self.may_pass(&user_id)?;
+        let mut last = None;
+        for event_id in event_ids.into_iter().take(limits::RECEIPT_EVENTS) {
+            let found = self.engine.events().find(&self.engine.state(), &event_id)?;
+            let found = found.filter(|event| event.room_id == room.id);
+            last = last.max(found.map(|event| (event.offset, event_id)));
+        }
+        // An event that is not here has not been read by anybody here either.
+        Ok(last.map(|(_, event_id)| SetReceipt {
+            room_id: room_id.clone(),
+            user_id,
+            receipt_type: "m.read".to_owned(),
+            event_id,
+            thread_id: data.thread_id,
+            ts: u64::from(data.ts).min(self.engine.clock().now_ms()),
+        }))
+    }
+}

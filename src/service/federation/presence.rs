@@ -1,0 +1,88 @@
+//! The end of the presence of users of other homeservers, which repeat it while it lasts.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ruma::OwnedUserId;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::debug;
+
+use crate::{
+    base::{clock::millis, limits, shutdown::Shutdown},
+    decide::{is_local, presence::ExpirePresence},
+    engine::Engine,
+    record::{Offset, Origin},
+};
+
+/// The users of other homeservers who are not offline: the record that says so, and when it was
+/// first seen here. A restart gives each the whole time again.
+#[derive(Default)]
+struct Heard(HashMap<OwnedUserId, (Offset, u64)>);
+
+impl Heard {
+    /// Of these users, those from whom nothing was heard for too long.
+    fn silent(&mut self, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Vec<ExpirePresence> {
+        let before = std::mem::take(&mut self.0);
+        let mut silent = Vec::new();
+        for (user_id, heard) in around {
+            let known = before.get(&user_id).filter(|(offset, _)| *offset == heard);
+            let since_ms = known.map_or(now_ms, |(_, since_ms)| *since_ms);
+            if now_ms.saturating_sub(since_ms) >= millis(limits::REMOTE_PRESENCE.1) {
+                silent.push(ExpirePresence { user_id: user_id.clone(), heard });
+            }
+            self.0.insert(user_id, (heard, since_ms));
+        }
+        silent
+    }
+}
+
+/// Ends the presence of users whose homeservers say nothing more, until the server stops.
+pub(crate) async fn expire(engine: Arc<Engine>, shutdown: Shutdown) {
+    let mut heard = Heard::default();
+    let mut tick = interval(limits::PRESENCE_LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = shutdown.given() => return,
+        }
+        let presence = &engine.state().presence;
+        let around = presence.around().into_iter();
+        let around = around.filter(|user_id| !is_local(&engine.env().server, user_id));
+        let around = around.filter_map(|user_id| {
+            let offset = presence.get(&user_id)?.offset;
+            Some((user_id, offset))
+        });
+        for silent in heard.silent(around.collect(), engine.clock().now_ms()) {
+            match engine.propose(Origin::server(), silent).await {
+                Ok(ended) => ended.into_inner(),
+                Err(error) => debug!(%error, "presence was not ended"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presence_ends_when_nothing_is_heard_for_long_and_not_before() {
+        let pia: OwnedUserId = "@pia:peer.example".try_into().unwrap();
+        let mut heard = Heard::default();
+        let mut silent = |offset, minute: u64| {
+            let around = vec![(pia.clone(), Offset::new(offset))];
+            let silent = heard.silent(around, minute * 60_000);
+            silent.into_iter().map(|of| of.heard.get()).collect::<Vec<_>>()
+        };
+        assert!(silent(5, 0).is_empty());
+        assert!(silent(5, 39).is_empty());
+        // It was repeated.
+        assert!(silent(9, 41).is_empty());
+        assert!(silent(9, 80).is_empty());
+        assert_eq!(silent(9, 81), [9]);
+        assert!(silent(10, 82).is_empty());
+        // Who is gone is forgotten.
+        assert!(heard.silent(Vec::new(), 90 * 60_000).is_empty());
+        assert!(heard.0.is_empty());
+    }
+}
