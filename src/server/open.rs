@@ -284,6 +284,7 @@ impl Parts {
             listing: api::Listing {
                 search,
                 catalogue: api::room::directory::Catalogue::default(),
+                remote_names: Default::default(),
                 thread_walks: Default::default(),
                 space_walks: Default::default(),
                 descriptions: Default::default(),

@@ -12,6 +12,7 @@ pub(crate) mod observe;
 pub(crate) mod passwords;
 pub(crate) mod policies;
 pub(crate) mod presence;
+pub(crate) mod remote_names;
 pub(crate) mod rendezvous;
 pub(crate) mod samples;
 pub(crate) mod tally;

@@ -80,7 +80,7 @@ impl Names {
         found.collect()
     }
 
-    pub(super) fn add(&self, user_id: &UserId) {
+    pub(crate) fn add(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         if inner.numbers.contains_key(user_id) {
             return;
@@ -93,7 +93,7 @@ impl Names {
     }
 
     /// Removes a user from the index.
-    pub(super) fn remove(&self, user_id: &UserId) {
+    pub(crate) fn remove(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.remove(user_id) else { return };
         inner.unindex(number);
@@ -102,7 +102,7 @@ impl Names {
         }
     }
 
-    pub(super) fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {
+    pub(crate) fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.get(user_id).copied() else { return };
         inner.unindex(number);

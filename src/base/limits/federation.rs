@@ -225,3 +225,9 @@ pub(crate) const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
 
 /// How often it is looked whether presence is to be told again, or has ended.
 pub(crate) const PRESENCE_LOOK: Duration = Duration::from_secs(60);
+
+/// Members of rooms, users of other homeservers, whose names are kept for the user directory.
+pub(crate) const REMOTE_NAMES: usize = 200_000;
+
+/// The longest name of such a user that is found, in bytes.
+pub(crate) const REMOTE_NAME_BYTES: usize = 1024;

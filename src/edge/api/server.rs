@@ -60,6 +60,7 @@ use crate::{
         oauth::{Clients, IdTokens, Polls},
         passwords::{Guess, Passwords},
         presence::Tracker,
+        remote_names::RemoteNames,
         rendezvous::Meetings,
         samples::Samples,
         tally::Tally,
@@ -147,6 +148,8 @@ pub(crate) struct Listing {
     pub(crate) search: Arc<Search>,
     /// The directory of public rooms.
     pub(crate) catalogue: Catalogue,
+    /// Users of other homeservers.
+    pub(crate) remote_names: RemoteNames,
     pub(crate) thread_walks: Walks<ThreadsWalk>,
     pub(crate) space_walks: Walks<space::Paused>,
     /// Rooms that this server is not in.

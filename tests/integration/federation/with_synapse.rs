@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::peer::Peer;
 use super::synapse::{self, Synapse};
 use super::{Authority, Federated, authority};
-use crate::harness::{encode, skip};
+use crate::harness::{User, encode, skip, until};
 
 pub(super) async fn both(test: &str) -> Option<(Authority, Federated, Synapse)> {
     let authority = authority(test)?;
@@ -77,6 +77,68 @@ async fn each_finds_the_others_aliases_and_public_rooms() {
             .body;
         assert!(missing["errcode"].is_string(), "{missing}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_directory_finds_users_of_synapse_by_the_names_that_the_searcher_may_see() {
+    let Some((_authority, mut cabin, synapse)) = both("Synapse").await else { return };
+    let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
+    let eve = cabin.server.register("eve").await;
+    let is_called = async |name: &str| {
+        let path = format!("/profile/{}/displayname", encode(&bob.user_id));
+        bob.request("PUT", &path, Some(&json!({ "displayname": name }))).await.ok();
+    };
+    let found = async |user: &User, term: &str| -> Vec<Value> {
+        let body = json!({ "search_term": term });
+        let found = user.request("POST", "/user_directory/search", Some(&body)).await.ok();
+        let results = found["results"].as_array().expect("a list").iter();
+        results.map(|user| user["display_name"].clone()).collect()
+    };
+    is_called("Robert Shoemaker").await;
+    assert_eq!(found(&ann, "bob").await, Vec::<Value>::new());
+    let options = json!({ "preset": "private_chat", "invite": [bob.user_id] });
+    let room_id = ann.create_room(options).await;
+    let path = format!("/join/{}?via={}", encode(&room_id), encode(&cabin.name));
+    bob.request("POST", &path, Some(&json!({}))).await.ok();
+    until("ann finds bob", async || found(&ann, "shoe").await == ["Robert Shoemaker"]).await;
+    for term in ["bob", "robert sh", &bob.user_id] {
+        assert_eq!(found(&ann, term).await, ["Robert Shoemaker"], "{term}");
+        assert_eq!(found(&eve, term).await, Vec::<Value>::new(), "{term}");
+    }
+    // What they are called now, in the list of members too, also after a restart.
+    is_called("Bob Baker").await;
+    until("ann finds the new name", async || found(&ann, "baker").await == ["Bob Baker"]).await;
+    assert_eq!(found(&ann, "shoe").await, Vec::<Value>::new());
+    let members = format!("/rooms/{}/joined_members", encode(&room_id));
+    let members = ann.request("GET", &members, None).await.ok();
+    assert_eq!(members["joined"][&bob.user_id]["display_name"], "Bob Baker", "{members}");
+    cabin.server.kill9();
+    cabin.server.restart().await;
+    let (ann, eve) =
+        [&ann, &eve].map(|user| User { http: cabin.server.http(), ..user.clone() }).into();
+    assert_eq!(found(&ann, "bob").await, ["Bob Baker"]);
+
+    // A name that only a private room tells is found by those alone who are in it.
+    let options = json!({ "preset": "public_chat", "visibility": "public" });
+    let public = eve.create_room(options).await;
+    let path = format!("/join/{}?via={}", encode(&public), encode(&cabin.name));
+    bob.request("POST", &path, Some(&json!({}))).await.ok();
+    until("eve finds bob", async || found(&eve, "bob").await == ["Bob Baker"]).await;
+    let path = format!("/rooms/{}/state/m.room.member/{}", encode(&room_id), encode(&bob.user_id));
+    let secret = json!({ "membership": "join", "displayname": "Agent Secret" });
+    bob.request("PUT", &path, Some(&secret)).await.ok();
+    until("ann finds the secret", async || found(&ann, "agent").await == ["Agent Secret"]).await;
+    assert_eq!(found(&eve, "agent").await, Vec::<Value>::new());
+    assert_eq!(found(&eve, "bob").await, ["Bob Baker"]);
+
+    // Who has left is not found any more.
+    for room in [&room_id, &public] {
+        bob.act(room, "leave", None).await.ok();
+    }
+    until("nobody finds bob", async || {
+        found(&ann, "bob").await.is_empty() && found(&eve, "bob").await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

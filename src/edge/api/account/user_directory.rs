@@ -1,6 +1,9 @@
 //! The user directory, and mutual rooms.
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
 
 use ruma::api::auth_scheme::AccessToken;
 use ruma::{
@@ -17,7 +20,11 @@ use crate::{
         http::{ApiError, Cx, Json, endpoint},
     },
     read::view::View,
-    state::{Membership, RoomMembership, names::Found},
+    service::remote_names::RemoteUser,
+    state::{
+        Membership, RoomMembership,
+        names::{Fit, Found},
+    },
 };
 
 pub(super) async fn search(
@@ -30,6 +37,7 @@ pub(super) async fn search(
         let view = cx.view();
         let found = view.state.names.find(&request.search_term).into_iter();
         let mut found: Vec<_> = found.map(|found| (shown(&view, &found), found.fit)).collect();
+        found.extend(of_others(&cx, &view, &request.search_term)?);
         // The best first; among equals, users with a profile first.
         found.sort_by_cached_key(|(user, fit)| {
             let has_profile = user.display_name.is_some() || user.avatar_url.is_some();
@@ -48,6 +56,23 @@ pub(super) async fn search(
         Ok(search_users::Response::new(known, false))
     })
     .await
+}
+
+/// Users of other homeservers in the user's rooms and in those of the directory.
+fn of_others(cx: &Cx<Server>, view: &View<'_>, term: &str) -> Result<Vec<(User, Fit)>, ApiError> {
+    if cx.app.outside.federation.is_none() {
+        return Ok(Vec::new());
+    }
+    let own = joined(view, view.user_id()).filter_map(|part| view.state.rooms.get(&part.room_id));
+    let public = view.state.rooms.public().into_iter();
+    let rooms: BTreeMap<_, _> = own.chain(public).map(|room| (room.id.clone(), room)).collect();
+    let found = cx.app.listing.remote_names.find(&cx.app.engine, rooms.into_values(), term)?;
+    let shown = |(user_id, of): (OwnedUserId, RemoteUser)| {
+        let mut user = User::new(user_id);
+        (user.display_name, user.avatar_url) = (of.display_name, of.avatar_url);
+        (user, of.fit)
+    };
+    Ok(found.into_iter().map(shown).collect())
 }
 
 fn shown(view: &View<'_>, found: &Found) -> User {
