@@ -2,8 +2,25 @@
 
 use std::process::ExitCode;
 
-use super::act::ActOptions;
-use crate::ops::admin::federation::{KeyReplaced, NewKey};
+use super::{
+    act::{ActOptions, Common},
+    columns,
+};
+use crate::{
+    base::clock::Clock,
+    ops::{
+        admin::federation::{
+            DestinationDetails, DestinationReset, DestinationRetried, DestinationRow, Destinations,
+            KeyReplaced, ListDestinations, ListRefusedEvents, NewKey, RefusedEvents,
+            ResetDestination, RetryDestination, ShowDestination, Waiting,
+        },
+        history::{
+            look::{clean, duration, grouped},
+            moment::Time,
+        },
+    },
+    record::command::Failing,
+};
 
 /// Manage what concerns other homeservers
 #[derive(Debug, clap::Args)]
@@ -14,6 +31,57 @@ pub(super) struct Federation {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Show how far other homeservers have been told, and which cannot be reached
+    ///
+    /// Those that cannot be reached come first. An event waits for a homeserver if a user of it is
+    /// in the room and it has not been told of the event yet.
+    Status {
+        /// Show more of this homeserver: its keys, and the rooms that it shares with this one
+        #[arg(value_name = "NAME")]
+        server: Option<String>,
+
+        /// List only so many homeservers or rooms, at most 1000
+        #[arg(long, value_name = "COUNT", default_value_t = 100)]
+        limit: usize,
+
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Show which events of other homeservers were rejected or soft-failed, and why
+    Refused {
+        /// List only so many of the newest, at most 1000
+        #[arg(long, value_name = "COUNT", default_value_t = 100)]
+        limit: usize,
+
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Try a homeserver that cannot be reached again now, instead of when its time has come
+    Retry {
+        /// The homeserver
+        #[arg(value_name = "NAME")]
+        server: String,
+
+        #[command(flatten)]
+        options: ActOptions,
+    },
+    /// Forget that a homeserver cannot be reached, and all that it has not been told of
+    ///
+    /// It is told of what happens from then on. Each event names those before it, so the homeserver
+    /// asks for what it lacks, if it can. This is for a homeserver that cannot take an event, which
+    /// holds up all that come after it.
+    Reset {
+        /// The homeserver
+        #[arg(value_name = "NAME")]
+        server: String,
+
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+
+        #[command(flatten)]
+        options: ActOptions,
+    },
     /// Replace the key with which the server signs requests and events
     ///
     /// The former key is published as expired: what it signed stays valid, and nobody can sign with
@@ -27,9 +95,197 @@ enum Command {
 impl Federation {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         match self.command {
+            Command::Status { server: None, limit, common } => {
+                let now_ms = Clock::system().now_ms();
+                common.run(ListDestinations { from: 0, limit }, |all| list(all, now_ms))
+            }
+            Command::Status { server: Some(server), limit, common } => {
+                let now_ms = Clock::system().now_ms();
+                common.run(ShowDestination { server, limit }, |all| one(all, now_ms))
+            }
+            Command::Refused { limit, common } => {
+                common.run(ListRefusedEvents { from: 0, limit }, refused)
+            }
+            Command::Retry { server, options } => {
+                options.run(RetryDestination { server }, |done| {
+                    let DestinationRetried { server_name, was_failing } = done;
+                    match was_failing {
+                        true => format!("{server_name} is tried again now.\n"),
+                        false => format!("{server_name} could be reached last.\n"),
+                    }
+                })
+            }
+            Command::Reset { server, yes, options } => {
+                let act = ResetDestination { server: server.clone() };
+                options.run_if_meant(act, yes, &server, |done| {
+                    let DestinationReset { server_name, events, and_more } = done;
+                    let more = if *and_more { " or more" } else { "" };
+                    let events = grouped(*events as u64);
+                    format!("{server_name} is reset; it is not told of {events}{more} event(s).\n")
+                })
+            }
             Command::NewKey { options } => options.run(NewKey {}, |KeyReplaced { key_id }| {
                 format!("The server signs with {key_id}.\n")
             }),
         }
+    }
+}
+
+fn list(all: &Destinations, now_ms: u64) -> String {
+    let Destinations { is_on, destinations, total, failing, end } = all;
+    let off = if *is_on { "" } else { "Federation is off: nobody is told of anything.\n" };
+    if destinations.is_empty() {
+        return format!("{off}No homeserver shares a room with this one.\n");
+    }
+    let heading =
+        ["HOMESERVER", "ROOMS", "TOLD UP TO", "WAITING", "RECORDS", "TRIED", "NEXT", "LAST ERROR"];
+    let row = |row: &DestinationRow| {
+        let (tried, next) = match &row.failing {
+            Some(failing) => (tries(failing, now_ms), next(failing, now_ms)),
+            None => ("–".to_owned(), "–".to_owned()),
+        };
+        let denied = row.is_denied.then_some("denied by the configuration");
+        let error = row.failing.as_ref().map(|failing| clean(&failing.error));
+        [
+            clean(row.server_name.as_str()),
+            grouped(row.rooms as u64),
+            grouped(row.up_to.get()),
+            waiting(&row.waiting),
+            grouped(row.waiting.records),
+            tried,
+            next,
+            denied.map(str::to_owned).or(error).unwrap_or_default(),
+        ]
+    };
+    let rows = std::iter::once(heading.map(str::to_owned)).chain(destinations.iter().map(row));
+    let table = columns(&rows.collect::<Vec<_>>());
+    let (total, failing, end) =
+        (grouped(*total as u64), grouped(*failing as u64), grouped(end.get()));
+    format!("{off}{table}{total} in all, {failing} cannot be reached; the log ends at {end}.\n")
+}
+
+fn waiting(waiting: &Waiting) -> String {
+    let more = if waiting.and_more { "+" } else { "" };
+    format!("{}{more}", grouped(waiting.events as u64))
+}
+
+/// How often a homeserver was tried, and for how long.
+fn tries(failing: &Failing, now_ms: u64) -> String {
+    let since = now_ms.saturating_sub(failing.since_ms) / 1000;
+    format!("{} in {}", failing.attempts, duration(since))
+}
+
+/// In how long a homeserver is tried again.
+fn next(failing: &Failing, now_ms: u64) -> String {
+    match failing.again_ms.saturating_sub(now_ms) / 1000 {
+        0 => "now".to_owned(),
+        left => format!("in {}", duration(left)),
+    }
+}
+
+fn one(of: &DestinationDetails, now_ms: u64) -> String {
+    let row = &of.destination;
+    let mut facts = vec![
+        ["Homeserver".to_owned(), clean(row.server_name.as_str())],
+        ["Told up to record".to_owned(), grouped(row.up_to.get())],
+        ["Events that wait for it".to_owned(), waiting(&row.waiting)],
+    ];
+    let mut fact = |name: &str, value: String| facts.push([name.to_owned(), value]);
+    if let Some(since_ms) = row.waiting.since_ms {
+        fact("Records since the first", grouped(row.waiting.records));
+        fact("They wait since", Time(since_ms).to_second() + "Z");
+    }
+    if row.is_denied {
+        fact("Denied", "by the configuration: it is told nothing".to_owned());
+    }
+    match &row.failing {
+        Some(failing) => {
+            fact("Cannot be reached since", Time(failing.since_ms).to_second() + "Z");
+            fact("Tried", tries(failing, now_ms));
+            fact("Tried again", next(failing, now_ms));
+            fact("Last error", clean(&failing.error));
+        }
+        None if row.up_to.get() == 0 => fact("Reached", "never tried".to_owned()),
+        None => fact("Reached", "yes".to_owned()),
+    }
+    if let (Some(keys), Some(until_ms)) = (of.keys, of.keys_valid_until_ms) {
+        fact("Keys", format!("{} (record {keys})", clean(&of.key_ids.join(", "))));
+        fact("Keys valid until", Time(until_ms).to_second() + "Z");
+    }
+    fact("Shared rooms", grouped(row.rooms as u64));
+    let mut text = columns(&facts);
+    if !of.shared.is_empty() {
+        let heading = ["ROOM", "ITS MEMBERS", "WAITING", "NAME"].map(str::to_owned);
+        let rooms = of.shared.iter().map(|room| {
+            let name = clean(room.name.as_deref().unwrap_or_default());
+            let members = grouped(room.members as u64);
+            [room.room_id.to_string(), members, waiting(&room.waiting), name]
+        });
+        text += "\n";
+        text += &columns(&std::iter::once(heading).chain(rooms).collect::<Vec<_>>());
+    }
+    text
+}
+
+fn refused(all: &RefusedEvents) -> String {
+    if all.events.is_empty() {
+        return "No event of another homeserver was rejected or soft-failed.\n".to_owned();
+    }
+    let heading =
+        ["RECORD", "TIME", "FROM", "SENDER", "EVENT", "OUTCOME", "WHY"].map(str::to_owned);
+    let rows = all.events.iter().map(|event| {
+        let (outcome, why) = event.why();
+        [
+            event.record.to_string(),
+            Time(event.time_ms).to_second(),
+            clean(event.from.as_str()),
+            clean(event.sender.as_str()),
+            clean(event.event_id.as_str()),
+            outcome.to_owned(),
+            clean(why),
+        ]
+    });
+    columns(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Offset;
+
+    #[test]
+    fn those_that_cannot_be_reached_are_shown_with_the_reason() {
+        let row = |name: &str, failing| DestinationRow {
+            server_name: name.try_into().unwrap(),
+            rooms: 2,
+            up_to: Offset::new(1_000),
+            waiting: Waiting { events: 3, and_more: false, records: 77, since_ms: Some(1_000) },
+            failing,
+            is_denied: false,
+        };
+        let failing = Failing {
+            since_ms: 1_000,
+            attempts: 4,
+            again_ms: 100_000,
+            error: "TLS: \u{202e}no".to_owned(),
+        };
+        let all = Destinations {
+            is_on: true,
+            destinations: vec![row("b.example", Some(failing)), row("a.example", None)],
+            total: 2,
+            failing: 1,
+            end: Offset::new(1_234),
+        };
+        let shown = list(&all, 61_000);
+        let lines: Vec<_> = shown.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines,
+            [
+                "HOMESERVER  ROOMS  TOLD UP TO  WAITING  RECORDS  TRIED       NEXT     LAST ERROR",
+                "b.example   2      1,000       3        77       4 in 1 min  in 39 s  TLS: ·no",
+                "a.example   2      1,000       3        77       –           –",
+                "2 in all, 1 cannot be reached; the log ends at 1,234.",
+            ]
+        );
     }
 }

@@ -22,6 +22,12 @@ impl ServerPattern {
     }
 }
 
+impl std::fmt::Display for ServerPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl Setting for ServerPattern {
     const ALLOWED: &'static str = "a pattern of host names, such as \"*.example.org\"";
     const LISTED: &'static str = "a list, which may be empty, of patterns of host names without \

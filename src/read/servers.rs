@@ -1,8 +1,8 @@
 //! What other homeservers may do in a room, and see of it.
 
 use ruma::{
-    ServerName,
-    events::{StateEventType, room::server_acl::RoomServerAclEventContent},
+    OwnedServerName, ServerName, UserId,
+    events::{StateEventType, TimelineEventType, room::server_acl::RoomServerAclEventContent},
 };
 
 use super::events::{Derived, EventRef, EventStore, StoredEvent, as_shown, redacted};
@@ -38,6 +38,32 @@ pub(crate) fn admits(
         Ok::<_, ReadError>(AccessControl(list, 2 * bytes as u64))
     })?;
     Ok(list.0.as_ref().is_none_or(|list| list.is_allowed(server)))
+}
+
+/// Whether this homeserver tells `server` of an event. `is_in` says whether a user of `server` is
+/// joined to the room.
+pub(crate) fn concerns(event: &StoredEvent, server: &ServerName, is_in: bool) -> bool {
+    let received = event.received.as_ref();
+    let is_told = received.is_none_or(|received| received.relayed && received.from != *server);
+    is_told && (is_in || target(event).is_some_and(|of| of == *server))
+}
+
+/// The homeserver of the user whose membership an event changes, unless it was asked for its
+/// signature and has the event from that.
+pub(crate) fn target(event: &StoredEvent) -> Option<OwnedServerName> {
+    #[derive(serde::Deserialize)]
+    struct Content {
+        membership: String,
+    }
+    if event.event_type != TimelineEventType::RoomMember {
+        return None;
+    }
+    let content: Content = event.content_as().ok()?;
+    if content.membership == "invite" {
+        return None;
+    }
+    let user_id = <&UserId>::try_from(event.state_key.as_deref()?).ok()?;
+    Some(user_id.server_name().to_owned())
 }
 
 /// The event as a homeserver may see it: as it is shown, or only what a redaction leaves, if none

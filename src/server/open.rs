@@ -229,6 +229,7 @@ impl Parts {
             last_seen: Arc::clone(&last_seen),
             room_names: Default::default(),
             notices: config.server_notices.clone(),
+            federation: config.federation.clone(),
             archive: config.archive_dir(),
             remote_files: Some(media.remote_files()),
             cluster: cluster.clone(),

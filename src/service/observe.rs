@@ -14,7 +14,7 @@ use crate::{
     base::{
         background::at_length,
         disk,
-        metrics::{Disk, IntGauge, NONE, metrics},
+        metrics::{Disk, IntGauge, NONE, Reachable, metrics},
     },
     cluster::Cluster,
     engine::Engine,
@@ -109,6 +109,10 @@ impl Observer {
         let state = self.engine.state().share();
         set(&metrics.users, state.accounts.len() as u64);
         set(&metrics.rooms, state.rooms.len() as u64);
+        let (destinations, failing) = state.destinations.counts();
+        let reachable = &metrics.federation_destinations;
+        set(reachable.of_value(Reachable::Yes), (destinations - failing) as u64);
+        set(reachable.of_value(Reachable::No), failing as u64);
         drop(state);
         at_length(|| {
             self.look_at_disk(head);

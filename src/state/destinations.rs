@@ -52,6 +52,14 @@ impl Destinations {
         inner.servers.iter().map(|(name, of)| (name.clone(), of.clone())).collect()
     }
 
+    /// How many there are, and how many of them could not be reached last.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let inner = self.inner.read();
+        let failing = inner.servers.values().filter(|of| of.failing.is_some()).count();
+        (inner.servers.len(), failing)
+    }
+
     /// Returns the superseded records.
     pub(super) fn reach(&self, offset: Offset, body: PeerReached) -> Vec<Offset> {
         let mut inner = self.inner.write();

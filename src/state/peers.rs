@@ -50,6 +50,14 @@ impl Peers {
         self.others.read().get(server_name).cloned()
     }
 
+    /// Those after the first `from` by their names, at most `limit`.
+    #[must_use]
+    pub fn page(&self, from: usize, limit: usize) -> Vec<(OwnedServerName, Peer)> {
+        let others = self.others.read();
+        let page = others.iter().skip(from).take(limit);
+        page.map(|(name, peer)| (name.clone(), peer.clone())).collect()
+    }
+
     /// How many homeservers are known.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -158,6 +158,15 @@ pub(crate) const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
 /// Homeservers in one such record.
 pub(crate) const DESTINATIONS_IN_RECORD: usize = 1000;
 
+/// Homeservers or rooms in one answer of `federation status`.
+pub(crate) const DESTINATION_ROWS: usize = 1000;
+
+/// Events that are looked at for one such answer: some tens of milliseconds.
+pub(crate) const DESTINATION_LOOK: usize = 20_000;
+
+/// The newest rejected and soft-failed events that can be listed.
+pub(crate) const REFUSED_EVENTS: usize = 10_000;
+
 /// Events of the stripped state that comes with an invite.
 pub(crate) const STRIPPED_EVENTS: usize = 50;
 

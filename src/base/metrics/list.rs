@@ -109,6 +109,52 @@ label! {
     }
 }
 
+label! {
+    /// What became of an event that another homeserver sent.
+    PduOutcome {
+        /// It is in the timeline.
+        Accepted = "accepted",
+        /// It was known before.
+        Known = "known",
+        /// The room's current state does not allow it.
+        SoftFailed = "soft_failed",
+        /// It was not allowed where it was sent.
+        Rejected = "rejected",
+        /// It is not an event, or not of the form that its room's version wants.
+        Form = "form",
+        /// A signature is missing or wrong, or its key is not known.
+        Signature = "signature",
+        /// The room is not one of this homeserver's, or not one of the sender's.
+        Room = "room",
+        /// The room's access control list does not admit the sender.
+        AccessControl = "access_control",
+        /// Events that it rests on cannot be fetched.
+        Missing = "missing",
+        /// This homeserver could not take it.
+        Failed = "failed",
+    }
+}
+
+label! {
+    /// What became of something that was tried.
+    Tried {
+        /// It succeeded.
+        Done = "done",
+        /// It failed.
+        Failed = "failed",
+    }
+}
+
+label! {
+    /// Whether another homeserver can be reached.
+    Reachable {
+        /// It could be when it was last tried.
+        Yes = "yes",
+        /// It could not be.
+        No = "no",
+    }
+}
+
 /// No labels. Such a metric exists from when it is first set.
 pub(crate) const NONE: &[&str] = &[];
 
@@ -254,6 +300,33 @@ metrics! {
     delivery_waiting: IntGaugeVec = "logcabin_delivery_waiting"
         "Notifications and mails that wait to be sent"
         |r, n, h| gauges(r, n, h, &["destination"]);
+
+    federation_transactions_sent: Each<Tried, IntCounter> =
+        "logcabin_federation_transactions_sent_total"
+        "Transactions that were sent to other homeservers, and whether they took them"
+        |r, n, h| counter_by(r, n, h, "outcome");
+    federation_pdus_sent: IntCounter = "logcabin_federation_pdus_sent_total"
+        "Events in the transactions that other homeservers took"
+        counter;
+    federation_edus_sent: IntCounter = "logcabin_federation_edus_sent_total"
+        "Ephemeral messages in the transactions that other homeservers took"
+        counter;
+    federation_transactions: IntCounter = "logcabin_federation_transactions_received_total"
+        "Transactions of other homeservers"
+        counter;
+    federation_pdus: Each<PduOutcome, IntCounter> = "logcabin_federation_pdus_received_total"
+        "Events in the transactions of other homeservers, and what became of them"
+        |r, n, h| counter_by(r, n, h, "outcome");
+    federation_edus: IntCounter = "logcabin_federation_edus_received_total"
+        "Ephemeral messages in the transactions of other homeservers"
+        counter;
+    federation_destinations: Each<Reachable, IntGauge> = "logcabin_federation_destinations"
+        "Homeservers that were told of events, and whether they could be reached last"
+        |r, n, h| gauge_by(r, n, h, "reachable");
+    federation_resolutions: Each<Tried, IntCounter> =
+        "logcabin_federation_state_resolutions_total"
+        "How often the state of branches of a room was resolved"
+        |r, n, h| counter_by(r, n, h, "outcome");
 
     work: Each<Background, Histogram> = "logcabin_background_duration_seconds"
         "Time that background work took"

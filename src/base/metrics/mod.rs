@@ -19,7 +19,10 @@ use prometheus::{
     core::Collector, proto::MetricFamily,
 };
 
-pub(crate) use list::{Background, CacheName, Disk, LATENCY, Metrics, NONE, SyncStage, WriteStage};
+pub(crate) use list::{
+    Background, CacheName, Disk, LATENCY, Metrics, NONE, PduOutcome, Reachable, SyncStage, Tried,
+    WriteStage,
+};
 
 /// The media type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -1,5 +1,6 @@
 //! What comes from other homeservers: their keys, and events of rooms.
 
+mod destination;
 mod enter;
 mod keys;
 mod outside;
@@ -8,6 +9,7 @@ mod receive;
 mod resolve;
 mod template;
 
+pub use destination::{ResetDestination, RetryDestination};
 pub use enter::{BeginRoom, EnterRoom, PlaceOutlier};
 pub use keys::{LearnKeys, RotateKey};
 pub use outside::MembershipOutside;

@@ -17,7 +17,10 @@ use ruma::{
 };
 
 use crate::{
-    base::limits,
+    base::{
+        limits,
+        metrics::{Tried, metrics},
+    },
     decide::Refusal,
     log::ReadError,
     read::branches::{Branches, ChainError, Keys, View},
@@ -78,39 +81,16 @@ pub(super) fn resolve(
     branches: &Branches<'_>,
     views: Vec<View>,
 ) -> Result<(View, Vec<Conflict>), NoState> {
-    let mut states: Vec<Keys> = Vec::new();
-    let mut distinct: Vec<View> = Vec::new();
-    for view in views {
-        if !distinct.contains(&view) {
-            distinct.push(view);
-        }
-    }
-    if let [_] = distinct.as_slice() {
-        return Ok((distinct.swap_remove(0), Vec::new()));
-    }
-    for view in &distinct {
-        let keys = branches.keys(view);
-        if !states.contains(&keys) {
-            states.push(keys);
-        }
-    }
-    if states.len() == 1 {
-        return Ok((distinct.swap_remove(0), Vec::new()));
-    }
-    let mut offsets = HashMap::new();
-    let mut maps: Vec<StateMap<OwnedEventId>> = Vec::new();
-    for keys in &states {
-        let mut map = StateMap::new();
-        for ((event_type, state_key), offset) in keys {
-            let Some(event) = branches.get(*offset)? else { continue };
-            offsets.insert(event.event_id.clone(), *offset);
-            map.insert((event_type.clone(), state_key.to_string()), event.event_id.clone());
-            branches.note(&event);
-        }
-        maps.push(map);
-    }
+    let Some((maps, offsets)) = state_maps(branches, &views)? else {
+        // One is as good as another.
+        let first = views.into_iter().next();
+        return first.map(|view| (view, Vec::new())).ok_or(NoState::Missing(Vec::new()));
+    };
     let chains: Result<Vec<_>, _> = maps.iter().map(|map| branches.chain(map.values())).collect();
-    let resolved = run(branches, &maps, chains?)?;
+    let resolved = chains.map_err(NoState::from).and_then(|chains| run(branches, &maps, chains));
+    let outcome = if resolved.is_ok() { Tried::Done } else { Tried::Failed };
+    metrics().federation_resolutions.of_value(outcome).inc();
+    let resolved = resolved?;
     let conflicts = conflicts(&maps, &resolved);
     let mut keys = Keys::new();
     for ((event_type, state_key), event_id) in resolved {
@@ -127,7 +107,50 @@ pub(super) fn resolve(
     Ok((View::Own(keys), conflicts))
 }
 
-fn run(
+/// The different states of branches, by the ids of their events, and the offsets of these; `None`
+/// if all branches have the same state.
+pub(super) fn state_maps(
+    branches: &Branches<'_>,
+    views: &[View],
+) -> Result<Option<StateMaps>, NoState> {
+    let mut distinct: Vec<&View> = Vec::new();
+    for view in views {
+        if !distinct.contains(&view) {
+            distinct.push(view);
+        }
+    }
+    if distinct.len() < 2 {
+        return Ok(None);
+    }
+    let mut states: Vec<Keys> = Vec::new();
+    for view in distinct {
+        let keys = branches.keys(view);
+        if !states.contains(&keys) {
+            states.push(keys);
+        }
+    }
+    if states.len() < 2 {
+        return Ok(None);
+    }
+    let mut offsets = HashMap::new();
+    let mut maps: Vec<StateMap<OwnedEventId>> = Vec::new();
+    for keys in &states {
+        let mut map = StateMap::new();
+        for ((event_type, state_key), offset) in keys {
+            let Some(event) = branches.get(*offset)? else { continue };
+            offsets.insert(event.event_id.clone(), *offset);
+            map.insert((event_type.clone(), state_key.to_string()), event.event_id.clone());
+            branches.note(&event);
+        }
+        maps.push(map);
+    }
+    Ok(Some((maps, offsets)))
+}
+
+/// States by the ids of their events, and the offsets of these.
+pub(super) type StateMaps = (Vec<StateMap<OwnedEventId>>, HashMap<OwnedEventId, Offset>);
+
+pub(super) fn run(
     branches: &Branches<'_>,
     maps: &[StateMap<OwnedEventId>],
     chains: Vec<HashSet<OwnedEventId>>,

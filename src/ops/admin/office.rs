@@ -48,6 +48,7 @@ pub(crate) struct Office {
     /// What rooms are called.
     pub(crate) room_names: Names,
     pub(crate) notices: config::ServerNotices,
+    pub(crate) federation: config::Federation,
     /// The directory of the archive, if there is one.
     pub(crate) archive: Option<PathBuf>,
     /// Copies of files of other homeservers; none while no server runs.
@@ -69,6 +70,8 @@ pub(crate) enum ActError {
     NoToken,
     #[error("there is no room `{0}` on this server")]
     NoRoom(String),
+    #[error("this server shares no room with a homeserver `{0}`")]
+    NoDestination(String),
     #[error("there is no file `{0}` on this server")]
     NoMedia(String),
     #[error("there is no open report {0}")]

@@ -101,6 +101,7 @@ async fn on_log<A: Act>(
         last_seen: Arc::new(LastSeen::new(0)),
         room_names: Default::default(),
         notices: config.server_notices.clone(),
+        federation: config.federation.clone(),
         archive: config.archive_dir(),
         remote_files: None,
         cluster: None,

@@ -9,6 +9,7 @@
 
 mod destination;
 mod edus;
+mod orders;
 mod transaction;
 
 use std::{
@@ -18,8 +19,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ruma::{OwnedRoomId, OwnedServerName, ServerName, UserId};
-use serde::Deserialize;
+use ruma::{OwnedRoomId, OwnedServerName, ServerName};
 use tokio::{
     sync::{Notify, Semaphore},
     task::JoinSet,
@@ -34,10 +34,10 @@ use crate::{
     decide::federation::NoteReached,
     engine::Engine,
     log::ReadError,
-    read::events::EventRef,
+    read::servers::{concerns, target},
     record::{
         Command, Offset, Origin, Record,
-        command::{Failing, Reached, RoomEvent},
+        command::{Body as _, Failing, PeerReached, Reached, RoomEvent},
     },
     state::{Room, State},
 };
@@ -169,6 +169,9 @@ impl Sender {
         record: &Record,
         tasks: &mut JoinSet<()>,
     ) -> Result<(), ReadError> {
+        if &*record.header.kind == PeerReached::KIND.name {
+            self.heed(record);
+        }
         if !edus::may_concern(&record.header.kind) {
             return Ok(());
         }
@@ -288,12 +291,7 @@ impl Sender {
             let is_all = recent.len() <= limits::DESTINATION_MISSED;
             for offset in recent {
                 let Some(event) = self.engine.events().get(offset)? else { continue };
-                let is_told = event
-                    .received
-                    .as_ref()
-                    .is_none_or(|received| received.relayed && received.from != *server);
-                let concerns = is_in || target(&event).is_some_and(|of| of == *server);
-                if is_told && concerns {
+                if concerns(&event, server, is_in) {
                     missed.insert(offset);
                     if !is_all {
                         break;
@@ -356,22 +354,4 @@ impl Sender {
             }
         }
     }
-}
-
-/// The homeserver of the user whose membership an event changes, unless it was asked for its
-/// signature and has the event from that.
-fn target(event: &EventRef) -> Option<OwnedServerName> {
-    #[derive(Deserialize)]
-    struct Content {
-        membership: String,
-    }
-    if event.event_type.to_string() != "m.room.member" {
-        return None;
-    }
-    let content: Content = event.content_as().ok()?;
-    if content.membership == "invite" {
-        return None;
-    }
-    let user_id = <&UserId>::try_from(event.state_key.as_deref()?).ok()?;
-    Some(user_id.server_name().to_owned())
 }

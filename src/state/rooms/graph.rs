@@ -123,6 +123,28 @@ impl Room {
         self.inner.read().graph.asides.get(&offset).copied()
     }
 
+    /// The events that are known but not in the timeline, oldest first.
+    #[must_use]
+    pub fn asides(&self) -> Vec<Offset> {
+        self.inner.read().graph.asides.keys().copied().collect()
+    }
+
+    /// Whether state resolution has ever decided about the room's state, or none of it was known
+    /// before a user of this homeserver came.
+    #[must_use]
+    pub fn has_branched(&self) -> bool {
+        !self.inner.read().graph.is_plain()
+    }
+
+    /// The newest events that were rejected or soft-failed, the newest first, at most `limit`.
+    #[must_use]
+    pub fn refused(&self, limit: usize) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let all = inner.graph.asides.iter().rev();
+        let refused = all.filter(|(_, aside)| **aside != Aside::Outlier);
+        refused.map(|(offset, _)| *offset).take(limit).collect()
+    }
+
     /// The last change of state up to and including `at`: the room's state is the same as of both.
     #[must_use]
     pub fn last_state_change(&self, at: Offset) -> Offset {

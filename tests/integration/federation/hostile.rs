@@ -11,6 +11,7 @@ use super::peer::Peer;
 use super::{Federated, authority};
 use crate::harness::{User, encode};
 
+/// A homeserver with a user, pia, in a room of this one, which has version 10.
 pub(super) struct Hostile<'a> {
     peer: &'a Peer,
     cabin: &'a Federated,
@@ -41,7 +42,7 @@ impl<'a> Hostile<'a> {
     }
 
     /// The event with its hashes and the peer's signature, and its id.
-    fn signed(&self, event: Value) -> (String, Value) {
+    pub(super) fn signed(&self, event: Value) -> (String, Value) {
         let mut object: CanonicalJsonObject = serde_json::from_value(event).expect("an object");
         let (name, keys) = (self.peer.name.as_str(), &self.peer.keys);
         hash_and_sign_event(name, keys, &mut object, &self.rules.redaction).expect("an event");
@@ -50,7 +51,7 @@ impl<'a> Hostile<'a> {
     }
 
     /// What the server says of events that are sent to it.
-    async fn send(&mut self, events: &[Value]) -> Value {
+    pub(super) async fn send(&mut self, events: &[Value]) -> Value {
         self.transactions += 1;
         let path = format!("/_matrix/federation/v1/send/t{}", self.transactions);
         let body = json!({ "origin": self.peer.name, "origin_server_ts": now(), "pdus": events });
@@ -70,7 +71,7 @@ impl<'a> Hostile<'a> {
     }
 
     /// A message that comes after the end of the room, as the server describes it.
-    async fn message(&self, body: &str) -> Value {
+    pub(super) async fn message(&self, body: &str) -> Value {
         let user = self.user("pia");
         let path = format!(
             "/_matrix/federation/v1/make_leave/{}/{}",
@@ -100,7 +101,7 @@ impl<'a> Hostile<'a> {
     }
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time");
     u64::try_from(now.as_millis()).expect("a time")
 }

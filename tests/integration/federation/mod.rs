@@ -3,6 +3,7 @@
 mod authority;
 mod hostile;
 mod media;
+mod operators;
 mod partition;
 mod passing;
 mod peer;

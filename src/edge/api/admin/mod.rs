@@ -269,6 +269,7 @@ impl From<ActError> for ApiError {
             ActError::NoUser(_)
             | ActError::NoRoom(_)
             | ActError::NoMedia(_)
+            | ActError::NoDestination(_)
             | ActError::NoReport(_)
             | ActError::NoToken => Self::not_found(text),
             ActError::Taken(_) => Self::new(ErrorCode::UserInUse, text),

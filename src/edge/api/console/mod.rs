@@ -9,6 +9,7 @@ mod activity;
 mod acts;
 mod bars;
 mod disk;
+mod federation;
 mod lists;
 mod log;
 mod login;
@@ -54,7 +55,7 @@ pub(super) fn is_at(config: &Config, url: &Url) -> bool {
 const COOKIE_NAME: &str = "logcabin_console";
 
 /// The pages in the navigation: name, path, title.
-const PAGES: [(&str, &str, &str); 17] = [
+const PAGES: [(&str, &str, &str); 18] = [
     ("now", "", "Now"),
     ("log", "/log", "Log"),
     ("timeline", "/timeline", "Time line"),
@@ -66,6 +67,7 @@ const PAGES: [(&str, &str, &str); 17] = [
     ("media", "/media", "Media"),
     ("reports", "/reports", "Reports"),
     ("tokens", "/tokens", "Tokens"),
+    ("federation", "/federation", "Federation"),
     ("work", "/work", "Work"),
     ("erasures", "/erasures", "Erasures"),
     ("backups", "/backups", "Backups"),
@@ -108,6 +110,10 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(upkeep::erasures::list, limited(Class::Admin))
         .on(upkeep::erasures::one, limited(Class::Admin))
         .on(upkeep::cluster::page, limited(Class::Admin))
+        .on(federation::overview, limited(Class::Admin))
+        .on(federation::one, limited(Class::Admin))
+        .on(federation::refused, limited(Class::Admin))
+        .on(federation::keys, limited(Class::Admin))
         .on(acts::form, limited(Class::Admin))
         .on(acts::submit, limited(Class::Admin))
 }

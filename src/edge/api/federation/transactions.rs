@@ -6,13 +6,16 @@ use ruma::api::federation::transactions::send_transaction_message::v1 as send_tr
 use tracing::debug;
 
 use crate::{
-    base::limits,
+    base::{
+        limits,
+        metrics::{PduOutcome, metrics},
+    },
     decide::federation::Taken,
     edge::{
         api::Server,
         http::{ApiError, Cx, Homeserver},
     },
-    service::federation::Budget,
+    service::federation::{Budget, PduError},
 };
 
 pub(super) async fn send(
@@ -25,17 +28,21 @@ pub(super) async fn send(
         return Err(ApiError::too_large("This is too much for one transaction."));
     }
     let receiving = cx.app.receiving()?;
+    metrics().federation_transactions.inc();
+    metrics().federation_edus.inc_by(edus.len() as u64);
     let mut budget = Budget::new();
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
         let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu, &mut budget)).await {
             Ok(taken) => taken,
             Err(error) => {
+                count(&Err(&error));
                 // Without a room, it has no id either.
                 debug!(%origin, %error, "an event is dropped");
                 continue;
             }
         };
+        count(&taken.as_ref());
         let outcome = match taken {
             Ok(Taken::Rejected(reason)) => Err(reason),
             Ok(_) => Ok(()),
@@ -50,4 +57,21 @@ pub(super) async fn send(
         receiving.take_edu(origin, edu.json()).await?;
     }
     Ok(send_transaction_message::Response::new(outcomes))
+}
+
+/// Counts what became of an event.
+fn count(taken: &Result<&Taken, &PduError>) {
+    let outcome = match taken {
+        Ok(Taken::Accepted) => PduOutcome::Accepted,
+        Ok(Taken::Known | Taken::Outlier) => PduOutcome::Known,
+        Ok(Taken::SoftFailed(_)) => PduOutcome::SoftFailed,
+        Ok(Taken::Rejected(_)) => PduOutcome::Rejected,
+        Ok(Taken::Missing { .. }) | Err(PduError::Missing) => PduOutcome::Missing,
+        Err(PduError::Form(_) | PduError::OtherEvent) => PduOutcome::Form,
+        Err(PduError::NoRoom | PduError::NotInRoom) => PduOutcome::Room,
+        Err(PduError::AccessControl) => PduOutcome::AccessControl,
+        Err(PduError::Key(_) | PduError::Signatures(_)) => PduOutcome::Signature,
+        Err(PduError::Rejected(_)) => PduOutcome::Failed,
+    };
+    metrics().federation_pdus.of_value(outcome).inc();
 }

@@ -35,6 +35,8 @@ pub(super) struct Destination {
     pub(super) failing: Option<Failing>,
     /// Notified when it is likely to be back.
     pub(super) back: Arc<Notify>,
+    /// It is not told of anything up to here: an operator gave that up.
+    given_up: Offset,
     /// How far it has been told, or whether it fails, has changed since that was recorded.
     pub(super) is_to_be_noted: bool,
 }
@@ -111,6 +113,25 @@ impl Destination {
         Some(Next::Records(self.next.iter().take(most).copied().collect()))
     }
 
+    /// An operator gives up what it has not been told of up to here, unless more was told already.
+    pub(super) fn give_up(&mut self, up_to: Offset) {
+        if self.up_to > up_to {
+            return;
+        }
+        self.up_to = up_to;
+        self.given_up = up_to;
+        self.last = self.last.max(up_to);
+        while self.next.front().is_some_and(|next| *next <= up_to) {
+            self.next.pop_front();
+        }
+        self.failing = None;
+    }
+
+    /// Whether it is not to be told of any of these records.
+    pub(super) fn has_given_up(&self, offsets: &[Offset]) -> bool {
+        offsets.iter().all(|offset| *offset <= self.given_up)
+    }
+
     /// What passes, which is told once.
     pub(super) fn take_passing(&mut self) -> Vec<Edu> {
         std::mem::take(&mut self.passing).into_iter().map(|(_, edu)| edu).collect()
@@ -126,10 +147,14 @@ impl Destination {
         self.next = missed.into();
     }
 
-    /// It has been told of the first `count` records.
-    pub(super) fn told(&mut self, count: usize) {
-        for offset in self.next.drain(..count.min(self.next.len())) {
-            self.up_to = self.up_to.max(offset);
+    /// It has been told of these records.
+    pub(super) fn told(&mut self, offsets: &[Offset]) {
+        if let Some(last) = offsets.last() {
+            // An operator may have given some of them up meanwhile.
+            while self.next.front().is_some_and(|next| next <= last) {
+                self.next.pop_front();
+            }
+            self.up_to = self.up_to.max(*last);
             self.is_to_be_noted = true;
         }
         self.is_to_be_noted |= self.failing.take().is_some();
@@ -158,7 +183,8 @@ mod tests {
         let mut next = 6;
         while let Some(told) = told_next(&mut destination).filter(|told| told[0] != 0) {
             assert_eq!(told[0], next);
-            destination.told(told.len());
+            let offsets: Vec<_> = told.iter().copied().map(Offset::new).collect();
+            destination.told(&offsets);
             next += told.len() as u64;
         }
         assert_eq!(next, 6 + most, "the first ones");

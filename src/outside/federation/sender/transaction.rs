@@ -10,7 +10,11 @@ use tracing::{debug, warn};
 
 use super::{Sender, edus::Edu};
 use crate::{
-    base::{clock::random_letters, limits},
+    base::{
+        clock::random_letters,
+        limits,
+        metrics::{Tried, metrics},
+    },
     log::ReadError,
     outside::federation::{Question, Unreachable},
     read::events::as_shown,
@@ -50,6 +54,9 @@ impl Sender {
         };
         let mut offsets = offsets;
         loop {
+            if !offsets.is_empty() && self.is_reset(server, offsets) {
+                return;
+            }
             let contents = match self.contents(&self.engine.state(), server, offsets) {
                 Ok(contents) => contents,
                 Err(error) => {
@@ -79,7 +86,9 @@ impl Sender {
                 let Ok(_place) = self.places.acquire().await else { return };
                 self.peers.ask(server, question).await
             };
-            match asked.and_then(|answer| answer.json::<Outcomes>()) {
+            let outcomes = asked.and_then(|answer| answer.json::<Outcomes>());
+            count(&outcomes, pdus.len(), edus.len());
+            match outcomes {
                 Ok(outcomes) => {
                     for (event_id, outcome) in outcomes.pdus {
                         if let Some(error) = outcome.error {
@@ -103,7 +112,7 @@ impl Sender {
             }
         }
         if let Some(destination) = self.destinations.lock().get_mut(server) {
-            destination.told(offsets.len());
+            destination.told(offsets);
         }
     }
 
@@ -140,5 +149,21 @@ impl Sender {
             contents.records += 1;
         }
         Ok(contents)
+    }
+}
+
+/// Counts a transaction, and if it arrived, what was in it. What is not meant to be sent is not
+/// counted.
+fn count(outcomes: &Result<Outcomes, Unreachable>, pdus: usize, edus: usize) {
+    let metrics = metrics();
+    let outcome = match outcomes {
+        Ok(_) => Tried::Done,
+        Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => return,
+        Err(_) => Tried::Failed,
+    };
+    metrics.federation_transactions_sent.of_value(outcome).inc();
+    if outcome == Tried::Done {
+        metrics.federation_pdus_sent.inc_by(pdus as u64);
+        metrics.federation_edus_sent.inc_by(edus as u64);
     }
 }

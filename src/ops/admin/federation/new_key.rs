@@ -2,11 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    act::{Act, Attribution},
-    office::{ActError, Office},
+use crate::{
+    decide::federation::RotateKey,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::server_keys,
 };
-use crate::{decide::federation::RotateKey, record::server_keys};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NewKey {}

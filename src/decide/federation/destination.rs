@@ -1,0 +1,66 @@
+//! What operators do about a homeserver that cannot be reached.
+
+use ruma::OwnedServerName;
+
+use crate::{
+    decide::{Commit, Proposal, Refusal},
+    record::{
+        Stream,
+        command::{Failing, PeerReached, Reached},
+    },
+};
+
+/// Try a homeserver that fails again at once.
+#[derive(Clone, Debug)]
+pub struct RetryDestination {
+    /// The homeserver.
+    pub server_name: OwnedServerName,
+    /// The present time, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+}
+
+impl Proposal for RetryDestination {
+    /// Whether it fails. If it does not, there is nothing to be tried again.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::delivery("federation")
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let known = commit.env.state.destinations.get(&self.server_name);
+        let Some((up_to, failing)) = known.and_then(|of| Some((of.up_to, of.failing?))) else {
+            return Ok(false);
+        };
+        let reached = Reached {
+            server_name: self.server_name.clone(),
+            up_to,
+            failing: Some(Failing { again_ms: self.now_ms, ..failing }),
+        };
+        commit.append(self.stream(), PeerReached { servers: vec![reached] });
+        Ok(true)
+    }
+}
+
+/// Forget that a homeserver failed, and all that it has not been told of yet.
+#[derive(Clone, Debug)]
+pub struct ResetDestination {
+    /// The homeserver.
+    pub server_name: OwnedServerName,
+}
+
+impl Proposal for ResetDestination {
+    type Outcome = ();
+
+    fn stream(&self) -> Stream {
+        Stream::delivery("federation")
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+        let up_to = commit.env.state.applied();
+        let server_name = self.server_name.clone();
+        let reached = Reached { server_name, up_to, failing: None };
+        commit.append(self.stream(), PeerReached { servers: vec![reached] });
+        Ok(())
+    }
+}

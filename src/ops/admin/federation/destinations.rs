@@ -1,0 +1,231 @@
+//! The homeservers that this one tells of events, and how far each has been told.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ruma::{OwnedRoomId, OwnedServerName, ServerName, events::StateEventType};
+use serde::{Deserialize, Serialize};
+
+use super::waiting::{Search, Waiting};
+use crate::{
+    base::{background::at_length, limits},
+    log::ReadError,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::{Offset, command::Failing},
+    state::Room,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListDestinations {
+    /// How many are passed over.
+    #[serde(default)]
+    pub(crate) from: usize,
+    /// How many are listed.
+    pub(crate) limit: usize,
+}
+
+/// Homeservers: first those that cannot be reached, for the longest time first, then by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Destinations {
+    /// Whether federation is on. If not, nobody is told of anything.
+    pub(crate) is_on: bool,
+    pub(crate) destinations: Vec<DestinationRow>,
+    /// How many there are in all.
+    pub(crate) total: usize,
+    /// How many of them cannot be reached.
+    pub(crate) failing: usize,
+    /// The last record of the log.
+    pub(crate) end: Offset,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DestinationRow {
+    pub(crate) server_name: OwnedServerName,
+    /// In how many rooms users of both homeservers are.
+    pub(crate) rooms: usize,
+    /// It has been told of everything up to this record; 0 if it was never told of anything.
+    pub(crate) up_to: Offset,
+    pub(crate) waiting: Waiting,
+    /// If it could not be reached last.
+    pub(crate) failing: Option<Failing>,
+    /// Whether the configuration has it that it is told nothing.
+    pub(crate) is_denied: bool,
+}
+
+impl Act for ListDestinations {
+    const NAME: &'static str = "list-destinations";
+    const DONE: &'static str = "destinations";
+    type Done = Destinations;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Destinations, ActError> {
+        Ok(at_length(|| list(office, self.from, self.limit))?)
+    }
+}
+
+/// Up to `limit` homeservers after the first `from`.
+pub(crate) fn list(office: &Office, from: usize, limit: usize) -> Result<Destinations, ReadError> {
+    let state = office.engine.state();
+    let mut all = shared(office);
+    for (server, _) in state.destinations.all() {
+        all.entry(server).or_default();
+    }
+    let mut all: Vec<_> = all
+        .into_iter()
+        .map(|(server, rooms)| {
+            let known = state.destinations.get(&server);
+            let (up_to, failing) =
+                known.map_or((Offset::ZERO, None), |known| (known.up_to, known.failing));
+            (server, rooms, up_to, failing)
+        })
+        .collect();
+    let total = all.len();
+    let since = |failing: &Option<Failing>| failing.as_ref().map_or(u64::MAX, |of| of.since_ms);
+    // They were in the order of their names.
+    all.sort_by_key(|(_, _, _, failing)| since(failing));
+    let failing = all.iter().take_while(|(_, _, _, failing)| failing.is_some()).count();
+    let mut search = Search::new(&office.engine);
+    let page = all.into_iter().skip(from).take(limit.min(limits::DESTINATION_ROWS));
+    let destinations = page
+        .map(|(server_name, rooms, up_to, failing)| {
+            let waiting = search.waiting(&server_name, up_to, &rooms)?;
+            let is_denied = !office.federation.permits(&server_name);
+            let rooms = rooms.len();
+            Ok(DestinationRow { server_name, rooms, up_to, waiting, failing, is_denied })
+        })
+        .collect::<Result<_, ReadError>>()?;
+    let is_on = office.federation.enabled;
+    Ok(Destinations { is_on, destinations, total, failing, end: state.applied() })
+}
+
+/// The other homeservers with users in rooms of users of this one, with these rooms.
+fn shared(office: &Office) -> BTreeMap<OwnedServerName, Vec<Arc<Room>>> {
+    let own = &office.engine.env().server.name;
+    let mut all = BTreeMap::<OwnedServerName, Vec<Arc<Room>>>::new();
+    for room in office.engine.state().rooms.all() {
+        let mut others = Vec::<OwnedServerName>::new();
+        let mut is_own = false;
+        room.each_joined_now(|user_id| {
+            let server = user_id.server_name();
+            if server == *own {
+                is_own = true;
+            } else if !others.iter().rev().take(8).any(|other| other == server) {
+                others.push(server.to_owned());
+            }
+        });
+        if is_own {
+            others.sort_unstable();
+            others.dedup();
+            for server in others {
+                all.entry(server).or_default().push(Arc::clone(&room));
+            }
+        }
+    }
+    all
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ShowDestination {
+    /// The homeserver's name.
+    pub(crate) server: String,
+    /// How many rooms are listed.
+    pub(crate) limit: usize,
+}
+
+/// All that there is to say of one homeserver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DestinationDetails {
+    #[serde(flatten)]
+    pub(crate) destination: DestinationRow,
+    /// Rooms that it shares with this one: first those where it has not been told of most events.
+    pub(crate) shared: Vec<SharedRoom>,
+    /// The record with its signing keys, if they were needed.
+    pub(crate) keys: Option<Offset>,
+    /// The ids of these keys.
+    pub(crate) key_ids: Vec<String>,
+    /// Until when they are valid, in milliseconds since the Unix epoch.
+    pub(crate) keys_valid_until_ms: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SharedRoom {
+    pub(crate) room_id: OwnedRoomId,
+    /// What the room is called.
+    pub(crate) name: Option<String>,
+    /// How many users of the homeserver are in it.
+    pub(crate) members: usize,
+    pub(crate) waiting: Waiting,
+}
+
+impl Act for ShowDestination {
+    const NAME: &'static str = "show-destination";
+    const DONE: &'static str = "destination";
+    type Done = Box<DestinationDetails>;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<Self::Done, ActError> {
+        Ok(Box::new(at_length(|| one(office, &self.server, self.limit))?))
+    }
+}
+
+/// All that there is to say of the homeserver of this name.
+pub(crate) fn one(
+    office: &Office,
+    name: &str,
+    limit: usize,
+) -> Result<DestinationDetails, ActError> {
+    Ok(details(office, &office.destination(name)?, limit)?)
+}
+
+/// A homeserver as in a list.
+pub(super) fn row(office: &Office, server: &ServerName) -> Result<DestinationRow, ReadError> {
+    Ok(details(office, server, 0)?.destination)
+}
+
+fn details(
+    office: &Office,
+    server: &ServerName,
+    limit: usize,
+) -> Result<DestinationDetails, ReadError> {
+    let state = office.engine.state();
+    let rooms = shared(office).remove(server).unwrap_or_default();
+    let known = state.destinations.get(server);
+    let (up_to, failing) = known.map_or((Offset::ZERO, None), |of| (of.up_to, of.failing));
+    let mut search = Search::new(&office.engine);
+    let mut each = Vec::new();
+    let mut waiting = Waiting::default();
+    for room in &rooms {
+        let of_room = search.waiting(server, up_to, std::slice::from_ref(room))?;
+        waiting.events += of_room.events;
+        waiting.and_more |= of_room.and_more;
+        waiting.records = waiting.records.max(of_room.records);
+        waiting.since_ms = waiting.since_ms.into_iter().chain(of_room.since_ms).min();
+        each.push((of_room, room));
+    }
+    each.sort_by_key(|(waiting, _)| std::cmp::Reverse(waiting.events));
+    let shared = each
+        .into_iter()
+        .take(limit.min(limits::DESTINATION_ROWS))
+        .map(|(waiting, room)| {
+            let mut members = 0;
+            room.each_joined_now(|user_id| members += usize::from(user_id.server_name() == server));
+            let name = office.state_text(room, StateEventType::RoomName, "name")?;
+            Ok(SharedRoom { room_id: room.id.clone(), name, members, waiting })
+        })
+        .collect::<Result<_, ReadError>>()?;
+    let keys = state.peers.get(server);
+    Ok(DestinationDetails {
+        destination: DestinationRow {
+            server_name: server.to_owned(),
+            rooms: rooms.len(),
+            up_to,
+            waiting,
+            failing,
+            is_denied: !office.federation.permits(server),
+        },
+        shared,
+        keys: keys.as_ref().map(|keys| keys.record),
+        keys_valid_until_ms: keys.as_ref().map(|keys| keys.valid_until_ms),
+        key_ids: keys.map(|keys| keys.keys.into_keys().collect()).unwrap_or_default(),
+    })
+}

@@ -1,0 +1,37 @@
+//! Acts about other homeservers.
+
+mod destinations;
+mod new_key;
+mod refused;
+mod reset;
+mod retry;
+mod waiting;
+
+use ruma::OwnedServerName;
+
+pub(crate) use destinations::{
+    DestinationDetails, DestinationRow, Destinations, ListDestinations, SharedRoom,
+    ShowDestination, list as destinations, one as destination,
+};
+pub(crate) use new_key::{KeyReplaced, NewKey};
+pub(crate) use refused::{ListRefusedEvents, RefusedEvents, list as refused_events};
+pub(crate) use reset::{DestinationReset, ResetDestination};
+pub(crate) use retry::{DestinationRetried, RetryDestination};
+pub(crate) use waiting::Waiting;
+
+use super::office::{ActError, Office};
+
+impl Office {
+    /// The homeserver that an order names, if this one has to do with it: it has been told of
+    /// something, or a user of it is in a room of this one.
+    fn destination(&self, name: &str) -> Result<OwnedServerName, ActError> {
+        let state = self.engine.state();
+        let server = OwnedServerName::try_from(name).ok();
+        let server = server.filter(|server| *server != self.engine.env().server.name);
+        let server = server.filter(|server| {
+            state.destinations.get(server).is_some()
+                || state.rooms.all().iter().any(|room| room.has_server(server))
+        });
+        server.ok_or_else(|| ActError::NoDestination(name.to_owned()))
+    }
+}

@@ -1,0 +1,107 @@
+//! Events of other homeservers that were rejected or soft-failed, and why.
+
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::{background::at_length, limits},
+    log::ReadError,
+    ops::admin::{
+        act::{Act, Attribution},
+        office::{ActError, Office},
+    },
+    record::{
+        Command, Offset,
+        command::{Outcome, RoomPdu},
+    },
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListRefusedEvents {
+    /// How many of the newest are passed over.
+    #[serde(default)]
+    pub(crate) from: usize,
+    /// How many are listed.
+    pub(crate) limit: usize,
+}
+
+/// The newest events that were refused, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RefusedEvents {
+    pub(crate) events: Vec<RefusedEvent>,
+    /// Whether there are older ones.
+    pub(crate) and_more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RefusedEvent {
+    pub(crate) record: Offset,
+    /// When it came, in milliseconds since the Unix epoch.
+    pub(crate) time_ms: u64,
+    pub(crate) room_id: OwnedRoomId,
+    pub(crate) event_id: OwnedEventId,
+    pub(crate) sender: OwnedUserId,
+    /// The homeserver that sent it.
+    pub(crate) from: OwnedServerName,
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+impl RefusedEvent {
+    /// What became of it, and why.
+    pub(crate) fn why(&self) -> (&'static str, &str) {
+        match &self.outcome {
+            Outcome::Outlier => ("an authority for others", ""),
+            Outcome::SoftFailed { reason } => ("soft-failed", reason),
+            Outcome::Rejected { reason } => ("rejected", reason),
+        }
+    }
+}
+
+impl Act for ListRefusedEvents {
+    const NAME: &'static str = "list-refused-events";
+    const DONE: &'static str = "refused-events";
+    type Done = RefusedEvents;
+
+    async fn perform(self, office: &Office, _: Attribution) -> Result<RefusedEvents, ActError> {
+        Ok(at_length(|| list(office, self.from, self.limit))?)
+    }
+}
+
+/// Up to `limit` of the newest after the first `from`.
+pub(crate) fn list(office: &Office, from: usize, limit: usize) -> Result<RefusedEvents, ReadError> {
+    let limit = limit.min(limits::DESTINATION_ROWS);
+    let most = from.saturating_add(limit).saturating_add(1).min(limits::REFUSED_EVENTS);
+    let mut newest: Vec<Offset> = Vec::new();
+    for room in office.engine.state().rooms.all() {
+        newest.extend(room.refused(most));
+        if newest.len() > 4 * most {
+            cut(&mut newest, most);
+        }
+    }
+    cut(&mut newest, most);
+    let and_more = newest.len() > from.saturating_add(limit);
+    let mut events = Vec::new();
+    for offset in newest.into_iter().skip(from).take(limit) {
+        let Some(record) = office.engine.log().get(offset)? else { continue };
+        let time_ms = record.header.time_ms;
+        let Ok(Some(Command::RoomPdu(pdu))) = record.command() else { continue };
+        let RoomPdu { room_id, event_id, sender, from, outcome, .. } = pdu;
+        events.push(RefusedEvent {
+            record: offset,
+            time_ms,
+            room_id,
+            event_id,
+            sender,
+            from,
+            outcome,
+        });
+    }
+    Ok(RefusedEvents { events, and_more })
+}
+
+/// Leaves the newest.
+fn cut(offsets: &mut Vec<Offset>, most: usize) {
+    offsets.sort_unstable_by(|one, other| other.cmp(one));
+    offsets.truncate(most);
+}

@@ -1,0 +1,54 @@
+//! Try a homeserver that cannot be reached again now.
+
+use ruma::OwnedServerName;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::federation,
+    ops::admin::{
+        act::{Act, Attribution},
+        form::{Field, Form, Kind},
+        office::{ActError, Office},
+    },
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RetryDestination {
+    /// The homeserver's name.
+    pub(crate) server: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DestinationRetried {
+    pub(crate) server_name: OwnedServerName,
+    /// Whether it could not be reached last. If it could, nothing was done.
+    pub(crate) was_failing: bool,
+}
+
+impl Act for RetryDestination {
+    const NAME: &'static str = "retry-destination";
+    const DONE: &'static str = "retried";
+    type Done = DestinationRetried;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Try a homeserver again now",
+        fields: &[Field::new("server", "Homeserver", Kind::Text)],
+        is_final: false,
+        foretells: true,
+    });
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Self::Done, ActError> {
+        let server_name = office.destination(&self.server)?;
+        let now_ms = office.engine.clock().now_ms();
+        let retry = federation::RetryDestination { server_name: server_name.clone(), now_ms };
+        let was_failing = office.propose(by, retry).await?;
+        Ok(DestinationRetried { server_name, was_failing })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let server = office.destination(&self.server)?;
+        let known = office.engine.state().destinations.get(&server);
+        let is_failing = known.is_some_and(|known| known.failing.is_some());
+        Ok(is_failing.then(|| format!("{server} is tried again at once")).into_iter().collect())
+    }
+}

@@ -1,0 +1,69 @@
+//! What a homeserver has not been told of yet.
+
+use std::sync::Arc;
+
+use ruma::ServerName;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::limits, engine::Engine, log::ReadError, read::servers::concerns, record::Offset,
+    state::Room,
+};
+
+/// What a homeserver has not been told of yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Waiting {
+    /// How many events that is.
+    pub(crate) events: usize,
+    /// There are more: no more were looked at.
+    pub(crate) and_more: bool,
+    /// How many records there are from the first of these events to the end of the log; 0 if there
+    /// is no event.
+    pub(crate) records: u64,
+    /// When the first of them was recorded, in milliseconds since the Unix epoch.
+    pub(crate) since_ms: Option<u64>,
+}
+
+/// Looks for events that homeservers have not been told of, within a bound for all of them.
+pub(super) struct Search<'a> {
+    engine: &'a Engine,
+    left: usize,
+}
+
+impl<'a> Search<'a> {
+    pub(super) const fn new(engine: &'a Engine) -> Self {
+        Self { engine, left: limits::DESTINATION_LOOK }
+    }
+
+    /// What a homeserver has not been told of after `up_to` in these rooms.
+    pub(super) fn waiting(
+        &mut self,
+        server: &ServerName,
+        up_to: Offset,
+        rooms: &[Arc<Room>],
+    ) -> Result<Waiting, ReadError> {
+        let mut waiting = Waiting::default();
+        let mut first: Option<Offset> = None;
+        for room in rooms.iter().filter(|room| room.changed() > up_to) {
+            let most = self.left.min(limits::DESTINATION_EVENTS);
+            let is_in = room.has_server(server);
+            let recent = room.events_backward(Offset::MAX, up_to, most + 1);
+            waiting.and_more |= recent.len() > most;
+            self.left -= recent.len().min(most);
+            for offset in recent.into_iter().take(most) {
+                let Some(event) = self.engine.events().get(offset)? else { continue };
+                if concerns(&event, server, is_in) {
+                    waiting.events += 1;
+                    first = Some(first.map_or(offset, |first| first.min(offset)));
+                }
+            }
+        }
+        if let Some(first) = first {
+            let head = self.engine.head().offset();
+            waiting.records = head.get().saturating_sub(first.get()) + 1;
+            let record = self.engine.log().get(first)?;
+            waiting.since_ms = record.map(|record| record.header.time_ms);
+        }
+        Ok(waiting)
+    }
+}

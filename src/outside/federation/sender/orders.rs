@@ -1,0 +1,32 @@
+//! What operators have done about homeservers that cannot be reached. Their orders are records, so
+//! they reach the node that tells, whichever that is.
+
+use ruma::ServerName;
+
+use super::Sender;
+use crate::record::{Command, Offset, Record};
+
+impl Sender {
+    /// Does what an operator has recorded.
+    pub(super) fn heed(&self, record: &Record) {
+        // What the server itself records is what it knows.
+        if record.header.origin.user.is_empty() {
+            return;
+        }
+        let Ok(Some(Command::PeerReached(body))) = record.command() else { return };
+        let mut all = self.destinations.lock();
+        for reached in body.servers {
+            let Some(destination) = all.get_mut(&reached.server_name) else { continue };
+            if reached.failing.is_none() {
+                destination.give_up(reached.up_to);
+            }
+            destination.back.notify_one();
+        }
+    }
+
+    /// Whether a homeserver is not to be told of these records any more.
+    pub(super) fn is_reset(&self, server: &ServerName, offsets: &[Offset]) -> bool {
+        let all = self.destinations.lock();
+        all.get(server).is_some_and(|destination| destination.has_given_up(offsets))
+    }
+}

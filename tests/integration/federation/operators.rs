@@ -1,0 +1,236 @@
+//! What operators see of other homeservers, and do about them.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::hostile::Hostile;
+use super::peer::Peer;
+use super::{Federated, authority};
+use crate::administration::{command, done, done_json, failed, user_command};
+use crate::console::{CONSOLE, PASSWORD, cookie, get, log_in, status, text};
+use crate::harness::stand_in::reply_json;
+use crate::harness::tools::{chromium, judged, node, programs};
+use crate::harness::{encode, free_address, skip, until};
+use crate::monitoring::{scrape, value};
+
+/// What `logcabin federation` says.
+fn federation(data_dir: &Path, arguments: &str) -> Value {
+    done_json(command("federation", data_dir, &format!("{arguments} --json"), ""))
+}
+
+/// The texts of the messages that a homeserver was told of.
+fn told(peer: &Peer) -> Vec<String> {
+    let asked = peer.asked().into_iter();
+    let told = asked.filter(|asked| asked.path.starts_with("/_matrix/federation/v1/send/"));
+    let pdus = told.flat_map(|asked| asked.body["pdus"].as_array().cloned().unwrap_or_default());
+    pdus.filter_map(|pdu| Some(pdu["content"]["body"].as_str()?.to_owned())).collect()
+}
+
+/// A homeserver that takes transactions while the switch says so.
+async fn fickle(authority: &super::Authority) -> (Peer, Arc<AtomicBool>) {
+    let takes = Arc::new(AtomicBool::new(true));
+    let switch = Arc::clone(&takes);
+    let answers = Arc::new(move |asked: &crate::harness::Asked| {
+        let is_sent = asked.path.starts_with("/_matrix/federation/v1/send/");
+        is_sent.then(|| match takes.load(Ordering::SeqCst) {
+            true => reply_json(200, &json!({ "pdus": {} })),
+            false => reply_json(502, &json!({ "errcode": "M_UNKNOWN" })),
+        })
+    });
+    (Peer::start_with(authority, Duration::from_secs(3600), answers).await, switch)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_homeserver_that_cannot_be_reached_is_seen_and_tried_again_or_reset() {
+    let Some(authority) = authority("operators") else { return };
+    let metrics = free_address().to_string();
+    let settings = [
+        ("LOGCABIN_RATE_LIMITS_ENABLED", "false"),
+        ("LOGCABIN_CONSOLE_ENABLED", "true"),
+        ("LOGCABIN_METRICS_BIND", &*metrics),
+    ];
+    let mut cabin = Federated::start_with(&authority, &settings).await;
+    let (peer, takes) = fickle(&authority).await;
+    let name = peer.name.to_string();
+    let ann = cabin.server.register("ann").await;
+    done(user_command(cabin.server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
+    let mine = cookie(&log_in(&cabin.server, "ann", PASSWORD, &[]).await);
+    let data_dir = cabin.server.data_dir().to_owned();
+    let nobody = federation(&data_dir, "status");
+    assert_eq!((&nobody["total"], &nobody["is_on"]), (&json!(0), &json!(true)), "{nobody}");
+    let options = json!({ "preset": "public_chat", "room_version": "10", "name": "Lobby" });
+    let room_id = ann.create_room(options).await;
+    Hostile::new(&peer, &cabin, &room_id).join().await;
+    let say = async |text: &str| ann.send_text(&room_id, &encode(text), text).await;
+    let row = || federation(&data_dir, "status")["destinations"][0].clone();
+    let until_row = async |what: &str, holds: &dyn Fn(&Value) -> bool| {
+        until(what, async || holds(&row())).await;
+        row()
+    };
+
+    say("first").await;
+    let reached = |row: &Value| row["failing"].is_null() && row["waiting"]["events"] == 0;
+    let shown = until_row("the peer is told of everything", &reached).await;
+    assert_eq!((&shown["server_name"], &shown["rooms"]), (&json!(name), &json!(1)), "{shown}");
+    assert_eq!(told(&peer), ["first"]);
+
+    takes.store(false, Ordering::SeqCst);
+    say("second").await;
+    say("third").await;
+    let attempts = |row: &Value| row["failing"]["attempts"].as_u64().unwrap_or_default();
+    let shown = until_row("it fails", &|row| attempts(row) == 1).await;
+    assert_eq!(shown["waiting"]["events"], 2, "{shown}");
+    assert!(shown["waiting"]["records"].as_u64() >= Some(2), "{shown}");
+    assert!(shown["failing"]["error"].as_str().is_some_and(|why| why.contains("502")), "{shown}");
+    // Each time it is tried at once, the next pause is longer: at last more than a minute.
+    for tried in 2..=5 {
+        let done = federation(&data_dir, &format!("retry {name}"));
+        assert_eq!(done["was_failing"], true, "{done}");
+        until_row("it is tried", &|row| attempts(row) == tried).await;
+    }
+    let more = federation(&data_dir, &format!("status {name}"));
+    assert_eq!(more["shared"][0]["room_id"], json!(room_id), "{more}");
+    assert_eq!(more["shared"][0]["name"], "Lobby", "{more}");
+    assert_eq!(more["shared"][0]["members"], 1, "{more}");
+    assert_eq!(more["shared"][0]["waiting"]["events"], 2, "{more}");
+    assert!(more["key_ids"][0].as_str().is_some_and(|id| id.starts_with("ed25519:")), "{more}");
+    let said = done(command("federation", &data_dir, "status", ""));
+    assert!(said.contains("1 in all, 1 cannot be reached") && said.contains("5 in "), "{said}");
+    let page = text(&get(&cabin.server, "/federation", &mine).await);
+    for part in ["1 of 1 homeservers cannot be reached", "status 502", "act/retry-destination"] {
+        assert!(page.contains(part), "no `{part}` in {page}");
+    }
+    let page = text(&get(&cabin.server, &format!("/federation/server/{name}"), &mine).await);
+    assert!(page.contains("Lobby") && page.contains("2, in "), "{page}");
+    let counted = scrape(&metrics).await;
+    let unreachable = value(&counted, "logcabin_federation_destinations{reachable=\"no\"}");
+    assert_eq!(unreachable, Some(1.0));
+    let fails = value(&counted, "logcabin_federation_transactions_sent_total{outcome=\"failed\"}");
+    assert!(fails >= Some(5.0), "{fails:?}");
+
+    takes.store(true, Ordering::SeqCst);
+    federation(&data_dir, &format!("retry {name}"));
+    until_row("the peer has everything", &reached).await;
+    let heard = told(&peer);
+    assert!(heard.contains(&"second".to_owned()) && heard.ends_with(&["third".to_owned()]));
+    let done_nothing = federation(&data_dir, &format!("retry {name}"));
+    assert_eq!(done_nothing["was_failing"], false, "{done_nothing}");
+
+    // What is given up is not told later.
+    takes.store(false, Ordering::SeqCst);
+    say("fourth").await;
+    until_row("it fails", &|row| attempts(row) >= 1).await;
+    let told_before = told(&peer).len();
+    let would = federation(&data_dir, &format!("reset {name} --dry-run"));
+    assert!(would.to_string().contains("not told of 1 event(s)"), "{would}");
+    let order = format!("{CONSOLE}/act/reset-destination");
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let filled = format!("server={}&reason=stuck&confirmed=yes", encode(&name));
+    let answer = cabin.server.http().raw("POST", &order, &[form, ("cookie", &mine)], filled).await;
+    assert_eq!(status(&answer), 200, "{}", text(&answer));
+    until_row("it is reset", &reached).await;
+    takes.store(true, Ordering::SeqCst);
+    say("fifth").await;
+    until("the peer is told of what comes", async || told(&peer).contains(&"fifth".to_owned()))
+        .await;
+    cabin.server.kill9();
+    let offline = federation(&data_dir, "status");
+    assert_eq!((&offline["total"], &offline["failing"]), (&json!(1), &json!(0)), "{offline}");
+    cabin.server.restart().await;
+    say("sixth").await;
+    until("the peer is told of what comes", async || told(&peer).contains(&"sixth".to_owned()))
+        .await;
+    let later = told(&peer).split_off(told_before);
+    assert!(!later.contains(&"fourth".to_owned()), "{later:?}");
+    for of in ["nowhere.example", &cabin.name, "not a name"] {
+        let line = format!("status {}", of.replace(' ', "_"));
+        assert!(failed(command("federation", &data_dir, &line, "")).contains("shares no room"));
+    }
+}
+
+/// Has a browser look at the pages about other homeservers.
+async fn look_at(cabin: &Federated, pages: &[(&str, String)]) {
+    let found = node("puppeteer-core").and_then(|()| node("axe-core"));
+    let chromium = match found.and_then(|()| chromium()) {
+        Ok(chromium) => chromium,
+        Err(missing) => return skip("the pages about other homeservers", &missing),
+    };
+    let mut node = Command::new("node");
+    node.arg(programs().join("console_pages.mjs"));
+    node.args([&*cabin.server.base(), &*chromium, "ann", PASSWORD]);
+    node.arg(std::env::var_os("LOGCABIN_E2E_SCREENSHOTS").unwrap_or_default());
+    node.args(pages.iter().map(|(name, path)| format!("{name}={path}")));
+    judged("console_pages.mjs", node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_is_refused_is_shown_with_the_reason() {
+    let Some(authority) = authority("refused events") else { return };
+    let settings =
+        [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_CONSOLE_ENABLED", "true")];
+    let cabin = Federated::start_with(&authority, &settings).await;
+    // It takes no transactions.
+    let peer = Peer::start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    done(user_command(cabin.server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
+    let mine = cookie(&log_in(&cabin.server, "ann", PASSWORD, &[]).await);
+    let data_dir = cabin.server.data_dir().to_owned();
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "room_version": "10" })).await;
+    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
+    of_peer.join().await;
+    let none = federation(&data_dir, "refused");
+    assert_eq!(none["events"], json!([]), "{none}");
+    // One that is not allowed at all, and one that is not allowed any more.
+    let mut power = of_peer.message("<img>").await;
+    power["type"] = json!("m.room.power_levels");
+    power["state_key"] = json!("");
+    power["content"] = json!({ "users": { of_peer.user("pia"): 100 } });
+    let (rejected, power) = of_peer.signed(power);
+    let (soft_failed, late) = of_peer.signed(of_peer.message("late").await);
+    of_peer.send(&[power]).await;
+    let path = format!("/rooms/{}/ban", encode(&room_id));
+    let ban = json!({ "user_id": of_peer.user("pia") });
+    ann.request("POST", &path, Some(&ban)).await.ok();
+    of_peer.send(&[late]).await;
+    let shown = federation(&data_dir, "refused");
+    let events = shown["events"].as_array().expect("a list");
+    let of = |event: &Value| (event["event_id"].clone(), event["outcome"].clone());
+    let all: Vec<_> = events.iter().map(of).collect();
+    let expected =
+        [(json!(soft_failed), json!("soft_failed")), (json!(rejected), json!("rejected"))];
+    assert_eq!(all, expected, "{shown}");
+    for event in events {
+        assert_eq!(event["from"], json!(peer.name), "{event}");
+        let reason = event["reason"].as_str().expect("a reason");
+        let said = done(command("federation", &data_dir, "refused", ""));
+        assert!(!reason.is_empty() && said.contains(reason), "{said}");
+        for path in ["/federation", "/federation/refused"] {
+            let page = text(&get(&cabin.server, path, &mine).await);
+            assert!(page.contains(&format!("/log/{}\"", event["record"])), "{page}");
+        }
+    }
+    let pages = [
+        ("federation", "/federation".to_owned()),
+        ("homeserver", format!("/federation/server/{}", peer.name)),
+        ("refused", "/federation/refused".to_owned()),
+        ("keys", "/federation/keys".to_owned()),
+        ("reset", format!("/act/reset-destination?server={}", peer.name)),
+    ];
+    look_at(&cabin, &pages).await;
+    let only = federation(&data_dir, "refused --limit 1");
+    assert_eq!(only["events"].as_array().map(Vec::len), Some(1), "{only}");
+    assert_eq!(only["and_more"], true, "{only}");
+    let page = text(&get(&cabin.server, "/federation/keys", &mine).await);
+    assert!(page.contains(peer.name.as_str()), "{page}");
+    let ben = cabin.server.register("ben").await;
+    let as_ben = format!("logcabin_console={}", ben.access_token);
+    for path in ["/federation", "/federation/refused", "/federation/keys", "/federation/server/a"] {
+        assert_eq!(status(&get(&cabin.server, path, "").await), 303, "{path}");
+        assert_eq!(status(&get(&cabin.server, path, &as_ben).await), 403, "{path}");
+    }
+}
