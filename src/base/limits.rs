@@ -757,6 +757,9 @@ pub(crate) const CONSOLE_RECORDS: usize = 50;
 /// Records that are examined for one page of the console: some tens of milliseconds.
 pub(crate) const CONSOLE_LOOK: usize = 4000;
 
+/// State resolutions that one page of the console explains.
+pub(crate) const CONSOLE_EXPLAINED: usize = 5;
+
 /// Records that are read for one part of the console's time line.
 pub(crate) const CONSOLE_SAMPLES: u64 = 32;
 

@@ -1,6 +1,8 @@
 //! Several homeservers in one room that hear of each other's events late and in any order come to
 //! the same state.
 
+mod explained;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -119,6 +121,17 @@ impl Homeserver {
         state_key: Option<&str>,
         content: serde_json::Value,
     ) -> bool {
+        self.send_at(ts(), room_id, event_type, state_key, content).await
+    }
+
+    async fn send_at(
+        &self,
+        ts: MilliSecondsSinceUnixEpoch,
+        room_id: &OwnedRoomId,
+        event_type: &str,
+        state_key: Option<&str>,
+        content: serde_json::Value,
+    ) -> bool {
         let event = SendEvent {
             room_id: room_id.clone(),
             sender: self.user.clone(),
@@ -127,7 +140,7 @@ impl Homeserver {
             content: object(content),
             redacts: None,
             transaction: None,
-            ts: ts(),
+            ts,
         };
         self.engine.propose(Origin::server(), event).await.is_ok()
     }
@@ -142,6 +155,12 @@ impl Homeserver {
             relayed: false,
         };
         self.engine.propose(Origin::server(), receive).await.unwrap().into_inner()
+    }
+
+    /// The events of the room, in the order in which they came.
+    fn timeline(&self, room_id: &OwnedRoomId) -> Vec<Offset> {
+        let room = self.engine.state().rooms.get(room_id).unwrap();
+        room.events_forward(Offset::ZERO, Offset::MAX, usize::MAX)
     }
 
     /// The state of the room, by the ids of events.
@@ -357,6 +376,7 @@ async fn run(version: RoomVersionId, steps: Vec<Step>) {
         }
     }
     for server in &servers {
+        explained::all(server, &room_id);
         let (replayed, _) = replay(&*server.log, |_, _| {}).unwrap();
         assert_eq!(replayed.digest(), server.engine.state().digest());
     }

@@ -2,6 +2,7 @@
 
 mod destination;
 mod enter;
+pub mod explain;
 mod keys;
 mod outside;
 mod reached;

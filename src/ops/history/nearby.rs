@@ -3,7 +3,9 @@
 //! read, and a user's password, devices, profile and account data. What they do not know is looked
 //! for in the records before a moment.
 
-use ruma::{RoomAliasId, RoomId, UserId, events::StateEventType};
+use std::sync::Arc;
+
+use ruma::{EventId, RoomAliasId, RoomId, UserId, events::StateEventType};
 
 use super::{
     History, HistoryError,
@@ -11,7 +13,11 @@ use super::{
     unread::unread,
     why::{Chain, Fact, Subject},
 };
-use crate::record::{Offset, Record};
+use crate::{
+    base::limits,
+    record::{Offset, Record},
+    state::Room,
+};
 
 /// How much is read for one answer.
 #[derive(Clone, Copy, Debug)]
@@ -54,11 +60,17 @@ pub fn nearby(
         offsets.dedup();
         let before = offsets.len().saturating_sub(bounds.steps);
         let left = before.checked_sub(1).and_then(|index| offsets.get(index).copied());
-        history.source().fetch(offsets.get(before..).unwrap_or_default(), |record| {
-            chain.take(&record);
-            Ok::<_, HistoryError>(())
-        })?;
-        return Ok(Nearby { steps: chain.steps, left, is_known: true });
+        offsets.drain(..before);
+        if let Some(room) = disputed(history, subject, &chain) {
+            // What state resolution did not let take effect is not among the changes.
+            let from = offsets.first().map_or(Offset::ZERO, |first| first.prev());
+            offsets.extend(room.events_backward(end, from, bounds.examined));
+            offsets.sort_unstable();
+            offsets.dedup();
+        }
+        history.source().fetch(&offsets, |record| chain.take(&record))?;
+        let steps = chain.steps(history, limits::CONSOLE_EXPLAINED)?;
+        return Ok(Nearby { steps, left, is_known: true });
     }
     let examined = u64::try_from(bounds.examined).unwrap_or(u64::MAX);
     let from = Offset::new(end.get().saturating_sub(examined)).next();
@@ -66,10 +78,11 @@ pub fn nearby(
         record.as_ref().map_or(true, |record: &Record| record.offset() <= end)
     };
     for record in history.source().records(from)?.take_while(until_end) {
-        chain.take(&record?);
+        chain.take(&record?)?;
     }
     let left = Some(from.prev()).filter(|left| *left > Offset::ZERO);
-    Ok(Nearby { steps: chain.steps, left, is_known: false })
+    let steps = chain.steps(history, limits::CONSOLE_EXPLAINED)?;
+    Ok(Nearby { steps, left, is_known: false })
 }
 
 /// Why a count of unread notifications is what it is: first the read position, because events after
@@ -93,6 +106,15 @@ fn counted(
     Ok(Nearby { steps, left, is_known: true })
 }
 
+/// The room whose state the value is, if state resolution has ever decided about it.
+fn disputed(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<Arc<Room>> {
+    if !matches!(subject, Subject::State { .. } | Subject::Power { .. }) {
+        return None;
+    }
+    let room = history.state().rooms.get(<&RoomId>::try_from(&*chain.place).ok()?)?;
+    room.has_branched().then_some(room)
+}
+
 /// The records that changed the value, as the projections know them.
 fn known(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<Vec<Offset>> {
     let (state, at) = (history.state(), history.end());
@@ -114,6 +136,9 @@ fn known(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<
             Some(offsets)
         }
         Subject::Directory { .. } => Some(room()?.public_changes(at)),
+        Subject::Event(event_id) => {
+            Some(state.events.candidates(<&EventId>::try_from(&**event_id).ok()?))
+        }
         Subject::Alias(alias) => {
             Some(state.aliases.changes(<&RoomAliasId>::try_from(&**alias).ok()?, at))
         }

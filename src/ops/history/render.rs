@@ -256,6 +256,12 @@ pub(super) fn why(steps: &[Step], look: &Look) -> String {
             let _ =
                 writeln!(out, "{indent}{} {}", look.paint(GREEN, "after  "), shown(&step.after));
         }
+        if let Some(resolution) = &step.resolution {
+            for line in resolution.lines() {
+                let line = cut(&clean(&line), look.left(OFFSET + 2));
+                let _ = writeln!(out, "{indent}{}", look.paint(DIM, &line));
+            }
+        }
     }
     out
 }

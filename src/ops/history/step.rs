@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::resolution::Resolution;
 use crate::record::Offset;
 
 /// A record about the value.
@@ -28,4 +29,10 @@ pub struct Step {
     pub before: Option<Value>,
     /// The value afterwards. Secrets are masked.
     pub after: Option<Value>,
+    /// What state resolution decided about it, where branches of a room's history met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolution: Option<Resolution>,
+    /// The room in which branches met with different events for the value, if they did.
+    #[serde(skip)]
+    pub(super) disputed: Option<String>,
 }

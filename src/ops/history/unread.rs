@@ -82,6 +82,8 @@ fn step(record: &Record, text: String, before: Option<u64>) -> Step {
         request: origin.request.to_string(),
         before: before.map(count),
         after: before.map(|before| count(before + 1)),
+        resolution: None,
+        disputed: None,
     }
 }
 

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use super::{
     History, HistoryError,
     grants::{Grants, Whose},
+    held::{Held, held},
     moment::{Moment, Time},
+    resolution::explain_steps,
     step::Step,
     unread::unread,
     words,
@@ -55,6 +57,8 @@ pub enum Subject {
         /// The user.
         user: String,
     },
+    /// What became of an event, by its id.
+    Event(String),
     /// The target of an alias.
     Alias(String),
     /// An OAuth client, and what users granted it.
@@ -99,6 +103,7 @@ room ROOM power USER           a power level
 room ROOM read USER            how far somebody has read
 room ROOM unread USER          unread notifications: each that counts, and by which rule
 room ROOM directory            whether the room is in the directory
+event EVENT_ID                 whether an event was accepted, and what state resolution made of it
 alias ALIAS                    where an alias leads
 client ID                      an OAuth client: who granted it what, and what became of that
 user USER account|password     an account and what it may do; its password
@@ -142,6 +147,7 @@ impl Subject {
             ["room", room, "directory"] => Self::Directory { room: own(room) },
             ["room", room, event_type] => Self::state(room, event_type, ""),
             ["room", room, event_type, state_key] => Self::state(room, event_type, state_key),
+            ["event", event_id] => Self::Event(own(event_id)),
             ["alias", alias] => Self::Alias(own(alias)),
             ["client", client_id] => Self::Client(own(client_id)),
             ["user", user, ref fact @ ..] => {
@@ -208,12 +214,13 @@ pub fn why(
         if record.offset() > end {
             break;
         }
-        chain.take(&record);
+        chain.take(&record)?;
     }
-    Ok(chain.steps)
+    chain.steps(&history, usize::MAX)
 }
 
 /// The effect of a record on a value.
+#[derive(Debug)]
 pub(super) enum Change {
     Becomes(Value),
     Ends,
@@ -221,8 +228,12 @@ pub(super) enum Change {
     Stays,
 }
 
+/// The type of the event that sets power levels.
+const POWER_LEVELS: &str = "m.room.power_levels";
+
 /// The subject with all names resolved.
 pub(super) struct Chain<'a> {
+    source: &'a Source,
     subject: &'a Subject,
     /// The room or alias of the subject.
     pub(super) place: String,
@@ -235,7 +246,7 @@ pub(super) struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    pub(super) fn new(history: &History<'_>, subject: &'a Subject) -> Result<Self, HistoryError> {
+    pub(super) fn new(history: &History<'a>, subject: &'a Subject) -> Result<Self, HistoryError> {
         let room = |name: &str| history.room(name).map(|room| room.id.to_string());
         let (place, user) = match subject {
             Subject::State { room: name, event_type, state_key } => {
@@ -247,28 +258,49 @@ impl<'a> Chain<'a> {
             | Subject::Read { room: name, user }
             | Subject::Unread { room: name, user } => (room(name)?, user_id(history, user)?),
             Subject::Directory { room: name } => (room(name)?, String::new()),
-            Subject::Alias(name) | Subject::Client(name) => (name.clone(), String::new()),
+            Subject::Event(name) | Subject::Alias(name) | Subject::Client(name) => {
+                (name.clone(), String::new())
+            }
             Subject::User { user, .. } => (String::new(), user_id(history, user)?),
         };
         let (value, event_id, grants) = (None, None, Grants::default());
-        Ok(Self { subject, place, user, value, event_id, grants, steps: Vec::new() })
+        let source = history.source();
+        Ok(Self { source, subject, place, user, value, event_id, grants, steps: Vec::new() })
     }
 
-    pub(super) fn take(&mut self, record: &Record) {
+    /// The records about the value. State resolution is explained in the newest `most` of those
+    /// in which it decided.
+    pub(super) fn steps(
+        mut self,
+        history: &History<'_>,
+        most: usize,
+    ) -> Result<Vec<Step>, HistoryError> {
+        let key = match self.subject {
+            Subject::State { event_type, .. } => Some((event_type.as_str(), self.user.as_str())),
+            Subject::Power { .. } => Some((POWER_LEVELS, "")),
+            _ => None,
+        };
+        explain_steps(history, &mut self.steps, key, most)?;
+        Ok(self.steps)
+    }
+
+    pub(super) fn take(&mut self, record: &Record) -> Result<(), HistoryError> {
         let kind = &*record.header.kind;
         if !self.may_concern(kind) {
-            return;
+            return Ok(());
         }
         // Nothing is known about the subject of a completely erased payload.
-        let Some(payload) = mask::payload(record) else { return };
-        let Some(change) = self.change(kind, &payload) else { return };
+        let Some(payload) = mask::payload(record) else { return Ok(()) };
+        let Some(change) = self.change(kind, &payload)? else { return Ok(()) };
+        let disputed = self.disputed(&payload);
         let after = match change {
             Change::Becomes(value) => Some(value),
             Change::Ends => None,
             Change::Stays => self.value.clone(),
         };
-        if matches!(self.subject, Subject::Power { .. }) && after == self.value {
-            return;
+        let is_power = matches!(self.subject, Subject::Power { .. });
+        if is_power && after == self.value && disputed.is_none() {
+            return Ok(());
         }
         let words = words::of_record(record);
         let origin = &record.header.origin;
@@ -284,14 +316,36 @@ impl<'a> Chain<'a> {
             request: origin.request.to_string(),
             before,
             after,
+            resolution: None,
+            disputed,
         });
+        Ok(())
+    }
+
+    /// The room, if its branches had different events for the value when this record was written.
+    fn disputed(&self, payload: &Value) -> Option<String> {
+        let key = match self.subject {
+            Subject::State { event_type, .. } => Some((event_type.as_str(), self.user.as_str())),
+            Subject::Power { .. } => Some((POWER_LEVELS, "")),
+            Subject::Event(_) => None,
+            _ => return None,
+        };
+        let conflicts = payload["received"]["resolved"]["conflicts"].as_array()?;
+        let is_about = |conflict: &Value| {
+            key.is_none_or(|(of, key)| conflict["type"] == of && conflict["state_key"] == key)
+        };
+        let room_id = payload["room_id"].as_str()?;
+        conflicts.iter().any(is_about).then(|| room_id.to_owned())
     }
 
     /// Whether records of this kind are relevant.
     fn may_concern(&self, kind: &str) -> bool {
         let family = kind.split('.').next().unwrap_or_default();
         match self.subject {
-            Subject::State { .. } | Subject::Power { .. } => kind == "room.event",
+            Subject::State { .. } | Subject::Power { .. } => {
+                matches!(kind, "room.event" | "room.state")
+            }
+            Subject::Event(_) => matches!(kind, "room.event" | "room.pdu"),
             Subject::Directory { .. } => matches!(kind, "room.visibility" | "room.network"),
             Subject::Read { .. } => kind == "room.receipt",
             Subject::Unread { .. } => false,
@@ -313,44 +367,86 @@ impl<'a> Chain<'a> {
     }
 
     /// The effect of a record with this payload on the value; `None` if it is about something else.
-    fn change(&mut self, kind: &str, payload: &Value) -> Option<Change> {
+    fn change(&mut self, kind: &str, payload: &Value) -> Result<Option<Change>, HistoryError> {
         match self.subject {
             Subject::State { event_type, .. } => {
-                let pdu = self.event_in_room(payload)?;
-                if pdu["type"] == "m.room.redaction" {
-                    let target =
-                        [&payload["pdu"]["redacts"], &payload["pdu"]["content"]["redacts"]];
-                    let mut target = target.into_iter().filter_map(Value::as_str);
-                    let event_id = self.event_id.as_deref()?;
-                    return target
-                        .any(|target| target == event_id)
-                        .then(|| Change::Becomes(json!("(redacted)")));
+                if payload["room_id"] != *self.place {
+                    return Ok(None);
                 }
-                let state_key = pdu.get("state_key")?.as_str()?;
-                if pdu["type"] != **event_type || state_key != self.user {
-                    return None;
+                if let Some(change) = self.redaction(&payload["pdu"]) {
+                    return Ok(Some(change));
                 }
-                self.event_id = payload["event_id"].as_str().map(str::to_owned);
-                Some(Change::Becomes(pdu["content"].clone()))
+                Ok(match held(self.source, payload, event_type, &self.user)? {
+                    Held::Same => self.disputed(payload).map(|_| Change::Stays),
+                    Held::Lost => Some(Change::Stays),
+                    Held::Nobody => {
+                        self.event_id = None;
+                        Some(Change::Ends)
+                    }
+                    Held::By { event_id, content, .. } => {
+                        self.event_id = Some(event_id);
+                        Some(Change::Becomes(content))
+                    }
+                })
             }
             Subject::Power { .. } => {
-                let pdu = self.event_in_room(payload)?;
-                let content = &pdu["content"];
-                match pdu["type"].as_str()? {
-                    "m.room.create" => {
+                if payload["room_id"] != *self.place {
+                    return Ok(None);
+                }
+                let create = match held(self.source, payload, "m.room.create", "")? {
+                    Held::By { sender, content, .. } => {
                         // Before any event sets levels, the creator has all power.
-                        let creator =
-                            content["creator"].as_str().or_else(|| pdu["sender"].as_str());
-                        let level = if creator == Some(&*self.user) { 100 } else { 0 };
-                        Some(Change::Becomes(json!(level)))
+                        let creator = content["creator"].as_str().unwrap_or(&sender);
+                        Some(Change::Becomes(json!(if creator == self.user { 100 } else { 0 })))
                     }
-                    "m.room.power_levels" => {
+                    _ => None,
+                };
+                Ok(match held(self.source, payload, POWER_LEVELS, "")? {
+                    Held::Same if create.is_some() => create,
+                    Held::Same => self.disputed(payload).map(|_| Change::Stays),
+                    Held::Lost | Held::Nobody => Some(Change::Stays),
+                    Held::By { content, .. } => {
                         let level = content["users"].get(&self.user);
                         let level = level.or_else(|| content.get("users_default"));
                         Some(Change::Becomes(level.cloned().unwrap_or_else(|| json!(0))))
                     }
-                    _ => None,
-                }
+                })
+            }
+            _ => Ok(self.change_of_another(kind, payload)),
+        }
+    }
+
+    /// The effect of a redaction on the event that holds the value.
+    fn redaction(&self, pdu: &Value) -> Option<Change> {
+        if pdu["type"] != "m.room.redaction" {
+            return None;
+        }
+        let mut targets = [&pdu["redacts"], &pdu["content"]["redacts"]].into_iter();
+        let event_id = self.event_id.as_deref()?;
+        let is_it = targets.any(|target| target.as_str() == Some(event_id));
+        is_it.then(|| Change::Becomes(json!("(redacted)")))
+    }
+
+    /// The same for what is no state of a room.
+    fn change_of_another(&mut self, kind: &str, payload: &Value) -> Option<Change> {
+        match self.subject {
+            Subject::State { .. } | Subject::Power { .. } => None,
+            Subject::Event(event_id) => {
+                (payload["event_id"] == **event_id).then_some(())?;
+                Some(Change::Becomes(match kind {
+                    "room.pdu" => json!({
+                        "outcome": payload["outcome"], "reason": payload["reason"],
+                    }),
+                    _ => {
+                        let takes_effect = &payload["received"]["resolved"]["takes_effect"];
+                        match (payload["pdu"].get("state_key"), takes_effect.as_bool()) {
+                            (None, _) => json!({ "outcome": "accepted" }),
+                            (Some(_), holds) => json!({
+                                "outcome": "accepted", "takes_effect": holds.unwrap_or(true),
+                            }),
+                        }
+                    }
+                }))
             }
             Subject::Directory { .. } => {
                 (payload["room_id"] == *self.place).then_some(())?;
@@ -383,11 +479,6 @@ impl<'a> Chain<'a> {
                 self.change_of(fact, kind, payload)
             }
         }
-    }
-
-    /// The event in a record, if it is an event of the room.
-    fn event_in_room<'p>(&self, payload: &'p Value) -> Option<&'p Value> {
-        (payload["room_id"] == *self.place).then(|| &payload["pdu"])
     }
 
     /// The effect of a record about the user on a property.

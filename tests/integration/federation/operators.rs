@@ -15,7 +15,7 @@ use crate::administration::{command, done, done_json, failed, user_command};
 use crate::console::{CONSOLE, PASSWORD, cookie, get, log_in, status, text};
 use crate::harness::stand_in::reply_json;
 use crate::harness::tools::{chromium, judged, node, programs};
-use crate::harness::{encode, free_address, skip, until};
+use crate::harness::{encode, free_address, run_logcabin, skip, until};
 use crate::monitoring::{scrape, value};
 
 /// What `logcabin federation` says.
@@ -220,6 +220,7 @@ async fn an_event_that_is_refused_is_shown_with_the_reason() {
         ("refused", "/federation/refused".to_owned()),
         ("keys", "/federation/keys".to_owned()),
         ("reset", format!("/act/reset-destination?server={}", peer.name)),
+        ("why-refused", format!("/why?of={}", encode(&format!("event {rejected}")))),
     ];
     look_at(&cabin, &pages).await;
     let only = federation(&data_dir, "refused --limit 1");
@@ -233,4 +234,81 @@ async fn an_event_that_is_refused_is_shown_with_the_reason() {
         assert_eq!(status(&get(&cabin.server, path, "").await), 303, "{path}");
         assert_eq!(status(&get(&cabin.server, path, &as_ben).await), 403, "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_says_which_rule_of_state_resolution_decided() {
+    let Some(authority) = authority("state resolution") else { return };
+    let settings =
+        [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_CONSOLE_ENABLED", "true")];
+    let cabin = Federated::start_with(&authority, &settings).await;
+    let peer = Peer::start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    done(user_command(cabin.server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
+    let mine = cookie(&log_in(&cabin.server, "ann", PASSWORD, &[]).await);
+    let data_dir = cabin.server.data_dir().to_owned();
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "room_version": "10" })).await;
+    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
+    of_peer.join().await;
+    let levels = format!("/rooms/{}/state/m.room.power_levels/", encode(&room_id));
+    let mut powers = ann.request("GET", &levels, None).await.ok();
+    powers["users"][of_peer.user("pia")] = json!(100);
+    ann.request("PUT", &levels, Some(&powers)).await.ok();
+    // Pia's topics are of before ann's, and of an hour later.
+    let mut topic = of_peer.message("").await;
+    topic["type"] = json!("m.room.topic");
+    topic["state_key"] = json!("");
+    topic["content"] = json!({ "topic": "of <b>pia</b>" });
+    topic["origin_server_ts"] = json!(topic["origin_server_ts"].as_u64().unwrap() - 60_000);
+    let (early, sooner) = of_peer.signed(topic.clone());
+    topic["origin_server_ts"] = json!(topic["origin_server_ts"].as_u64().unwrap() + 3_600_000);
+    let (late, later) = of_peer.signed(topic);
+    let set = ann.set_state(&room_id, "m.room.topic", "", &json!({ "topic": "of ann" })).await.ok();
+    let of_ann = set["event_id"].as_str().expect("an id").to_owned();
+    for event in [sooner, later] {
+        assert!(of_peer.send(&[event]).await.to_string().contains("{}"));
+    }
+    let why = |place: &str, words: &[&str]| -> Vec<Value> {
+        let line = ["history", "why", place].into_iter().chain(words.iter().copied());
+        let said = done(run_logcabin(line.chain(["--json"])));
+        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let archive = data_dir.join("archive").display().to_string();
+    cabin.server.until_archived().await;
+    for place in [&*data_dir.display().to_string(), &*archive] {
+        let steps = why(place, &["room", &room_id, "topic"]);
+        let after: Vec<_> = steps.iter().map(|step| step["after"]["topic"].clone()).collect();
+        assert_eq!(after, ["of ann", "of ann", "of <b>pia</b>"], "{steps:?}");
+        let events = |step: &Value| step["resolution"]["disputes"][0]["events"].clone();
+        let first = events(&steps[1]);
+        assert_eq!(
+            (&first[0]["event_id"], &first[0]["fate"]),
+            (
+                &json!(early),
+                &json!({
+                    "fate": "replaced", "rule": "time",
+                })
+            )
+        );
+        assert_eq!(
+            (&first[1]["event_id"], &first[1]["fate"]["fate"]),
+            (&json!(of_ann), &json!("holds"))
+        );
+        let second = events(&steps[2]);
+        let holder = second.as_array().and_then(|all| all.last()).expect("events");
+        assert_eq!((&holder["event_id"], &holder["fate"]["fate"]), (&json!(late), &json!("holds")));
+        let of_event = why(place, &["event", &early]);
+        assert_eq!(of_event[0]["after"], json!({ "outcome": "accepted", "takes_effect": false }));
+        assert_eq!(events(&of_event[0])[0]["event_id"], json!(early));
+    }
+    for of in [format!("room {room_id} topic"), format!("event {early}")] {
+        let page = text(&get(&cabin.server, &format!("/why?of={}", encode(&of)), &mine).await);
+        assert!(page.contains("has a later time"), "{page}");
+        assert!(page.contains("of &lt;b&gt;pia") && !page.contains("<b>pia"), "{page}");
+    }
+    look_at(
+        &cabin,
+        &[("why-resolved", format!("/why?of={}", encode(&format!("room {room_id} topic"))))],
+    )
+    .await;
 }

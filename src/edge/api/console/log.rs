@@ -8,7 +8,7 @@ use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     acts::acts,
-    parts::{encoded, field, lines, long, moment, query, record as link, seconds, short},
+    parts::{encoded, field, lines, long, moment, query, record as link, seconds, short, why},
     show, visitor,
 };
 use crate::{
@@ -200,6 +200,7 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
             @if view.kind == "room.event" {
                 a href={ "/_logcabin/console/relations?event=" (offset) } { "Relations" }
             }
+            @if let Some(event_id) = decided(&view) { (why(&["event", event_id], None)) }
             (of("kind", Some(&view.kind))) (of("room", view.room.as_deref())) (of("user", user))
         }
         dl.record {
@@ -214,6 +215,14 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
         (acts(&["prove"], &[("inclusion/offset", &offset.to_string())]))
     };
     Ok(visitor.page(&format!("Record {offset}"), "log", body).reply())
+}
+
+/// The id of an event of another homeserver of which there is something to explain.
+fn decided(view: &RecordView) -> Option<&str> {
+    let payload = view.payload.as_ref()?;
+    let is_resolved = !payload["received"]["resolved"].is_null();
+    let is_decided = view.kind == "room.pdu" || is_resolved;
+    is_decided.then(|| payload["event_id"].as_str()).flatten()
 }
 
 pub(super) async fn live(cx: Cx<Server, ()>, request: Live) -> Result<Reply, ApiError> {

@@ -7,11 +7,14 @@ use maud::{Markup, html};
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    parts::{encoded, field, moment, record, seconds, short, table, text, unanswered, value},
+    parts::{
+        at_second, encoded, field, moment, record, seconds, short, table, text, unanswered, value,
+    },
     show,
 };
 use crate::{
     base::limits,
+    decide::federation::explain::{Contender, Fate},
     edge::{
         api::{Server, browser::page::refusal},
         http::{ApiError, Cx, Reply, endpoint},
@@ -19,6 +22,7 @@ use crate::{
     ops::history::{
         History, Source,
         nearby::{Bounds, Nearby, nearby},
+        resolution::Resolution,
         step::Step,
         why::{FORMS, Subject},
     },
@@ -79,7 +83,13 @@ fn answer(words: &str, found: &Nearby) -> Markup {
             html! { (seconds(&step.time)) },
             text(&step.kind),
             text(&step.who),
-            text(&step.text),
+            // One element: on a narrow page, each is a column.
+            html! {
+                div {
+                    (text(&step.text))
+                    @if let Some(resolution) = &step.resolution { (resolved(resolution)) }
+                }
+            },
             value(&step.before),
             value(&step.after),
         ]
@@ -96,6 +106,36 @@ fn answer(words: &str, found: &Nearby) -> Markup {
             p {
                 a href={ "?of=" (encoded(words)) "&at=" (left) } { "Earlier" }
             }
+        }
+    }
+}
+
+/// What state resolution decided, and by which rules.
+fn resolved(resolution: &Resolution) -> Markup {
+    let one = |event: &Contender| {
+        html! {
+            li {
+                (record(event.record)) " by " bdi { (short(event.sender.as_str())) } ", "
+                (at_second(event.origin_server_ts)) ": "
+                @let words = event.fate.words();
+                @match event.fate {
+                    Fate::Holds => { strong { (short(&words)) } }
+                    _ => { (short(&words)) }
+                }
+            }
+        }
+    };
+    html! {
+        @if let Some(why) = &resolution.unexplained {
+            p.note { "State resolution decided. This is not explained: " (short(why)) "." }
+        }
+        @for dispute in &resolution.disputes {
+            p.note {
+                "State resolution about " bdi { (short(&dispute.event_type)) }
+                @if !dispute.state_key.is_empty() { " of " bdi { (short(&dispute.state_key)) } }
+                ", in this order:"
+            }
+            ol { @for event in &dispute.events { (one(event)) } }
         }
     }
 }
