@@ -248,14 +248,7 @@ impl AcceptAddressInvite {
     /// Invites the user in the name of the one who invited the address. The room's rules check the
     /// signature.
     fn add(&self, commit: &mut Commit<'_>, invite: &EventRef) -> Result<Changed, Refusal> {
-        let name = invite.content_as::<CanonicalJsonObject>().unwrap_or_default();
-        let name = name.get("display_name").and_then(CanonicalJsonValue::as_str);
-        let mut content = member_content(commit.env, &self.user_id, MembershipState::Invite, None);
-        let third_party = CanonicalJsonObject::from([
-            ("display_name".to_owned(), CanonicalJsonValue::String(name.unwrap_or("").to_owned())),
-            ("signed".to_owned(), CanonicalJsonValue::Object(self.signed.clone())),
-        ]);
-        content.insert("third_party_invite".to_owned(), CanonicalJsonValue::Object(third_party));
+        let content = address_invite_content(commit.env, &self.user_id, invite, &self.signed);
         commit
             .add_event(NewEvent::state(
                 TimelineEventType::RoomMember,
@@ -266,6 +259,24 @@ impl AcceptAddressInvite {
             ))
             .map(Changed::To)
     }
+}
+
+/// The content of the invite into which the invitation of an address turns.
+pub(super) fn address_invite_content(
+    env: &Env,
+    user_id: &UserId,
+    invite: &EventRef,
+    signed: &CanonicalJsonObject,
+) -> CanonicalJsonObject {
+    let name = invite.content_as::<CanonicalJsonObject>().unwrap_or_default();
+    let name = name.get("display_name").and_then(CanonicalJsonValue::as_str);
+    let mut content = member_content(env, user_id, MembershipState::Invite, None);
+    let third_party = CanonicalJsonObject::from([
+        ("display_name".to_owned(), CanonicalJsonValue::String(name.unwrap_or("").to_owned())),
+        ("signed".to_owned(), CanonicalJsonValue::Object(signed.clone())),
+    ]);
+    content.insert("third_party_invite".to_owned(), CanonicalJsonValue::Object(third_party));
+    content
 }
 
 /// Refuses a user who may not invite to this room, before an identity server is contacted.

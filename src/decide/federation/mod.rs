@@ -1,5 +1,6 @@
 //! What comes from other homeservers: their keys, and events of rooms.
 
+mod address;
 mod destination;
 mod enter;
 pub mod explain;
@@ -10,6 +11,7 @@ mod receive;
 mod resolve;
 mod template;
 
+pub use address::address_invite;
 pub use destination::{ResetDestination, RetryDestination};
 pub use enter::{BeginRoom, EnterRoom, PlaceOutlier};
 pub use keys::{LearnKeys, RotateKey};

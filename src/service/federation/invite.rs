@@ -2,8 +2,8 @@
 //! "Inviting to a room").
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedRoomId, RoomVersionId, ServerName,
-    UserId, events::room::member::MembershipState,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedRoomId, RoomId, RoomVersionId,
+    ServerName, UserId, events::room::member::MembershipState,
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
@@ -17,7 +17,7 @@ use crate::{
     base::text::encoded,
     decide::{
         Refusal,
-        federation::{MembershipOutside, TemplateError, invitation},
+        federation::{MembershipOutside, TemplateError, address_invite, invitation},
         is_local,
     },
     outside::federation::Question,
@@ -40,7 +40,6 @@ impl Receiving<'_> {
         is_direct: bool,
     ) -> Result<(), EnterError> {
         let Wish { room_id, user_id, reason } = wish;
-        let server = target.server_name();
         let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
         let template = invitation(&env, room_id, user_id, target, reason, is_direct, now);
         let (version, object) = template.map_err(|error| match error {
@@ -49,9 +48,20 @@ impl Receiving<'_> {
                 Refusal::Forbidden("You are not in this room.".to_owned()).into(),
             ),
         })?;
+        self.offer(room_id, target.server_name(), &version, object).await
+    }
+
+    /// Has the homeserver of an invited user sign the invite, and takes it into the room.
+    async fn offer(
+        &self,
+        room_id: &RoomId,
+        server: &ServerName,
+        version: &RoomVersionId,
+        object: CanonicalJsonObject,
+    ) -> Result<(), EnterError> {
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
-        let signed = seal(&env, &version, object).map_err(|why| wrong(&why))?;
+        let signed = seal(&self.engine.env(), version, object).map_err(|why| wrong(&why))?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
         let state = self.shown_to_invitees(&room).map_err(|error| wrong(&error))?;
         let body = json!({
@@ -78,6 +88,71 @@ impl Receiving<'_> {
             PduError::Rejected(rejected) => rejected.into(),
             error => wrong(&error),
         })
+    }
+
+    /// Turns the invitation of an address in a room of this homeserver into an invite, by what an
+    /// identity server has signed: of a user of another homeserver, if the address was invited from
+    /// here, or of one of this homeserver, if it was invited from elsewhere. Returns whether that
+    /// changed anything.
+    pub(crate) async fn invite_by_address(
+        &self,
+        room_id: &RoomId,
+        target: &UserId,
+        signed: &CanonicalJsonObject,
+    ) -> Result<bool, EnterError> {
+        let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
+        let invite = address_invite(&env, room_id, target, signed, now);
+        let invite = invite.map_err(|error| match error {
+            TemplateError::Refused(refusal) => EnterError::Rejected(refusal.into()),
+            error => EnterError::Rejected(Refusal::NotFound(error.to_string()).into()),
+        })?;
+        let Some((version, object)) = invite else { return Ok(false) };
+        if !is_local(&env.server, target) {
+            self.offer(room_id, target.server_name(), &version, object).await?;
+            return Ok(true);
+        }
+        // Nobody needs to sign it in the sender's name: the identity server's signature is enough.
+        let own = self.federation.peers.own_name();
+        let wrong =
+            |error: &dyn std::fmt::Display| EnterError::Wrong(own.to_owned(), error.to_string());
+        let sealed = seal(&env, &version, object).map_err(|why| wrong(&why))?;
+        let room = self.room(room_id).map_err(|error| wrong(&error))?;
+        let pdu = Pdu::new(room_id.to_owned(), sealed.object, &room.rules);
+        let pdu = pdu.map_err(|error| wrong(&error))?;
+        let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
+        event.relayed = true;
+        self.accept(own, &room, event).await.map_err(|error| match error {
+            PduError::Rejected(rejected) => rejected.into(),
+            error => wrong(&error),
+        })?;
+        Ok(true)
+    }
+
+    /// Has the homeserver of `inviter`, who invited an address, invite the user to whom the address
+    /// belongs: this homeserver is not in the room.
+    pub(crate) async fn ask_for_invite(
+        &self,
+        room_id: &RoomId,
+        inviter: &UserId,
+        target: &UserId,
+        signed: &CanonicalJsonObject,
+    ) -> Result<(), EnterError> {
+        let event = json!({
+            "type": "m.room.member",
+            "room_id": room_id,
+            "sender": inviter,
+            "state_key": target,
+            "content": {
+                "membership": "invite",
+                // Only those who are in the room know the name.
+                "third_party_invite": { "display_name": "", "signed": signed },
+            },
+        });
+        let room = encoded(room_id.as_str());
+        let path = format!("/_matrix/federation/v1/exchange_third_party_invite/{room}");
+        let question = Question::put(path, &event);
+        self.asked::<serde::de::IgnoredAny>(inviter.server_name(), question).await?;
+        Ok(())
     }
 
     /// What those who are invited are told of a room.

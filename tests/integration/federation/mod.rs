@@ -1,5 +1,6 @@
 //! Other homeservers: Synapse, and ones that do what they must not.
 
+mod addresses;
 mod authority;
 mod hostile;
 mod media;

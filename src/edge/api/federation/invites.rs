@@ -1,15 +1,64 @@
 //! Invites of users of this homeserver (server-server API, "Inviting to a room").
 
+use std::sync::Arc;
+
 use ruma::{
-    OwnedEventId, OwnedRoomId,
-    api::federation::membership::{RawStrippedState, create_invite::v2 as create_invite},
+    CanonicalJsonObject, OwnedEventId, OwnedRoomId,
+    api::federation::{
+        membership::{RawStrippedState, create_invite::v2 as create_invite},
+        thirdparty::exchange_invite::v1 as exchange_invite,
+    },
+    events::StateEventType,
 };
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::{events::Look, memberships::must_be_of};
 use crate::edge::{
     api::Server,
     http::{ApiError, Cx, Homeserver},
 };
+
+/// The content of an invite by address.
+#[derive(Deserialize)]
+struct ByAddress {
+    membership: String,
+    third_party_invite: ThirdParty,
+}
+
+#[derive(Deserialize)]
+struct ThirdParty {
+    signed: CanonicalJsonObject,
+}
+
+/// Invites a user of the homeserver that asks, whose address a user of this one invited. The room's
+/// rules check what the identity server has signed.
+pub(super) async fn exchange(
+    cx: Cx<Server, Homeserver>,
+    request: exchange_invite::Request,
+) -> Result<exchange_invite::Response, ApiError> {
+    let Homeserver(server) = &cx.caller;
+    let exchange_invite::Request { room_id, kind, sender, state_key: target, content, .. } =
+        request;
+    must_be_of(&target, server)?;
+    if kind != StateEventType::RoomMember || sender.server_name() != cx.app.config.server.name {
+        return Err(ApiError::forbidden("This is no invite by a user of this server."));
+    }
+    let content: ByAddress = serde_json::from_str(content.json().get())
+        .map_err(|error| ApiError::bad_json("This is no invite by address.").with_cause(error))?;
+    if content.membership != "invite" {
+        return Err(ApiError::bad_json("This is no invite by address."));
+    }
+    // Its homeserver need not be in the room, but must not be shut out of it.
+    Look::at_all(&cx.app, &room_id, server)?;
+    let (app, signed) = (Arc::clone(&cx.app), content.third_party_invite.signed);
+    // It goes on if the other homeserver hangs up: the room may have the invite already.
+    let inviting = tokio::spawn(async move {
+        Ok::<_, ApiError>(app.receiving()?.invite_by_address(&room_id, &target, &signed).await?)
+    });
+    inviting.await.map_err(ApiError::internal)??;
+    Ok(exchange_invite::Response::new())
+}
 
 pub(super) async fn invite(
     cx: Cx<Server, Homeserver>,

@@ -57,7 +57,7 @@ impl From<PduError> for ApiError {
 }
 
 /// A user of the homeserver that asks, and no other.
-fn must_be_of(user_id: &UserId, server: &ServerName) -> Result<(), ApiError> {
+pub(super) fn must_be_of(user_id: &UserId, server: &ServerName) -> Result<(), ApiError> {
     if user_id.server_name() == server {
         Ok(())
     } else {

@@ -22,7 +22,7 @@ use super::{
     account::openid,
     e2ee::keys as encryption,
     media::files,
-    room::{directory, space},
+    room::{address_invite, directory, space},
 };
 use crate::{
     config::Config,
@@ -60,6 +60,8 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
         .on(memberships::make_leave, limited(Class::Federation))
         .on(memberships::send_leave, limited(Class::Federation))
         .on(invites::invite, limited(Class::Federation))
+        .on(invites::exchange, limited(Class::Federation))
+        .on(address_invite::bound, limited(Class::Invites))
         .on(transactions::send, limited(Class::Federation))
         .on(discovery::delegation, cheap())
         .on(openid::userinfo, cheap())

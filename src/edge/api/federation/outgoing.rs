@@ -92,6 +92,15 @@ impl<C: Caller> Cx<Server, C> {
         Ok(said.room)
     }
 
+    /// Counts that another homeserver is asked because of the caller.
+    pub(in crate::edge::api) fn may_ask(&self) -> Result<(), ApiError> {
+        if self.app.config.rate_limits.enabled {
+            let taken = self.app.outside.asking.0.take(self.whose(), Instant::now());
+            taken.map_err(ApiError::limit_exceeded)?;
+        }
+        Ok(())
+    }
+
     /// Asks another homeserver something that the caller waits for.
     async fn ask<T: DeserializeOwned>(
         &self,
@@ -101,10 +110,7 @@ impl<C: Caller> Cx<Server, C> {
         let federation = self.app.outside.federation.as_ref();
         let federation =
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
-        if self.app.config.rate_limits.enabled {
-            let taken = self.app.outside.asking.0.take(self.whose(), Instant::now());
-            taken.map_err(ApiError::limit_exceeded)?;
-        }
+        self.may_ask()?;
         question.timeout = limits::OUTBOUND_TIMEOUT;
         let answer = federation.peers.ask(server, question).await.map_err(unreachable)?;
         answer.json().map_err(unreachable)

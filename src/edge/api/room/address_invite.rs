@@ -4,13 +4,17 @@
 //! invited. Otherwise the identity server stores the invitation, and the room gets an
 //! `m.room.third_party_invite` with the keys of the identity server. Once the address is bound, the
 //! identity server notifies the server of its owner ([`bound`]), which turns the invitation into a
-//! membership.
+//! membership. If that server is not in the room, it has the server of the one who invited do that
+//! (server-server API, "Third-party invites").
+
+use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::future::join_all;
 use http::{Method, StatusCode, header::AUTHORIZATION};
 use ruma::api::auth_scheme::NoAccessToken;
 use ruma::{
-    CanonicalJsonObject, OwnedRoomId, OwnedUserId, RoomId,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedRoomId, OwnedUserId, RoomId,
     api::client::membership::Invite3pid,
     events::{StateEventType, TimelineEventType},
 };
@@ -40,14 +44,14 @@ use crate::{
 endpoint! {
     /// A report of an identity server that an address was bound (server-server API, `PUT
     /// …/3pid/onbind`).
-    pub(super) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
+    pub(in crate::edge::api) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
     for NoAccessToken;
     { body: Bound = json }
 }
 
 /// The user to whom an address was bound, and the invitations for the address.
 #[derive(Deserialize)]
-pub(super) struct Bound {
+pub(in crate::edge::api) struct Bound {
     mxid: OwnedUserId,
     invites: Vec<BoundInvite>,
 }
@@ -56,6 +60,9 @@ pub(super) struct Bound {
 struct BoundInvite {
     mxid: OwnedUserId,
     room_id: OwnedRoomId,
+    /// Who invited the address.
+    #[serde(default)]
+    sender: Option<OwnedUserId>,
     signed: Box<RawValue>,
 }
 
@@ -223,32 +230,72 @@ impl Addressee {
 
 /// `PUT …/3pid/onbind`: an address with invitations was bound to a user of this server. Anyone can
 /// send this request, so each invitation must be signed with a key that the room has for it.
-pub(super) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, ApiError> {
+pub(in crate::edge::api) async fn bound(
+    cx: Cx<Server, ()>,
+    request: OnBind,
+) -> Result<Json, ApiError> {
     let Bound { mxid, invites } = request.body;
     if invites.len() > limits::ADDRESS_INVITES {
         return Err(ApiError::too_large("There are more invites than are taken at once."));
     }
-    for BoundInvite { mxid: invitee, room_id, signed } in invites {
-        if invitee != mxid {
-            continue;
-        }
-        let Ok(signed): Result<CanonicalJsonObject, _> = canonical(&signed) else { continue };
-        let proposal = AcceptAddressInvite {
-            room_id: room_id.clone(),
-            user_id: invitee,
-            signed,
-            ts: cx.app.now(),
-        };
+    let own = invites.into_iter().filter(|invite| invite.mxid == mxid);
+    let turned = own.map(|invite| async {
+        let room_id = invite.room_id.clone();
         // The response reveals nothing about rooms and users.
-        match cx.propose(proposal).await {
-            Ok(changed) => match changed.into_inner() {
-                Changed::To(_) => info!(%room_id, "an invitation by address became a membership"),
-                Changed::Already => {}
-            },
+        match turn(&cx, invite).await {
+            Ok(true) => info!(%room_id, "an invitation by address became a membership"),
+            Ok(false) => {}
             Err(error) => warn!(%room_id, %error, "an invitation by address could not be accepted"),
         }
-    }
+    });
+    join_all(turned).await;
     crate::edge::api::json(&json!({}))
+}
+
+/// Turns the invitation of an address into an invite of the user to whom it was bound. Returns
+/// whether that changed anything.
+async fn turn(cx: &Cx<Server, ()>, invite: BoundInvite) -> Result<bool, ApiError> {
+    let BoundInvite { mxid: user_id, room_id, sender, signed } = invite;
+    let signed: CanonicalJsonObject = canonical(&signed)?;
+    let app = Arc::clone(&cx.app);
+    let room = app.engine.state().rooms.get(&room_id);
+    let room = room.filter(|room| room.has_server(&app.config.server.name));
+    let is_from_elsewhere = match &room {
+        // Of a room that this server is in, the room says who invited the address.
+        Some(room) => {
+            let token = signed.get("token").and_then(CanonicalJsonValue::as_str);
+            let kind = StateEventType::RoomThirdPartyInvite;
+            let found = room.state_event(&kind, token.unwrap_or_default(), Offset::MAX);
+            let found = found.map_or(Ok(None), |offset| app.engine.events().get(offset))?;
+            found.is_some_and(|found| cx.is_remote(found.sender.server_name()))
+        }
+        None => sender.as_ref().is_some_and(|sender| cx.is_remote(sender.server_name())),
+    };
+    if !is_from_elsewhere {
+        let ts = cx.app.now();
+        let accept = AcceptAddressInvite { room_id, user_id, signed, ts };
+        let changed = cx.propose(accept).await?.into_inner();
+        return Ok(matches!(changed, Changed::To(_)));
+    }
+    let names_user = signed.get("mxid").and_then(CanonicalJsonValue::as_str);
+    if names_user != Some(user_id.as_str()) || !app.engine.state().accounts.contains(&user_id) {
+        return Err(ApiError::not_found("There is no such user."));
+    }
+    if room.is_none() {
+        cx.may_ask()?;
+    }
+    // It goes on if the identity server hangs up: others may have recorded it already.
+    let inviting = tokio::spawn(async move {
+        let receiving = app.receiving()?;
+        match (room, sender) {
+            (None, Some(sender)) => {
+                receiving.ask_for_invite(&room_id, &sender, &user_id, &signed).await?;
+                Ok(true)
+            }
+            _ => Ok::<_, ApiError>(receiving.invite_by_address(&room_id, &user_id, &signed).await?),
+        }
+    });
+    inviting.await.map_err(ApiError::internal)?
 }
 
 #[cfg(test)]
