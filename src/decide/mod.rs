@@ -28,6 +28,7 @@ pub mod moderation;
 pub mod notice;
 pub mod oauth;
 mod permits;
+pub(crate) mod policy;
 mod powers;
 pub mod presence;
 pub mod purge;
@@ -225,6 +226,22 @@ pub enum Refusal {
     /// The token is not valid (any more).
     #[error("the token is not known")]
     UnknownToken,
+    /// A policy server has not signed the event that this has become.
+    #[error("others wrote to the room at the same time; try again")]
+    Unsigned,
+    /// The room's policy server refuses to sign the event.
+    #[error("the room's policy server refused: {error}")]
+    NotRecommended {
+        /// The status of its answer.
+        status: u16,
+        /// Its error code.
+        errcode: String,
+        /// What it says.
+        error: String,
+    },
+    /// The room's policy server cannot be asked.
+    #[error("the room's policy server cannot be asked, and it has to agree: {0}")]
+    PolicyServer(String),
     /// The decision failed because of a bug.
     #[error("an internal error")]
     Broken,
@@ -264,6 +281,11 @@ pub trait Proposal: Send + 'static {
     /// For what rests on more than the heads of a few streams can say. All other commits of this
     /// node wait meanwhile. If another node appends a record in between, it is decided again.
     fn is_exclusive(&self) -> bool {
+        false
+    }
+
+    /// Whether it takes in what other homeservers have made.
+    fn is_from_elsewhere(&self) -> bool {
         false
     }
 

@@ -15,9 +15,10 @@ mod follower;
 mod head;
 mod projections;
 mod traced;
+mod vouched;
 mod waker;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ruma::{OwnedServerName, ServerName};
 
@@ -25,6 +26,7 @@ pub use commits::Rejected;
 pub use durable::Durable;
 pub use head::{Head, Lagged, Work};
 pub use projections::{LiveEnv, LiveState};
+pub(crate) use vouched::Voucher;
 pub use waker::{Listener, Published};
 
 use projections::Live;
@@ -182,6 +184,8 @@ pub struct Engine {
     events: Arc<EventStore>,
     head: Arc<Head>,
     commits: commits::Commits,
+    /// Asks policy servers for their signatures, while the server federates.
+    voucher: OnceLock<Arc<dyn Voucher>>,
     clock: Clock,
 }
 
@@ -234,7 +238,8 @@ impl Engine {
             log.append(first_batch(&identity)).await?;
         }
         let commits = commits::Commits::new(Arc::clone(&live), Arc::clone(&log), Arc::clone(&head));
-        Ok(Self { log, live, events, head, commits, clock: options.clock })
+        let voucher = OnceLock::new();
+        Ok(Self { log, live, events, head, commits, clock: options.clock, voucher })
     }
 
     /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
@@ -247,7 +252,15 @@ impl Engine {
         origin: Origin,
         proposal: P,
     ) -> Result<Durable<P::Outcome>, Rejected> {
-        self.commits.propose(origin, proposal).await
+        match self.voucher.get() {
+            Some(voucher)
+                if !proposal.is_from_elsewhere()
+                    && voucher.concerns(&self.env(), &proposal.stream()) =>
+            {
+                Box::pin(self.propose_vouched(voucher, origin, proposal)).await
+            }
+            _ => self.commits.propose(origin, proposal).await,
+        }
     }
 
     /// Whether other writers of the log have got in the way of commits on this stream lately.

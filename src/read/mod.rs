@@ -3,6 +3,7 @@
 pub(crate) mod branches;
 pub mod events;
 pub mod notifications;
+pub(crate) mod policy;
 pub(crate) mod servers;
 pub mod sync;
 pub mod view;

@@ -52,6 +52,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         pdu: pdu(event),
         as_outlier,
         relayed: false,
+        not_recommended: None,
     };
     let pia_joins = serde_json::json!({
         "type": "m.room.member", "state_key": "@pia:peer.example", "sender": "@pia:peer.example",

@@ -153,6 +153,7 @@ impl Homeserver {
             pdu,
             as_outlier: false,
             relayed: false,
+            not_recommended: None,
         };
         self.engine.propose(Origin::server(), receive).await.unwrap().into_inner()
     }
@@ -254,6 +255,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
                 pdu: pdu.clone(),
                 as_outlier: true,
                 relayed: false,
+                not_recommended: None,
             };
             let taken = server.engine.propose(Origin::server(), outlier).await.unwrap();
             assert_eq!(taken.into_inner(), Taken::Outlier);

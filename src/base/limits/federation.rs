@@ -167,6 +167,21 @@ pub(crate) const DESTINATION_LOOK: usize = 20_000;
 /// The newest rejected and soft-failed events that can be listed.
 pub(crate) const REFUSED_EVENTS: usize = 10_000;
 
+/// How long a policy server may take to sign an event.
+pub(crate) const POLICY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a policy server that did not answer is not asked about events of this homeserver.
+pub(crate) const POLICY_PAUSE: Duration = Duration::from_secs(5);
+
+/// The largest answer of a policy server: a signature, or why there is none.
+pub(crate) const POLICY_ANSWER_BYTES: usize = 16 * 1024;
+
+/// Characters of why a policy server does not sign an event.
+pub(crate) const POLICY_REASON: usize = 500;
+
+/// How often an event is made and signed again because others came before it.
+pub(crate) const POLICY_ATTEMPTS: usize = 8;
+
 /// Events of the stripped state that comes with an invite.
 pub(crate) const STRIPPED_EVENTS: usize = 50;
 

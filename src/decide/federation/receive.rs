@@ -49,6 +49,8 @@ pub struct ReceivePdu {
     pub as_outlier: bool,
     /// Whether this homeserver tells the others in the room of it.
     pub relayed: bool,
+    /// Why the room's policy server does not recommend it, if that is so.
+    pub not_recommended: Option<String>,
 }
 
 /// What became of an event.
@@ -80,6 +82,10 @@ impl Proposal for ReceivePdu {
         Stream::room(&self.room_id)
     }
 
+    fn is_from_elsewhere(&self) -> bool {
+        true
+    }
+
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
@@ -95,7 +101,7 @@ impl Proposal for ReceivePdu {
         let branches = branches.with_pending(Arc::clone(&event));
         let receipt = Receipt { room: &room, branches, event: &event };
         let verdict = match receipt.judge(self.as_outlier) {
-            Ok(verdict) => verdict,
+            Ok(verdict) => self.recommended(verdict),
             Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
             Err(NoState::Refused(refusal)) => return Err(refusal),
             Err(other) => {
@@ -143,6 +149,17 @@ impl Proposal for ReceivePdu {
 }
 
 impl ReceivePdu {
+    /// Soft-fails what would be accepted, if the room's policy server does not recommend it.
+    fn recommended(&self, verdict: Verdict) -> Verdict {
+        match (verdict, &self.not_recommended) {
+            (Verdict::Accepted { before, .. }, Some(reason)) => {
+                let outcome = Outcome::SoftFailed { reason: reason.clone() };
+                Verdict::Aside { outcome, before }
+            }
+            (verdict, _) => verdict,
+        }
+    }
+
     fn body(&self, received: Option<Received>, redacts: Option<Offset>) -> RoomEvent {
         body(&self.room_id, &self.event_id, self.pdu.clone(), received, redacts)
     }

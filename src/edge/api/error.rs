@@ -3,6 +3,7 @@
 use http::StatusCode;
 
 use crate::{
+    base::limits,
     decide::Refusal,
     edge::http::{ApiError, ErrorCode},
     engine::Rejected,
@@ -83,6 +84,23 @@ impl From<Refusal> for ApiError {
             }
             Refusal::CannotOverwriteMedia => Self::new(ErrorCode::CannotOverwriteMedia, text),
             Refusal::UnknownToken => Self::unknown_token(false),
+            Refusal::Unsigned => Self::unavailable(text),
+            // In its own words (server-server API, "Validating policy server signatures").
+            Refusal::NotRecommended { status, errcode, error } => {
+                let status = StatusCode::from_u16(status).ok();
+                let status = status.filter(|status| {
+                    status.is_client_error() && *status != StatusCode::UNAUTHORIZED
+                });
+                let error: String = error.chars().take(limits::POLICY_REASON).collect();
+                let is_of_session = matches!(&*errcode, "M_UNKNOWN_TOKEN" | "M_MISSING_TOKEN");
+                let errcode = if is_of_session { "M_FORBIDDEN".to_owned() } else { errcode };
+                Self::handed_on(status.unwrap_or(StatusCode::FORBIDDEN), errcode, error)
+            }
+            Refusal::PolicyServer(_) => Self::new(
+                ErrorCode::ConnectionFailed,
+                "This room's policy server has to agree, and cannot be asked now.",
+            )
+            .with_cause(text),
             Refusal::Broken => Self::internal("a decision panicked"),
             Refusal::Read(error) => error.into(),
         }

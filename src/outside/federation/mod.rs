@@ -6,6 +6,7 @@ mod files;
 mod keys;
 mod multipart;
 mod names;
+mod policy;
 mod sender;
 
 use std::{
@@ -36,12 +37,13 @@ use tokio::time::timeout;
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use keys::{KeyError, KeyRing};
 use names::Names;
+pub(crate) use policy::PolicyServers;
 pub(crate) use sender::Sender;
 
 use crate::{
     base::{limits, rate::Refundable},
     config::{self, Config},
-    engine::Engine,
+    engine::{Engine, Voucher},
     outside::federation::connect::{Dialer, Line},
     record::server_keys::ServerKeys,
 };
@@ -313,6 +315,8 @@ pub(crate) struct Federation {
     pub(crate) keys: KeyRing,
     /// What they are told.
     pub(crate) sender: Arc<Sender>,
+    /// Those that have a say in what is sent to a room.
+    pub(crate) policy: Arc<PolicyServers>,
     /// How often they say what passes.
     pub(crate) passing: Passing,
     /// Whether presence is on.
@@ -350,6 +354,8 @@ impl Federation {
         let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);
         let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
         let sender = Arc::new(Sender::new(engine, &peers));
-        Ok(Self { peers, keys, sender, passing: Passing::default(), has_presence })
+        let policy = Arc::new(PolicyServers::new(&peers));
+        engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
+        Ok(Self { peers, keys, sender, policy, passing: Passing::default(), has_presence })
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Budget {
     missing: Allowance,
     /// For the state of the room where its past is not fetched.
     state: Allowance,
+    /// How often policy servers may be asked.
+    pub(super) policy: usize,
 }
 
 struct Allowance {
@@ -51,6 +53,7 @@ impl Budget {
                 bytes: limits::FEDERATION_STATE_BYTES,
                 until: now + limits::FEDERATION_STATE_TIMEOUT,
             },
+            policy: limits::TRANSACTION_PDUS,
         }
     }
 }
@@ -150,8 +153,11 @@ impl Receiving<'_> {
             let latest = waiting.keys();
             let fetched = self.fetch_between(origin, room, latest, &mut budget.missing).await;
             let known = waiting.len();
-            for event in fetched.unwrap_or_default() {
-                waiting.entry(event.event_id.clone()).or_insert(event);
+            for mut event in fetched.unwrap_or_default() {
+                if !waiting.contains_key(&event.event_id) {
+                    self.ask_policy_server(room, &mut event, budget).await?;
+                    waiting.insert(event.event_id.clone(), event);
+                }
             }
             if waiting.len() > known {
                 continue;

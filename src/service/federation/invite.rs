@@ -21,7 +21,7 @@ use crate::{
         is_local,
     },
     outside::federation::Question,
-    read::events::as_shown,
+    read::{events::as_shown, policy::policy_server},
     record::{Offset, Origin, room_version::ROOM_VERSIONS},
     state::Room,
 };
@@ -61,8 +61,16 @@ impl Receiving<'_> {
     ) -> Result<(), EnterError> {
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
-        let signed = seal(&self.engine.env(), version, object).map_err(|why| wrong(&why))?;
+        let mut signed = seal(&self.engine.env(), version, object).map_err(|why| wrong(&why))?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
+        let policy = policy_server(self.engine.events(), &room).map_err(|error| wrong(&error))?;
+        if let Some(policy) = policy {
+            let (servers, rules) = (&self.federation.policy, &room.rules.redaction);
+            let signature = servers.signed(&policy, &signed.object, rules).await;
+            let signature =
+                signature.map_err(|why| EnterError::Rejected(Refusal::from(why).into()))?;
+            policy.add(&mut signed.object, signature);
+        }
         let state = self.shown_to_invitees(&room).map_err(|error| wrong(&error))?;
         let body = json!({
             "room_version": version,

@@ -11,13 +11,14 @@ use super::{
     pdu::{Pdu, PduError},
 };
 use crate::{
+    base::limits,
     decide::{
         Refusal,
         federation::{ReceivePdu, Taken},
     },
     engine::Engine,
     outside::federation::Federation,
-    read::servers::admits,
+    read::{policy::policy_server, servers::admits},
     record::Origin,
     state::Room,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Verified {
     pub(crate) auth_events: Vec<OwnedEventId>,
     /// Whether this homeserver tells the others in the room of it.
     pub(crate) relayed: bool,
+    /// Why the room's policy server does not recommend it, if that is so.
+    pub(crate) not_recommended: Option<String>,
     pub(crate) pdu: Box<RawValue>,
 }
 
@@ -58,7 +61,8 @@ impl Verified {
         let place: Place =
             serde_json::from_str(pdu.get()).map_err(|error| PduError::Form(error.to_string()))?;
         let Place { depth, auth_events } = place;
-        Ok(Self { room_id, event_id, depth, auth_events, relayed: false, pdu })
+        let (relayed, not_recommended) = (false, None);
+        Ok(Self { room_id, event_id, depth, auth_events, relayed, not_recommended, pdu })
     }
 }
 
@@ -141,12 +145,39 @@ impl<'a> Receiving<'a> {
         &self,
         origin: &ServerName,
         room: &Arc<Room>,
-        event: Verified,
+        mut event: Verified,
         budget: &mut Budget,
     ) -> Result<Taken, PduError> {
+        self.ask_policy_server(room, &mut event, budget).await?;
         let taken = self.propose(origin, &event, false).await?;
         let Taken::Missing { .. } = taken else { return Ok(taken) };
         self.with_ancestors(origin, room, event, budget).await
+    }
+
+    /// Has the room's policy server, if it has one, say whether it recommends an event.
+    pub(super) async fn ask_policy_server(
+        &self,
+        room: &Room,
+        event: &mut Verified,
+        budget: &mut Budget,
+    ) -> Result<(), PduError> {
+        let policy = policy_server(self.engine.events(), room).map_err(read)?;
+        let Some(policy) = policy else { return Ok(()) };
+        let mut object = Pdu::object(&event.pdu)?;
+        let (servers, rules) = (&self.federation.policy, &room.rules.redaction);
+        match servers.recommends(&policy, &mut object, rules, &mut budget.policy).await {
+            Ok(false) => {}
+            Ok(true) => {
+                let pdu = serde_json::value::to_raw_value(&object);
+                let pdu = pdu.map_err(|error| PduError::Form(error.to_string()))?;
+                // Others ask themselves, if there is no room for the signature.
+                if pdu.get().len() <= limits::EVENT_BYTES {
+                    event.pdu = pdu;
+                }
+            }
+            Err(reason) => event.not_recommended = Some(reason),
+        }
+        Ok(())
     }
 
     /// As [`receive`](Self::receive), of an event that is of no use unless it is in the timeline.
@@ -178,6 +209,7 @@ impl<'a> Receiving<'a> {
             pdu: event.pdu.clone(),
             as_outlier,
             relayed: event.relayed,
+            not_recommended: event.not_recommended.clone(),
         };
         let taken = self.engine.propose(Origin::server(), receive).await?.into_inner();
         match &taken {

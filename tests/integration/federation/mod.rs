@@ -8,6 +8,7 @@ mod operators;
 mod partition;
 mod passing;
 mod peer;
+mod policy;
 mod requests;
 mod rooms;
 mod rules;

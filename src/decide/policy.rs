@@ -1,0 +1,126 @@
+//! Events of this homeserver in rooms with a policy server, whose signature they have to have
+//! (server-server API, "Policy Servers").
+
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::Mutex;
+use ruma::{CanonicalJsonObject, OwnedEventId, RoomId, room_version_rules::RedactionRules};
+
+use super::{Commit, Env, Proposal, Refusal};
+use crate::{
+    base::limits,
+    read::{
+        events::StoredEvent,
+        policy::{PolicyServer, is_subject, policy_server},
+    },
+    record::{Command, NewRecord, Offset, Origin, Stream, command::RoomEvent},
+};
+
+/// An event that is about to be recorded, in federation format, and the policy server that has to
+/// sign it.
+#[derive(Clone, Debug)]
+pub(crate) struct Unsigned {
+    pub(crate) event_id: OwnedEventId,
+    pub(crate) policy: PolicyServer,
+    pub(crate) rules: RedactionRules,
+    pub(crate) pdu: CanonicalJsonObject,
+}
+
+/// A proposal that may be looked at more than once.
+pub(crate) type Repeatable<P> = Arc<Mutex<P>>;
+
+/// The events of this homeserver that a proposal would add now to rooms with a policy server.
+///
+/// # Errors
+/// When the proposal is refused.
+pub(crate) fn to_be_signed<P: Proposal>(
+    env: &Env,
+    proposal: &Repeatable<P>,
+    origin: &Origin,
+) -> Result<Vec<Unsigned>, Refusal> {
+    let proposal = proposal.lock();
+    let mut commit = Commit::new(env, &proposal.stream());
+    commit.take(&*proposal, origin)?;
+    let records = commit.into_batch().records;
+    let mut found = Vec::new();
+    for body in records.iter().filter_map(own_event) {
+        let Some((policy, rules)) = policy_of(env, &body.room_id)? else { continue };
+        let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
+        let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
+        if is_subject(&event) {
+            let mut pdu = serde_json::from_str(body.pdu.get()).map_err(bad)?;
+            let signed = env.server.sign_event(&mut pdu, &rules);
+            signed.map_err(|error| Refusal::BadJson(error.to_string()))?;
+            found.push(Unsigned { event_id: body.event_id, policy, rules, pdu });
+        }
+    }
+    Ok(found)
+}
+
+fn policy_of(
+    env: &Env,
+    room_id: &RoomId,
+) -> Result<Option<(PolicyServer, RedactionRules)>, Refusal> {
+    let Some(room) = env.state.rooms.get(room_id) else { return Ok(None) };
+    let policy = policy_server(&env.events, &room)?;
+    Ok(policy.map(|policy| (policy, room.rules.redaction.clone())))
+}
+
+/// The event of a record, if it is one that this homeserver has made.
+fn own_event(record: &NewRecord) -> Option<RoomEvent> {
+    match Command::decode(record.kind, record.version, &record.payload) {
+        Ok(Command::RoomEvent(body)) => Some(body).filter(|body| body.received.is_none()),
+        _ => None,
+    }
+}
+
+/// A proposal whose events policy servers have signed. It is refused as [`Refusal::Unsigned`] if
+/// its events are now others than those.
+pub(crate) struct Signed<P> {
+    pub(crate) of: Repeatable<P>,
+    /// The stream of the proposal.
+    pub(crate) stream: Stream,
+    /// Signatures by events.
+    pub(crate) signatures: HashMap<OwnedEventId, String>,
+}
+
+impl<P: Proposal> Proposal for Signed<P> {
+    type Outcome = P::Outcome;
+
+    fn stream(&self) -> Stream {
+        self.stream.clone()
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.of.lock().is_exclusive()
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<P::Outcome, Refusal> {
+        let before = commit.batch.records.len();
+        let outcome = self.of.lock().decide(commit)?;
+        let env = commit.env;
+        for record in &mut commit.batch.records[before..] {
+            let Some(mut body) = own_event(record) else { continue };
+            let Some((policy, _)) = policy_of(env, &body.room_id)? else { continue };
+            let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
+            let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
+            if !is_subject(&event) {
+                continue;
+            }
+            let signature = self.signatures.get(&body.event_id).ok_or(Refusal::Unsigned)?;
+            let mut pdu = serde_json::from_str(body.pdu.get()).map_err(bad)?;
+            policy.add(&mut pdu, signature.clone());
+            body.pdu = serde_json::value::to_raw_value(&pdu).map_err(bad)?;
+            let length = body.pdu.get().len() + env.server.signature_bytes();
+            if length > limits::EVENT_BYTES {
+                return Err(Refusal::TooLarge(
+                    "The event is too large with the signature of the room's policy server."
+                        .to_owned(),
+                ));
+            }
+            let (stream, origin) = (record.stream.clone(), record.origin.clone());
+            *record = NewRecord::new(stream, origin, &body.into());
+        }
+        Ok(outcome)
+    }
+}

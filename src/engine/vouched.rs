@@ -1,0 +1,75 @@
+//! Proposals whose events somebody else has to agree to before they are recorded: the policy server
+//! of a room.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fmt,
+    sync::Arc,
+};
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
+
+use super::{Durable, Engine, Rejected};
+use crate::{
+    base::limits,
+    decide::{
+        Env, Proposal, Refusal,
+        policy::{Signed, Unsigned, to_be_signed},
+    },
+    record::{Origin, Stream},
+};
+
+/// Has policy servers sign events.
+pub(crate) trait Voucher: fmt::Debug + Send + Sync {
+    /// Whether the room of this stream may have a policy server. This is asked of each proposal.
+    fn concerns(&self, env: &Env, stream: &Stream) -> bool;
+
+    /// Waits until no other event of the stream's room is being signed.
+    fn turn(&self, stream: &Stream) -> BoxFuture<'static, OwnedMutexGuard<()>>;
+
+    /// The policy server's signature of an event.
+    fn sign<'a>(&'a self, event: &'a Unsigned) -> BoxFuture<'a, Result<String, Refusal>>;
+}
+
+impl Engine {
+    /// From now on, policy servers sign events before they are recorded. To be called once.
+    pub(crate) fn ask(&self, voucher: Arc<dyn Voucher>) {
+        // A second call has no effect.
+        let _ = self.voucher.set(voucher);
+    }
+
+    /// As [`Engine::propose`], in a room with a policy server.
+    pub(super) async fn propose_vouched<P: Proposal>(
+        &self,
+        voucher: &Arc<dyn Voucher>,
+        origin: Origin,
+        proposal: P,
+    ) -> Result<Durable<P::Outcome>, Rejected> {
+        let stream = proposal.stream();
+        let proposal = Arc::new(Mutex::new(proposal));
+        let mut signatures = HashMap::new();
+        let _turn = voucher.turn(&stream).await;
+        for _ in 0..limits::POLICY_ATTEMPTS {
+            // What is refused is refused below, on durable grounds.
+            let events = to_be_signed(&self.env(), &proposal, &origin).unwrap_or_default();
+            for event in events {
+                if let Entry::Vacant(missing) = signatures.entry(event.event_id.clone()) {
+                    missing.insert(voucher.sign(&event).await?);
+                }
+            }
+            let signed = Signed {
+                of: Arc::clone(&proposal),
+                stream: stream.clone(),
+                signatures: signatures.clone(),
+            };
+            match self.commits.propose(origin.clone(), signed).await {
+                // The room has moved on: the event comes after others now.
+                Err(Rejected::Refused(Refusal::Unsigned)) => {}
+                other => return other,
+            }
+        }
+        Err(Refusal::Unsigned.into())
+    }
+}

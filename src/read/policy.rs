@@ -1,0 +1,110 @@
+//! Policy servers of rooms (server-server API, "Policy Servers").
+
+use ruma::{
+    CanonicalJsonObject, CanonicalJsonValue, OwnedServerName,
+    canonical_json::redact,
+    events::{StateEventType, TimelineEventType},
+    room_version_rules::RedactionRules,
+    serde::Base64,
+    signatures::{PublicKeyMap, verify_json},
+};
+use serde::Deserialize;
+
+use super::events::{Derived, EventStore, StoredEvent, as_shown};
+use crate::{log::ReadError, record::Offset, state::Room};
+
+/// The type of the state event that names a room's policy server, with an empty key.
+const POLICY: &str = "m.room.policy";
+
+/// The id of the key with which a policy server signs events.
+pub(crate) const POLICY_KEY: &str = "ed25519:policy_server";
+
+/// The policy server of a room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyServer {
+    /// Its name.
+    pub(crate) via: OwnedServerName,
+    /// Its key, in base64.
+    key: Base64,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    via: OwnedServerName,
+    public_keys: Keys,
+}
+
+#[derive(Deserialize)]
+struct Keys {
+    ed25519: String,
+}
+
+impl Derived for Option<PolicyServer> {
+    fn weight(&self) -> u64 {
+        512
+    }
+}
+
+/// The policy server that the room uses now: a valid event names it, and a user of it is joined.
+pub(crate) fn policy_server(
+    events: &EventStore,
+    room: &Room,
+) -> Result<Option<PolicyServer>, ReadError> {
+    let standing = room.state_event(&StateEventType::from(POLICY), "", Offset::MAX);
+    let Some(offset) = standing else { return Ok(None) };
+    let named = events.derived(offset, || {
+        let event = events.get(offset)?;
+        let event = event.map(|event| as_shown(room, event, Offset::MAX));
+        let content = event.and_then(|event| event.content_as::<Content>().ok());
+        Ok::<_, ReadError>(content.and_then(|content| {
+            let key = Base64::parse(&content.public_keys.ed25519).ok()?;
+            Some(PolicyServer { via: content.via, key })
+        }))
+    })?;
+    Ok((*named).clone().filter(|policy| room.has_server(&policy.via)))
+}
+
+/// Whether a policy server has a say in this event: not in one that names policy servers.
+pub(crate) fn is_subject(event: &StoredEvent) -> bool {
+    event.event_type != TimelineEventType::from(POLICY) || event.state_key.as_deref() != Some("")
+}
+
+/// The same of an event as JSON.
+pub(crate) fn is_subject_object(event: &CanonicalJsonObject) -> bool {
+    let text = |name: &str| event.get(name).and_then(CanonicalJsonValue::as_str);
+    text("type") != Some(POLICY) || text("state_key") != Some("")
+}
+
+impl PolicyServer {
+    /// The signature of this policy server in `signatures`.
+    pub(crate) fn signature(&self, signatures: &CanonicalJsonValue) -> Option<String> {
+        let of = signatures.as_object()?.get(self.via.as_str())?.as_object()?;
+        of.get(POLICY_KEY)?.as_str().map(ToOwned::to_owned)
+    }
+
+    /// Whether an event has a valid signature of this policy server.
+    pub(crate) fn has_signed(&self, event: &CanonicalJsonObject, rules: &RedactionRules) -> bool {
+        let signature = event.get("signatures").and_then(|all| self.signature(all));
+        let Some(signature) = signature else { return false };
+        let Ok(mut signed) = redact(event.clone(), rules, None) else { return false };
+        signed.remove("signatures");
+        self.add(&mut signed, signature);
+        let keys = [(POLICY_KEY.to_owned(), self.key.clone())];
+        let keys = PublicKeyMap::from([(self.via.to_string(), keys.into())]);
+        verify_json(&keys, &signed).is_ok()
+    }
+
+    /// Adds a signature of this policy server to an event, beside those that it has.
+    pub(crate) fn add(&self, event: &mut CanonicalJsonObject, signature: String) {
+        let none = || CanonicalJsonValue::Object(CanonicalJsonObject::new());
+        let CanonicalJsonValue::Object(all) =
+            event.entry("signatures".to_owned()).or_insert_with(none)
+        else {
+            return;
+        };
+        if let CanonicalJsonValue::Object(of) = all.entry(self.via.to_string()).or_insert_with(none)
+        {
+            of.insert(POLICY_KEY.to_owned(), CanonicalJsonValue::String(signature));
+        }
+    }
+}
