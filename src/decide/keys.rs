@@ -271,7 +271,9 @@ impl Proposal for SignKeys {
     type Outcome = ();
 
     fn stream(&self) -> Stream {
-        Stream::user(&self.user_id)
+        // The owner may be a user of another homeserver.
+        let is_local = self.user_id.server_name() == self.by.server_name();
+        Stream::user(if is_local { &self.user_id } else { &self.by })
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {

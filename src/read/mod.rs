@@ -2,6 +2,7 @@
 
 pub(crate) mod branches;
 pub mod events;
+pub(crate) mod keyring;
 pub mod notifications;
 pub(crate) mod policy;
 pub(crate) mod servers;

@@ -43,9 +43,14 @@ pub(crate) fn admits(
 /// Whether this homeserver tells `server` of an event. `is_in` says whether a user of `server` is
 /// joined to the room.
 pub(crate) fn concerns(event: &StoredEvent, server: &ServerName, is_in: bool) -> bool {
+    is_told(event, server) && (is_in || target(event).is_some_and(|of| of == *server))
+}
+
+/// Whether a homeserver is told of an event by this one, and does not learn of it from the one that
+/// sent it.
+pub(crate) fn is_told(event: &StoredEvent, server: &ServerName) -> bool {
     let received = event.received.as_ref();
-    let is_told = received.is_none_or(|received| received.relayed && received.from != *server);
-    is_told && (is_in || target(event).is_some_and(|of| of == *server))
+    received.is_none_or(|received| received.relayed && received.from != *server)
 }
 
 /// The homeserver of the user whose membership an event changes, unless it was asked for its

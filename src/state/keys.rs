@@ -103,6 +103,9 @@ pub struct Keys {
     users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
     #[serde(with = "kept::locked")]
     changes: RwLock<Vec<Change>>,
+    /// For each user, the changes of devices that other homeservers are told of.
+    #[serde(with = "kept::locked")]
+    told: RwLock<BTreeMap<OwnedUserId, Vec<Offset>>>,
 }
 
 /// A change of a user's devices or cross-signing keys.
@@ -162,6 +165,36 @@ impl Keys {
         changed.filter(is_seen).map(|change| change.of.clone()).collect()
     }
 
+    /// The changes of a user's devices that other homeservers are told of: the last one before
+    /// `at`, and whether there is one at `at`.
+    #[must_use]
+    pub fn told(&self, user_id: &UserId, at: Offset) -> (Option<Offset>, bool) {
+        let told = self.told.read();
+        let Some(changes) = told.get(user_id) else { return (None, false) };
+        let before = changes.partition_point(|change| *change < at);
+        let last = before.checked_sub(1).and_then(|last| changes.get(last)).copied();
+        (last, changes.get(before) == Some(&at))
+    }
+
+    /// The users whose devices or keys changed after `since`, as other homeservers see them, each
+    /// with the last such change. A user may be named more than once.
+    #[must_use]
+    pub fn changed_since(&self, since: Offset) -> Vec<(OwnedUserId, Offset)> {
+        let changes = self.changes.read();
+        let from = changes.partition_point(|change| change.offset <= since);
+        let seen = changes[from..].iter().filter(|change| change.signed_by.is_none());
+        seen.map(|change| (change.of.clone(), change.offset)).collect()
+    }
+
+    /// The devices of a user of another homeserver changed.
+    pub(super) fn note_outside(&self, offset: Offset, user_id: &UserId) {
+        self.note(offset, user_id.to_owned(), None);
+    }
+
+    fn tell(&self, offset: Offset, user_id: &UserId) {
+        self.told.write().entry(user_id.to_owned()).or_default().push(offset);
+    }
+
     fn note(&self, offset: Offset, of: OwnedUserId, signed_by: Option<OwnedUserId>) {
         self.changes.write().push(Change { offset, of, signed_by });
     }
@@ -186,6 +219,7 @@ impl Keys {
             }
         });
         if renewed {
+            self.tell(offset, &body.user_id);
             self.note(offset, body.user_id, None);
         }
         renewed
@@ -267,6 +301,11 @@ impl Keys {
     }
 
     pub(super) fn sign(&self, offset: Offset, body: KeysSign) {
+        let is_device =
+            |name: &String| self.of_device(&body.user_id, name.as_str().into(), |_| ()).is_some();
+        if body.by == body.user_id && body.signatures.keys().any(is_device) {
+            self.tell(offset, &body.user_id);
+        }
         self.change(&body.user_id, |keys| {
             for signed in body.signatures.into_keys() {
                 keys.signatures.entry((body.by.clone(), signed)).or_default().push(offset);
@@ -292,6 +331,7 @@ impl Keys {
             keys.signatures.retain(|(_, what), _| what != signed);
         }
         if removed {
+            self.tell(offset, user_id);
             self.note(offset, user_id.to_owned(), None);
         }
         removed
@@ -330,6 +370,27 @@ impl Keys {
             digest.add(&*keys.read());
         }
         digest.add(&*self.changes.read());
+        digest.add(&*self.told.read());
+    }
+}
+
+/// The formats of earlier versions in snapshots.
+pub(super) mod former {
+    use super::*;
+
+    /// Version 2, without what other homeservers were told.
+    #[derive(Deserialize)]
+    pub(crate) struct V2 {
+        #[serde(with = "kept::by_key")]
+        users: DashMap<OwnedUserId, Arc<RwLock<UserKeys>>>,
+        #[serde(with = "kept::locked")]
+        changes: RwLock<Vec<Change>>,
+    }
+
+    impl From<V2> for Keys {
+        fn from(V2 { users, changes }: V2) -> Self {
+            Self { users, changes, told: RwLock::default() }
+        }
     }
 }
 

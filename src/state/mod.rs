@@ -40,6 +40,7 @@ pub mod copies;
 pub mod delayed;
 pub mod deliveries;
 pub mod destinations;
+pub mod device_lists;
 mod digest;
 pub mod erasures;
 mod history;
@@ -78,6 +79,7 @@ pub use copies::{Copies, Copy};
 pub use delayed::{Delayed, DelayedEvent};
 pub use deliveries::Deliveries;
 pub use destinations::Destinations;
+pub use device_lists::DeviceLists;
 pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
@@ -216,6 +218,8 @@ pub struct State {
     pub peers: Peers,
     /// How far they have been told of what concerns them.
     pub destinations: Destinations,
+    /// The devices of their users.
+    pub device_lists: DeviceLists,
     /// What was uploaded.
     pub media: Media,
     /// Files of other homeservers that are in quarantine.
@@ -452,6 +456,9 @@ impl State {
         let own = membership.as_ref().filter(|_| takes_effect).into_iter();
         let more = changes.iter().filter_map(|change| change.membership.as_ref());
         for (user_id, membership) in own.chain(more) {
+            if is_foreign && *membership == Membership::Join {
+                self.suspect_devices(user_id, &body.room_id);
+            }
             self.memberships.set(offset, user_id, &body.room_id, *membership);
             self.usage.set_membership(user_id, &body.room_id, *membership, &pdu.sender);
             // Those who are in the room are woken with it; one who leaves is not in it any more.
@@ -511,10 +518,41 @@ impl State {
     }
 
     /// A room gets the state that it has elsewhere.
+    /// Somebody is about to join a room: whose changes of devices may have been missed, because
+    /// they shared no room with users of this server.
+    fn suspect_devices(&self, user_id: &UserId, room_id: &RoomId) {
+        if self.device_lists.is_empty() {
+            return;
+        }
+        let before = self.memberships.in_room(user_id, room_id, Offset::MAX);
+        if before.is_some_and(|before| before.membership == Membership::Join) {
+            return;
+        }
+        self.device_lists.suspect(user_id);
+        let is_own = |user_id: &UserId| {
+            self.server().is_some_and(|own| user_id.server_name().as_str() == own.server_name)
+        };
+        if !is_own(user_id) {
+            return;
+        }
+        let Some(room) = self.rooms.get(room_id) else { return };
+        let (mut others, mut is_first) = (Vec::new(), true);
+        room.each_joined_now(|user_id| match is_own(user_id) {
+            true => is_first = false,
+            false => others.push(user_id.clone()),
+        });
+        if is_first {
+            others.iter().for_each(|user_id| self.device_lists.suspect(user_id));
+        }
+    }
+
     fn enter_room(&self, offset: Offset, body: RoomState) -> Vec<Effect> {
         let changes: Vec<_> = body.changes.into_iter().map(rooms::graph::Change::of).collect();
         let members = changes.iter().filter_map(|change| change.membership.as_ref());
         for (user_id, membership) in members {
+            if *membership == Membership::Join {
+                self.device_lists.suspect(user_id);
+            }
             self.memberships.set(offset, user_id, &body.room_id, *membership);
             self.usage.set_membership(user_id, &body.room_id, *membership, user_id.as_str());
         }

@@ -192,7 +192,7 @@ sections! {
     memberships, "memberships", 1;
     undone, "undone memberships", 1;
     usage, "usage", 1, may begin empty;
-    keys, "keys", 2, reads 1 as super::keys::Keys;
+    keys, "keys", 3, reads 1 as super::keys::former::V2, reads 2 as super::keys::former::V2;
     backups, "key backups", 2, reads 1 as super::backups::former::V1;
     to_device, "messages to devices", 3, reads 1 as super::to_device::former::V1,
         reads 2 as super::to_device::former::V2;
@@ -206,6 +206,7 @@ sections! {
     deliveries, "deliveries", 1;
     peers, "peers", 1, may begin empty;
     destinations, "destinations", 1, may begin empty;
+    device_lists, "device lists of others", 1, may begin empty;
     media, "media", 1;
     remote_media, "media of others", 1, may begin empty;
     pushers, "pushers", 1;

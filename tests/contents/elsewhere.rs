@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use logcabin::{
     decide::{
-        federation::{BeginRoom, EnterRoom, NoteReached, ReceivePdu, Taken},
+        federation::{BeginRoom, EnterRoom, NoteDevices, NoteReached, ReceivePdu, Said, Taken},
         to_device::{ReceiveToDevice, SendToDevice},
     },
     engine::Engine,
     record::{
         Offset, Origin,
-        command::{Reached, Transaction},
+        command::{DeviceList, Reached, Transaction},
     },
 };
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
@@ -121,6 +121,24 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
     for up_to in [7, 8] {
         let (server_name, up_to) = (from.clone(), Offset::new(up_to));
         propose!(NoteReached(vec![Reached { server_name, up_to, failing: None }]));
+    }
+    // The devices of one of them, twice, and that they changed.
+    let list = DeviceList {
+        stream_id: Some(7),
+        devices: BTreeMap::from([(
+            "PIA".to_owned(),
+            RawValue::from_string(r#"{"keys":{}}"#.into()).unwrap(),
+        )]),
+        ..DeviceList::default()
+    };
+    for list in [Some(list.clone()), Some(list), None] {
+        let said = Said {
+            user_id: "@pia:peer.example".try_into().unwrap(),
+            changed: true,
+            list,
+            as_of: engine.head().offset(),
+        };
+        assert!(propose!(NoteDevices { server: from.clone(), users: vec![said] }));
     }
     let told = engine.head().offset().prev();
     propose!(NoteReached(vec![Reached { server_name: from.clone(), up_to: told, failing: None }]));

@@ -16,7 +16,7 @@ use crate::harness::{TestServer, User, alone, encode, offline::history, run_logc
 
 /// What a device runs on.
 #[derive(Clone, Copy)]
-enum Sdk {
+pub(crate) enum Sdk {
     Js,
     Rust,
 }
@@ -58,21 +58,20 @@ async fn matrix_rust_sdk_and_matrix_js_sdk_encrypt_for_and_verify_each_other() {
 }
 
 /// A device under a test's control.
-struct Device {
-    client: Client,
-    user_id: String,
-    device_id: String,
+pub(crate) struct Device {
+    pub(crate) client: Client,
+    pub(crate) user_id: String,
+    pub(crate) device_id: String,
 }
 
 impl Device {
     /// Registers (`"register"`) or logs in (`"login"`) and begins to sync.
-    fn start(sdk: Sdk, server: &TestServer, name: &'static str, how: &str, user: &str) -> Self {
-        let base = server.base();
+    pub(crate) fn start(sdk: Sdk, base: &str, name: &'static str, how: &str, user: &str) -> Self {
         let client = match sdk {
-            Sdk::Js => Client::js_sdk(&Tools::find().expect("they were there"), &base, name),
+            Sdk::Js => Client::js_sdk(&Tools::find().expect("they were there"), base, name),
             Sdk::Rust => {
                 let program = Client::sdk_program().expect("it was there");
-                Client::start(Command::new(program), &base, name)
+                Client::start(Command::new(program), base, name)
             }
         };
         let answer = client.ok(how, json!({ "user": user }));
@@ -81,12 +80,12 @@ impl Device {
         Self { client, user_id, device_id }
     }
 
-    fn ok(&self, command: &str, arguments: Value) -> Value {
+    pub(crate) fn ok(&self, command: &str, arguments: Value) -> Value {
         self.client.ok(command, arguments)
     }
 
     /// Waits until what this device knows of a user's identity and devices is so.
-    fn knows(&self, user_id: &str, what: &str, holds: impl Fn(&Value) -> bool) {
+    pub(crate) fn knows(&self, user_id: &str, what: &str, holds: impl Fn(&Value) -> bool) {
         until(&format!("{} knows that {what}", self.client.name), || {
             let known = self.ok("knows", json!({ "user_id": user_id }));
             if holds(&known) { Ok(()) } else { Err(known) }
@@ -94,7 +93,7 @@ impl Device {
     }
 
     /// Waits until this device knows another one, and holds it for verified or not.
-    fn knows_device(&self, other: &Self, verified: bool) {
+    pub(crate) fn knows_device(&self, other: &Self, verified: bool) {
         let what = format!("{} is verified: {verified}", other.client.name);
         self.knows(&other.user_id, &what, |known| {
             let device = &known["devices"][&other.device_id];
@@ -103,7 +102,7 @@ impl Device {
     }
 
     /// Writes a message that all the `readers` get through their sync and decrypt; gives its id.
-    fn says(&self, room_id: &str, body: &str, readers: &[&Self]) -> String {
+    pub(crate) fn says(&self, room_id: &str, body: &str, readers: &[&Self]) -> String {
         let sent = self.ok("send", json!({ "room_id": room_id, "body": body }));
         let event_id = text(&sent, "event_id");
         for reader in readers {
@@ -112,7 +111,7 @@ impl Device {
         event_id
     }
 
-    fn reads(&self, room_id: &str, event_id: &str, body: &str) {
+    pub(crate) fn reads(&self, room_id: &str, event_id: &str, body: &str) {
         until(&format!("{} reads `{body}`", self.client.name), || {
             let read = self.ok("read", json!({ "room_id": room_id, "event_id": event_id }));
             if read["body"] == body { Ok(()) } else { Err(read) }
@@ -126,7 +125,7 @@ impl Device {
 
     /// Compares emoji with `other`, in a room or from device to device; `same` is what this one
     /// says of them.
-    fn verifies(&self, other: &Self, room_id: Option<&str>, same: bool) {
+    pub(crate) fn verifies(&self, other: &Self, room_id: Option<&str>, same: bool) {
         let asked = json!({
             "user_id": other.user_id, "device_id": other.device_id, "room_id": room_id,
         });
@@ -160,8 +159,8 @@ async fn encrypt(cast: &Cast) {
     }
     let _alone = alone().await;
     let mut server = TestServer::start().await;
-    let ann = Device::start(cast.ann, &server, "ann", "register", "ann");
-    let bob = Device::start(cast.bob, &server, "bob", "register", "bob");
+    let ann = Device::start(cast.ann, &server.base(), "ann", "register", "ann");
+    let bob = Device::start(cast.bob, &server.base(), "bob", "register", "bob");
     for one in [&ann, &bob] {
         one.ok("cross_sign", json!({}));
     }
@@ -202,7 +201,7 @@ async fn encrypt(cast: &Cast) {
 
     // A second device of bob's is written to, and verified when it has compared emoji with the
     // first.
-    let second = Device::start(cast.second, &server, "bob's second", "login", "bob");
+    let second = Device::start(cast.second, &server.base(), "bob's second", "login", "bob");
     ann.knows_device(&second, false);
     bob.knows_device(&second, false);
     second.knows(&bob.user_id, "bob's first is there", |known| {
@@ -217,7 +216,7 @@ async fn encrypt(cast: &Cast) {
 
     // A third gets from the backup what was written before it, and is signed.
     let recovery_key = bob.ok("back_up", json!({}))["recovery_key"].clone();
-    let third = Device::start(cast.third, &server, "bob's third", "login", "bob");
+    let third = Device::start(cast.third, &server.base(), "bob's third", "login", "bob");
     until("the third has the room", || {
         match third.client.asked("decrypt", json!({ "event": first })) {
             Ok(read) if read["body"] == "only for bob" => panic!("it has keys from nowhere"),
@@ -284,7 +283,7 @@ async fn encrypt(cast: &Cast) {
         one.reads(&room, &back, "back again");
     }
     // A device that is new after the restart gets one-time keys that nobody had, and is written to.
-    let fourth = Device::start(cast.fourth, &server, "bob's fourth", "login", "bob");
+    let fourth = Device::start(cast.fourth, &server.base(), "bob's fourth", "login", "bob");
     ann.knows_device(&fourth, false);
     bob.knows_device(&fourth, false);
     third.knows_device(&fourth, false);
@@ -335,8 +334,8 @@ async fn go_on_across_a_restore(past: Past) {
     }
     let _alone = alone().await;
     let mut server = TestServer::start().await;
-    let ann = Device::start(Sdk::Js, &server, "ann", "register", "ann");
-    let bob = Device::start(Sdk::Js, &server, "bob", "register", "bob");
+    let ann = Device::start(Sdk::Js, &server.base(), "ann", "register", "ann");
+    let bob = Device::start(Sdk::Js, &server.base(), "bob", "register", "bob");
     for one in [&ann, &bob] {
         one.ok("cross_sign", json!({}));
     }
@@ -379,7 +378,7 @@ async fn go_on_across_a_restore(past: Past) {
     eventually(&ann, "after it", &[&bob]);
     // New sessions, whose keys went out in messages to devices, and one-time keys that were handed
     // out.
-    let second = Device::start(Sdk::Js, &server, "bob's second", "login", "bob");
+    let second = Device::start(Sdk::Js, &server.base(), "bob's second", "login", "bob");
     for one in [&ann, &bob] {
         one.knows_device(&second, false);
         one.ok("rotate", json!({ "room_id": room }));
@@ -428,7 +427,7 @@ async fn go_on_across_a_restore(past: Past) {
     };
     to_all(&all, "by an old session");
     // And by new ones, between devices that know each other, and with one that nobody knows yet.
-    let third = Device::start(Sdk::Js, &server, "bob's third", "login", "bob");
+    let third = Device::start(Sdk::Js, &server.base(), "bob's third", "login", "bob");
     for one in &all {
         one.knows_device(&third, false);
         one.ok("rotate", json!({ "room_id": room }));
@@ -497,7 +496,7 @@ fn assert_no_key_was_given_twice(history: &str) {
 
 /// Waits until `holds` gives a value, and gives that.
 #[track_caller]
-fn until<T>(what: &str, mut holds: impl FnMut() -> Result<T, Value>) -> T {
+pub(crate) fn until<T>(what: &str, mut holds: impl FnMut() -> Result<T, Value>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match holds() {

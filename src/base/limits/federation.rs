@@ -255,3 +255,44 @@ pub(crate) const REMOTE_NAMES: usize = 200_000;
 
 /// The longest name of such a user that is found, in bytes.
 pub(crate) const REMOTE_NAME_BYTES: usize = 1024;
+
+/// How many users' device lists of other homeservers are kept.
+pub const DEVICE_LISTS: usize = 100_000;
+
+/// The keys of a user of another homeserver that are kept, in bytes. Of one who has more, they are
+/// asked for each time.
+pub const DEVICE_LIST_BYTES: usize = 160 * 1024;
+
+/// The largest list of which one device is changed: a larger one is fetched again instead, so that
+/// small EDUs do not make large records.
+pub(crate) const DEVICE_LIST_CHANGED_BYTES: usize = 16 * 1024;
+
+/// The answer of a homeserver with keys of its users, in bytes.
+pub(crate) const REMOTE_KEYS_BYTES: usize = 16 << 20;
+
+/// How long a client may have this server wait for the keys of others: what it asks for, or the
+/// first if it does not, and at most the second.
+pub(crate) const REMOTE_KEYS_TIMEOUT: (Duration, Duration) =
+    (Duration::from_secs(10), Duration::from_secs(30));
+
+/// How many homeservers are asked at the same time for one request about keys.
+pub(crate) const REMOTE_KEYS_AT_ONCE: usize = 50;
+
+/// How many homeservers one request about keys has asked.
+pub(crate) const REMOTE_KEYS_SERVERS: usize = 2000;
+
+/// How many device lists are fetched from a homeserver after one of its transactions.
+pub(crate) const DEVICE_LISTS_FETCHED: usize = 50;
+
+/// Devices of a user of which a homeserver is told one by one. If more are new to it or are removed
+/// at once, it is told that it has missed a change, so that it fetches the list.
+pub(crate) const DEVICES_TOLD: usize = 20;
+
+/// Changes of a user's devices of which a homeserver is told one by one after it was away.
+pub(crate) const DEVICE_CHANGES_TOLD: usize = 3;
+
+/// How many device lists are recorded together.
+pub(crate) const DEVICE_LISTS_AT_ONCE: usize = 100;
+
+/// How long a homeserver that could not be reached last may take to answer about keys.
+pub(crate) const REMOTE_KEYS_FAILING: Duration = Duration::from_secs(3);

@@ -2,6 +2,7 @@
 
 mod address;
 mod destination;
+mod devices;
 mod enter;
 pub mod explain;
 mod keys;
@@ -13,6 +14,7 @@ mod template;
 
 pub use address::address_invite;
 pub use destination::{ResetDestination, RetryDestination};
+pub use devices::{NoteDevices, Said};
 pub use enter::{BeginRoom, EnterRoom, PlaceOutlier};
 pub use keys::{LearnKeys, RotateKey};
 pub use outside::MembershipOutside;

@@ -10,6 +10,7 @@ mod policy;
 mod sender;
 
 use std::{
+    collections::HashSet,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -27,6 +28,7 @@ use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
+use parking_lot::Mutex;
 use ruma::{
     OwnedServerName, OwnedUserId, ServerName, UserId,
     api::federation::authentication::{XMatrix, XMatrixSigningInput},
@@ -317,6 +319,8 @@ pub(crate) struct Federation {
     pub(crate) sender: Arc<Sender>,
     /// Those that have a say in what is sent to a room.
     pub(crate) policy: Arc<PolicyServers>,
+    /// The homeservers whose users' devices are being fetched.
+    pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
     /// How often they say what passes.
     pub(crate) passing: Passing,
     /// Whether presence is on.
@@ -356,6 +360,7 @@ impl Federation {
         let sender = Arc::new(Sender::new(engine, &peers));
         let policy = Arc::new(PolicyServers::new(&peers));
         engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
-        Ok(Self { peers, keys, sender, policy, passing: Passing::default(), has_presence })
+        let (passing, fetching_devices) = (Passing::default(), Mutex::default());
+        Ok(Self { peers, keys, sender, policy, fetching_devices, passing, has_presence })
     }
 }

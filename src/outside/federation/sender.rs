@@ -34,12 +34,15 @@ use crate::{
     decide::federation::NoteReached,
     engine::Engine,
     log::ReadError,
-    read::servers::{concerns, target},
+    read::{
+        events::EventRef,
+        servers::{concerns, is_told, target},
+    },
     record::{
         Command, Offset, Origin, Record,
-        command::{Body as _, Failing, PeerReached, Reached, RoomEvent},
+        command::{Body as _, Failing, PeerReached, Reached},
     },
-    state::{Room, State},
+    state::Room,
 };
 
 /// The servers with users in a room, as of the last change of its state.
@@ -71,6 +74,14 @@ impl Sender {
         if let Some(destination) = destinations.get_mut(server) {
             destination.is_back();
         }
+    }
+
+    /// Whether this homeserver could not be reached last, and is not to be tried again yet.
+    pub(crate) fn is_failing(&self, server: &ServerName) -> bool {
+        let now_ms = self.engine.clock().now_ms();
+        let destinations = self.destinations.lock();
+        let failing = destinations.get(server).and_then(|of| of.failing.as_ref());
+        failing.is_some_and(|failing| now_ms < failing.again_ms)
     }
 
     /// Tells until the server shuts down.
@@ -141,7 +152,10 @@ impl Sender {
                 destination.rooms.insert(room.id.clone());
             }
         }
-        for (server, last) in self.last_edus(&state) {
+        let first = all.values().map(|destination| destination.up_to);
+        let first =
+            first.filter(|up_to| *up_to > Offset::ZERO).min().unwrap_or_else(|| state.applied());
+        for (server, last) in self.last_edus(&state, first) {
             let destination = all.entry(server).or_default();
             destination.is_behind |= last > destination.up_to;
         }
@@ -178,9 +192,13 @@ impl Sender {
         let Ok(Some(command)) = record.command() else { return Ok(()) };
         let (state, offset) = (self.engine.state(), record.offset());
         let mut room_id = None;
-        let mut servers = self.concerned(&state, &command);
-        if let Command::RoomEvent(body) = &command {
-            servers.extend(self.told_of(&state, offset, body)?);
+        let mut servers = self.concerned(&state, offset, &command);
+        if let Command::RoomEvent(body) = &command
+            && let Some(room) = state.rooms.get(&body.room_id)
+            && let Some(event) = self.engine.events().get(offset)?
+        {
+            servers.extend(self.told_of(&room, &event));
+            servers.extend(self.new_to(&state, &room, &event));
             room_id = Some(&body.room_id);
         }
         servers.remove(self.peers.own_name());
@@ -216,25 +234,12 @@ impl Sender {
     }
 
     /// The homeservers that are told of an event.
-    fn told_of(
-        &self,
-        state: &State,
-        offset: Offset,
-        body: &RoomEvent,
-    ) -> Result<BTreeSet<OwnedServerName>, ReadError> {
-        let foreign = body.received.as_ref();
-        if foreign.is_some_and(|received| !received.relayed) {
-            return Ok(BTreeSet::new());
-        }
-        let Some(room) = state.rooms.get(&body.room_id) else { return Ok(BTreeSet::new()) };
-        let Some(event) = self.engine.events().get(offset)? else { return Ok(BTreeSet::new()) };
-        let mut servers: BTreeSet<_> = self.servers_of(&room).iter().cloned().collect();
+    fn told_of(&self, room: &Room, event: &EventRef) -> BTreeSet<OwnedServerName> {
+        let mut servers: BTreeSet<_> = self.servers_of(room).iter().cloned().collect();
         // Who is removed from the room learns of it.
-        servers.extend(target(&event).filter(|server| room.knows_server(server)));
-        if let Some(received) = foreign {
-            servers.remove(&received.from);
-        }
-        Ok(servers)
+        servers.extend(target(event).filter(|server| room.knows_server(server)));
+        servers.retain(|server| is_told(event, server));
+        servers
     }
 
     /// Starts the task of a destination, unless it has one.
@@ -287,6 +292,9 @@ impl Sender {
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
         for room in rooms.filter(|room| room.changed() > up_to) {
             let is_in = self.servers_of(&room).iter().any(|of| of == server);
+            if is_in {
+                missed.extend(self.missed_joins(&room, up_to));
+            }
             let recent = room.events_backward(Offset::MAX, up_to, limits::DESTINATION_MISSED + 1);
             let is_all = recent.len() <= limits::DESTINATION_MISSED;
             for offset in recent {

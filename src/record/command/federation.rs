@@ -68,6 +68,44 @@ impl Content for PeerReached {
     const ERASED: Erased = Erased::All;
 }
 
+/// Payload of `peer.devices`: what is known of the devices of a user of another homeserver. With a
+/// list, it supersedes all earlier ones of the user.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PeerDevices {
+    /// The user.
+    pub user_id: OwnedUserId,
+    /// Whether the homeserver has said that the user's devices or keys changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changed: bool,
+    /// The user's devices. Without them, those that are known are out of date.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<DeviceList>,
+}
+
+/// The devices and cross-signing keys of a user of another homeserver.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DeviceList {
+    /// The last change in it, as its homeserver counts them; none if the homeserver did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_id: Option<u64>,
+    /// The keys of each device.
+    pub devices: BTreeMap<String, Box<RawValue>>,
+    /// The user's master key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub master_key: Option<Box<RawValue>>,
+    /// The user's self-signing key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub self_signing_key: Option<Box<RawValue>>,
+}
+
+impl Content for PeerDevices {
+    const ERASED: Erased = Erased::All;
+
+    fn holds(&self) -> Holds<'_> {
+        Holds::Of(&self.user_id)
+    }
+}
+
 /// How far a homeserver has been told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {

@@ -340,6 +340,8 @@ commands! {
     PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable, ephemeral;
     /// Other homeservers were told of what concerns them.
     PeerReached(PeerReached) = "peer.reached" version 1 Rewindable, ephemeral;
+    /// It was learned which devices a user of another homeserver has, or that this changed.
+    PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable, ephemeral;
     /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
 }

@@ -3,6 +3,7 @@
 //!
 //! Nobody is told that an EDU is malformed or not allowed: it is dropped.
 
+mod device_lists;
 mod passing;
 mod presence;
 mod receipts;
@@ -35,7 +36,7 @@ pub(crate) enum EduError {
     /// The homeserver or its user says too much.
     #[error("it is one of too many")]
     TooMany,
-    /// The log cannot be read.
+    /// What is known cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// It is refused, or cannot be recorded now.
@@ -76,6 +77,8 @@ impl Receiving<'_> {
             "m.presence" => self.take_presence(origin, edu.content).await,
             "m.receipt" => self.take_receipts(origin, edu.content).await,
             "m.typing" => self.take_typing(origin, edu.content).await,
+            "m.device_list_update" => self.take_device_list(origin, edu.content).await,
+            "m.signing_key_update" => self.take_signing_keys(origin, edu.content).await,
             _ => Ok(()),
         };
         match taken {

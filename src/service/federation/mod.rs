@@ -1,6 +1,7 @@
 //! Rooms with users of several homeservers: what takes several steps between an endpoint and a
 //! decision.
 
+mod devices;
 mod edus;
 mod enter;
 mod fetch;
@@ -9,6 +10,7 @@ mod pdu;
 pub(crate) mod presence;
 mod receive;
 
+pub(crate) use devices::{HandedOut, Wanted, by_server, known_devices};
 pub(crate) use enter::{Act, EnterError, Wish};
 pub(crate) use fetch::Budget;
 pub(crate) use pdu::{Pdu, PduError};

@@ -2,7 +2,7 @@
 
 use super::{Applied, Apply, At};
 use crate::{
-    record::command::{PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
+    record::command::{PeerDevices, PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
     state::{ApplyError, State},
 };
 
@@ -28,6 +28,18 @@ impl Apply for PeerReached {
         }
         state.erasures.supersede(state.destinations.reach(at.offset, self));
         Ok(Vec::new())
+    }
+}
+
+impl Apply for PeerDevices {
+    fn apply(self, state: &State, at: At) -> Applied {
+        let (user_id, changed) = (self.user_id.clone(), self.changed);
+        state.erasures.supersede(state.device_lists.note(at.offset, self));
+        if !changed {
+            return Ok(Vec::new());
+        }
+        state.keys.note_outside(at.offset, &user_id);
+        Ok(state.device_list(&user_id))
     }
 }
 

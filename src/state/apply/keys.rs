@@ -26,6 +26,10 @@ impl Apply for KeysClaim {
 
 impl Apply for KeysDrop {
     fn apply(self, state: &State, at: At) -> Applied {
+        // What others said meanwhile of their devices was undone, too.
+        for user_id in state.device_lists.suspect_all() {
+            state.keys.note_outside(at.offset, &user_id);
+        }
         Ok(state.keys.drop_all(at.offset).into_iter().map(Effect::WakeUser).collect())
     }
 }

@@ -34,7 +34,7 @@ impl Key {
         format!("ed25519:{}", self.pair.version())
     }
 
-    fn sign(&self, user: &User, object: &Value) -> Value {
+    pub(crate) fn sign(&self, user: &User, object: &Value) -> Value {
         let mut object: CanonicalJsonObject = serde_json::from_value(object.clone()).unwrap();
         sign_json(&user.user_id, &self.pair, &mut object).unwrap();
         serde_json::to_value(&object).unwrap()

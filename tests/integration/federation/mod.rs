@@ -2,6 +2,8 @@
 
 mod addresses;
 mod authority;
+mod devices;
+mod encryption;
 mod hostile;
 mod media;
 mod operators;

@@ -153,9 +153,14 @@ db.commit()";
         }
     }
 
+    /// Where clients reach it.
+    pub(super) fn base(&self) -> String {
+        format!("http://{}", self.clients)
+    }
+
     /// A client of it.
     pub(super) fn http(&self) -> Http {
-        Http::new(&format!("http://{}", self.clients))
+        Http::new(&self.base())
     }
 
     /// The id of its process.

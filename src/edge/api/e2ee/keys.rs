@@ -1,6 +1,6 @@
 //! Keys for end-to-end encryption (client-server API, "Key management API").
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ruma::{
     OneTimeKeyAlgorithm, OwnedDeviceId, OwnedOneTimeKeyId, OwnedUserId, UserId,
@@ -21,7 +21,10 @@ use ruma::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed};
+use super::{
+    device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed},
+    remote_keys::patience,
+};
 use crate::{
     base::limits,
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
@@ -29,10 +32,13 @@ use crate::{
         api::{Server, auth::uiaa::confirm_identity, json, oauth::session::confirm_reset},
         http::{ApiError, Caller, Cx, Homeserver, Json},
     },
-    log::ReadError,
-    read::{events::to_raw, sync::device_lists::DeviceLists},
-    record::{Command, Offset, command::KeysCrossSign},
-    state::keys::{UserKeys, algorithm},
+    read::{
+        events::to_raw,
+        keyring::{Keyring, public_key},
+        sync::device_lists::DeviceLists,
+    },
+    record::{Command, Offset},
+    service::federation::{HandedOut, Wanted, known_devices},
 };
 
 pub(super) async fn upload(
@@ -55,13 +61,13 @@ pub(super) async fn upload(
 }
 
 #[derive(Default, Serialize)]
-struct Found {
-    failures: BTreeMap<String, Value>,
-    device_keys: BTreeMap<OwnedUserId, BTreeMap<String, Value>>,
+pub(super) struct Found {
+    pub(super) failures: BTreeMap<String, Value>,
+    pub(super) device_keys: BTreeMap<OwnedUserId, BTreeMap<String, Value>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    master_keys: BTreeMap<OwnedUserId, Value>,
+    pub(super) master_keys: BTreeMap<OwnedUserId, Value>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    self_signing_keys: BTreeMap<OwnedUserId, Value>,
+    pub(super) self_signing_keys: BTreeMap<OwnedUserId, Value>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     user_signing_keys: BTreeMap<OwnedUserId, Value>,
 }
@@ -71,7 +77,15 @@ pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<
         return Err(ApiError::invalid_param("These are too many users for one request."));
     }
     let viewer = Some(&*cx.caller.user_id);
-    cx.at_length(|| json(&look_up(&cx.app, request.device_keys, viewer)?)).await
+    let own = &cx.app.config.server.name;
+    let (local, remote): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        request.device_keys.into_iter().partition(|(user_id, _)| user_id.server_name() == own);
+    if remote.is_empty() {
+        return cx.at_length(|| json(&look_up(&cx.app, local, viewer)?)).await;
+    }
+    let mut found = cx.at_length(|| look_up(&cx.app, local, viewer)).await?;
+    Box::pin(cx.add_remote_keys(remote, patience(request.timeout), &mut found)).await?;
+    json(&found)
 }
 
 pub(in crate::edge::api) async fn query_for_server(
@@ -99,8 +113,9 @@ pub(in crate::edge::api) async fn devices_for_server(
 ) -> Result<Json, ApiError> {
     let user_id = request.user_id;
     cx.at_length(|| {
-        // Changes after this are told by their offsets.
-        let stream_id = cx.app.engine.head().offset();
+        // Those who are told of the changes after it find that they have this one.
+        let (last, _) = cx.app.engine.state().keys.told(&user_id, Offset::MAX);
+        let stream_id = last.unwrap_or(Offset::ZERO);
         let asked = BTreeMap::from([(user_id.clone(), Vec::new())]);
         let mut found = look_up(&cx.app, asked, None)?;
         let devices = found.device_keys.remove(&user_id);
@@ -135,17 +150,16 @@ fn look_up(
     let mut found = Found::default();
     for (user_id, devices) in wanted {
         if user_id.server_name() != app.config.server.name {
-            found.failures.insert(user_id.server_name().to_string(), unreachable());
             continue;
         }
         let Some(account) = app.engine.state().accounts.get(&user_id) else { continue };
-        let keyring = Keyring::of(app, &user_id)?;
+        let keyring = Keyring::of(&app.engine.state(), app.engine.events(), &user_id)?;
         let mut of_user = BTreeMap::new();
-        for (device_id, mut keys) in keyring.devices(app)? {
+        for (device_id, mut keys) in keyring.devices(app.engine.events())? {
             if !devices.is_empty() && !devices.iter().any(|id| id.as_str() == device_id) {
                 continue;
             }
-            keyring.add_signatures(app, viewer, &device_id, &mut keys)?;
+            keyring.add_signatures(app.engine.events(), viewer, &device_id, &mut keys)?;
             let name = account.read().device(device_id.as_str().into()).cloned();
             // Other homeservers need not know how people call their devices.
             let name = name.and_then(|device| device.display_name).filter(|_| viewer.is_some());
@@ -162,7 +176,7 @@ fn look_up(
             let Some(key) = key else { continue };
             let mut key = key.clone();
             if let Some((_, public)) = public_key(&key) {
-                keyring.add_signatures(app, viewer, &public, &mut key)?;
+                keyring.add_signatures(app.engine.events(), viewer, &public, &mut key)?;
             }
             of.insert(user_id.clone(), key);
         }
@@ -174,27 +188,28 @@ fn look_up(
     Ok(found)
 }
 
-/// The failure entry for a remote server.
-fn unreachable() -> Value {
-    json!({ "errcode": "M_UNKNOWN", "error": "This server does not talk to others." })
+type Claims = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, OneTimeKeyAlgorithm>>;
+
+/// The same with algorithms by their names.
+fn named(claims: Claims) -> Wanted {
+    let named = |devices: BTreeMap<OwnedDeviceId, OneTimeKeyAlgorithm>| {
+        devices.into_iter().map(|(id, algorithm)| (id, algorithm.to_string())).collect()
+    };
+    claims.into_iter().map(|(user_id, devices)| (user_id, named(devices))).collect()
 }
 
-type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
-type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, OneTimeKeyAlgorithm>>;
-
 pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Result<Json, ApiError> {
-    let mut wanted: Wanted = request.one_time_keys;
+    let wanted = named(request.one_time_keys);
     few(&wanted)?;
+    let own = &cx.app.config.server.name;
+    let (local, remote): (Wanted, Wanted) =
+        wanted.into_iter().partition(|(user_id, _)| user_id.server_name() == own);
+    let mut handed_out = hand_out(&cx, local).await?;
     let mut failures = BTreeMap::new();
-    wanted.retain(|user_id, _| {
-        let server = user_id.server_name();
-        let is_own = server == cx.app.config.server.name;
-        if !is_own {
-            failures.insert(server.to_string(), unreachable());
-        }
-        is_own
-    });
-    let handed_out = hand_out(&cx, wanted).await?;
+    if !remote.is_empty() {
+        let timeout = patience(request.timeout);
+        failures = Box::pin(cx.claim_remote_keys(remote, timeout, &mut handed_out)).await;
+    }
     json(&json!({ "failures": failures, "one_time_keys": handed_out }))
 }
 
@@ -202,7 +217,7 @@ pub(in crate::edge::api) async fn claim_for_server(
     cx: Cx<Server, Homeserver>,
     request: claim_keys_for_server::Request,
 ) -> Result<Json, ApiError> {
-    let mut wanted: Wanted = request.one_time_keys;
+    let mut wanted = named(request.one_time_keys);
     few(&wanted)?;
     wanted.retain(|user_id, _| user_id.server_name() == cx.app.config.server.name);
     json(&json!({ "one_time_keys": hand_out(&cx, wanted).await? }))
@@ -219,8 +234,7 @@ fn few(wanted: &Wanted) -> Result<(), ApiError> {
 async fn hand_out<C: Caller>(cx: &Cx<Server, C>, all: Wanted) -> Result<HandedOut, ApiError> {
     let mut handed_out = HandedOut::new();
     for (user_id, wanted) in all {
-        let wanted = wanted.into_iter().map(|(id, algorithm)| (id, algorithm.to_string()));
-        let proposal = ClaimKeys { user_id: user_id.clone(), wanted: wanted.collect() };
+        let proposal = ClaimKeys { user_id: user_id.clone(), wanted: wanted.into_iter().collect() };
         let claimed = cx.propose(proposal).await?.into_inner();
         for claim in claimed {
             let upload = cx.app.engine.events().command(claim.record)?;
@@ -256,7 +270,7 @@ pub(super) async fn upload_cross_signing(
     request: upload_signing_keys::Request,
 ) -> Result<upload_signing_keys::Response, ApiError> {
     let user_id = &cx.caller.user_id;
-    let stored = Keyring::of(&cx.app, user_id)?;
+    let stored = Keyring::of(&cx.app.engine.state(), cx.app.engine.events(), user_id)?;
     let parse = |key: &Option<Raw<_>>, usage| -> Result<Option<Value>, ApiError> {
         let Some(key) = key else { return Ok(None) };
         let key: &RawValue = key.json();
@@ -321,11 +335,16 @@ pub(super) async fn upload_signatures(
     request: upload_signatures::Request,
 ) -> Result<Json, ApiError> {
     let by = &cx.caller.user_id;
-    let own = Keyring::of(&cx.app, by)?;
+    let own = Keyring::of(&cx.app.engine.state(), cx.app.engine.events(), by)?;
     let mut failures: BTreeMap<OwnedUserId, BTreeMap<String, Value>> = BTreeMap::new();
     for (user_id, signed_keys) in request.signed_keys {
-        let of = Keyring::of(&cx.app, &user_id)?;
-        let devices: BTreeMap<_, _> = of.devices(&cx.app)?.into_iter().collect();
+        let mut of = Keyring::of(&cx.app.engine.state(), cx.app.engine.events(), &user_id)?;
+        if user_id.server_name() != cx.app.config.server.name {
+            let known = known_devices(&cx.app.engine, &user_id)?;
+            let master = known.and_then(|(list, _)| list.master_key);
+            of.master = master.and_then(|key| serde_json::from_str(key.get()).ok());
+        }
+        let devices: BTreeMap<_, _> = of.devices(cx.app.engine.events())?.into_iter().collect();
         let mut accepted = BTreeMap::new();
         for (name, signed) in signed_keys.iter() {
             let signed: Value = serde_json::from_str(signed.get()).unwrap_or_default();
@@ -348,7 +367,9 @@ pub(super) async fn upload_signatures(
                 }
             }
         }
-        accepted.retain(|name, signatures| !of.has_signatures(&cx.app, by, name, signatures));
+        accepted.retain(|name, signatures| {
+            !of.has_signatures(cx.app.engine.events(), by, name, signatures)
+        });
         let proposal = SignKeys { user_id, by: by.clone(), signatures: accepted };
         cx.propose(proposal).await?.into_inner();
     }
@@ -374,7 +395,7 @@ fn check_signatures(
         if known["signatures"][by.as_str()][key_id] == *signature {
             continue;
         }
-        let public = own.public(&cx.app, key_id)?;
+        let public = own.public(cx.app.engine.events(), key_id)?;
         let public =
             public.ok_or_else(|| invalid_signature("The key that signed it is not known."))?;
         if !is_signed(signed, by, &(key_id.clone(), public)) {
@@ -388,13 +409,6 @@ fn check_signatures(
     Ok(accepted)
 }
 
-/// The single public key in a cross-signing key: its id and the key itself.
-fn public_key(key: &Value) -> Option<(String, String)> {
-    let keys = key["keys"].as_object()?;
-    let (id, public) = keys.iter().next().filter(|_| keys.len() == 1)?;
-    Some((id.clone(), public.as_str()?.to_owned()))
-}
-
 /// A key without the parts that others add to it.
 fn unsigned(key: &Value) -> Value {
     let mut key = key.clone();
@@ -403,129 +417,4 @@ fn unsigned(key: &Value) -> Value {
         key.remove("unsigned");
     }
     key
-}
-
-/// Adds a signature to a key. The uploader of the key may have put anything in its place.
-fn add_signature(key: &mut Value, signer: &UserId, key_id: String, signature: String) {
-    fn entry<'a>(object: &'a mut Value, name: &str) -> &'a mut Value {
-        if !object.is_object() {
-            *object = json!({});
-        }
-        &mut object[name]
-    }
-    let of_signer = entry(entry(key, "signatures"), signer.as_str());
-    *entry(of_signer, &key_id) = signature.into();
-}
-
-/// The stored keys of one user.
-#[derive(Default)]
-struct Keyring {
-    devices: Vec<(String, Offset)>,
-    master_record: Option<Offset>,
-    master: Option<Value>,
-    self_signing: Option<Value>,
-    user_signing: Option<Value>,
-    signatures: BTreeMap<(OwnedUserId, String), Vec<Offset>>,
-}
-
-impl Keyring {
-    fn of(app: &Server, user_id: &UserId) -> Result<Self, ApiError> {
-        let Some(keys) = app.engine.state().keys.get(user_id) else { return Ok(Self::default()) };
-        let keys = keys.read();
-        let UserKeys { master_key, self_signing_key, user_signing_key, .. } = &*keys;
-        let cross_signing =
-            |record: &Option<Offset>, pick: fn(KeysCrossSign) -> Option<Box<RawValue>>| {
-                let Some(record) = record else { return Ok(None) };
-                let Some(Command::KeysCrossSign(body)) = app.engine.events().command(*record)?
-                else {
-                    return Ok(None);
-                };
-                Ok::<_, ReadError>(pick(body).and_then(|key| serde_json::from_str(key.get()).ok()))
-            };
-        Ok(Self {
-            devices: keys
-                .devices
-                .iter()
-                .filter_map(|(id, device)| Some((id.to_string(), device.identity?)))
-                .collect(),
-            master_record: *master_key,
-            master: cross_signing(master_key, |body| body.master_key)?,
-            self_signing: cross_signing(self_signing_key, |body| body.self_signing_key)?,
-            user_signing: cross_signing(user_signing_key, |body| body.user_signing_key)?,
-            signatures: keys.signatures.clone(),
-        })
-    }
-
-    /// The identity keys of each device.
-    fn devices(&self, app: &Server) -> Result<Vec<(String, Value)>, ApiError> {
-        let mut devices = Vec::with_capacity(self.devices.len());
-        for (device_id, record) in &self.devices {
-            if let Some(Command::KeysUpload(upload)) = app.engine.events().command(*record)?
-                && let Some(keys) = upload.device_keys
-                && let Ok(keys) = serde_json::from_str(keys.get())
-            {
-                devices.push((device_id.clone(), keys));
-            }
-        }
-        Ok(devices)
-    }
-
-    /// The public key with this id, among the user's cross-signing keys and devices.
-    fn public(&self, app: &Server, key_id: &str) -> Result<Option<String>, ApiError> {
-        let cross_signing = [&self.master, &self.self_signing, &self.user_signing];
-        let mut keys = cross_signing.into_iter().flatten().filter_map(public_key);
-        if let Some((_, public)) = keys.find(|(id, _)| id == key_id) {
-            return Ok(Some(public));
-        }
-        let devices = self.devices(app)?;
-        let of_device = devices.iter().find_map(|(_, keys)| keys["keys"][key_id].as_str());
-        Ok(of_device.filter(|_| algorithm(key_id) == "ed25519").map(ToOwned::to_owned))
-    }
-
-    /// Adds the signatures that were made later and that the caller may see: the owner's and the
-    /// caller's own.
-    fn add_signatures(
-        &self,
-        app: &Server,
-        viewer: Option<&UserId>,
-        name: &str,
-        key: &mut Value,
-    ) -> Result<(), ApiError> {
-        let owner = key["user_id"].as_str().unwrap_or_default().to_owned();
-        let mut signers = BTreeSet::from_iter(viewer.map(ToOwned::to_owned));
-        signers.extend(OwnedUserId::try_from(owner).ok());
-        for signer in signers {
-            for (key_id, signature) in self.signatures_by(app, &signer, name)? {
-                add_signature(key, &signer, key_id, signature);
-            }
-        }
-        Ok(())
-    }
-
-    fn signatures_by(
-        &self,
-        app: &Server,
-        signer: &UserId,
-        name: &str,
-    ) -> Result<BTreeMap<String, String>, ReadError> {
-        let mut signatures = BTreeMap::new();
-        let records = self.signatures.get(&(signer.to_owned(), name.to_owned()));
-        for record in records.into_iter().flatten() {
-            if let Some(Command::KeysSign(mut body)) = app.engine.events().command(*record)? {
-                signatures.extend(body.signatures.remove(name).unwrap_or_default());
-            }
-        }
-        Ok(signatures)
-    }
-
-    fn has_signatures(
-        &self,
-        app: &Server,
-        by: &UserId,
-        name: &str,
-        signatures: &BTreeMap<String, String>,
-    ) -> bool {
-        let known = self.signatures_by(app, by, name).unwrap_or_default();
-        signatures.iter().all(|(key_id, signature)| known.get(key_id) == Some(signature))
-    }
 }

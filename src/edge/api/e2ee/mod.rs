@@ -4,6 +4,7 @@ pub(crate) mod dehydrated;
 pub(crate) mod device_keys;
 pub(crate) mod key_backup;
 pub(crate) mod keys;
+mod remote_keys;
 pub(crate) mod to_device;
 
 use super::{Server, bodies};

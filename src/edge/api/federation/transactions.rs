@@ -1,7 +1,8 @@
 //! Events and EDUs that other homeservers send (server-server API, "Transactions").
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+use ruma::OwnedServerName;
 use ruma::api::federation::transactions::send_transaction_message::v1 as send_transaction_message;
 use tracing::debug;
 
@@ -56,6 +57,7 @@ pub(super) async fn send(
     for edu in edus {
         receiving.take_edu(origin, edu.json()).await?;
     }
+    fetch_outdated(&cx, origin);
     Ok(send_transaction_message::Response::new(outcomes))
 }
 
@@ -74,4 +76,23 @@ fn count(taken: &Result<&Taken, &PduError>) {
         Err(PduError::Rejected(_)) => PduOutcome::Failed,
     };
     metrics().federation_pdus.of_value(outcome).inc();
+}
+
+/// Fetches what this homeserver has said is out of date, in the background: one fetch at a time.
+fn fetch_outdated(cx: &Cx<Server, Homeserver>, origin: &OwnedServerName) {
+    let Some(federation) = &cx.app.outside.federation else { return };
+    if cx.app.engine.state().device_lists.outdated(origin, 1).is_empty()
+        || !federation.fetching_devices.lock().insert(origin.clone())
+    {
+        return;
+    }
+    let (app, origin) = (Arc::clone(&cx.app), origin.clone());
+    tokio::spawn(async move {
+        if let Ok(receiving) = app.receiving() {
+            receiving.fetch_outdated(&origin).await;
+        }
+        if let Some(federation) = &app.outside.federation {
+            federation.fetching_devices.lock().remove(&origin);
+        }
+    });
 }

@@ -5,7 +5,7 @@ use crate::{
     read::events::StoredEvent,
     record::{
         Record,
-        command::{Outcome, PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
+        command::{Outcome, PeerDevices, PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
     },
 };
 
@@ -31,6 +31,17 @@ impl Describe for PeerReached {
             }
         });
         (who, format!("told {}", told.collect::<Vec<_>>().join(", ")))
+    }
+}
+
+impl Describe for PeerDevices {
+    fn describe(self, _: &Record, who: String) -> Description {
+        let Self { user_id, list, .. } = self;
+        let text = match list {
+            Some(list) => format!("learned of {} device(s) of {user_id}", list.devices.len()),
+            None => format!("learned that the devices of {user_id} changed"),
+        };
+        (who, text)
     }
 }
 

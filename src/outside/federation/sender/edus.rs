@@ -5,6 +5,7 @@
 //! and whom it concerns is found again from what is kept of it: [`Sender::missed_edus`]. One that
 //! passes is made when its record is, and dropped if the homeserver cannot be reached.
 
+mod device_lists;
 pub(super) mod presence;
 mod receipts;
 mod to_device;
@@ -18,11 +19,13 @@ use serde_json::{json, value::RawValue};
 
 use super::Sender;
 use crate::{
+    log::ReadError,
     read::{events::to_raw, servers::admits},
     record::{
         Command, Offset,
         command::{
-            Body as _, PresenceSet, Receipt, RoomEvent, RoomReceipt, RoomTyping, ToDeviceSend,
+            Body as _, DeviceRemove, KeysCrossSign, KeysSign, KeysUpload, PresenceSet, Receipt,
+            RoomEvent, RoomReceipt, RoomTyping, ToDeviceSend,
         },
     },
     state::State,
@@ -43,13 +46,22 @@ pub(super) fn may_concern(kind: &str) -> bool {
         RoomReceipt::KIND.name,
         RoomTyping::KIND.name,
         PresenceSet::KIND.name,
+        KeysUpload::KIND.name,
+        KeysCrossSign::KIND.name,
+        KeysSign::KIND.name,
+        DeviceRemove::KIND.name,
     ]
     .contains(&kind)
 }
 
 impl Sender {
     /// The homeservers to which a record is told by EDUs that must arrive.
-    pub(super) fn concerned(&self, state: &State, command: &Command) -> BTreeSet<OwnedServerName> {
+    pub(super) fn concerned(
+        &self,
+        state: &State,
+        offset: Offset,
+        command: &Command,
+    ) -> BTreeSet<OwnedServerName> {
         match command {
             Command::ToDeviceSend(letter) => to_device::concerned(letter),
             Command::RoomReceipt(body) => {
@@ -60,13 +72,19 @@ impl Sender {
                     false => BTreeSet::new(),
                 }
             }
-            _ => BTreeSet::new(),
+            _ => self.told_of_devices(state, offset, command),
         }
     }
 
     /// What such a homeserver is told of the record.
-    pub(super) fn edus(&self, state: &State, server: &ServerName, command: Command) -> Vec<Edu> {
-        match command {
+    pub(super) fn edus(
+        &self,
+        state: &State,
+        server: &ServerName,
+        offset: Offset,
+        command: Command,
+    ) -> Result<Vec<Edu>, ReadError> {
+        Ok(match command {
             Command::ToDeviceSend(letter) => to_device::edus(letter, server),
             // It may have left the room since.
             Command::RoomReceipt(body)
@@ -74,8 +92,9 @@ impl Sender {
             {
                 receipts::edus(body, self.peers.own_name())
             }
-            _ => Vec::new(),
-        }
+            Command::RoomReceipt(_) => Vec::new(),
+            _ => self.edus_of_devices(state, offset, &command)?,
+        })
     }
 
     /// The records after `since` that a homeserver is to be told by EDUs that must arrive.
@@ -86,6 +105,7 @@ impl Sender {
         since: Offset,
     ) -> BTreeSet<Offset> {
         let mut missed: BTreeSet<_> = to_device::missed(state, server, since).into_iter().collect();
+        missed.extend(self.missed_devices(state, server, since));
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
         for room_id in rooms.into_iter().flatten() {
             if let Some(room) = state.rooms.get(&room_id).filter(|room| room.changed() > since) {
@@ -95,9 +115,12 @@ impl Sender {
         missed
     }
 
-    /// The homeservers that may have missed such EDUs, each with the last record of that.
-    pub(super) fn last_edus(&self, state: &State) -> Vec<(OwnedServerName, Offset)> {
-        state.to_device.outside()
+    /// The homeservers that may have missed such EDUs since this server began to tell them, each
+    /// with the last record of that. `first` is the earliest record that one of them has missed.
+    pub(super) fn last_edus(&self, state: &State, first: Offset) -> Vec<(OwnedServerName, Offset)> {
+        let mut last = state.to_device.outside();
+        last.extend(self.last_devices(state, first));
+        last
     }
 
     /// What passes with a record: for whom, under which key, and what. An EDU takes the place of

@@ -8,7 +8,7 @@ use serde_json::{json, value::RawValue};
 use tokio::time::{Duration, sleep};
 use tracing::{debug, warn};
 
-use super::{Sender, edus::Edu};
+use super::{Sender, edus::Edu, is_told};
 use crate::{
     base::{
         clock::random_letters,
@@ -129,11 +129,14 @@ impl Sender {
             let (mut pdu, mut edus) = (None, Vec::new());
             if let Some(event) = events.get(*offset)? {
                 if let Some(room) = state.rooms.get(&event.room_id) {
-                    let shown = as_shown(&room, event, Offset::MAX);
-                    pdu = Some(events.in_federation_format(&room, &shown));
+                    edus = self.edus_of_join(state, server, &room, &event)?;
+                    if is_told(&event, server) {
+                        let shown = as_shown(&room, event, Offset::MAX);
+                        pdu = Some(events.in_federation_format(&room, &shown));
+                    }
                 }
             } else if let Some(command) = events.command(*offset)? {
-                edus = self.edus(state, server, command);
+                edus = self.edus(state, server, *offset, command)?;
             }
             edus.truncate(limits::TRANSACTION_EDUS);
             bytes += edus.iter().map(|edu| edu.get().len()).sum::<usize>();

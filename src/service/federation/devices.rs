@@ -1,0 +1,315 @@
+//! Devices and keys of users of other homeservers: asking for them, and keeping what was said
+//! (server-server API, "End-to-End Encryption" and "Device Management").
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ruma::{OwnedDeviceId, OwnedServerName, OwnedUserId, ServerName, UserId};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+use tracing::debug;
+
+use super::Receiving;
+use crate::{
+    base::{limits, text::encoded},
+    decide::federation::{NoteDevices, Said},
+    engine::{Engine, Rejected},
+    log::ReadError,
+    outside::federation::{Question, Unreachable},
+    record::{
+        Command, Offset, Origin,
+        command::{DeviceList, PeerDevices},
+    },
+    state::{Membership, keys::algorithm},
+};
+
+/// The one-time keys that are wanted of a homeserver: an algorithm for each device.
+pub(crate) type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, String>>;
+
+/// The one-time keys that a homeserver handed out.
+pub(crate) type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
+
+type Keys = BTreeMap<String, Box<RawValue>>;
+
+/// An answer with keys of users.
+#[derive(Deserialize)]
+struct Found {
+    #[serde(default)]
+    device_keys: BTreeMap<OwnedUserId, Keys>,
+    #[serde(default)]
+    master_keys: BTreeMap<OwnedUserId, Box<RawValue>>,
+    #[serde(default)]
+    self_signing_keys: BTreeMap<OwnedUserId, Box<RawValue>>,
+}
+
+/// An answer with a user's devices.
+#[derive(Deserialize)]
+struct Devices {
+    user_id: OwnedUserId,
+    stream_id: u64,
+    #[serde(default)]
+    devices: Vec<Device>,
+    #[serde(default)]
+    master_key: Option<Box<RawValue>>,
+    #[serde(default)]
+    self_signing_key: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    device_id: String,
+    #[serde(default)]
+    keys: Option<Box<RawValue>>,
+}
+
+/// Whether these may be the keys of a device. Clients verify its signature.
+pub(super) fn is_device(keys: &RawValue, user_id: &UserId, device_id: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Identity {
+        user_id: String,
+        device_id: String,
+        #[serde(rename = "keys")]
+        _keys: BTreeMap<String, String>,
+    }
+    let identity = serde_json::from_str::<Identity>(keys.get());
+    keys.get().len() <= limits::KEY_BYTES
+        && keys.get().starts_with('{')
+        && device_id.len() <= limits::IDENTIFIER_BYTES
+        && identity.is_ok_and(|of| of.user_id == user_id.as_str() && of.device_id == device_id)
+}
+
+/// Whether this may be a user's key for such a use. Clients verify its signatures.
+pub(super) fn is_cross_signing(key: &RawValue, user_id: &UserId, usage: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Key {
+        user_id: String,
+        usage: Vec<String>,
+        keys: BTreeMap<String, String>,
+    }
+    let parsed = serde_json::from_str::<Key>(key.get());
+    key.get().len() <= limits::KEY_BYTES
+        && key.get().starts_with('{')
+        && parsed.is_ok_and(|of| {
+            of.user_id == user_id.as_str()
+                && of.usage.iter().any(|of| of == usage)
+                && of.keys.len() == 1
+        })
+}
+
+impl DeviceList {
+    /// The list of a user without what cannot be theirs.
+    fn checked(mut self, user_id: &UserId) -> Self {
+        self.devices.retain(|device_id, keys| is_device(keys, user_id, device_id));
+        self.master_key = self.master_key.filter(|key| is_cross_signing(key, user_id, "master"));
+        let self_signing = self.self_signing_key;
+        self.self_signing_key =
+            self_signing.filter(|key| is_cross_signing(key, user_id, "self_signing"));
+        self
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let text = |key: &Option<Box<RawValue>>| key.as_ref().map(|key| key.get().to_owned());
+        let texts = |of: &Self| -> Vec<(String, String)> {
+            of.devices.iter().map(|(id, keys)| (id.clone(), keys.get().to_owned())).collect()
+        };
+        texts(self) == texts(other)
+            && text(&self.master_key) == text(&other.master_key)
+            && text(&self.self_signing_key) == text(&other.self_signing_key)
+    }
+}
+
+/// The list of a user of another homeserver that is known, and whether it may be out of date.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(crate) fn known_devices(
+    engine: &Engine,
+    user_id: &UserId,
+) -> Result<Option<(DeviceList, bool)>, ReadError> {
+    let Some(known) = engine.state().device_lists.get(user_id) else { return Ok(None) };
+    let Some(record) = known.record else { return Ok(None) };
+    Ok(match engine.events().command(record)? {
+        Some(Command::PeerDevices(PeerDevices { list: Some(list), .. })) => {
+            Some((list, known.is_outdated))
+        }
+        _ => None,
+    })
+}
+
+impl Receiving<'_> {
+    /// Whether a user of another homeserver shares a room with users of this one.
+    pub(super) fn shares_a_room(&self, user_id: &UserId) -> bool {
+        let (state, own) = (self.engine.state(), &self.engine.env().server.name);
+        let parts = state.memberships.of(user_id, Offset::MAX).into_iter();
+        let mut joined = parts.filter(|part| part.membership == Membership::Join);
+        joined.any(|part| state.rooms.get(&part.room_id).is_some_and(|of| of.has_server(own)))
+    }
+
+    /// Asks a homeserver for the devices and keys of its users, and keeps those of `kept`.
+    pub(crate) async fn ask_devices(
+        &self,
+        server: &ServerName,
+        users: &BTreeSet<OwnedUserId>,
+        kept: &BTreeSet<OwnedUserId>,
+        timeout: std::time::Duration,
+    ) -> Result<BTreeMap<OwnedUserId, DeviceList>, Unreachable> {
+        let as_of = self.engine.head().offset();
+        let wanted: BTreeMap<_, [&str; 0]> = users.iter().map(|user_id| (user_id, [])).collect();
+        let body = json!({ "device_keys": wanted });
+        let mut found: Found =
+            self.ask_keys(server, "/_matrix/federation/v1/user/keys/query", &body, timeout).await?;
+        let mut lists = BTreeMap::new();
+        for user_id in users {
+            let Some(devices) = found.device_keys.remove(user_id) else { continue };
+            let list = DeviceList {
+                stream_id: None,
+                devices,
+                master_key: found.master_keys.remove(user_id),
+                self_signing_key: found.self_signing_keys.remove(user_id),
+            };
+            lists.insert(user_id.clone(), list.checked(user_id));
+        }
+        let said = lists.iter().filter(|(user_id, _)| kept.contains(*user_id));
+        let said = said.map(|(user_id, list)| Said {
+            user_id: user_id.clone(),
+            changed: false,
+            list: Some(list.clone()),
+            as_of,
+        });
+        if let Err(error) = self.note_devices(server, said.collect()).await {
+            debug!(%server, %error, "the devices of its users are not kept");
+        }
+        Ok(lists)
+    }
+
+    async fn ask_keys<T: serde::de::DeserializeOwned>(
+        &self,
+        server: &ServerName,
+        path: &str,
+        body: &Value,
+        timeout: std::time::Duration,
+    ) -> Result<T, Unreachable> {
+        let mut question = Question::post(path, body);
+        question.timeout = timeout;
+        question.max_bytes = limits::REMOTE_KEYS_BYTES;
+        if self.federation.sender.is_failing(server) {
+            question.timeout = timeout.min(limits::REMOTE_KEYS_FAILING);
+        }
+        let answer = self.federation.peers.ask(server, question).await?.json()?;
+        self.federation.sender.is_back(server);
+        Ok(answer)
+    }
+
+    /// Has a homeserver hand out one-time keys of its users.
+    pub(crate) async fn claim_keys(
+        &self,
+        server: &ServerName,
+        wanted: &Wanted,
+        timeout: std::time::Duration,
+    ) -> Result<HandedOut, Unreachable> {
+        #[derive(Deserialize)]
+        struct Claimed {
+            #[serde(default)]
+            one_time_keys: BTreeMap<OwnedUserId, BTreeMap<String, Keys>>,
+        }
+        let path = "/_matrix/federation/v1/user/keys/claim";
+        let body = json!({ "one_time_keys": wanted });
+        let claimed: Claimed = self.ask_keys(server, path, &body, timeout).await?;
+        let mut handed_out = HandedOut::new();
+        for (user_id, devices) in claimed.one_time_keys {
+            let Some(of_user) = wanted.get(&user_id) else { continue };
+            for (device_id, keys) in devices {
+                let Some(wanted) = of_user.get::<ruma::DeviceId>(device_id.as_str().into()) else {
+                    continue;
+                };
+                let fits = |(id, key): &(String, Box<RawValue>)| {
+                    algorithm(id) == wanted
+                        && id.len() <= limits::EVENT_FIELD_BYTES
+                        && key.get().len() <= limits::KEY_BYTES
+                };
+                // One for each device.
+                let Some((id, key)) = keys.into_iter().find(fits) else { continue };
+                let key = serde_json::from_str(key.get()).unwrap_or_default();
+                let of_user = handed_out.entry(user_id.clone()).or_default();
+                of_user.insert(device_id, BTreeMap::from([(id, key)]));
+            }
+        }
+        Ok(handed_out)
+    }
+
+    /// Records what a homeserver says. Returns whether all of it was.
+    pub(super) async fn note_devices(
+        &self,
+        server: &ServerName,
+        users: Vec<Said>,
+    ) -> Result<bool, Rejected> {
+        let mut all = true;
+        for users in users.chunks(limits::DEVICE_LISTS_AT_ONCE) {
+            let noted = NoteDevices { server: server.to_owned(), users: users.to_vec() };
+            all &= self.engine.propose(Origin::server(), noted).await?.into_inner();
+        }
+        Ok(all)
+    }
+
+    /// Fetches the lists of a homeserver's users that are out of date, until that fails.
+    pub(crate) async fn fetch_outdated(&self, server: &ServerName) {
+        let mut seen = BTreeSet::new();
+        loop {
+            let outdated = self
+                .engine
+                .state()
+                .device_lists
+                .outdated(server, 20 * limits::DEVICE_LISTS_FETCHED);
+            let next = outdated
+                .into_iter()
+                .find(|user_id| !seen.contains(user_id) && self.shares_a_room(user_id));
+            let Some(user_id) = next.filter(|_| seen.len() < limits::DEVICE_LISTS_FETCHED) else {
+                return;
+            };
+            if let Err(error) = self.fetch_devices(server, &user_id).await {
+                debug!(%user_id, %error, "the user's devices are fetched later");
+                return;
+            }
+            seen.insert(user_id);
+        }
+    }
+
+    async fn fetch_devices(
+        &self,
+        server: &ServerName,
+        user_id: &OwnedUserId,
+    ) -> Result<(), Unreachable> {
+        let as_of = self.engine.head().offset();
+        let path = format!("/_matrix/federation/v1/user/devices/{}", encoded(user_id.as_str()));
+        let mut question = Question::get(path);
+        question.max_bytes = limits::REMOTE_KEYS_BYTES;
+        let found: Devices = self.federation.peers.ask(server, question).await?.json()?;
+        if found.user_id != *user_id {
+            return Err(Unreachable::Unexpected("devices of another user".to_owned()));
+        }
+        let devices = found.devices.into_iter();
+        let list = DeviceList {
+            stream_id: Some(found.stream_id),
+            devices: devices.filter_map(|of| Some((of.device_id, of.keys?))).collect(),
+            master_key: found.master_key,
+            self_signing_key: found.self_signing_key,
+        };
+        let list = list.checked(user_id);
+        let known = known_devices(self.engine, user_id).ok().flatten();
+        let changed = known.is_none_or(|(known, _)| !known.is_same(&list));
+        let said = Said { user_id: user_id.clone(), changed, list: Some(list), as_of };
+        let noted = self.note_devices(server, vec![said]).await;
+        noted.map_err(|error| Unreachable::Unexpected(error.to_string()))?;
+        Ok(())
+    }
+}
+
+/// Users by their homeservers.
+pub(crate) fn by_server<T>(
+    users: impl IntoIterator<Item = (OwnedUserId, T)>,
+) -> BTreeMap<OwnedServerName, BTreeMap<OwnedUserId, T>> {
+    let mut servers: BTreeMap<OwnedServerName, BTreeMap<_, _>> = BTreeMap::new();
+    for (user_id, of) in users {
+        servers.entry(user_id.server_name().to_owned()).or_default().insert(user_id, of);
+    }
+    servers
+}

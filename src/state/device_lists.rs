@@ -1,0 +1,194 @@
+//! What is known of the devices of users of other homeservers. The lists themselves are in the log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::RwLock;
+use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::kept;
+use crate::{
+    base::limits,
+    record::{Offset, command::PeerDevices},
+};
+
+/// The lists of users of other homeservers.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct DeviceLists {
+    #[serde(with = "kept::locked")]
+    inner: RwLock<Inner>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inner {
+    servers: BTreeMap<OwnedServerName, OfServer>,
+    /// The users by the last record about each.
+    by_last: BTreeMap<Offset, OwnedUserId>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct OfServer {
+    users: BTreeMap<OwnedUserId, List>,
+    /// Those whose lists are out of date.
+    outdated: BTreeSet<OwnedUserId>,
+}
+
+/// What is known of a user's devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// The record with the list.
+    pub record: Option<Offset>,
+    /// The last change in it, as the user's homeserver counts them.
+    pub stream_id: Option<u64>,
+    /// Whether it may be another one by now.
+    pub is_outdated: bool,
+    /// The last record about it.
+    pub last: Offset,
+}
+
+impl DeviceLists {
+    /// Whether nothing is known of anybody.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.inner.read().by_last.is_empty()
+    }
+
+    /// What is known of the devices of `user_id`.
+    #[must_use]
+    pub fn get(&self, user_id: &UserId) -> Option<List> {
+        self.inner.read().servers.get(user_id.server_name())?.users.get(user_id).copied()
+    }
+
+    /// Up to `limit` users of this homeserver whose lists are out of date.
+    #[must_use]
+    pub fn outdated(&self, server: &ServerName, limit: usize) -> Vec<OwnedUserId> {
+        let inner = self.inner.read();
+        let of = inner.servers.get(server);
+        of.into_iter().flat_map(|of| &of.outdated).take(limit).cloned().collect()
+    }
+
+    /// Returns the superseded records.
+    pub(super) fn note(&self, offset: Offset, body: PeerDevices) -> Vec<Offset> {
+        let PeerDevices { user_id, list: new, changed: _ } = body;
+        let inner = &mut *self.inner.write();
+        let of = inner.servers.entry(user_id.server_name().to_owned()).or_default();
+        let list = of.users.entry(user_id.clone()).or_default();
+        let mut superseded = Vec::new();
+        inner.by_last.remove(&list.last);
+        // A record without a list, or one whose list is replaced.
+        let is_marker = list.last != Offset::ZERO && list.record != Some(list.last);
+        superseded.extend(Some(list.last).filter(|_| is_marker));
+        list.last = offset;
+        list.is_outdated = new.is_none();
+        if let Some(new) = new {
+            superseded.extend(list.record.replace(offset));
+            list.stream_id = new.stream_id;
+            of.outdated.remove(&user_id);
+        } else {
+            of.outdated.insert(user_id.clone());
+        }
+        inner.by_last.insert(offset, user_id);
+        if inner.by_last.len() > limits::DEVICE_LISTS
+            && let Some((last, oldest)) = inner.by_last.pop_first()
+        {
+            superseded.push(last);
+            superseded.extend(inner.forget(&oldest).filter(|record| *record != last));
+        }
+        superseded
+    }
+
+    /// Changes of the user's devices may have been missed, for example because the user shares a
+    /// room with users of this server again.
+    pub(super) fn suspect(&self, user_id: &UserId) {
+        let mut inner = self.inner.write();
+        let Some(of) = inner.servers.get_mut(user_id.server_name()) else { return };
+        if let Some(list) = of.users.get_mut(user_id) {
+            list.is_outdated = true;
+            of.outdated.insert(user_id.to_owned());
+        }
+    }
+
+    /// The same for all users. Returns them.
+    pub(super) fn suspect_all(&self) -> Vec<OwnedUserId> {
+        let mut all = Vec::new();
+        for of in self.inner.write().servers.values_mut() {
+            of.users.values_mut().for_each(|list| list.is_outdated = true);
+            of.outdated = of.users.keys().cloned().collect();
+            all.extend(of.users.keys().cloned());
+        }
+        all
+    }
+
+    pub(super) fn digest(&self, digest: &mut super::digest::Digest) {
+        let inner = self.inner.read();
+        if !inner.servers.is_empty() {
+            digest.add(&*inner);
+        }
+    }
+}
+
+impl Inner {
+    /// Returns the record with the user's list.
+    fn forget(&mut self, user_id: &UserId) -> Option<Offset> {
+        let of = self.servers.get_mut(user_id.server_name())?;
+        let list = of.users.remove(user_id);
+        of.outdated.remove(user_id);
+        if of.users.is_empty() {
+            self.servers.remove(user_id.server_name());
+        }
+        list?.record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::{server_name, user_id};
+
+    use super::*;
+    use crate::record::command::DeviceList;
+
+    fn note(
+        lists: &DeviceLists,
+        offset: u64,
+        user_id: &UserId,
+        stream_id: Option<u64>,
+    ) -> Vec<u64> {
+        let list = stream_id.map(|id| DeviceList { stream_id: Some(id), ..DeviceList::default() });
+        let body = PeerDevices { user_id: user_id.to_owned(), changed: true, list };
+        lists.note(Offset::new(offset), body).into_iter().map(Offset::get).collect()
+    }
+
+    #[test]
+    fn a_list_supersedes_what_was_known_before_and_a_change_only_says_that_it_is_outdated() {
+        let lists = DeviceLists::default();
+        let (pia, peer) = (user_id!("@pia:peer.test"), server_name!("peer.test"));
+        assert_eq!(note(&lists, 1, pia, None), [0; 0]);
+        assert_eq!(note(&lists, 2, pia, None), [1]);
+        assert_eq!(note(&lists, 3, pia, Some(7)), [2]);
+        assert_eq!(lists.outdated(peer, 9), [] as [OwnedUserId; 0]);
+        assert_eq!(note(&lists, 4, pia, None), [0; 0]);
+        let list = lists.get(pia).expect("a list");
+        assert_eq!((list.record, list.stream_id), (Some(Offset::new(3)), Some(7)));
+        assert!(list.is_outdated && lists.outdated(peer, 9) == [pia]);
+        assert_eq!(note(&lists, 5, pia, Some(8)), [4, 3]);
+        lists.suspect(pia);
+        assert_eq!(lists.outdated(peer, 9), [pia]);
+        assert_eq!(note(&lists, 6, pia, Some(8)), [5]);
+        assert!(!lists.get(pia).expect("a list").is_outdated);
+    }
+
+    #[test]
+    fn the_lists_that_were_not_heard_of_longest_are_forgotten() {
+        let lists = DeviceLists::default();
+        let first = user_id!("@first:peer.test");
+        note(&lists, 1, first, Some(1));
+        note(&lists, 2, first, None);
+        for number in 1..=limits::DEVICE_LISTS as u64 {
+            let user_id = UserId::parse(format!("@u{number}:peer.test")).expect("a user");
+            let gone = note(&lists, 2 + number, &user_id, Some(1));
+            let is_last = number == limits::DEVICE_LISTS as u64;
+            assert_eq!(gone, if is_last { vec![2, 1] } else { Vec::new() });
+        }
+        assert_eq!(lists.get(first), None);
+    }
+}
