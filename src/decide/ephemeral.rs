@@ -144,6 +144,9 @@ impl Proposal for SetReceipt {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let env = commit.env;
         let room = room_of(env, &self.room_id, &self.user_id)?;
+        if is_in_gap(env, &room, &self.event_id)? {
+            return Ok(());
+        }
         let event = event_of(env, &self.room_id, &self.event_id)?;
         if let Some(thread_id) = &self.thread_id
             && !is_in_thread(env, &room, &event, thread_id)?
@@ -178,6 +181,16 @@ fn room_of(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<std::sync::A
     let room = env.state.rooms.get(room_id);
     let room = room.filter(|room| room.is_joined(user_id, Offset::MAX));
     room.ok_or_else(|| Refusal::Forbidden("You are not in this room.".to_owned()))
+}
+
+/// Whether the event was found later, for a gap in the room's history. Such events are not in the
+/// timeline, are not unread, and nobody's receipt is set to them.
+fn is_in_gap(env: &Env, room: &Room, event_id: &EventId) -> Result<bool, Refusal> {
+    if !room.is_gapped() {
+        return Ok(false);
+    }
+    let shown = env.events.find_shown(&env.state, event_id)?;
+    Ok(shown.is_some_and(|event| event.room_id == room.id && event.aside.is_some()))
 }
 
 fn event_of(env: &Env, room_id: &RoomId, event_id: &EventId) -> Result<EventRef, Refusal> {
@@ -255,7 +268,10 @@ impl Proposal for SetFullyRead {
             event_id: OwnedEventId,
         }
         let env = commit.env;
-        room_of(env, &self.room_id, &self.user_id)?;
+        let room = room_of(env, &self.room_id, &self.user_id)?;
+        if is_in_gap(env, &room, &self.event_id)? {
+            return Ok(());
+        }
         let event = event_of(env, &self.room_id, &self.event_id)?;
         let key = (Some(self.room_id.clone()), "m.fully_read".to_owned());
         let account = env.state.accounts.get(&self.user_id);

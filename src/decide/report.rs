@@ -62,7 +62,7 @@ impl Proposal for Report {
         match &self.subject {
             Subject::Event(room_id, event_id) => {
                 let room = state.rooms.get(room_id);
-                let event = events.find(state, event_id)?;
+                let event = events.find_shown(state, event_id)?;
                 let here = room.is_some_and(|room| room.is_joined(&self.reporter, Offset::MAX))
                     && event.is_some_and(|event| event.room_id == *room_id);
                 if !here {

@@ -154,7 +154,7 @@ impl SendEvent {
     ) -> Result<(OwnedEventId, Offset), Refusal> {
         let env = commit.env;
         let gone = || Refusal::NotFound("There is no such event in this room.".to_owned());
-        let event = env.events.find(&env.state, target)?.ok_or_else(gone)?;
+        let event = env.events.find_shown(&env.state, target)?.ok_or_else(gone)?;
         if event.room_id != self.room_id {
             return Err(gone());
         }
@@ -182,7 +182,7 @@ impl SendEvent {
         }
         let Ok(parent) = <&EventId>::try_from(&*relation.event_id) else { return Ok(()) };
         let env = commit.env;
-        let parent = env.events.find(&env.state, parent)?;
+        let parent = env.events.find_shown(&env.state, parent)?;
         let Some(parent) = parent.filter(|parent| parent.room_id == self.room_id) else {
             return Ok(());
         };

@@ -72,7 +72,8 @@ impl<'a> Branches<'a> {
         self.as_of(Offset::MAX)
     }
 
-    fn as_of(&self, at: Offset) -> View {
+    /// The room's state as of an offset.
+    pub(crate) fn as_of(&self, at: Offset) -> View {
         View::AsOf(self.room.last_state_change(at))
     }
 
@@ -88,6 +89,27 @@ impl<'a> Branches<'a> {
         let found = self.events.find_known(self.state, self.room, event_id)?;
         self.found.borrow_mut().insert(event_id.to_owned(), found.clone());
         Ok(found)
+    }
+
+    /// The event of this id, if clients are shown it; or else one that is only known, but not if it
+    /// is not allowed.
+    pub(crate) fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        let found = self.find(event_id)?;
+        let Some(aside) = found.as_ref().and_then(|event| event.aside.as_deref()) else {
+            return Ok(found);
+        };
+        if !matches!(aside, (Outcome::Outlier, _)) {
+            return Ok(None);
+        }
+        // It may have more than one record.
+        Ok(self.events.find_shown(self.state, event_id)?.or(found))
+    }
+
+    /// Whether an event is only known as an authority for others, or by the state before it: it has
+    /// no place in the history that clients see.
+    pub(crate) fn is_out_of_sight(&self, event: &StoredEvent) -> Result<bool, ReadError> {
+        Ok(matches!(event.aside.as_deref(), Some((Outcome::Outlier, _)))
+            && self.events.find_shown(self.state, &event.event_id)?.is_none())
     }
 
     /// Notes an event that was read, so that it is found by its id.

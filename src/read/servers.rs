@@ -88,7 +88,8 @@ pub(crate) fn shown_to(
     Ok(shown)
 }
 
-fn may_see(
+/// Whether a homeserver may see what is in an event.
+pub(crate) fn may_see(
     events: &EventStore,
     room: &Room,
     event: &StoredEvent,
@@ -98,8 +99,15 @@ fn may_see(
     struct Visibility {
         history_visibility: String,
     }
-    if event.sender.server_name() == server || event.aside.is_some() {
+    if event.sender.server_name() == server {
         return Ok(true);
+    }
+    if event.aside.is_some() {
+        // State is part of what others rest on. Of what else is not in the timeline, it is not
+        // known who was in the room then.
+        let visibility = room.slot(event.offset).and_then(|slot| room.visibility_around(slot).0);
+        return Ok(event.state_key.is_some()
+            || matches!(visibility.as_deref(), Some("shared" | "world_readable")));
     }
     let visibility = &StateEventType::RoomHistoryVisibility;
     let standing = room.state_event(visibility, "", event.offset);

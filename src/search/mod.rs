@@ -349,6 +349,8 @@ impl Worker {
             && let Some(source) = sources.ready()?
         {
             match source {
+                // What is in no timeline is indexed once it has a place.
+                Source::Event(event) if event.aside.is_some() => {}
                 Source::Event(event) => say(writer, &self.engine, &event)?,
                 Source::Record(record) => take(writer, &self.engine, &record)?,
             }
@@ -389,7 +391,7 @@ impl Worker {
 
 /// Indexes one record, and removes what it redacts or deletes.
 fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Failure> {
-    if !matches!(&*record.header.kind, "room.event" | "room.erase" | "room.purge") {
+    if !matches!(&*record.header.kind, "room.event" | "room.gap" | "room.erase" | "room.purge") {
         return Ok(());
     }
     match record.command() {
@@ -399,6 +401,15 @@ fn take(writer: &mut Writer, engine: &Engine, record: &Record) -> Result<(), Fai
             }
             if let Ok(event) = StoredEvent::new(record.offset(), body) {
                 say(writer, engine, &event)?;
+            }
+        }
+        Ok(Some(Command::RoomGap(body))) => {
+            // The oldest first, as everywhere else.
+            for filled in body.events.into_iter().rev() {
+                filled.redacts.into_iter().for_each(|redacted| writer.remove(redacted));
+                if let Some(event) = engine.events().get(filled.event)? {
+                    say(writer, engine, &event)?;
+                }
             }
         }
         Ok(Some(Command::RoomErase(body))) => {
@@ -428,7 +439,7 @@ fn say(writer: &mut Writer, engine: &Engine, event: &StoredEvent) -> Result<(), 
         None => event.offset,
     };
     // Texts that are already redacted or deleted in the state are not indexed.
-    let is_gone = !room.has_event(event.offset) || !room.has_event(original);
+    let is_gone = !room.shows_event(event.offset) || !room.shows_event(original);
     if is_gone || room.redaction_of(event.offset, Offset::MAX).is_some() {
         return Ok(());
     }
@@ -458,10 +469,10 @@ fn edited(
 ) -> Result<Edited, ReadError> {
     let (state, events) = (engine.state(), engine.events());
     let redacted = |offset: &Offset| room.redaction_of(*offset, Offset::MAX).is_some();
-    if state.events.candidates(target).iter().any(|o| room.has_event(*o) && redacted(o)) {
+    if state.events.candidates(target).iter().any(|o| room.shows_event(*o) && redacted(o)) {
         return Ok(Edited::Redacted);
     }
-    let original = events.find(&state, target)?;
+    let original = events.find_shown(&state, target)?;
     Ok(match original {
         Some(original) if is_edit_of(edit, &original) => Edited::Event(original),
         _ => Edited::Nothing,

@@ -445,8 +445,9 @@ impl State {
         }
         let mut effects = vec![Effect::WakeRoom(body.room_id.clone())];
         let (mut others, mut changes, mut takes_effect) = (Vec::new(), Vec::new(), true);
-        let is_foreign = body.received.is_some();
+        let (is_foreign, mut missing) = (body.received.is_some(), Vec::new());
         if let Some(received) = body.received {
+            missing = received.missing;
             others.extend(received.extremities.into_iter().map(rooms::Tip::from));
             if let Some(resolved) = received.resolved {
                 takes_effect = resolved.takes_effect;
@@ -488,6 +489,10 @@ impl State {
             _ => None,
         };
         let relation = self.relation(&pdu.event_type, pdu.content, &body.pdu);
+        let relates_to_unknown = relation
+            .as_ref()
+            .filter(|relation| relation.parents.is_empty())
+            .and_then(|_| RelatesTo::of(pdu.content)?.event_id.parse().ok());
         let facts = rooms::EventFacts {
             event_id: body.event_id,
             event_type: (*pdu.event_type).into(),
@@ -507,6 +512,11 @@ impl State {
             redacts: body.redacts,
             relation,
             activity: rooms::is_activity(&pdu.event_type),
+            missing,
+            relates_to_unknown,
+            redacts_unknown: (is_foreign && body.redacts.is_none())
+                .then(|| redacts(&pdu.event_type, pdu.content, &body.pdu))
+                .flatten(),
         };
         if let Some(event) = self.rooms.add_event(offset, &body.room_id, facts) {
             // What scheduled the event has the same content.
@@ -560,6 +570,22 @@ impl State {
         vec![Effect::WakeRoom(body.room_id)]
     }
 
+    /// What is to be known of an event of another homeserver once its place is; nothing more of
+    /// state.
+    fn waiting(&self, pdu: &RawValue) -> Option<rooms::gaps::Waiting> {
+        let facts: PduFacts<'_> = serde_json::from_str(pdu.get()).ok()?;
+        if facts.state_key.is_some() {
+            return None;
+        }
+        let relation = self.relation(&facts.event_type, facts.content, pdu);
+        let to = RelatesTo::of(facts.content).and_then(|to| to.event_id.parse().ok());
+        Some(rooms::gaps::Waiting {
+            event_type: (*facts.event_type).into(),
+            relation: to.zip(relation),
+            redacts: redacts(&facts.event_type, facts.content, pdu),
+        })
+    }
+
     /// What the event relates to, if to anything.
     fn relation(
         &self,
@@ -597,6 +623,19 @@ fn lifetime(content: &RawValue) -> Option<lifetimes::Own> {
     let times = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
     let (max_ms, min_ms) = (times(retention.max_lifetime), times(retention.min_lifetime));
     (max_ms.is_some() || min_ms.is_some()).then_some(lifetimes::Own { max_ms, min_ms })
+}
+
+/// The event that a redaction names, wherever the room version has it.
+fn redacts(event_type: &str, content: &RawValue, pdu: &RawValue) -> Option<ruma::OwnedEventId> {
+    #[derive(Deserialize)]
+    struct Redacts {
+        redacts: ruma::OwnedEventId,
+    }
+    if event_type != "m.room.redaction" {
+        return None;
+    }
+    let of = |json: &RawValue| serde_json::from_str::<Redacts>(json.get()).ok();
+    of(pdu).or_else(|| of(content)).map(|of| of.redacts)
 }
 
 /// What is kept of an event that relates to another.

@@ -84,7 +84,7 @@ pub struct Child {
 }
 
 /// A relation that is about to be added to a room.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NewRelation {
     /// Candidate offsets of the parent. The room uses the one that is its own.
     pub(super) parents: Vec<Offset>,
@@ -174,6 +174,21 @@ impl Relations {
             sender: self.words.number(&new.sender),
         };
         let children = self.children.entry(parent).or_default();
+        if children.last().is_some_and(|last| last.offset > offset) {
+            // Where others came in while its place was being found.
+            let at = children.partition_point(|other| other.offset < offset);
+            children.insert(at, entry);
+            let of_type = |child: &&Entry| child.rel_type == entry.rel_type;
+            let mut newest = children.iter().rev().filter(of_type).map(|child| child.offset);
+            if new.rel_type == THREAD && newest.next() == Some(offset) {
+                newest.next().map(|before| self.threads.remove(&before));
+                self.threads.insert(offset, parent);
+            }
+            if self.index.has(parent) {
+                self.index(redactions);
+            }
+            return;
+        }
         if new.rel_type == THREAD {
             let before = if self.index.has(parent) {
                 self.index.newest(parent, entry.rel_type)

@@ -3,14 +3,19 @@
 //! A room stores offsets and small facts. The events themselves are read from the log.
 
 pub(super) mod former;
+pub mod gaps;
 pub mod graph;
 mod membership;
 mod past;
 mod servers;
+mod stored;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use dashmap::DashMap;
@@ -29,6 +34,7 @@ use super::{
     lifetimes::{Class, Lifetimes, Own},
     relations::{Child, NewRelation, Relations, Sought},
     rooms::{
+        gaps::Gaps,
         graph::{Change, Graph},
         servers::Servers,
     },
@@ -40,7 +46,7 @@ use crate::record::{
 
 /// One room.
 #[derive(Debug, Deserialize)]
-#[serde(try_from = "KeptRoom")]
+#[serde(try_from = "stored::KeptRoom")]
 pub struct Room {
     /// The room.
     pub id: OwnedRoomId,
@@ -50,6 +56,8 @@ pub struct Room {
     pub rules: RoomVersionRules,
     /// The offset of its `m.room.create` event.
     pub created: Offset,
+    /// Whether its history ever had a gap.
+    gapped: AtomicBool,
     inner: RwLock<Inner>,
 }
 
@@ -91,6 +99,9 @@ struct Inner {
     /// Is in the digest if there is anything in it.
     #[serde(skip)]
     graph: Graph,
+    /// Is in the digest if there is anything in it.
+    #[serde(skip)]
+    gaps: Gaps,
     /// The same by redaction, in order.
     #[serde(skip)]
     redaction_log: Vec<(Offset, Offset)>,
@@ -107,46 +118,6 @@ struct Inner {
     /// The last event that counts as activity: see [`is_activity`].
     #[serde(skip)]
     last_activity: Offset,
-}
-
-/// The serialized form of a room: with parts that the digest covers separately or not at all.
-type KeptRoom = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph);
-
-impl Serialize for Room {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let inner = self.inner.read();
-        let Inner { relations, last_activity, graph, .. } = &*inner;
-        (&self.id, &self.version, self.created, &*inner, relations, last_activity, graph)
-            .serialize(serializer)
-    }
-}
-
-impl TryFrom<KeptRoom> for Room {
-    type Error = String;
-
-    fn try_from(kept: KeptRoom) -> Result<Self, String> {
-        let (id, version, created, mut inner, relations, last_activity, graph) = kept;
-        let rules =
-            version.rules().ok_or_else(|| format!("room version `{version}` is unknown"))?;
-        inner.relations = relations;
-        inner.graph = graph;
-        inner.last_activity = last_activity;
-        for ((event_type, state_key), index) in inner.keys.iter().zip(0..) {
-            let keys = inner.key_index.entry(event_type.clone()).or_default();
-            keys.insert(state_key.clone(), index);
-        }
-        for (key, entry) in &inner.receipts {
-            inner.moved.entry(entry.offset).or_default().push(Arc::clone(key));
-        }
-        inner.redaction_log = inner.redactions.iter().map(|(event, by)| (*by, *event)).collect();
-        inner.redaction_log.sort_unstable();
-        let Inner { relations, redactions, servers, members, .. } = &mut inner;
-        relations.index(redactions);
-        for (user_id, history) in members {
-            history.latest().into_iter().for_each(|latest| servers.change(user_id, None, *latest));
-        }
-        Ok(Self { id, version, rules, created, inner: RwLock::new(inner) })
-    }
 }
 
 /// Whether an event of this type moves its room to the top of a room list (MSC4186, `bump_stamp`).
@@ -233,6 +204,12 @@ pub(super) struct EventFacts {
     pub(super) changes: Vec<Change>,
     /// The forward extremities besides it.
     pub(super) others: Vec<Tip>,
+    /// The events before it that are missing.
+    pub(super) missing: Vec<OwnedEventId>,
+    /// The event that it would redact if that were known.
+    pub(super) redacts_unknown: Option<OwnedEventId>,
+    /// The event that it relates to, if that is not known.
+    pub(super) relates_to_unknown: Option<OwnedEventId>,
 }
 
 impl Room {
@@ -781,6 +758,7 @@ impl Room {
             }
         }
         take_out(&mut inner.timeline, &gone);
+        inner.gaps.forget(&gone);
         for event in &gone {
             inner.late.remove(event);
         }
@@ -812,6 +790,13 @@ impl Room {
         }
         inner.tip = Some(Tip { event_id: facts.event_id, depth: facts.depth });
         inner.graph.others = facts.others;
+        if !facts.missing.is_empty() {
+            inner.gaps.begin(offset, facts.missing);
+            self.gapped.store(true, Ordering::Release);
+        }
+        if let Some(target) = facts.redacts_unknown {
+            inner.gaps.note_redaction(target, offset);
+        }
         inner.changed = offset;
         if facts.activity {
             inner.last_activity = offset;
@@ -827,13 +812,15 @@ impl Room {
         for change in facts.changes {
             inner.reassign(offset, change);
         }
-        if let Some(relation) = facts.relation
+        if let Some(relation) = facts.relation {
             // Two event ids of one room that share half of their hash have never been seen. If
             // there are any, the older event is the parent.
-            && let Some(parent) = relation.parents.iter().find(|at| inner.has_event(**at))
-        {
-            let Inner { relations, redactions, .. } = &mut *inner;
-            relations.add(offset, *parent, &relation, redactions);
+            if let Some(parent) = relation.parents.iter().find(|at| inner.shows_event(**at)) {
+                let Inner { relations, redactions, .. } = &mut *inner;
+                relations.add(offset, *parent, &relation, redactions);
+            } else if let Some(parent) = facts.relates_to_unknown {
+                inner.gaps.note_orphan(parent, offset, relation);
+            }
         }
         let target = redacts?;
         inner.redactions.insert(target, offset);
@@ -949,7 +936,7 @@ fn as_of(changes: &[Offset], at: Offset) -> Option<Offset> {
 /// All rooms.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Rooms {
-    #[serde(with = "kept_rooms")]
+    #[serde(with = "stored::by_id")]
     rooms: DashMap<OwnedRoomId, Arc<Room>>,
     /// The rooms in the public directory.
     #[serde(with = "kept::locked")]
@@ -972,25 +959,6 @@ pub(super) struct Remains {
     pub(super) ephemeral: Vec<Offset>,
     /// Everyone with a membership in it.
     pub(super) members: Vec<OwnedUserId>,
-}
-
-/// Serializes rooms by id; each contains its id.
-mod kept_rooms {
-    use super::*;
-
-    pub(super) fn serialize<S: Serializer>(
-        rooms: &DashMap<OwnedRoomId, Arc<Room>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(in_order(rooms))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<DashMap<OwnedRoomId, Arc<Room>>, D::Error> {
-        let rooms = Vec::<Room>::deserialize(deserializer)?;
-        Ok(rooms.into_iter().map(|room| (room.id.clone(), Arc::new(room))).collect())
-    }
 }
 
 /// Rooms in the order of their creation.
@@ -1058,8 +1026,8 @@ impl Rooms {
     /// Adds the room of a create event. Returns false for a version without known rules.
     pub(super) fn create(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
         let Some(rules) = version.rules() else { return false };
-        let room =
-            Room { id: id.clone(), version, rules, created: offset, inner: RwLock::default() };
+        let (gapped, inner) = (AtomicBool::new(false), RwLock::default());
+        let room = Room { id: id.clone(), version, rules, created: offset, gapped, inner };
         // Decisions ensure that a room is created once; an existing one is never replaced.
         self.rooms.entry(id).or_insert_with(|| Arc::new(room));
         true
@@ -1174,6 +1142,9 @@ impl Rooms {
             inner.relations.digest(digest, |event| inner.is_redacted(event, Offset::MAX));
             if !inner.graph.is_empty() {
                 digest.add(&inner.graph);
+            }
+            if !inner.gaps.is_empty() {
+                digest.add(&inner.gaps);
             }
         }
         digest.add(&*self.networks.read());

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use logcabin::{
     decide::{
-        federation::{BeginRoom, EnterRoom, NoteDevices, NoteReached, ReceivePdu, Said, Taken},
+        federation::{
+            BeginRoom, EnterRoom, FillGap, Judged, NoteDevices, NoteReached, ReceivePdu,
+            RecordHistory, Said, Taken,
+        },
         to_device::{ReceiveToDevice, SendToDevice},
     },
     engine::Engine,
@@ -118,6 +121,30 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
             },
         });
     }
+    // What was said before.
+    let said = pdu(serde_json::json!({
+        "type": "m.room.message", "sender": "@pia:peer.example", "depth": 3,
+        "content": { "msgtype": "m.text", "body": "anybody?" },
+        "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
+    }));
+    let record = RecordHistory {
+        room_id: elsewhere.clone(),
+        from: from.clone(),
+        events: vec![(id("said"), said)],
+    };
+    assert_eq!(propose!(record), [Judged::Recorded]);
+    let gap = engine.state().events.candidates(&id("ann"))[0];
+    let fill = |events: &[&str], given_up_until_ms| FillGap {
+        room_id: elsewhere.clone(),
+        gap,
+        from: Some(from.clone()),
+        events: events.iter().map(|name| (id(name), None)).collect(),
+        passed: Vec::new(),
+        bytes: 1000,
+        given_up_until_ms,
+    };
+    assert!(propose!(fill(&["rules", "said"], Some(1_780_000_000_000))));
+    assert!(propose!(fill(&["pia", "create"], None)));
     for up_to in [7, 8] {
         let (server_name, up_to) = (from.clone(), Offset::new(up_to));
         propose!(NoteReached(vec![Reached { server_name, up_to, failing: None }]));

@@ -296,3 +296,50 @@ pub(crate) const DEVICE_LISTS_AT_ONCE: usize = 100;
 
 /// How long a homeserver that could not be reached last may take to answer about keys.
 pub(crate) const REMOTE_KEYS_FAILING: Duration = Duration::from_secs(3);
+
+/// How long a request of a client waits for what is missing in a room's history.
+pub(crate) const GAP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often one such request has others asked.
+pub(crate) const GAP_ROUNDS: usize = 5;
+
+/// Events of a gap that are fetched at once, and the largest answer: so many of the largest size,
+/// and some more for what it takes to judge them.
+pub(crate) const GAP_EVENTS: usize = 100;
+/// See [`GAP_EVENTS`].
+pub(crate) const GAP_BYTES: usize = 8 << 20;
+
+/// Homeservers that are asked for a gap.
+pub(crate) const GAP_SERVERS: usize = 3;
+
+/// Missing events that a gap remembers: where its branches go on. Of more, some are left out.
+pub const GAP_ENDS: usize = 100;
+
+/// Requests for authorities that it takes at most to judge one answer.
+pub(crate) const GAP_REQUESTS: usize = 100;
+
+/// Events that are recorded at most to judge one answer.
+pub(crate) const GAP_AUTHORITIES: usize = 1000;
+
+/// What is recorded for the gaps of one room, in bytes. A room of others is worth no more disk.
+pub const ROOM_GAP_BYTES: u64 = 2 << 30;
+
+/// What may come from one homeserver for gaps, in KiB: a large room at once, and then as much as
+/// somebody reads.
+pub(crate) const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
+
+/// How many gaps are filled at a time; each may take the memory of an answer, and now and then that
+/// of a room's state.
+pub(crate) const GAPS_AT_ONCE: usize = 8;
+
+/// How many gaps it is remembered of which homeserver could not fill them.
+pub(crate) const GAPS_REMEMBERED: usize = 10_000;
+
+/// When a homeserver that could not be reached is asked again for a gap: at first, and at most.
+pub(crate) const GAP_RETRY: (Duration, Duration) =
+    (Duration::from_secs(5), Duration::from_secs(300));
+
+/// For how long homeservers cannot be reached before a gap is given up, and for how long that is
+/// so.
+pub(crate) const GAP_GIVEN_UP: (Duration, Duration) =
+    (Duration::from_secs(3600), Duration::from_secs(24 * 3600));

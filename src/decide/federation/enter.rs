@@ -7,6 +7,7 @@ use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId};
 use serde_json::value::RawValue;
 
 use super::{
+    fill::missing_of,
     receive::{Receipt, body},
     resolve::changes,
 };
@@ -205,7 +206,9 @@ impl Proposal for EnterRoom {
             let (room_id, from) = (self.room_id.clone(), self.from.clone());
             commit.append(self.stream(), RoomState { room_id, from, changes: part.to_vec() });
         }
-        commit.append(self.stream(), body(Some(Received::new(self.from.clone()))));
+        let missing = missing_of(&env.state, &env.events, &room, &event.prev_events)?;
+        let received = Received { missing, ..Received::new(self.from.clone()) };
+        commit.append(self.stream(), body(Some(received)));
         Ok(())
     }
 }

@@ -99,6 +99,9 @@ impl Proposal for ReceivePdu {
         let event = Arc::new(event);
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
+        if room.is_gapped() && env.events.find_shown(&env.state, &self.event_id)?.is_some() {
+            return Ok(Taken::Known);
+        }
         let receipt = Receipt { room: &room, branches, event: &event };
         let verdict = match receipt.judge(self.as_outlier) {
             Ok(verdict) => self.recommended(verdict),
@@ -133,10 +136,11 @@ impl Proposal for ReceivePdu {
                 );
                 taken
             }
-            Verdict::Accepted { extremities, before, resolved, redacts } => {
+            Verdict::Accepted { extremities, before, resolved, redacts, missing } => {
                 let received = Received {
                     relayed: self.relayed,
                     extremities,
+                    missing,
                     before,
                     resolved,
                     ..Received::new(self.from.clone())
@@ -177,7 +181,7 @@ pub(super) fn body(
     RoomEvent { redacts, received, ..event }
 }
 
-enum Verdict {
+pub(super) enum Verdict {
     NeedsAuthorities(Vec<OwnedEventId>),
     Aside {
         outcome: Outcome,
@@ -188,6 +192,7 @@ enum Verdict {
         before: Option<StateBefore>,
         resolved: Option<Resolved>,
         redacts: Option<Offset>,
+        missing: Vec<OwnedEventId>,
     },
 }
 
@@ -198,7 +203,7 @@ pub(super) struct Receipt<'a> {
 }
 
 impl Receipt<'_> {
-    fn judge(&self, as_outlier: bool) -> Result<Verdict, NoState> {
+    pub(super) fn judge(&self, as_outlier: bool) -> Result<Verdict, NoState> {
         let event = self.event;
         let mut authorities = Vec::new();
         let mut missing = Vec::new();
@@ -260,7 +265,23 @@ impl Receipt<'_> {
                 .collect(),
             before: noted,
             resolved,
+            missing: self.missing()?,
         })
+    }
+
+    /// The predecessors that the room's history does not have. The extremities are in its timeline.
+    fn missing(&self) -> Result<Vec<OwnedEventId>, ReadError> {
+        let mut missing = Vec::new();
+        let now = self.room.extremities();
+        for event_id in &self.event.prev_events {
+            if now.iter().all(|tip| tip.event_id != *event_id)
+                && let Some(event) = self.branches.find(event_id)?
+                && self.branches.is_out_of_sight(&event)?
+            {
+                missing.push(event_id.clone());
+            }
+        }
+        Ok(missing)
     }
 
     /// The state before the event.
@@ -375,10 +396,7 @@ impl Receipt<'_> {
             return Ok(None);
         }
         let Some(target) = &event.redacts else { return Ok(None) };
-        let Some(target) = self.branches.find(target)? else { return Ok(None) };
-        if target.aside.is_some() {
-            return Ok(None);
-        }
+        let Some(target) = self.branches.find_shown(target)? else { return Ok(None) };
         if target.sender.server_name() == event.sender.server_name() {
             return Ok(Some(target.offset));
         }

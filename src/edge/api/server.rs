@@ -45,7 +45,7 @@ use crate::{
         view::{
             View,
             relations::ThreadsWalk,
-            token::{Pos, Token},
+            token::{BadToken, HistoryToken, Pos, Token},
         },
     },
     record::{
@@ -65,7 +65,7 @@ use crate::{
         samples::Samples,
         tally::Tally,
     },
-    state::Room,
+    state::{Room, rooms::gaps::Place},
 };
 
 /// The program behind the endpoints.
@@ -413,7 +413,35 @@ impl Server {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         // A `pos` of sliding sync is good wherever a token is.
         let pos = || token.parse::<Pos>().map(|pos| pos.token);
-        self.place(token.parse().or_else(|_| pos()).map_err(|_| not_ours())?)
+        // And so is a position in a room's history.
+        let past = || {
+            let HistoryToken { epoch, place } = token.parse()?;
+            Ok::<_, BadToken>(Token { epoch, offset: place.offset() })
+        };
+        let token = token.parse().or_else(|_| pos()).or_else(|_| past());
+        self.place(token.map_err(|_| not_ours())?)
+    }
+
+    /// The position in a room's history that a token names.
+    pub(super) fn past_position(&self, room: &Room, token: &str) -> Result<Place, ApiError> {
+        let offset = self.position(token)?;
+        let Ok(HistoryToken { epoch, place: Place::Within { gap, passed } }) = token.parse() else {
+            return Ok(Place::After(offset));
+        };
+        // After a restore, others are found for a gap than had been before.
+        let end = if epoch == self.epoch { None } else { self.engine.state().epoch_end(epoch) };
+        let known = room.filled_as_of(gap, end.unwrap_or(Offset::MAX));
+        if end.is_none() && passed > known {
+            // Another node may have given it out.
+            let error = ApiError::invalid_param("This is not a token of this server.");
+            return Err(error.unless_behind());
+        }
+        Ok(Place::Within { gap, passed: passed.min(known) })
+    }
+
+    /// The token of a position in a room's history.
+    pub(super) fn history_token(&self, place: Place) -> String {
+        HistoryToken { epoch: self.epoch, place }.to_string()
     }
 
     /// As [`Server::position_or_undone`], of a token that was read.

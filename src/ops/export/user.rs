@@ -17,11 +17,11 @@ use crate::{
         events::{ClientEvent, EventForm, EventRef, EventStore, Viewer},
         notifications::ruleset,
         sync::to_device,
-        view::{View, filter::EventFilter, key_backup::room_keys},
+        view::{View, filter::EventFilter, key_backup::room_keys, past::Wanted},
     },
     record::{Command, Offset, command::BackedUpKey, pusher::PusherKind},
     snapshot,
-    state::{Account, Room, RoomMembership, media::Item},
+    state::{Account, Room, RoomMembership, media::Item, rooms::gaps::Place},
 };
 
 /// How many bytes of parsed events are kept meanwhile.
@@ -523,16 +523,19 @@ impl Portrait<'_> {
     fn timeline(&mut self, room: &Room, name: &str) -> Result<u64, ExportError> {
         let page_size = usize::try_from(limits::PAGE_EVENTS).unwrap_or(usize::MAX);
         let mut lines = self.folder.lines(name)?;
-        let (mut after, mut count, all) = (Offset::ZERO, 0, EventFilter::default());
+        let (mut from, mut count, all) = (Place::After(Offset::ZERO), 0, EventFilter::default());
+        let to = Place::After(self.view.at());
         loop {
-            let page = self.view.page_forward(room, after, self.view.at(), page_size, &all)?;
+            // With what was found for gaps, as far as it was.
+            let wanted = Wanted { from, to, backward: false, stops: false };
+            let page = self.view.past(room, wanted, page_size, &all)?;
             count += page.events.len() as u64;
             for event in self.forms(room, &page.events)? {
                 note_media(&mut self.media, self.server_name, event.get());
                 lines.value(&event)?;
             }
             match page.next {
-                Some(next) => after = next,
+                Some(next) => from = next,
                 None => break,
             }
         }

@@ -192,7 +192,11 @@ impl<'a> Carrier<'a> {
             }
 
             C::RoomEvent(body) => self.redaction(record, &body).map_or(forget, Carry::Redact),
-            C::RoomPdu(_) | C::RoomState(_) | C::PeerReached(_) | C::PeerDevices(_) => forget,
+            C::RoomPdu(_)
+            | C::RoomState(_)
+            | C::RoomGap(_)
+            | C::PeerReached(_)
+            | C::PeerDevices(_) => forget,
             // Deleted events, rooms and data of users stay deleted. The data of a user is found
             // again, because the deactivation is carried over.
             C::RoomErase(mut body) => {

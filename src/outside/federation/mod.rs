@@ -3,6 +3,7 @@
 
 mod connect;
 mod files;
+mod gaps;
 mod keys;
 mod multipart;
 mod names;
@@ -37,6 +38,7 @@ use thiserror::Error;
 use tokio::time::timeout;
 
 pub(crate) use files::{NoFile, OnItsWay};
+pub(crate) use gaps::{GapFilling, Memory};
 pub(crate) use keys::{KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
@@ -317,6 +319,8 @@ pub(crate) struct Federation {
     pub(crate) keys: KeyRing,
     /// What they are told.
     pub(crate) sender: Arc<Sender>,
+    /// Gaps in the histories of rooms that are being filled.
+    pub(crate) gaps: GapFilling,
     /// Those that have a say in what is sent to a room.
     pub(crate) policy: Arc<PolicyServers>,
     /// The homeservers whose users' devices are being fetched.
@@ -360,7 +364,8 @@ impl Federation {
         let sender = Arc::new(Sender::new(engine, &peers));
         let policy = Arc::new(PolicyServers::new(&peers));
         engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
-        let (passing, fetching_devices) = (Passing::default(), Mutex::default());
-        Ok(Self { peers, keys, sender, policy, fetching_devices, passing, has_presence })
+        let (passing, gaps) = (Passing::default(), GapFilling::default());
+        let fetching_devices = Mutex::default();
+        Ok(Self { peers, keys, sender, gaps, policy, fetching_devices, passing, has_presence })
     }
 }

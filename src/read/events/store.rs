@@ -236,6 +236,27 @@ impl EventStore {
         Ok(None)
     }
 
+    /// The event with this id, if clients are shown it: in a timeline, or in a gap of a room's
+    /// history.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn find_shown(
+        &self,
+        state: &State,
+        event_id: &EventId,
+    ) -> Result<Option<EventRef>, ReadError> {
+        for offset in state.events.candidates(event_id) {
+            if let Some(event) = self.get(offset)?
+                && event.event_id == event_id
+                && state.rooms.get(&event.room_id).is_some_and(|room| room.shows_event(offset))
+            {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
     /// The event with this id, whether or not it is in the timeline of this room.
     ///
     /// # Errors

@@ -4,9 +4,9 @@ use crate::{
     log::ReadError,
     read::{
         events::EventRef,
-        view::{PageLimit, View, filter::EventFilter},
+        view::{PageLimit, View, filter::EventFilter, token::HistoryToken},
     },
-    record::Offset,
+    record::{Epoch, Offset},
     state::Room,
 };
 
@@ -56,6 +56,13 @@ impl Stretch {
             }
             None => false,
         };
+        if room.is_gapped()
+            && let Some(gap) = room.last_gap(start.prev(), at)
+        {
+            // What is in it is not in any timeline.
+            events.retain(|event| event.offset >= gap);
+            return Ok(Self { events, limited: true, start: gap, at });
+        }
         Ok(Self { events, limited, start, at })
     }
 
@@ -68,8 +75,14 @@ impl Stretch {
         Ok(Self { events, limited: false, start: at, at })
     }
 
-    /// The position right before it, from which a client pages back.
+    /// The last offset before it: the state there is that at its beginning.
     pub(super) fn before(&self) -> Offset {
         self.start.prev().min(self.at)
+    }
+
+    /// The position right before it, from which a client pages back.
+    pub(super) fn prev_batch(&self, room: &Room, epoch: Epoch) -> String {
+        let place = room.before_event(self.start.min(self.at.next()));
+        HistoryToken { epoch, place }.to_string()
     }
 }

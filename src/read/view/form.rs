@@ -115,6 +115,7 @@ impl<'v> Sight<'v> {
         }
         // For the user whom it concerns; others who see the event see the state itself.
         if shown.event_type == TimelineEventType::RoomMember
+            && shown.aside.is_none()
             && shown.state_key.as_deref() == Some(self.view.user_id().as_str())
         {
             let is = room.membership(self.view.user_id(), shown.offset).map(|(_, is)| is);
@@ -134,7 +135,7 @@ impl<'v> Sight<'v> {
     /// The additions to every event.
     fn unsigned<'e>(&self, shown: &'e StoredEvent) -> Unsigned<'e> {
         let viewer = self.view.viewer;
-        let membership = self.room.membership(viewer.user_id, shown.offset);
+        let membership = self.room.membership(viewer.user_id, self.at_event(shown));
         Unsigned {
             age: age(shown, viewer.now_ms),
             transaction_id: shown
@@ -148,9 +149,19 @@ impl<'v> Sight<'v> {
         }
     }
 
+    /// The offset as of which the room was as it was at the event, as far as is known.
+    fn at_event(&self, event: &StoredEvent) -> Offset {
+        let slot = event.aside.as_ref().and_then(|_| self.room.slot(event.offset));
+        slot.map_or(event.offset, |slot| slot.gap.prev())
+    }
+
     /// The state event that this one replaced, if the user may see it.
     fn previous(&self, event: &StoredEvent) -> Result<Option<EventRef>, ReadError> {
         let Some(state_key) = &event.state_key else { return Ok(None) };
+        if event.aside.is_some() && self.room.slot(event.offset).is_some() {
+            // Not known.
+            return Ok(None);
+        }
         let event_type = event.event_type.to_string().into();
         let Some(offset) = self.room.state_before(&event_type, state_key, event.offset) else {
             return Ok(None);
@@ -313,7 +324,13 @@ impl<'v> Sight<'v> {
         if let Some(stretches) = self.stretches.get() {
             return Ok(stretches);
         }
-        let stretches = self.visibility().stretches(self.view)?;
+        // What is found for a gap is counted by when it was found. That is no measure for those who
+        // do not see all that comes.
+        let stretches = if self.room.is_gapped() && !self.visibility().is_joined() {
+            Vec::new()
+        } else {
+            self.visibility().stretches(self.view)?
+        };
         Ok(self.stretches.get_or_init(|| stretches))
     }
 

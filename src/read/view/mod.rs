@@ -6,9 +6,10 @@
 pub mod filter;
 mod form;
 pub mod key_backup;
+pub mod past;
 mod presence;
 pub mod relations;
-mod time;
+pub(crate) mod time;
 pub mod token;
 mod visibility;
 
@@ -183,13 +184,15 @@ impl<'a> View<'a> {
     /// When the log cannot be read.
     pub fn is_erased(&self, room: &Room, event: &StoredEvent) -> Result<bool, ReadError> {
         let erased = self.state.accounts.erased(&event.sender);
-        let Some(erased) = erased.filter(|at| *at <= self.at() && event.offset < *at) else {
-            return Ok(false);
-        };
+        let Some(erased) = erased.filter(|at| *at <= self.at()) else { return Ok(false) };
         let of_the_room =
             event.state_key.as_deref().is_some_and(|state_key| state_key != event.sender.as_str());
         if of_the_room {
             return Ok(false);
+        }
+        if erased <= event.offset {
+            // Others may send it again, as a part of a room's history.
+            return Ok(event.aside.is_some());
         }
         // Who could see it by then?
         let before = View { viewer: Viewer { at: erased, ..self.viewer }, ..self.clone() };

@@ -4,7 +4,12 @@
 use ruma::{api::Direction, events::StateEventType};
 
 use super::View;
-use crate::{log::ReadError, read::events::EventRef, record::Offset, state::Room};
+use crate::{
+    log::ReadError,
+    read::events::{EventRef, EventStore},
+    record::Offset,
+    state::Room,
+};
 
 impl View<'_> {
     /// The visible event whose timestamp is closest to `ts` (milliseconds since the Unix epoch), at
@@ -21,63 +26,27 @@ impl View<'_> {
         ts: u64,
         direction: Direction,
     ) -> Result<Option<EventRef>, ReadError> {
+        let by_time = self.by_time(room);
         let in_order = match direction {
-            Direction::Forward => self.first_from(room, self.place_of(room, ts)?)?,
+            Direction::Forward => self.first_from(room, by_time.place_of(ts)?)?,
             Direction::Backward => match ts.checked_add(1) {
-                Some(after) => self.last_before(room, self.place_of(room, after)?)?,
+                Some(after) => self.last_before(room, by_time.place_of(after)?)?,
                 None => self.last_before(room, room.event_count(self.at()))?,
             },
         };
-        let late = self.closest_late(room, ts, direction)?;
-        Ok(match (in_order, late) {
-            (Some(a), Some(b)) => Some(if is_closer(&b, &a, direction) { b } else { a }),
-            (a, b) => a.or(b),
-        })
+        let may_see = |event: &EventRef| self.may_see(room, event);
+        let others = by_time.closest_other(ts, direction, may_see)?;
+        Ok(closer(in_order, others, direction))
     }
 
-    /// The index in the timeline before which all ordered events are before `ts`, and after which
-    /// none is.
-    fn place_of(&self, room: &Room, ts: u64) -> Result<usize, ReadError> {
-        let (mut low, mut high) = (0, room.event_count(self.at()));
-        while low < high {
-            let middle = low.midpoint(high);
-            match self.in_order_from(room, middle, high)? {
-                Some((index, event)) if time(&event) < ts => low = index + 1,
-                _ => high = middle,
-            }
-        }
-        Ok(low)
-    }
-
-    /// The first ordered event from `index` on, before `end`.
-    fn in_order_from(
-        &self,
-        room: &Room,
-        mut index: usize,
-        end: usize,
-    ) -> Result<Option<(usize, EventRef)>, ReadError> {
-        while index < end {
-            if let Some(event) = self.in_order(room, index)? {
-                return Ok(Some((index, event)));
-            }
-            index += 1;
-        }
-        Ok(None)
-    }
-
-    /// The event at this index, unless its timestamp is earlier than that of an event before it, or
-    /// it was erased.
-    fn in_order(&self, room: &Room, index: usize) -> Result<Option<EventRef>, ReadError> {
-        match room.nth_event(index).filter(|offset| !room.is_late(*offset)) {
-            Some(offset) => self.events.get(offset),
-            None => Ok(None),
-        }
+    fn by_time<'r>(&'r self, room: &'r Room) -> ByTime<'r> {
+        ByTime { events: self.events, room, at: self.at() }
     }
 
     fn first_from(&self, room: &Room, mut index: usize) -> Result<Option<EventRef>, ReadError> {
         let turns = self.turns(room);
         let end = room.event_count(self.at());
-        while let Some((found, event)) = self.in_order_from(room, index, end)? {
+        while let Some((found, event)) = self.by_time(room).in_order_from(index, end)? {
             if self.may_see(room, &event)? {
                 return Ok(Some(event));
             }
@@ -93,7 +62,7 @@ impl View<'_> {
         let turns = self.turns(room);
         while let Some(index) = end.checked_sub(1) {
             end = index;
-            let Some(event) = self.in_order(room, index)? else { continue };
+            let Some(event) = self.by_time(room).in_order(index)? else { continue };
             if self.may_see(room, &event)? {
                 return Ok(Some(event));
             }
@@ -118,32 +87,124 @@ impl View<'_> {
         turns.sort_unstable();
         turns
     }
+}
 
-    fn closest_late(
+/// The events of a room by their timestamps.
+pub(crate) struct ByTime<'a> {
+    pub(crate) events: &'a EventStore,
+    pub(crate) room: &'a Room,
+    pub(crate) at: Offset,
+}
+
+impl ByTime<'_> {
+    /// The event whose timestamp is closest to `ts`, as [`View::closest_event`], among those that
+    /// `wanted` accepts. Of the timeline, so many events are looked at.
+    pub(crate) fn closest(
         &self,
-        room: &Room,
         ts: u64,
         direction: Direction,
+        wanted: impl Fn(&EventRef) -> Result<bool, ReadError>,
+        most: usize,
     ) -> Result<Option<EventRef>, ReadError> {
-        let mut late = room.late_events(self.at());
-        match direction {
-            Direction::Forward => {
-                late.retain(|(_, time)| *time >= ts);
-                late.sort_unstable_by_key(|(offset, time)| (*time, *offset));
-            }
-            Direction::Backward => {
-                late.retain(|(_, time)| *time <= ts);
-                late.sort_unstable_by_key(|(offset, time)| std::cmp::Reverse((*time, *offset)));
+        let end = self.room.event_count(self.at);
+        let place = match direction {
+            Direction::Forward => self.place_of(ts)?,
+            Direction::Backward => match ts.checked_add(1) {
+                Some(after) => self.place_of(after)?,
+                None => end,
+            },
+        };
+        let indexes: Vec<usize> = match direction {
+            Direction::Forward => (place..end).take(most).collect(),
+            Direction::Backward => (0..place).rev().take(most).collect(),
+        };
+        let mut found = None;
+        for index in indexes {
+            if let Some(event) = self.in_order(index)?
+                && wanted(&event)?
+            {
+                found = Some(event);
+                break;
             }
         }
-        for (offset, _) in late {
+        Ok(closer(found, self.closest_other(ts, direction, wanted)?, direction))
+    }
+
+    /// The index in the timeline before which all ordered events are before `ts`, and after which
+    /// none is.
+    fn place_of(&self, ts: u64) -> Result<usize, ReadError> {
+        let (mut low, mut high) = (0, self.room.event_count(self.at));
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.in_order_from(middle, high)? {
+                Some((index, event)) if time(&event) < ts => low = index + 1,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+
+    /// The first ordered event from `index` on, before `end`.
+    fn in_order_from(
+        &self,
+        mut index: usize,
+        end: usize,
+    ) -> Result<Option<(usize, EventRef)>, ReadError> {
+        while index < end {
+            if let Some(event) = self.in_order(index)? {
+                return Ok(Some((index, event)));
+            }
+            index += 1;
+        }
+        Ok(None)
+    }
+
+    /// The event at this index, unless its timestamp is earlier than that of an event before it, or
+    /// it was erased.
+    fn in_order(&self, index: usize) -> Result<Option<EventRef>, ReadError> {
+        match self.room.nth_event(index).filter(|offset| !self.room.is_late(*offset)) {
+            Some(offset) => self.events.get(offset),
+            None => Ok(None),
+        }
+    }
+
+    /// The closest of those events whose timestamps are in no order: those that came late, and
+    /// those in gaps.
+    fn closest_other(
+        &self,
+        ts: u64,
+        direction: Direction,
+        wanted: impl Fn(&EventRef) -> Result<bool, ReadError>,
+    ) -> Result<Option<EventRef>, ReadError> {
+        let mut others = self.room.late_events(self.at);
+        if self.room.is_gapped() {
+            others.extend(self.room.filled_times(self.at));
+        }
+        match direction {
+            Direction::Forward => {
+                others.retain(|(_, time)| *time >= ts);
+                others.sort_unstable_by_key(|(offset, time)| (*time, *offset));
+            }
+            Direction::Backward => {
+                others.retain(|(_, time)| *time <= ts);
+                others.sort_unstable_by_key(|(offset, time)| std::cmp::Reverse((*time, *offset)));
+            }
+        }
+        for (offset, _) in others {
             if let Some(event) = self.events.get(offset)?
-                && self.may_see(room, &event)?
+                && wanted(&event)?
             {
                 return Ok(Some(event));
             }
         }
         Ok(None)
+    }
+}
+
+fn closer(a: Option<EventRef>, b: Option<EventRef>, direction: Direction) -> Option<EventRef> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if is_closer(&b, &a, direction) { b } else { a }),
+        (a, b) => a.or(b),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::record::{Epoch, Offset};
+use crate::{
+    record::{Epoch, Offset},
+    state::rooms::gaps::Place,
+};
 
 /// A position in the log, after this offset. `since`, `next_batch`, `prev_batch`, `from`, `to`,
 /// `start` and `end` all have this form: `s<epoch>_<offset>`.
@@ -37,6 +40,42 @@ impl FromStr for Token {
         };
         // Each position has exactly one form: `+5` and `05` parse as numbers but were never given
         // out.
+        if token.to_string() == text { Ok(token) } else { Err(BadToken) }
+    }
+}
+
+/// A position in the history of a room, which may have gaps: `s<epoch>_<offset>` like every token,
+/// or `s<epoch>_<gap>~<number>` in the gap before an event, right before so many of what was found
+/// for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryToken {
+    /// The epoch of the offset.
+    pub epoch: Epoch,
+    /// The position.
+    pub place: Place,
+}
+
+impl fmt::Display for HistoryToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = |offset| Token { epoch: self.epoch, offset };
+        match self.place {
+            Place::After(offset) => token(offset).fmt(f),
+            Place::Within { gap, passed } => write!(f, "{}~{passed}", token(gap)),
+        }
+    }
+}
+
+impl FromStr for HistoryToken {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let Some((gap, passed)) = text.split_once('~') else {
+            let Token { epoch, offset } = text.parse()?;
+            return Ok(Self { epoch, place: Place::After(offset) });
+        };
+        let Token { epoch, offset: gap } = gap.parse()?;
+        let passed = passed.parse().map_err(|_| BadToken)?;
+        let token = Self { epoch, place: Place::Within { gap, passed } };
         if token.to_string() == text { Ok(token) } else { Err(BadToken) }
     }
 }
@@ -119,6 +158,22 @@ mod tests {
         ] {
             assert_eq!(bad.parse::<Token>(), Err(BadToken), "{bad}");
         }
+    }
+
+    #[test]
+    fn tokens_of_gaps_round_trip_and_nothing_else_parses() {
+        let (epoch, gap) = (Epoch(2), Offset::new(77));
+        let places = [(Place::After(gap), "s2_77"), (Place::Within { gap, passed: 5 }, "s2_77~5")];
+        for (place, text) in places {
+            let token = HistoryToken { epoch, place };
+            assert_eq!(token.to_string(), text);
+            assert_eq!(text.parse(), Ok(token));
+        }
+        for bad in ["", "s2_77~", "s2_77~05", "s2_77~-1", "s2_77~+1", "s2_77~1~1", "~1", "s2_~1"] {
+            assert_eq!(bad.parse::<HistoryToken>(), Err(BadToken), "{bad}");
+        }
+        assert_eq!("s2_77~5".parse::<Token>(), Err(BadToken));
+        assert_eq!("s2_77~5".parse::<Pos>(), Err(BadToken));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
     log::ReadError,
     read::{events::StoredEvent, notifications::Ignored},
     record::Offset,
-    state::{Membership, Room},
+    state::{Membership, Room, rooms::gaps::Slot},
 };
 
 /// The visibility of one room for one user.
@@ -106,6 +106,11 @@ impl<'a> Visibility<'a> {
         if view.events.is_over(self.room, event) {
             return Ok(false);
         }
+        if event.aside.is_some()
+            && let Some(slot) = self.room.slot(event.offset)
+        {
+            return self.shows_in_gap(view, event, slot);
+        }
         if event.event_type == TimelineEventType::RoomHistoryVisibility {
             // A change of the setting is visible to those who see events before it or after it.
             let before = self.setting(view, event.offset.prev())?;
@@ -113,6 +118,37 @@ impl<'a> Visibility<'a> {
             return Ok(self.shows_under(before.max(after), event.offset));
         }
         self.shows_at(view, event.offset)
+    }
+
+    /// Whether the user may see an event in a gap. Who was in the room then is not known in full:
+    /// where only members see events, only those see it who were joined on both sides of the gap.
+    fn shows_in_gap(
+        &self,
+        view: &View<'_>,
+        event: &StoredEvent,
+        slot: Slot,
+    ) -> Result<bool, ReadError> {
+        let (before, after) = self.room.visibility_around(slot);
+        let mut setting = before.map_or(Setting::Joined, |name| Setting::named(&name));
+        if event.event_type == TimelineEventType::RoomHistoryVisibility {
+            // As of any other such change.
+            let after = match after {
+                Some(name) => Setting::named(&name),
+                None => self.setting(view, slot.gap.prev())?,
+            };
+            setting = setting.max(after);
+        }
+        let is_joined = |at| self.membership_at(at) == Some(Membership::Join);
+        Ok(match setting {
+            Setting::WorldReadable => true,
+            Setting::Shared => slot.gap < self.joined_until,
+            Setting::Invited | Setting::Joined => is_joined(slot.gap.prev()) && is_joined(slot.gap),
+        })
+    }
+
+    /// Whether the user is joined.
+    pub(super) fn is_joined(&self) -> bool {
+        self.joined_until == Offset::MAX
     }
 
     /// Whether the user may see an event at this offset that is neither their own membership nor a

@@ -142,6 +142,10 @@ pub struct Received {
     /// The forward extremities of the room afterwards, besides this event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extremities: Vec<Extremity>,
+    /// Events that it comes after and that this homeserver does not have: the room's history has a
+    /// gap before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<OwnedEventId>,
     /// The state before it. Left out if that is the room's state as of the record before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<StateBefore>,
@@ -163,6 +167,7 @@ impl Received {
             from,
             relayed: false,
             extremities: Vec::new(),
+            missing: Vec::new(),
             before: None,
             resolved: None,
             stripped: Vec::new(),
@@ -271,6 +276,54 @@ pub struct RoomState {
 }
 
 impl Content for RoomState {}
+
+/// Payload of `room.gap`: events were found that belong into a gap of a room's history, or the gap
+/// was given up for some time. The events are in records of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomGap {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event before which the gap is.
+    pub gap: Offset,
+    /// The homeserver that sent the events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<OwnedServerName>,
+    /// The events, newest first. They come before those that were in the gap already.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Filled>,
+    /// What is still missing: events that those in the gap come after. If there are none, the gap
+    /// is closed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<OwnedEventId>,
+    /// The size of what was recorded for this, in bytes.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Until when nobody is asked for the rest, in milliseconds since the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up_until_ms: Option<u64>,
+}
+
+impl Content for RoomGap {}
+
+/// An event in a gap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filled {
+    /// The record that has it.
+    pub event: Offset,
+    /// Its id.
+    pub event_id: OwnedEventId,
+    /// Its time by its server's clock, in milliseconds since the Unix epoch.
+    pub ts: u64,
+    /// For a change of the history visibility: what that was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<String>,
+    /// The event that it redacts, if that takes effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redacts: Option<Offset>,
+    /// The event that redacts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redacted_by: Option<Offset>,
+}
 
 /// Why an event is not in the timeline (server-server API, "Checks performed on receipt of a PDU").
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

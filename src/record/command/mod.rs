@@ -251,11 +251,13 @@ commands! {
     /// A device received the messages that were sent to it.
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 3 Rewindable;
+    RoomEvent(RoomEvent) = "room.event" version 4 Rewindable;
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
     RoomPdu(RoomPdu) = "room.pdu" version 1 Rewindable;
     /// A user of this homeserver is about to enter a room of others, and it has this state.
     RoomState(RoomState) = "room.state" version 1 Rewindable;
+    /// A gap in the history of a room was filled, or given up.
+    RoomGap(RoomGap) = "room.gap" version 1 Rewindable;
     /// Events of a room were deleted, and their content is to be erased from the log.
     RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
     /// A room was deleted, and the content of its events is to be erased from the log.

@@ -34,11 +34,11 @@ pub(crate) struct Budget {
     pub(super) policy: usize,
 }
 
-struct Allowance {
-    requests: usize,
-    events: usize,
-    bytes: usize,
-    until: Instant,
+pub(super) struct Allowance {
+    pub(super) requests: usize,
+    pub(super) events: usize,
+    pub(super) bytes: usize,
+    pub(super) until: Instant,
 }
 
 impl Budget {
@@ -83,19 +83,19 @@ struct One {
 }
 
 #[derive(Deserialize)]
-struct StateIds {
-    pdu_ids: Vec<OwnedEventId>,
+pub(super) struct StateIds {
+    pub(super) pdu_ids: Vec<OwnedEventId>,
     auth_chain_ids: Vec<OwnedEventId>,
 }
 
 #[derive(Deserialize)]
-struct Whole {
-    pdus: Vec<Box<RawValue>>,
+pub(super) struct Whole {
+    pub(super) pdus: Vec<Box<RawValue>>,
     auth_chain: Vec<Box<RawValue>>,
 }
 
 impl Receiving<'_> {
-    async fn ask<T: DeserializeOwned>(
+    pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         server: &ServerName,
         mut question: Question,
@@ -197,14 +197,7 @@ impl Receiving<'_> {
     pub(super) async fn verify_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Verified> {
         let mut verified = Vec::new();
         for raw in events {
-            let pdu = Pdu::object(raw).and_then(|object| {
-                // Only the first event of a room may have no room id.
-                match Pdu::room_of(&object) {
-                    Ok(room_id) if room_id != room.id => Err(PduError::OtherEvent),
-                    _ => Pdu::new(room.id.clone(), object, &room.rules),
-                }
-            });
-            let checked = match pdu {
+            let checked = match Pdu::of_room(room, raw) {
                 Ok(pdu) if matches!(self.knows(room, &pdu.event_id), Ok(true)) => continue,
                 Ok(pdu) => self.verify(room, pdu).await,
                 Err(error) => Err(error),
@@ -229,18 +222,29 @@ impl Receiving<'_> {
             encoded(room.id.as_str()),
             encoded(event_id.as_str())
         );
-        let chain: Chain = self.ask(origin, Question::get(path), budget).await?;
-        let mut events = chain.auth_chain;
-        events.truncate(budget.events);
-        budget.events = budget.events.saturating_sub(events.len());
+        let events = self.auth_chain(origin, path, budget).await?;
         let events = self.verify_all(room, &events).await;
         self.record_outliers(origin, events).await
     }
 
-    async fn fetch_event(
+    /// As many events of a chain of authorities as may be fetched.
+    pub(super) async fn auth_chain(
         &self,
         origin: &ServerName,
-        room: &Arc<Room>,
+        path: String,
+        budget: &mut Allowance,
+    ) -> Result<Vec<Box<RawValue>>, PduError> {
+        let chain: Chain = self.ask(origin, Question::get(path), budget).await?;
+        let mut events = chain.auth_chain;
+        events.truncate(budget.events);
+        budget.events = budget.events.saturating_sub(events.len());
+        Ok(events)
+    }
+
+    pub(super) async fn fetch_one(
+        &self,
+        origin: &ServerName,
+        room: &Room,
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<Option<Verified>, PduError> {
@@ -259,7 +263,7 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
         if !self.knows(room, event_id)? {
-            let event = self.fetch_event(origin, room, event_id, budget).await?;
+            let event = self.fetch_one(origin, room, event_id, budget).await?;
             let event = event.ok_or(PduError::Missing)?;
             if matches!(self.propose(origin, &event, true).await?, Taken::Missing { .. }) {
                 self.fetch_authorities(origin, room, event_id, budget).await?;
@@ -283,7 +287,7 @@ impl Receiving<'_> {
         let events = if unknown.len() < limits::EVENTS_ONE_BY_ONE {
             let mut events = Vec::new();
             for event_id in unknown {
-                events.extend(self.fetch_event(origin, room, event_id, budget).await?);
+                events.extend(self.fetch_one(origin, room, event_id, budget).await?);
             }
             events
         } else {

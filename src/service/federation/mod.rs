@@ -5,6 +5,7 @@ mod devices;
 mod edus;
 mod enter;
 mod fetch;
+mod history;
 mod invite;
 mod pdu;
 pub(crate) mod presence;

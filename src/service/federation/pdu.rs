@@ -20,6 +20,7 @@ use crate::{
     base::limits,
     outside::federation::{KeyError, KeyRing},
     record::server_keys::ServerKeys,
+    state::Room,
 };
 
 /// Why an event is dropped without a record.
@@ -77,6 +78,16 @@ impl Pdu {
             return Err(PduError::Form("it is too large".to_owned()));
         }
         serde_json::from_str(raw.get()).map_err(|error| PduError::Form(error.to_string()))
+    }
+
+    /// Reads what was sent as an event of a room.
+    pub(crate) fn of_room(room: &Room, raw: &RawValue) -> Result<Self, PduError> {
+        let object = Self::object(raw)?;
+        // Only the first event of a room may have no room id.
+        match Self::room_of(&object) {
+            Ok(room_id) if room_id != room.id => Err(PduError::OtherEvent),
+            _ => Self::new(room.id.clone(), object, &room.rules),
+        }
     }
 
     /// Reads an event of a room with these rules.

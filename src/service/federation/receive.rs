@@ -255,6 +255,6 @@ impl<'a> Receiving<'a> {
     }
 }
 
-fn read(error: crate::log::ReadError) -> PduError {
+pub(super) fn read(error: crate::log::ReadError) -> PduError {
     PduError::Rejected(Refusal::from(error).into())
 }

@@ -2,8 +2,10 @@
 
 use super::{Applied, Apply, At};
 use crate::{
-    record::command::{PeerDevices, PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
-    state::{ApplyError, State},
+    record::command::{
+        Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
+    },
+    state::{ApplyError, State, erasures::Redacted},
 };
 
 impl Apply for ServerKey {
@@ -49,6 +51,16 @@ impl Apply for RoomState {
     }
 }
 
+impl Apply for RoomGap {
+    fn apply(self, state: &State, at: At) -> Applied {
+        for redacted in state.rooms.fill(at.offset, self) {
+            let (event, because) = (redacted, at.offset);
+            state.erasures.redact(Redacted { event, because, time_ms: at.time_ms });
+        }
+        Ok(Vec::new())
+    }
+}
+
 impl Apply for RoomPdu {
     fn apply(self, state: &State, at: At) -> Applied {
         if let Some(version) = self.room_version {
@@ -59,6 +71,11 @@ impl Apply for RoomPdu {
         }
         state.events.insert(at.offset, &self.event_id);
         state.rooms.add_aside(at.offset, &self.room_id, &self.outcome);
+        if self.outcome == Outcome::Outlier
+            && let Some(waiting) = state.waiting(&self.pdu)
+        {
+            state.rooms.await_gap(at.offset, &self.room_id, waiting);
+        }
         Ok(Vec::new())
     }
 }

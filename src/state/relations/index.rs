@@ -86,7 +86,8 @@ impl Index {
                 of_sender.remove();
             }
         }
-        kind.gone.push(Gone { redaction, child, sender: *sender });
+        let at = kind.gone.partition_point(|gone| gone.redaction <= redaction);
+        kind.gone.insert(at, Gone { redaction, child, sender: *sender });
     }
 
     /// The newest child of `parent` with this relation type, redacted or not.

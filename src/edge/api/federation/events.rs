@@ -12,8 +12,9 @@ use ruma::{
         authorization::get_event_authorization::v1 as get_event_authorization,
         backfill::get_backfill::v1 as get_backfill,
         event::{
-            get_event::v1 as get_event, get_missing_events::v1 as get_missing_events,
-            get_room_state::v1 as get_room_state, get_room_state_ids::v1 as get_room_state_ids,
+            get_event::v1 as get_event, get_event_by_timestamp::v1 as get_event_by_timestamp,
+            get_missing_events::v1 as get_missing_events, get_room_state::v1 as get_room_state,
+            get_room_state_ids::v1 as get_room_state_ids,
         },
     },
 };
@@ -29,7 +30,8 @@ use crate::{
     read::{
         branches::{Branches, ChainError},
         events::EventRef,
-        servers::{admits, shown_to},
+        servers::{admits, may_see, shown_to},
+        view::time::ByTime,
     },
     record::Offset,
     state::Room,
@@ -288,6 +290,28 @@ pub(super) async fn missing_events(
         found.reverse();
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
         Ok(get_missing_events::Response::new(pdus?))
+    })
+    .await
+}
+
+pub(super) async fn timestamp_to_event(
+    cx: Cx<Server, Homeserver>,
+    request: get_event_by_timestamp::Request,
+) -> Result<get_event_by_timestamp::Response, ApiError> {
+    let Homeserver(server) = &cx.caller;
+    cx.at_length(|| {
+        let look = Look::of(&cx.app, &request.room_id, server)?;
+        let events = cx.app.engine.events();
+        let by_time = ByTime { events, room: &look.room, at: look.at };
+        let wanted = |event: &EventRef| {
+            Ok(!events.is_over(&look.room, event) && may_see(events, &look.room, event, server)?)
+        };
+        let ts = request.ts.get().into();
+        let found = by_time.closest(ts, request.dir, wanted, limits::EVENTS_FOR_SERVER)?;
+        let found =
+            found.ok_or_else(|| ApiError::not_found("There is no such event in the room."))?;
+        let (event_id, ts) = (found.event_id.clone(), found.origin_server_ts);
+        Ok(get_event_by_timestamp::Response::new(event_id, ts))
     })
     .await
 }

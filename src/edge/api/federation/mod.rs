@@ -53,6 +53,7 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
         .on(events::event_auth, limited(Class::Federation))
         .on(events::backfill, limited(Class::Federation))
         .on(events::missing_events, limited(Class::Federation))
+        .on(events::timestamp_to_event, limited(Class::Federation))
         .on(memberships::make_join, limited(Class::Federation))
         .on(memberships::send_join, limited(Class::Federation))
         .on(memberships::make_knock, limited(Class::Federation))

@@ -13,7 +13,7 @@ use crate::{
         events::Viewer,
         view::{
             View,
-            token::{Pos, Token},
+            token::{HistoryToken, Pos},
         },
     },
     record::Offset,
@@ -39,7 +39,7 @@ impl Cx<Server> {
     pub(crate) fn moment(&self) -> Result<Option<Offset>, ApiError> {
         let Some(at) = self.query("at")? else { return Ok(None) };
         // `GET /rooms/{roomId}/members` has a parameter of the same name that is a token.
-        if at.parse::<Token>().is_ok() || at.parse::<Pos>().is_ok() {
+        if at.parse::<HistoryToken>().is_ok() || at.parse::<Pos>().is_ok() {
             return Ok(None);
         }
         let moment: Moment = at

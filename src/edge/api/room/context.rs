@@ -10,11 +10,16 @@ use crate::{
         api::{Server, json, sync::filter},
         http::{ApiError, Cx, Json},
     },
+    log::ReadError,
     read::{
-        events::{ClientEvent, EventForm},
-        view::{ByteBudget, PageLimit},
+        events::{ClientEvent, EventForm, EventRef},
+        view::{ByteBudget, PageLimit, View, filter::EventFilter, past::Wanted},
     },
     record::Offset,
+    state::{
+        Room,
+        rooms::gaps::{Place, Slot},
+    },
 };
 
 pub(super) async fn context(
@@ -40,14 +45,9 @@ pub(super) async fn context(
         let (before, after) = (limit.div_ceil(2), limit / 2);
         let budget = ByteBudget::new(limits::PAGE_BYTES);
         let page = |events| PageLimit { events, budget: Some(&budget) };
-        let before =
-            view.page_backward(&room, event.offset.prev(), Offset::ZERO, page(before), &filter)?;
-        let after =
-            view.page_forward(&room, event.offset, Offset::MAX, page(after), &filter)?.events;
-        let before = before.events;
-
-        let first = before.last().unwrap_or(&event).offset;
-        let last = after.last().unwrap_or(&event).offset;
+        let sides = (page(before), page(after));
+        let Around { before, after, start, end } = around(&view, &room, &event, sides, &filter)?;
+        let last = end.offset();
         // The state at the last returned event, as far as the caller may see it.
         let seen = view.state_as_of(&room)?.unwrap_or(Offset::ZERO);
         let state_at = last.min(seen);
@@ -63,8 +63,8 @@ pub(super) async fn context(
         state.retain(|event| filter.matches(&room, event, view.at()));
         let form = &EventForm::FULL;
         json(&Response {
-            start: cx.app.token(first.prev()),
-            end: cx.app.token(last),
+            start: cx.app.history_token(start),
+            end: cx.app.history_token(end),
             event: view.client_event(&room, &event, form)?,
             events_before: view.client_events(&room, &before, form)?,
             events_after: view.client_events(&room, &after, form)?,
@@ -72,4 +72,46 @@ pub(super) async fn context(
         })
     })
     .await
+}
+
+/// What is around an event, and where that begins and ends.
+pub(super) struct Around {
+    pub(super) before: Vec<EventRef>,
+    pub(super) after: Vec<EventRef>,
+    pub(super) start: Place,
+    pub(super) end: Place,
+}
+
+/// The events around one. Nothing is fetched that is missing: a client goes on from either end with
+/// `GET /messages`.
+pub(super) fn around<'a>(
+    view: &View<'a>,
+    room: &Room,
+    event: &EventRef,
+    (before, after): (PageLimit<'a>, PageLimit<'a>),
+    filter: &EventFilter,
+) -> Result<Around, ReadError> {
+    if !room.is_gapped() {
+        let earlier = event.offset.prev();
+        let before = view.page_backward(room, earlier, Offset::ZERO, before, filter)?.events;
+        let after = view.page_forward(room, event.offset, Offset::MAX, after, filter)?.events;
+        let start = Place::After(before.last().unwrap_or(event).offset.prev());
+        let end = Place::After(after.last().unwrap_or(event).offset);
+        return Ok(Around { before, after, start, end });
+    }
+    let slot = room.slot(event.offset);
+    let start = slot.map_or_else(|| room.before_event(event.offset), Slot::before);
+    let end = slot.map_or(Place::After(event.offset), Slot::after);
+    let first = Place::After(Offset::ZERO);
+    let earlier = Wanted { from: start, to: first, backward: true, stops: true };
+    let earlier = view.past(room, earlier, before, filter)?;
+    let last = Place::After(Offset::MAX);
+    let later = Wanted { from: end, to: last, backward: false, stops: true };
+    let later = view.past(room, later, after, filter)?;
+    Ok(Around {
+        start: earlier.last.unwrap_or(start),
+        end: later.last.unwrap_or(end),
+        before: earlier.events,
+        after: later.events,
+    })
 }

@@ -8,6 +8,7 @@ pub(crate) mod delayed;
 pub(crate) mod directory;
 mod elsewhere;
 pub(crate) mod membership;
+pub(crate) mod past;
 pub(crate) mod receipt;
 pub(crate) mod relations;
 pub(crate) mod report;

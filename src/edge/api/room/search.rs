@@ -16,6 +16,7 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::context::{Around, around};
 use crate::{
     base::{limits, text},
     edge::{
@@ -414,11 +415,8 @@ impl Wanted {
             PageLimit { events, budget: Some(budget) }
         };
         let (room, event, all) = (&result.room, &result.event, &EventFilter::default());
-        let before = at_most(self.context.before_limit);
-        let before =
-            view.page_backward(room, event.offset.prev(), Offset::ZERO, before, all)?.events;
-        let after = at_most(self.context.after_limit);
-        let after = view.page_forward(room, event.offset, Offset::MAX, after, all)?.events;
+        let sides = (at_most(self.context.before_limit), at_most(self.context.after_limit));
+        let Around { before, after, start, end } = around(view, room, event, sides, all)?;
         let mut profile_info = BTreeMap::new();
         if self.context.include_profile {
             for event in before.iter().chain([event]).chain(&after) {
@@ -428,8 +426,8 @@ impl Wanted {
             }
         }
         Ok(ResultContext {
-            start: cx.app.token(before.last().unwrap_or(event).offset.prev()),
-            end: cx.app.token(after.last().unwrap_or(event).offset),
+            start: cx.app.history_token(start),
+            end: cx.app.history_token(end),
             events_before: view.client_events(room, &before, &EventForm::FULL)?,
             events_after: view.client_events(room, &after, &EventForm::FULL)?,
             profile_info,
@@ -450,7 +448,8 @@ impl After {
 /// The profile of an event's sender at the time of sending.
 fn profile(view: &View<'_>, room: &Room, event: &EventRef) -> Result<Profile, ApiError> {
     let member = StateEventType::RoomMember;
-    let Some(offset) = room.state_event(&member, event.sender.as_str(), event.offset) else {
+    let at = room.slot(event.offset).map_or(event.offset, |slot| slot.gap.prev());
+    let Some(offset) = room.state_event(&member, event.sender.as_str(), at) else {
         return Ok(Profile::default());
     };
     let member = view.events.get(offset)?.map(|member| as_shown(room, member, view.at()));

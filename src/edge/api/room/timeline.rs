@@ -14,6 +14,7 @@ use ruma::{
 };
 use serde::Serialize;
 
+use super::past;
 use crate::{
     base::limits,
     edge::{
@@ -42,6 +43,9 @@ pub(super) async fn messages(
         state: Vec<ClientEvent>,
     }
     let room = cx.app.room(&request.room_id)?;
+    if room.is_gapped() {
+        return past::messages(&cx, &room, &request).await;
+    }
     let view = cx.view_as_of()?;
     let seen = readable_as_of(&view, &room)?;
     let filter = filter::of_events(&cx)?;
@@ -100,7 +104,7 @@ pub(crate) fn visible_event(
     room: &Room,
     event_id: &ruma::EventId,
 ) -> Result<EventRef, ApiError> {
-    let event = view.events.find(&view.state, event_id)?;
+    let event = view.events.find_shown(&view.state, event_id)?;
     let event = event.filter(|event| event.room_id == room.id && event.offset <= view.at());
     match event {
         Some(event) if view.may_see(room, &event)? => Ok(event),

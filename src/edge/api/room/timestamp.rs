@@ -2,7 +2,7 @@
 
 use ruma::api::client::room::get_event_by_timestamp::v1 as get_event_by_timestamp;
 
-use super::timeline::readable_as_of;
+use super::{past, timeline::readable_as_of};
 use crate::edge::{
     api::Server,
     http::{ApiError, Cx},
@@ -13,6 +13,9 @@ pub(super) async fn timestamp_to_event(
     request: get_event_by_timestamp::Request,
 ) -> Result<get_event_by_timestamp::Response, ApiError> {
     let room = cx.app.room(&request.room_id)?;
+    if room.is_gapped() {
+        past::fill_up_to(&cx, &room, request.ts.get().into(), request.dir).await?;
+    }
     cx.at_length(|| {
         let view = cx.view();
         readable_as_of(&view, &room)?;

@@ -25,7 +25,7 @@ use crate::{
         view::{View, filter::EventFilter},
     },
     record::{Offset, command::PresenceState},
-    state::{Membership, Room, RoomMembership},
+    state::{Membership, Room, RoomMembership, rooms::gaps::Place},
 };
 
 endpoint! {
@@ -150,7 +150,7 @@ pub(super) async fn event(cx: Cx<Server>, request: Event) -> Result<Json, ApiErr
     let event_id = &request.event_id;
     let view = cx.view();
     let absent = || ApiError::not_found("There is no such event, or you may not see it.");
-    let event = view.events.find(&view.state, event_id)?.ok_or_else(absent)?;
+    let event = view.events.find_shown(&view.state, event_id)?.ok_or_else(absent)?;
     let room = view.state.rooms.get(&event.room_id).ok_or_else(absent)?;
     let event = visible_event(&view, &room, event_id)?;
     json(&view.client_event(&room, &event, &EventForm::FULL)?)
@@ -226,8 +226,12 @@ impl RoomInfo {
             let limit = page_size(limit.unwrap_or_else(|| MESSAGES.into()), &all);
             let mut events = view.page_backward(room, seen, Offset::ZERO, limit, &all)?.events;
             events.reverse();
+            if let Some(gap) = room.last_gap(Offset::ZERO, seen) {
+                events.retain(|event| event.offset >= gap);
+            }
+            let start = events.first().map(|first| room.before_event(first.offset));
             info.messages = Some(Messages {
-                start: cx.app.token(events.first().map_or(seen, |first| first.offset.prev())),
+                start: cx.app.history_token(start.unwrap_or(Place::After(seen))),
                 end: cx.app.token(seen),
                 chunk: view.client_events(room, &events, form)?,
             });

@@ -5,7 +5,9 @@ use crate::{
     read::events::StoredEvent,
     record::{
         Record,
-        command::{Outcome, PeerDevices, PeerKeys, PeerReached, RoomPdu, RoomState, ServerKey},
+        command::{
+            Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
+        },
     },
 };
 
@@ -49,6 +51,19 @@ impl Describe for RoomState {
     fn describe(self, _: &Record, who: String) -> Description {
         let Self { from, changes, .. } = self;
         (who, format!("got {} events of the room's state from {from}", changes.len()))
+    }
+}
+
+impl Describe for RoomGap {
+    fn describe(self, _: &Record, who: String) -> Description {
+        let Self { gap, from, events, missing, given_up_until_ms, .. } = self;
+        let from = from.map(|from| format!(" from {from}")).unwrap_or_default();
+        let then = match (given_up_until_ms, missing.len()) {
+            (Some(_), _) => ", and gave it up for a day",
+            (None, 0) => ", which closes it",
+            (None, _) => "",
+        };
+        (who, format!("got {} events{from} for the gap before {gap}{then}", events.len()))
     }
 }
 

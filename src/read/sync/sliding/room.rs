@@ -20,7 +20,7 @@ use crate::{
         events::{ClientEvent, EventForm, EventRef, as_shown},
         notifications,
         sync::{summary::Summary, timeline::Stretch},
-        view::{ByteBudget, PageLimit, View, filter::EventFilter, token::Token},
+        view::{ByteBudget, PageLimit, View, filter::EventFilter},
     },
     record::{Epoch, Offset},
     state::{Room, RoomMembership, rooms::is_activity},
@@ -475,8 +475,7 @@ impl RoomSync<'_> {
             self.view.client_events(self.room, events, &EventForm::SYNC.bundled(true))?;
         result.limited = timeline.limited;
         if timeline.limited || !events.is_empty() {
-            let token = Token { epoch: self.epoch, offset: timeline.before() };
-            result.prev_batch = Some(token.to_string());
+            result.prev_batch = Some(timeline.prev_batch(self.room, self.epoch));
             let live = events.iter().filter(|event| event.offset > self.since).count();
             result.num_live = Some(if self.since == Offset::ZERO { 0 } else { live });
         }

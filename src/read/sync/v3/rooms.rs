@@ -361,7 +361,7 @@ impl RoomSync<'_> {
         Ok(Timeline {
             events: self.view.client_events(self.room, &timeline.events, &form)?,
             limited: timeline.limited,
-            prev_batch: Token { epoch: self.request.epoch, offset: timeline.before() }.to_string(),
+            prev_batch: timeline.prev_batch(self.room, self.request.epoch),
         })
     }
 }

@@ -1,0 +1,342 @@
+//! Events of a room's history that were not known when they were sent: they fill gaps, and change
+//! nothing in the room's state.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use ruma::{
+    EventId, OwnedEventId, OwnedRoomId, OwnedServerName,
+    events::{StateEventType, TimelineEventType},
+    state_res::events::RoomPowerLevelsIntField,
+};
+use serde_json::value::RawValue;
+
+use super::receive::{Receipt, Verdict, body};
+use crate::{
+    base::limits,
+    decide::{Commit, Powers, Proposal, Refusal, not_in_it},
+    log::ReadError,
+    read::{
+        branches::{Branches, PENDING},
+        events::{EventRef, EventStore, StoredEvent},
+    },
+    record::{
+        Offset, Stream,
+        command::{Filled, Outcome, RoomGap, RoomPdu},
+    },
+    state::{Room, State, rooms::graph::Aside},
+};
+
+/// Record events of another homeserver whose place is to be found.
+#[derive(Clone, Debug)]
+pub struct RecordHistory {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The homeserver that sent them.
+    pub from: OwnedServerName,
+    /// The events with their ids, with valid signatures, and redacted if their content does not fit
+    /// their hash. Each comes after those of them that authorise it.
+    pub events: Vec<(OwnedEventId, Box<RawValue>)>,
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// It is known now.
+    Recorded,
+    /// Its authorities do not allow it. It is not recorded.
+    Rejected(String),
+    /// It cannot be judged without its authorities. It is not recorded.
+    NeedsAuthorities,
+}
+
+impl Proposal for RecordHistory {
+    type Outcome = Vec<Judged>;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<Judged>, Refusal> {
+        let env = commit.env;
+        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        let mut earlier: Vec<EventRef> = Vec::new();
+        let mut judged = Vec::new();
+        for (event_id, pdu) in &self.events {
+            if let Some(known) = env.events.find_known(&env.state, &room, event_id)? {
+                judged.push(match room.aside(known.offset) {
+                    Some(Aside::Rejected) => Judged::Rejected("it was rejected".to_owned()),
+                    _ => Judged::Recorded,
+                });
+                continue;
+            }
+            let body = body(&self.room_id, event_id, pdu.clone(), None, None);
+            let Ok(event) = StoredEvent::new(PENDING, body) else {
+                judged.push(Judged::Rejected("it is not an event".to_owned()));
+                continue;
+            };
+            let event = Arc::new(event);
+            let branches = Branches::new(&env.state, &env.events, &room);
+            let branches = branches.with_pending(Arc::clone(&event));
+            for event in &earlier {
+                branches.note(event);
+            }
+            let receipt = Receipt { room: &room, branches, event: &event };
+            let verdict = receipt.judge(true).map_err(|error| match error {
+                super::resolve::NoState::Refused(refusal) => refusal,
+                other => Refusal::BadState(other.to_string()),
+            })?;
+            let outcome = match verdict {
+                Verdict::NeedsAuthorities(_) => {
+                    judged.push(Judged::NeedsAuthorities);
+                    continue;
+                }
+                Verdict::Aside { outcome, .. } => outcome,
+                Verdict::Accepted { .. } => Outcome::Outlier,
+            };
+            if let Outcome::Rejected { reason } | Outcome::SoftFailed { reason } = outcome.clone() {
+                judged.push(Judged::Rejected(reason));
+                let aside = Some(Box::new((outcome, None)));
+                earlier.push(Arc::new(StoredEvent { aside, ..StoredEvent::clone(&event) }));
+                continue;
+            }
+            let pdu = RoomPdu {
+                room_id: self.room_id.clone(),
+                event_id: event_id.clone(),
+                sender: event.sender.clone(),
+                from: self.from.clone(),
+                room_version: None,
+                outcome,
+                before: None,
+                pdu: pdu.clone(),
+            };
+            commit.append(self.stream(), pdu);
+            judged.push(Judged::Recorded);
+            earlier.push(event);
+        }
+        Ok(judged)
+    }
+}
+
+/// Put events into a gap of a room's history, or give it up for some time.
+#[derive(Clone, Debug)]
+pub struct FillGap {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The event that the gap is before.
+    pub gap: Offset,
+    /// The homeserver that sent the events.
+    pub from: Option<OwnedServerName>,
+    /// The events, which are known, newest first. With a change of the history visibility comes
+    /// what that was before.
+    pub events: Vec<(OwnedEventId, Option<String>)>,
+    /// Events that are not shown, each with those before it.
+    pub passed: Vec<(OwnedEventId, Vec<OwnedEventId>)>,
+    /// The size of what was recorded for this, in bytes.
+    pub bytes: u64,
+    /// If it is given up: until when, in milliseconds since the Unix epoch.
+    pub given_up_until_ms: Option<u64>,
+}
+
+impl Proposal for FillGap {
+    /// Whether anything changed.
+    type Outcome = bool;
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+        let env = commit.env;
+        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        let Some(now) = room.gap(self.gap) else { return Ok(false) };
+        let graph = Graph { state: &env.state, events: &env.events, room: &room };
+        let branches = Branches::new(&env.state, &env.events, &room);
+        let mut visibility = room.visibility_at_end(self.gap);
+        let is_first = visibility.is_none();
+        if is_first {
+            visibility = Some(visibility_before(&branches, self.gap)?);
+        }
+        let mut placed: Vec<Filled> = Vec::new();
+        // Those that are new come first: those that were asked for before may be with nobody.
+        let mut candidates = Vec::new();
+        // The redactions among them, by what they redact.
+        let mut redactions: BTreeMap<OwnedEventId, Vec<EventRef>> = BTreeMap::new();
+        let mut done: HashSet<&EventId> = self.passed.iter().map(|(id, _)| &**id).collect();
+        for (event_id, earlier) in &self.events {
+            if graph.shown(event_id)?.is_some() || !done.insert(event_id) {
+                continue;
+            }
+            let Some(event) = branches.find(event_id)? else { continue };
+            if room.aside(event.offset) != Some(Aside::Outlier) {
+                continue;
+            }
+            let before = match earlier {
+                Some(name) if is_visibility(&event) => Some(known_name(name).to_owned()),
+                _ => visibility.clone(),
+            };
+            let says = (is_first && placed.is_empty()) || before != visibility;
+            let mut filled = Filled {
+                event: event.offset,
+                event_id: event_id.clone(),
+                ts: event.origin_server_ts.get().into(),
+                visibility: before.clone().filter(|_| says),
+                redacts: None,
+                redacted_by: None,
+            };
+            visibility = before;
+            if event.event_type == TimelineEventType::RoomRedaction
+                && let Some(target) = &event.redacts
+            {
+                if let Some(shown) = graph.shown(target)?
+                    && room.redaction_of(shown.offset, Offset::MAX).is_none()
+                    && graph.may_redact(&event, &shown)?
+                {
+                    filled.redacts = Some(shown.offset);
+                }
+                redactions.entry(target.clone()).or_default().push(EventRef::clone(&event));
+            }
+            let mut by = redactions.remove(event_id).unwrap_or_default();
+            for offset in room.unmet_redactions(event_id) {
+                by.extend(env.events.get(offset)?.filter(|_| room.shows_event(offset)));
+            }
+            for redaction in by {
+                if filled.redacted_by.is_none() && graph.may_redact(&redaction, &event)? {
+                    filled.redacted_by = Some(redaction.offset);
+                }
+            }
+            candidates.extend(event.prev_events.iter().cloned());
+            placed.push(filled);
+        }
+        candidates.extend(self.passed.iter().flat_map(|(_, before)| before.iter().cloned()));
+        candidates.extend(now.missing.iter().cloned());
+        let mut missing = Vec::new();
+        let mut seen = HashSet::new();
+        for event_id in candidates {
+            if missing.len() < limits::GAP_ENDS
+                && !done.contains(&*event_id)
+                && seen.insert(event_id.clone())
+                && graph.is_missing(&event_id)?
+            {
+                missing.push(event_id);
+            }
+        }
+        if placed.is_empty() && missing == now.missing && self.given_up_until_ms.is_none() {
+            return Ok(false);
+        }
+        let gap = RoomGap {
+            room_id: self.room_id.clone(),
+            gap: self.gap,
+            from: self.from.clone(),
+            events: placed,
+            missing,
+            bytes: self.bytes,
+            given_up_until_ms: self.given_up_until_ms,
+        };
+        commit.append(self.stream(), gap);
+        Ok(true)
+    }
+}
+
+/// The events of this list that a room does not have in its timeline, or in a gap: the gap before
+/// the event that comes after them.
+pub(super) fn missing_of(
+    state: &State,
+    events: &EventStore,
+    room: &Room,
+    prev_events: &[OwnedEventId],
+) -> Result<Vec<OwnedEventId>, ReadError> {
+    let graph = Graph { state, events, room };
+    let mut missing = Vec::new();
+    for event_id in prev_events.iter().take(limits::EXTREMITIES) {
+        if graph.is_missing(event_id)? {
+            missing.push(event_id.clone());
+        }
+    }
+    Ok(missing)
+}
+
+struct Graph<'a> {
+    state: &'a State,
+    events: &'a EventStore,
+    room: &'a Room,
+}
+
+impl Graph<'_> {
+    /// Whether the room has the event nowhere, or only as an authority for others.
+    fn is_missing(&self, event_id: &EventId) -> Result<bool, ReadError> {
+        if self.shown(event_id)?.is_some() {
+            return Ok(false);
+        }
+        let known = self.events.find_known(self.state, self.room, event_id)?;
+        Ok(known.is_none_or(|event| self.room.aside(event.offset) == Some(Aside::Outlier)))
+    }
+
+    /// The event of the room that clients are shown.
+    fn shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        let shown = self.events.find_shown(self.state, event_id)?;
+        Ok(shown.filter(|event| event.room_id == self.room.id))
+    }
+
+    /// Whether a redaction takes effect (room version 3 and later, "Handling redactions"). Its
+    /// sender must have had the power by its own authorities, and have it now: whoever has lost it
+    /// can still make up a past in which they had it.
+    fn may_redact(&self, redaction: &EventRef, target: &EventRef) -> Result<bool, ReadError> {
+        if redaction.redacts.as_ref() != Some(&target.event_id) {
+            return Ok(false);
+        }
+        if redaction.sender.server_name() == target.sender.server_name() {
+            return Ok(true);
+        }
+        let mut then = None;
+        for event_id in &redaction.auth_events {
+            let authority = self.events.find_known(self.state, self.room, event_id)?;
+            let is_levels =
+                |event: &EventRef| event.event_type == TimelineEventType::RoomPowerLevels;
+            if then.is_none() {
+                then = authority.filter(is_levels);
+            }
+        }
+        let holder = |event_type| match self.room.state_event(&event_type, "", Offset::MAX) {
+            Some(offset) => self.events.get(offset),
+            None => Ok(None),
+        };
+        let create = holder(StateEventType::RoomCreate)?;
+        let now = holder(StateEventType::RoomPowerLevels)?;
+        let may = |levels| {
+            let powers = Powers::new(&self.room.rules.authorization, create.clone(), levels);
+            powers.has_level(&redaction.sender, RoomPowerLevelsIntField::Redact)
+        };
+        Ok(may(then) && may(now))
+    }
+}
+
+fn is_visibility(event: &StoredEvent) -> bool {
+    event.event_type == TimelineEventType::RoomHistoryVisibility
+        && event.state_key.as_deref() == Some("")
+}
+
+/// The history visibility before the event at `offset` of the timeline.
+fn visibility_before(branches: &Branches<'_>, offset: Offset) -> Result<String, ReadError> {
+    #[derive(serde::Deserialize)]
+    struct Content {
+        history_visibility: String,
+    }
+    let event = branches.get(offset)?;
+    let view = event.and_then(|event| branches.before(&event));
+    // Of an event that has expired, the state before it is that of the room.
+    let view = view.unwrap_or_else(|| branches.as_of(offset.prev()));
+    let setting = branches.holder(&view, &StateEventType::RoomHistoryVisibility, "")?;
+    let content = setting.and_then(|event| event.content_as::<Content>().ok());
+    Ok(known_name(content.as_ref().map_or("", |of| &of.history_visibility)).to_owned())
+}
+
+/// A history visibility; whatever is none counts as the default.
+fn known_name(name: &str) -> &str {
+    match name {
+        "joined" | "invited" | "world_readable" => name,
+        _ => "shared",
+    }
+}

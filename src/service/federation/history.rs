@@ -1,0 +1,576 @@
+//! Gaps in a room's history are filled (server-server API, "Backfilling and retrieving missing
+//! events").
+//!
+//! Nothing here is part of deciding a room's state: an event for a gap is judged by its authorities
+//! alone, and never becomes one that the state before others is taken from.
+
+use std::{
+    collections::{BTreeSet, BinaryHeap, HashMap, HashSet},
+    time::Instant,
+};
+
+use ruma::{
+    CanonicalJsonValue, OwnedEventId, OwnedServerName, ServerName, api::Direction,
+    canonical_json::redact,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::timeout_at;
+use tracing::debug;
+
+use super::{
+    fetch::{Allowance, StateIds, Whole},
+    pdu::{Pdu, PduError},
+    receive::{Receiving, Verified},
+};
+use crate::{
+    base::{limits, text::encoded},
+    decide::federation::{FillGap, Judged, RecordHistory},
+    outside::federation::{Memory, Question},
+    read::events::{EventRef, StoredEvent},
+    record::{Offset, Origin},
+    state::{
+        Room,
+        rooms::{gaps::GapNow, graph::Aside},
+    },
+};
+
+const VISIBILITY: &str = "m.room.history_visibility";
+
+#[derive(Deserialize)]
+struct Earlier {
+    #[serde(default)]
+    pdus: Vec<Box<RawValue>>,
+}
+
+#[derive(Deserialize)]
+struct Closest {
+    event_id: OwnedEventId,
+}
+
+/// An event on the way back from a gap.
+struct Step {
+    event_id: OwnedEventId,
+    depth: u64,
+    prev_events: Vec<OwnedEventId>,
+    is_visibility: bool,
+    /// What was sent, unless it is known already.
+    sent: Option<Pdu>,
+}
+
+impl Receiving<'_> {
+    /// Fetches more for a gap, which was like `known` when it was last looked at. True if it is
+    /// another one then: it has more events, is closed, or is given up.
+    pub(crate) async fn fill_gap(
+        &self,
+        room: &Room,
+        gap: Offset,
+        known: &GapNow,
+        until: Instant,
+    ) -> Result<bool, PduError> {
+        let filling = async {
+            let turn = self.federation.gaps.turn(&room.id, gap).await;
+            let Some(mut turn) = turn else { return Ok(false) };
+            match room.gap(gap) {
+                Some(now) if now == *known => {}
+                // Others were faster.
+                _ => return Ok(true),
+            }
+            self.fill_by_one_of(room, gap, until, &mut turn.memory).await
+        };
+        timeout_at(until.into(), Box::pin(filling)).await.unwrap_or(Ok(false))
+    }
+
+    async fn fill_by_one_of(
+        &self,
+        room: &Room,
+        gap: Offset,
+        until: Instant,
+        memory: &mut Memory,
+    ) -> Result<bool, PduError> {
+        if room.gap_bytes() >= limits::ROOM_GAP_BYTES {
+            return self.give_up(room, gap).await;
+        }
+        let servers = self.servers_for(room, gap)?;
+        for server in &servers {
+            if !memory.may_ask(server) {
+                continue;
+            }
+            // The next one gets its time, too.
+            let left = until.saturating_duration_since(Instant::now());
+            let budget = Budget::until(Instant::now() + left.mul_f32(0.6));
+            match Box::pin(self.fill_from(server, room, gap, budget)).await {
+                Ok(true) => {
+                    memory.helped();
+                    return Ok(true);
+                }
+                Ok(false) => memory.had_nothing(server),
+                Err(error @ PduError::Rejected(_)) => return Err(error),
+                Err(error) => {
+                    debug!(%server, room_id = %room.id, %gap, %error, "a gap is not filled");
+                    memory.could_not_be_asked(server);
+                }
+            }
+        }
+        if memory.is_hopeless(&servers, limits::GAP_GIVEN_UP.0) {
+            memory.helped();
+            return self.give_up(room, gap).await;
+        }
+        Ok(false)
+    }
+
+    /// The homeservers that are asked for a gap: the one that sent what comes after it, then others
+    /// in the room.
+    fn servers_for(&self, room: &Room, gap: Offset) -> Result<Vec<OwnedServerName>, PduError> {
+        let after = self.engine.events().get(gap).map_err(super::receive::read)?;
+        let from = after.and_then(|event| event.received.as_ref().map(|by| by.from.clone()));
+        let present = room.servers();
+        let first = from.filter(|from| present.contains(from));
+        let others = present.into_iter().filter(|server| Some(server) != first.as_ref());
+        let mut servers: Vec<_> = first.iter().cloned().chain(others).collect();
+        let own = self.federation.peers.own_name();
+        servers.retain(|server| server != own && self.federation.peers.permits(server));
+        servers.truncate(limits::GAP_SERVERS);
+        Ok(servers)
+    }
+
+    /// The event of a room that is closest to a time, as one of the others in it says.
+    pub(crate) async fn closest_elsewhere(
+        &self,
+        room: &Room,
+        gap: Offset,
+        ts: u64,
+        direction: Direction,
+    ) -> Result<Option<OwnedEventId>, PduError> {
+        let dir = if direction == Direction::Forward { "f" } else { "b" };
+        let room_id = encoded(room.id.as_str());
+        let path = format!("/_matrix/federation/v1/timestamp_to_event/{room_id}?ts={ts}&dir={dir}");
+        for server in self.servers_for(room, gap)? {
+            let mut question = Question::get(path.clone());
+            question.timeout = limits::OUTBOUND_TIMEOUT;
+            let answer = self.federation.peers.ask(&server, question).await;
+            match answer.and_then(|answer| answer.json::<Closest>()) {
+                Ok(closest) => return Ok(Some(closest.event_id)),
+                Err(error) => debug!(%server, %error, "an event close to a time is not found"),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn give_up(&self, room: &Room, gap: Offset) -> Result<bool, PduError> {
+        let pause = u64::try_from(limits::GAP_GIVEN_UP.1.as_millis()).unwrap_or(u64::MAX);
+        let until_ms = self.engine.clock().now_ms().saturating_add(pause);
+        let fill = FillGap {
+            room_id: room.id.clone(),
+            gap,
+            from: None,
+            events: Vec::new(),
+            passed: Vec::new(),
+            bytes: 0,
+            given_up_until_ms: Some(until_ms),
+        };
+        Ok(self.engine.propose(Origin::server(), fill).await?.into_inner())
+    }
+
+    async fn fill_from(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        gap: Offset,
+        mut budget: Budget,
+    ) -> Result<bool, PduError> {
+        let Some(now) = room.gap(gap) else { return Ok(false) };
+        let sent = self.earlier_events(server, room, &now.missing, &mut budget.asking).await?;
+        let steps = self.steps(room, &now.missing, sent)?;
+        let mut verified = self.verify_steps(room, &steps).await;
+        verified.sort_by_key(|event| event.depth);
+        let bytes: usize = verified.iter().map(|event| event.pdu.get().len()).sum();
+        if !self.federation.gaps.admits(server, u64::try_from(bytes).unwrap_or(u64::MAX)) {
+            return Err(PduError::Missing);
+        }
+        let valid: HashSet<_> = verified.iter().map(|event| event.event_id.clone()).collect();
+        let judged = self.record_history(server, room, verified, &mut budget).await?;
+        let bytes = bytes.saturating_add(budget.recorded);
+        // What cannot be judged now is left for the next time, with all that is before it.
+        let waits = |id: &OwnedEventId| valid.contains(id) && !judged.contains_key(id);
+        let end = steps.iter().position(|step| waits(&step.event_id)).unwrap_or(steps.len());
+        let (mut events, mut passed) = (Vec::new(), Vec::new());
+        for step in steps.into_iter().take(end) {
+            let is_shown = step.sent.is_none() || matches!(judged.get(&step.event_id), Some(true));
+            if !is_shown {
+                passed.push((step.event_id, step.prev_events));
+                continue;
+            }
+            let before = if step.is_visibility {
+                match self.visibility_before(server, room, &step.event_id, &mut budget.state).await
+                {
+                    Ok(name) => Some(name),
+                    // What is before it cannot be shown to anybody.
+                    Err(_) if !events.is_empty() => break,
+                    Err(error) => return Err(error),
+                }
+            } else {
+                None
+            };
+            events.push((step.event_id, before));
+        }
+        let fill = FillGap {
+            room_id: room.id.clone(),
+            gap,
+            from: Some(server.to_owned()),
+            events,
+            passed,
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            given_up_until_ms: None,
+        };
+        Ok(self.engine.propose(Origin::server(), fill).await?.into_inner())
+    }
+
+    /// What a homeserver has of these events and those before them.
+    async fn earlier_events(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        missing: &[OwnedEventId],
+        budget: &mut Allowance,
+    ) -> Result<HashMap<OwnedEventId, Pdu>, PduError> {
+        let from = missing.iter().take(limits::EXTREMITIES);
+        let from: Vec<_> =
+            from.map(|event_id| format!("v={}", encoded(event_id.as_str()))).collect();
+        let path = format!(
+            "/_matrix/federation/v1/backfill/{}?limit={}&{}",
+            encoded(room.id.as_str()),
+            limits::GAP_EVENTS,
+            from.join("&")
+        );
+        let answered: Earlier = self.ask(server, Question::get(path), budget).await?;
+        let mut sent = HashMap::new();
+        // Some send what was asked for besides.
+        for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::EXTREMITIES) {
+            match Pdu::of_room(room, raw) {
+                Ok(pdu) => drop(sent.insert(pdu.event_id.clone(), pdu)),
+                Err(error) => debug!(%server, %error, room_id = %room.id, "an event is not used"),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// The events that one comes to from those that are missing, in what was sent and in what is
+    /// known without a place: the latest first.
+    fn steps(
+        &self,
+        room: &Room,
+        missing: &[OwnedEventId],
+        mut sent: HashMap<OwnedEventId, Pdu>,
+    ) -> Result<Vec<Step>, PduError> {
+        let mut reached: HashSet<OwnedEventId> = HashSet::new();
+        let mut next: BinaryHeap<(u64, OwnedEventId)> = BinaryHeap::new();
+        let mut found: HashMap<OwnedEventId, Step> = HashMap::new();
+        let mut todo = missing.to_vec();
+        let mut steps = Vec::new();
+        loop {
+            for event_id in todo.drain(..) {
+                if !reached.insert(event_id.clone()) {
+                    continue;
+                }
+                let known = self.without_place(room, &event_id)?;
+                let step = match (known, sent.remove(&event_id)) {
+                    (Found::Shown, _) => continue,
+                    (Found::Aside(event), _) => Step::known(&event),
+                    (Found::Nothing, Some(pdu)) => Step::sent(pdu),
+                    (Found::Nothing, None) => continue,
+                };
+                next.push((step.depth, event_id.clone()));
+                found.insert(event_id, step);
+            }
+            let Some((_, event_id)) = next.pop() else { break };
+            let Some(step) = found.remove(&event_id) else { continue };
+            todo.clone_from(&step.prev_events);
+            steps.push(step);
+            if steps.len() >= limits::GAP_EVENTS {
+                break;
+            }
+        }
+        steps.sort_by(|a, b| b.depth.cmp(&a.depth).then_with(|| a.event_id.cmp(&b.event_id)));
+        Ok(steps)
+    }
+
+    fn without_place(&self, room: &Room, event_id: &OwnedEventId) -> Result<Found, PduError> {
+        let (state, events) = (self.engine.state(), self.engine.events());
+        if events.find_shown(&state, event_id).map_err(super::receive::read)?.is_some() {
+            return Ok(Found::Shown);
+        }
+        let known = events.find_known(&state, room, event_id).map_err(super::receive::read)?;
+        Ok(match known {
+            Some(event) if room.aside(event.offset) == Some(Aside::Outlier) => Found::Aside(event),
+            Some(_) => Found::Shown,
+            None => Found::Nothing,
+        })
+    }
+
+    async fn verify_steps(&self, room: &Room, steps: &[Step]) -> Vec<Verified> {
+        let mut verified = Vec::new();
+        for step in steps {
+            let Some(pdu) = step.sent.clone() else { continue };
+            match self.verify(room, pdu).await.and_then(|event| self.without_erased(room, event)) {
+                Ok(event) => verified.push(event),
+                Err(error) => {
+                    debug!(%error, room_id = %room.id, event_id = %step.event_id, "it is not shown");
+                }
+            }
+        }
+        verified
+    }
+
+    /// Takes the content out of an event of a user of this homeserver whose messages were erased.
+    fn without_erased(&self, room: &Room, event: Verified) -> Result<Verified, PduError> {
+        #[derive(Deserialize)]
+        struct Of {
+            sender: ruma::OwnedUserId,
+        }
+        let form = |error: &dyn std::fmt::Display| PduError::Form(error.to_string());
+        let of: Of = serde_json::from_str(event.pdu.get()).map_err(|error| form(&error))?;
+        if self.engine.state().accounts.erased(&of.sender).is_none() {
+            return Ok(event);
+        }
+        let object = serde_json::from_str(event.pdu.get()).map_err(|error| form(&error))?;
+        let object = redact(object, &room.rules.redaction, None).map_err(|error| form(&error))?;
+        let pdu = serde_json::value::to_raw_value(&object).map_err(|error| form(&error))?;
+        Ok(Verified { pdu, ..event })
+    }
+
+    /// Records events, and what authorises them: whether each is shown. Those that cannot be judged
+    /// now are left out.
+    async fn record_history(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        events: Vec<Verified>,
+        budget: &mut Budget,
+    ) -> Result<HashMap<OwnedEventId, bool>, PduError> {
+        let mut judged = HashMap::new();
+        let mut left = events;
+        let mut asked: BTreeSet<OwnedEventId> = BTreeSet::new();
+        while !left.is_empty() {
+            let mut waiting = Vec::new();
+            for part in parts(left) {
+                let record = RecordHistory {
+                    room_id: room.id.clone(),
+                    from: server.to_owned(),
+                    events: part.iter().map(|of| (of.event_id.clone(), of.pdu.clone())).collect(),
+                };
+                let outcomes = self.engine.propose(Origin::server(), record).await?.into_inner();
+                for (event, outcome) in part.into_iter().zip(outcomes) {
+                    match outcome {
+                        Judged::Recorded => drop(judged.insert(event.event_id, true)),
+                        Judged::Rejected(reason) => {
+                            debug!(event_id = %event.event_id, reason, "it is not allowed");
+                            judged.insert(event.event_id, false);
+                        }
+                        Judged::NeedsAuthorities => waiting.push(event),
+                    }
+                }
+            }
+            // The oldest first: what authorises it may authorise others.
+            let next = waiting.iter().find(|event| !asked.contains(&event.event_id));
+            let Some(next) = next.map(|event| event.event_id.clone()) else {
+                // Their authorities are not to be had.
+                judged.extend(waiting.into_iter().map(|event| (event.event_id, false)));
+                break;
+            };
+            if self.fetch_for_history(server, room, &next, budget).await.is_err() {
+                break;
+            }
+            asked.insert(next);
+            left = waiting;
+        }
+        Ok(judged)
+    }
+
+    /// Fetches the authorities of an event, and theirs.
+    async fn fetch_for_history(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        event_id: &OwnedEventId,
+        budget: &mut Budget,
+    ) -> Result<(), PduError> {
+        let path = format!(
+            "/_matrix/federation/v1/event_auth/{}/{}",
+            encoded(room.id.as_str()),
+            encoded(event_id.as_str())
+        );
+        let events = self.auth_chain(server, path, &mut budget.asking).await?;
+        let mut verified = self.verify_all(room, &events).await;
+        let bytes: usize = verified.iter().map(|event| event.pdu.get().len()).sum();
+        if !self.federation.gaps.admits(server, u64::try_from(bytes).unwrap_or(u64::MAX)) {
+            return Err(PduError::Missing);
+        }
+        budget.recorded = budget.recorded.saturating_add(bytes);
+        verified.sort_by_key(|event| event.depth);
+        for part in parts(verified) {
+            let record = RecordHistory {
+                room_id: room.id.clone(),
+                from: server.to_owned(),
+                events: part.into_iter().map(|of| (of.event_id, of.pdu)).collect(),
+            };
+            self.engine.propose(Origin::server(), record).await?.into_inner();
+        }
+        Ok(())
+    }
+
+    /// What the history visibility was before an event that changes it: as a homeserver says, by
+    /// the state before the event.
+    async fn visibility_before(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        event_id: &OwnedEventId,
+        budget: &mut Allowance,
+    ) -> Result<String, PduError> {
+        let path = |what: &str| {
+            format!(
+                "/_matrix/federation/v1/{what}/{}?event_id={}",
+                encoded(room.id.as_str()),
+                encoded(event_id.as_str())
+            )
+        };
+        let ids: StateIds = self.ask(server, Question::get(path("state_ids")), budget).await?;
+        let (state, events) = (self.engine.state(), self.engine.events());
+        let mut unknown = Vec::new();
+        for event_id in &ids.pdu_ids {
+            match events.find_known(&state, room, event_id).map_err(super::receive::read)? {
+                Some(event) if is_visibility(&event) => return Ok(setting(event.content.get())),
+                Some(_) => {}
+                None => unknown.push(event_id),
+            }
+        }
+        if unknown.len() < limits::EVENTS_ONE_BY_ONE {
+            for event_id in unknown {
+                let event = self.fetch_one(server, room, event_id, budget).await?;
+                if let Some(setting) = event.and_then(|event| visibility_in(&event.pdu)) {
+                    return Ok(setting);
+                }
+            }
+            return Ok(setting("{}"));
+        }
+        let whole: Whole = self.ask(server, Question::get(path("state")), budget).await?;
+        for raw in whole.pdus {
+            // Only one of them is of use.
+            if visibility_in(&raw).is_some()
+                && let Ok(pdu) = Pdu::of_room(room, &raw)
+                && let Some(found) = visibility_in(&self.verify(room, pdu).await?.pdu)
+            {
+                return Ok(found);
+            }
+        }
+        Ok(setting("{}"))
+    }
+}
+
+enum Found {
+    /// It has a place, or is to have none.
+    Shown,
+    /// It is known as an authority for others.
+    Aside(EventRef),
+    Nothing,
+}
+
+/// What may be fetched to fill a gap once.
+struct Budget {
+    asking: Allowance,
+    /// For the state before a change of the history visibility, which is not recorded.
+    state: Allowance,
+    /// The size of authorities that were recorded.
+    recorded: usize,
+}
+
+impl Budget {
+    fn until(until: Instant) -> Self {
+        let asking = Allowance {
+            requests: limits::GAP_REQUESTS,
+            events: limits::GAP_AUTHORITIES,
+            bytes: limits::GAP_BYTES,
+            until,
+        };
+        let state = Allowance {
+            requests: 3 * limits::EVENTS_ONE_BY_ONE,
+            events: usize::MAX,
+            bytes: limits::FEDERATION_STATE_BYTES,
+            until,
+        };
+        Self { asking, state, recorded: 0 }
+    }
+}
+
+impl Step {
+    fn known(event: &StoredEvent) -> Self {
+        Self {
+            event_id: event.event_id.clone(),
+            depth: event.depth,
+            prev_events: event.prev_events.clone(),
+            is_visibility: is_visibility(event),
+            sent: None,
+        }
+    }
+
+    fn sent(pdu: Pdu) -> Self {
+        let text = |name: &str| pdu.object.get(name).and_then(CanonicalJsonValue::as_str);
+        let depth = pdu.object.get("depth").and_then(CanonicalJsonValue::as_integer);
+        let before = pdu.object.get("prev_events").and_then(CanonicalJsonValue::as_array);
+        let before = before.into_iter().flatten().filter_map(CanonicalJsonValue::as_str);
+        Self {
+            event_id: pdu.event_id.clone(),
+            depth: depth.and_then(|depth| u64::try_from(i64::from(depth)).ok()).unwrap_or(0),
+            prev_events: before.filter_map(|id| id.try_into().ok()).collect(),
+            is_visibility: text("type") == Some(VISIBILITY) && text("state_key") == Some(""),
+            sent: Some(pdu),
+        }
+    }
+}
+
+/// Events in parts, each of them one commit.
+fn parts(events: Vec<Verified>) -> Vec<Vec<Verified>> {
+    const PART_BYTES: usize = 1 << 20;
+    let mut parts: Vec<Vec<Verified>> = Vec::new();
+    let mut bytes = 0;
+    for event in events {
+        bytes += event.pdu.get().len();
+        match parts.last_mut() {
+            Some(part) if bytes <= PART_BYTES => part.push(event),
+            _ => {
+                bytes = event.pdu.get().len();
+                parts.push(vec![event]);
+            }
+        }
+    }
+    parts
+}
+
+fn is_visibility(event: &StoredEvent) -> bool {
+    event.event_type.to_string() == VISIBILITY && event.state_key.as_deref() == Some("")
+}
+
+/// The setting in the content of such an event.
+fn setting(content: &str) -> String {
+    #[derive(Deserialize)]
+    struct Content {
+        history_visibility: String,
+    }
+    let content = serde_json::from_str::<Content>(content);
+    content.map_or_else(|_| "shared".to_owned(), |content| content.history_visibility)
+}
+
+/// The setting in an event in federation format, if it is such an event.
+fn visibility_in(pdu: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Event {
+        #[serde(rename = "type")]
+        event_type: String,
+        state_key: String,
+        content: Box<RawValue>,
+    }
+    let event: Event = serde_json::from_str(pdu.get()).ok()?;
+    (event.event_type == VISIBILITY && event.state_key.is_empty())
+        .then(|| setting(event.content.get()))
+}

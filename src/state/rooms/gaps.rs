@@ -1,0 +1,785 @@
+//! Gaps in a room's history, and the events of other homeservers that were found for them.
+//!
+//! A gap is before an event. What is found for it is numbered back in time, from 1, and keeps its
+//! number: later finds only get higher ones. So a [`Place`] never moves.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic,
+};
+
+use ruma::OwnedEventId;
+use serde::{Deserialize, Serialize};
+
+use super::{Inner, NewRelation, Room, Rooms};
+use crate::record::{
+    Offset,
+    command::{Filled, RoomGap},
+};
+
+/// A position in a room's history, between two events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// After this record.
+    After(Offset),
+    /// In the gap before the event at `gap`: right before so many of its events, counted back in
+    /// time. With 0, right before the event at `gap`.
+    Within {
+        /// The event that the gap is before.
+        gap: Offset,
+        /// How many events of the gap come after it.
+        passed: u32,
+    },
+}
+
+impl Place {
+    fn rank(self) -> (Offset, i64) {
+        match self {
+            Self::After(offset) => (offset, i64::MAX),
+            Self::Within { gap, passed } => (gap, -i64::from(passed)),
+        }
+    }
+
+    /// The last record before it: the room's state there is that as of this offset.
+    #[must_use]
+    pub const fn offset(self) -> Offset {
+        match self {
+            Self::After(offset) => offset,
+            Self::Within { gap, .. } => gap.prev(),
+        }
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Place {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+/// Where an event is in a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// The event that the gap is before.
+    pub gap: Offset,
+    /// The number of the event in it.
+    pub number: u32,
+}
+
+impl Slot {
+    /// The position right after the event.
+    #[must_use]
+    pub const fn after(self) -> Place {
+        Place::Within { gap: self.gap, passed: self.number.saturating_sub(1) }
+    }
+
+    /// The position right before the event.
+    #[must_use]
+    pub const fn before(self) -> Place {
+        Place::Within { gap: self.gap, passed: self.number }
+    }
+}
+
+/// A gap, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GapNow {
+    /// How many events it has.
+    pub filled: u32,
+    /// The events that are missing.
+    pub missing: Vec<OwnedEventId>,
+    /// Until when it is given up.
+    pub given_up_until_ms: Option<u64>,
+}
+
+impl GapNow {
+    /// Whether more of it may be found.
+    #[must_use]
+    pub fn is_open(&self, now_ms: u64) -> bool {
+        is_open(&self.missing, self.given_up_until_ms, now_ms)
+    }
+}
+
+fn is_open(missing: &[OwnedEventId], given_up_until_ms: Option<u64>, now_ms: u64) -> bool {
+    !missing.is_empty() && given_up_until_ms.is_none_or(|until_ms| until_ms <= now_ms)
+}
+
+/// Events of a room in their order, as a reader goes through them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// The events, each with the position after it in the direction of the walk.
+    pub events: Vec<(Offset, Place)>,
+    /// The walk ends at this gap, of which more may be found.
+    pub open: Option<Offset>,
+}
+
+/// As of when, and how, a room's history is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// As of this offset.
+    pub at: Offset,
+    /// The time, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+    /// Whether the walk ends at a gap of which more may be found.
+    pub stops: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Gaps {
+    /// By the event that they are before.
+    gaps: BTreeMap<Offset, Gap>,
+    filled: BTreeMap<Offset, Slot>,
+    /// The redactions of events that are not here, by these events.
+    redactions: BTreeSet<(OwnedEventId, Offset)>,
+    /// What is to be known of an event once it is in a gap.
+    waiting: BTreeMap<Offset, Waiting>,
+    /// The events that relate to one that is not here, by that one.
+    orphans: BTreeMap<OwnedEventId, Vec<(Offset, NewRelation)>>,
+    /// What was recorded for the gaps, in bytes.
+    bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Gap {
+    /// Newest first, each with its time.
+    events: Vec<(Offset, u64)>,
+    /// How many there were after which record.
+    parts: Vec<(Offset, u32)>,
+    /// The history visibility before the event of a number, and before those of higher numbers.
+    visibility: Vec<(u32, Box<str>)>,
+    missing: Vec<OwnedEventId>,
+    given_up_until_ms: Option<u64>,
+}
+
+impl Gap {
+    fn known(&self, at: Offset) -> u32 {
+        let parts = self.parts.partition_point(|(record, _)| *record <= at);
+        parts.checked_sub(1).and_then(|last| self.parts.get(last)).map_or(0, |(_, count)| *count)
+    }
+
+    fn event(&self, number: u32) -> Option<Offset> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.events.get(index).map(|(event, _)| *event)
+    }
+
+    fn visibility(&self, number: u32) -> Option<&str> {
+        let of = self.visibility.partition_point(|(from, _)| *from <= number);
+        of.checked_sub(1).and_then(|of| self.visibility.get(of)).map(|(_, name)| &**name)
+    }
+
+    fn stops(&self, reading: &Reading) -> bool {
+        reading.stops && is_open(&self.missing, self.given_up_until_ms, reading.now_ms)
+    }
+}
+
+/// The facts about an event that is not state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::state) struct Waiting {
+    pub(in crate::state) event_type: Box<str>,
+    /// What it relates to, and how.
+    pub(in crate::state) relation: Option<(OwnedEventId, NewRelation)>,
+    /// The event that it redacts, if that is allowed.
+    pub(in crate::state) redacts: Option<OwnedEventId>,
+}
+
+impl Gaps {
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { gaps, filled, redactions, waiting, orphans, bytes: _ } = self;
+        gaps.is_empty()
+            && filled.is_empty()
+            && redactions.is_empty()
+            && waiting.is_empty()
+            && orphans.is_empty()
+    }
+
+    pub(super) fn begin(&mut self, offset: Offset, missing: Vec<OwnedEventId>) {
+        self.gaps.entry(offset).or_insert_with(|| Gap { missing, ..Gap::default() });
+    }
+
+    pub(super) fn note_redaction(&mut self, target: OwnedEventId, redaction: Offset) {
+        if !self.gaps.is_empty() {
+            self.redactions.insert((target, redaction));
+        }
+    }
+
+    pub(super) fn note_orphan(&mut self, parent: OwnedEventId, child: Offset, how: NewRelation) {
+        if !self.gaps.is_empty() {
+            self.orphans.entry(parent).or_default().push((child, how));
+        }
+    }
+
+    pub(super) fn has(&self, event: Offset) -> bool {
+        self.filled.contains_key(&event)
+    }
+
+    /// Forgets events whose content is gone. Their numbers remain.
+    pub(super) fn forget(&mut self, gone: &BTreeSet<Offset>) {
+        if self.is_empty() {
+            return;
+        }
+        self.filled.retain(|event, _| !gone.contains(event));
+        self.redactions.retain(|(_, redaction)| !gone.contains(redaction));
+        self.orphans.retain(|_, children| {
+            children.retain(|(child, _)| !gone.contains(child));
+            !children.is_empty()
+        });
+    }
+}
+
+impl Inner {
+    /// Whether clients are shown the event at `offset`, in the timeline or in a gap.
+    pub(super) fn shows_event(&self, offset: Offset) -> bool {
+        self.has_event(offset) || self.gaps.has(offset)
+    }
+
+    /// The last timeline event or gap up to and including `offset`, and whether it is an event and
+    /// whether there is a gap before it.
+    fn last_up_to(&self, offset: Offset) -> Option<(Offset, bool, bool)> {
+        let end = self.timeline.partition_point(|event| *event <= offset);
+        let event = end.checked_sub(1).and_then(|last| self.timeline.get(last)).copied();
+        let gap = self.gaps.gaps.range(..=offset).next_back().map(|(gap, _)| *gap);
+        let found = event.max(gap)?;
+        Some((found, event == Some(found), gap == Some(found)))
+    }
+
+    /// The same for the first after `offset`.
+    fn first_after(&self, offset: Offset) -> Option<(Offset, bool, bool)> {
+        let from = self.timeline.partition_point(|event| *event <= offset);
+        let event = self.timeline.get(from).copied();
+        let gap = self.gaps.gaps.range(offset.next()..).next().map(|(gap, _)| *gap);
+        let found = event.into_iter().chain(gap).min()?;
+        Some((found, event == Some(found), gap == Some(found)))
+    }
+
+    /// Puts an event into a gap; returns those that it redacts and is redacted by.
+    fn put(&mut self, slot: Slot, filled: &Filled) -> Vec<(Offset, Offset)> {
+        let Filled { event, event_id, redacts, redacted_by, .. } = filled;
+        self.gaps.filled.insert(*event, slot);
+        let waiting = self.gaps.waiting.remove(event);
+        let shared = self.gaps.gaps.get(&slot.gap).and_then(|gap| gap.visibility(slot.number));
+        let shared = shared.is_some_and(|name| matches!(name, "shared" | "world_readable"));
+        if let Some(Waiting { event_type, relation, redacts: target }) = waiting {
+            match target {
+                Some(target) if redacts.is_none() => {
+                    self.gaps.redactions.insert((target, *event));
+                }
+                Some(_) => {}
+                None => {
+                    let of_type = self.messages.entry(event_type).or_default();
+                    let at = of_type.partition_point(|other| other < event);
+                    of_type.insert(at, *event);
+                }
+            }
+            // What not everybody sees is not counted for anybody.
+            if let Some((to, relation)) = relation.filter(|_| shared) {
+                self.relate(to, *event, relation);
+            }
+        }
+        let mut children = self.gaps.orphans.remove(event_id).unwrap_or_default();
+        children.sort_unstable_by_key(|(child, _)| *child);
+        for (child, relation) in children {
+            let Self { relations, redactions, .. } = self;
+            relations.add(child, *event, &relation, redactions);
+        }
+        let met: Vec<_> = self
+            .gaps
+            .redactions
+            .range((event_id.clone(), Offset::ZERO)..=(event_id.clone(), Offset::MAX))
+            .cloned()
+            .collect();
+        if redacted_by.is_some() {
+            for redaction in met {
+                self.gaps.redactions.remove(&redaction);
+            }
+        }
+        let pairs = redacts.map(|target| (*event, target));
+        pairs.into_iter().chain(redacted_by.map(|by| (by, *event))).collect()
+    }
+
+    fn relate(&mut self, parent_id: OwnedEventId, child: Offset, relation: NewRelation) {
+        match relation.parents.iter().find(|at| self.shows_event(**at)).copied() {
+            Some(parent) => {
+                let Self { relations, redactions, .. } = self;
+                relations.add(child, parent, &relation, redactions);
+            }
+            None => self.gaps.note_orphan(parent_id, child, relation),
+        }
+    }
+
+    /// Fills a gap; returns the events that are redacted now.
+    fn fill(&mut self, offset: Offset, body: RoomGap) -> Vec<Offset> {
+        let RoomGap { gap, events, missing, bytes, given_up_until_ms, .. } = body;
+        let mut pairs = Vec::new();
+        for filled in events {
+            if self.shows_event(filled.event) {
+                continue;
+            }
+            let Some(of) = self.gaps.gaps.get_mut(&gap) else { break };
+            let number = u32::try_from(of.events.len() + 1).unwrap_or(u32::MAX);
+            of.events.push((filled.event, filled.ts));
+            if let Some(name) = &filled.visibility {
+                of.visibility.push((number, name.as_str().into()));
+            }
+            pairs.extend(self.put(Slot { gap, number }, &filled));
+        }
+        if let Some(of) = self.gaps.gaps.get_mut(&gap) {
+            let count = u32::try_from(of.events.len()).unwrap_or(u32::MAX);
+            of.parts.push((offset, count));
+            of.missing = missing;
+            of.given_up_until_ms = given_up_until_ms;
+        }
+        self.gaps.bytes = self.gaps.bytes.saturating_add(bytes);
+        let mut redacted = Vec::new();
+        for (redaction, target) in pairs {
+            if self.redactions.contains_key(&target) {
+                continue;
+            }
+            self.redactions.insert(target, redaction);
+            self.relations.redact(target, redaction);
+            let at = self.redaction_log.partition_point(|pair| *pair < (redaction, target));
+            self.redaction_log.insert(at, (redaction, target));
+            redacted.push(target);
+        }
+        redacted
+    }
+}
+
+impl Room {
+    /// Whether its history ever had a gap. Without one, positions in it are offsets.
+    #[must_use]
+    pub fn is_gapped(&self) -> bool {
+        self.gapped.load(atomic::Ordering::Acquire)
+    }
+
+    /// Whether clients are shown the event at `offset`, in the timeline or in a gap.
+    #[must_use]
+    pub fn shows_event(&self, offset: Offset) -> bool {
+        self.inner.read().shows_event(offset)
+    }
+
+    /// Where the event at `offset` is, if it is in a gap.
+    #[must_use]
+    pub fn slot(&self, offset: Offset) -> Option<Slot> {
+        self.inner.read().gaps.filled.get(&offset).copied()
+    }
+
+    /// The gap before the event at `offset`.
+    #[must_use]
+    pub fn gap(&self, offset: Offset) -> Option<GapNow> {
+        let inner = self.inner.read();
+        let gap = inner.gaps.gaps.get(&offset)?;
+        Some(GapNow {
+            filled: u32::try_from(gap.events.len()).unwrap_or(u32::MAX),
+            missing: gap.missing.clone(),
+            given_up_until_ms: gap.given_up_until_ms,
+        })
+    }
+
+    /// The newest gap after `after`, up to and including the event at `to`, that has events or may
+    /// get some: who goes on from `after` to `to` has not seen what is in it.
+    #[must_use]
+    pub fn last_gap(&self, after: Offset, to: Offset) -> Option<Offset> {
+        if after >= to {
+            return None;
+        }
+        let inner = self.inner.read();
+        let within = inner.gaps.gaps.range(after.next()..=to).rev();
+        let mut real = within.filter(|(_, of)| !of.missing.is_empty() || !of.events.is_empty());
+        real.next().map(|(gap, _)| *gap)
+    }
+
+    /// The position right before the event at `offset` of the timeline.
+    #[must_use]
+    pub fn before_event(&self, offset: Offset) -> Place {
+        if self.is_gapped() && self.inner.read().gaps.gaps.contains_key(&offset) {
+            return Place::Within { gap: offset, passed: 0 };
+        }
+        Place::After(offset.prev())
+    }
+
+    /// How many events a gap had as of `at`.
+    #[must_use]
+    pub fn filled_as_of(&self, gap: Offset, at: Offset) -> u32 {
+        self.inner.read().gaps.gaps.get(&gap).map_or(0, |gap| gap.known(at))
+    }
+
+    /// The history visibility before an event in a gap, and after it.
+    #[must_use]
+    pub fn visibility_around(&self, slot: Slot) -> (Option<String>, Option<String>) {
+        let inner = self.inner.read();
+        let Some(gap) = inner.gaps.gaps.get(&slot.gap) else { return (None, None) };
+        let of = |number| gap.visibility(number).map(ToOwned::to_owned);
+        (of(slot.number), of(slot.number.saturating_sub(1)))
+    }
+
+    /// The history visibility before the oldest event in a gap.
+    #[must_use]
+    pub fn visibility_at_end(&self, gap: Offset) -> Option<String> {
+        let inner = self.inner.read();
+        inner.gaps.gaps.get(&gap)?.visibility.last().map(|(_, name)| name.to_string())
+    }
+
+    /// What was recorded for the room's gaps, in bytes.
+    #[must_use]
+    pub fn gap_bytes(&self) -> u64 {
+        self.inner.read().gaps.bytes
+    }
+
+    /// The redactions of the event of this id by events that came before it was known.
+    #[must_use]
+    pub fn unmet_redactions(&self, event_id: &OwnedEventId) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let range = (event_id.clone(), Offset::ZERO)..=(event_id.clone(), Offset::MAX);
+        inner.gaps.redactions.range(range).map(|(_, redaction)| *redaction).collect()
+    }
+
+    /// The events in gaps as of `at`, each with its time.
+    #[must_use]
+    pub fn filled_times(&self, at: Offset) -> Vec<(Offset, u64)> {
+        let inner = self.inner.read();
+        let known = |gap: &Gap| usize::try_from(gap.known(at)).unwrap_or(usize::MAX);
+        let gaps = inner.gaps.gaps.values();
+        gaps.flat_map(|gap| gap.events.iter().take(known(gap)).copied()).collect()
+    }
+
+    /// The oldest event that is known of a gap, or that it is before.
+    #[must_use]
+    pub fn oldest_of_gap(&self, gap: Offset) -> Offset {
+        let inner = self.inner.read();
+        let last = inner.gaps.gaps.get(&gap).and_then(|gap| gap.events.last());
+        last.map_or(gap, |(event, _)| *event)
+    }
+
+    /// The gaps of which more may be found, oldest first.
+    #[must_use]
+    pub fn open_gaps(&self, now_ms: u64) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let all = inner.gaps.gaps.iter();
+        let open = all.filter(|(_, of)| is_open(&of.missing, of.given_up_until_ms, now_ms));
+        open.map(|(gap, _)| *gap).collect()
+    }
+
+    /// Up to `limit` events from `from` back to `to`, newest first.
+    #[must_use]
+    pub fn walk_back(&self, from: Place, to: Place, reading: Reading, limit: usize) -> Walk {
+        let inner = self.inner.read();
+        let (mut walk, mut place) = (Walk::default(), from);
+        while walk.events.len() < limit && to < place {
+            match place {
+                Place::After(offset) => {
+                    let Some((found, is_event, is_gap)) = inner.last_up_to(offset) else { break };
+                    let before = if is_gap {
+                        Place::Within { gap: found, passed: 0 }
+                    } else {
+                        Place::After(found.prev())
+                    };
+                    if Place::After(found) <= to {
+                        break;
+                    }
+                    if is_event {
+                        walk.events.push((found, before));
+                    }
+                    place = before;
+                }
+                Place::Within { gap, passed } => {
+                    let Some(of) = inner.gaps.gaps.get(&gap) else {
+                        place = Place::After(gap.prev());
+                        continue;
+                    };
+                    if passed < of.known(reading.at) {
+                        let before = Place::Within { gap, passed: passed + 1 };
+                        if before < to {
+                            break;
+                        }
+                        walk.events.extend(of.event(passed + 1).map(|event| (event, before)));
+                        place = before;
+                    } else if of.stops(&reading) {
+                        walk.open = Some(gap);
+                        break;
+                    } else {
+                        place = Place::After(gap.prev());
+                    }
+                }
+            }
+        }
+        walk
+    }
+
+    /// Up to `limit` events from `from` on to `to`, oldest first.
+    #[must_use]
+    pub fn walk_on(&self, from: Place, to: Place, reading: Reading, limit: usize) -> Walk {
+        let inner = self.inner.read();
+        let (mut walk, mut place) = (Walk::default(), from);
+        while walk.events.len() < limit && place < to {
+            let (event, after) = match place {
+                Place::After(offset) => {
+                    let Some((found, is_event, is_gap)) = inner.first_after(offset) else { break };
+                    if is_gap {
+                        let Some(of) = inner.gaps.gaps.get(&found) else { break };
+                        // Who enters it from its far end must not be overtaken by what is found.
+                        let entered = Place::Within { gap: found, passed: of.known(reading.at) };
+                        if to <= entered {
+                            break;
+                        }
+                        if of.stops(&reading) {
+                            walk.open = Some(found);
+                            break;
+                        }
+                        place = entered;
+                        continue;
+                    }
+                    (is_event.then_some(found), Place::After(found))
+                }
+                Place::Within { gap, passed: 0 } => {
+                    (inner.has_event(gap).then_some(gap), Place::After(gap))
+                }
+                Place::Within { gap, passed } => {
+                    let of = inner.gaps.gaps.get(&gap);
+                    let known = of.map_or(0, |of| of.known(reading.at));
+                    let passed = passed.min(known);
+                    let event = of.and_then(|of| of.event(passed));
+                    (event, Place::Within { gap, passed: passed.saturating_sub(1) })
+                }
+            };
+            if to < after {
+                break;
+            }
+            walk.events.extend(event.map(|event| (event, after)));
+            place = after;
+        }
+        walk
+    }
+}
+
+impl Rooms {
+    /// Fills a gap of a room; returns the events that are redacted now.
+    pub(in crate::state) fn fill(&self, offset: Offset, body: RoomGap) -> Vec<Offset> {
+        let Some(room) = self.get(&body.room_id) else { return Vec::new() };
+        let room_id = body.room_id.clone();
+        self.lifetimes.change(&room_id, || room.oldest(), || room.inner.write().fill(offset, body))
+    }
+
+    /// Notes what is to be known of an event once it is in a gap.
+    pub(in crate::state) fn await_gap(
+        &self,
+        offset: Offset,
+        room_id: &ruma::RoomId,
+        waiting: Waiting,
+    ) {
+        if let Some(room) = self.get(room_id) {
+            room.inner.write().gaps.waiting.insert(offset, waiting);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use ruma::{OwnedRoomId, RoomVersionId};
+
+    use super::*;
+    use crate::state::rooms::EventFacts;
+
+    const NOW_MS: u64 = 1000;
+
+    fn id(number: u64) -> OwnedEventId {
+        format!("${number}").try_into().unwrap()
+    }
+
+    /// A room that grows at its end and in its gaps.
+    struct Growing {
+        room: Arc<Room>,
+        head: u64,
+        gaps: Vec<Offset>,
+    }
+
+    impl Growing {
+        fn new() -> Self {
+            let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
+            let rooms = Rooms::default();
+            assert!(rooms.create(Offset::new(1), room_id.clone(), RoomVersionId::V11));
+            Self { room: rooms.get(&room_id).unwrap(), head: 1, gaps: Vec::new() }
+        }
+
+        fn next(&mut self) -> Offset {
+            self.head += 1;
+            Offset::new(self.head)
+        }
+
+        fn live(&mut self, has_gap: bool) {
+            let offset = self.next();
+            let facts = EventFacts {
+                event_id: id(offset.get()),
+                event_type: "m.room.message".into(),
+                lifetime: None,
+                depth: 1,
+                ts: 1,
+                state_key: None,
+                membership: None,
+                redacts: None,
+                relation: None,
+                activity: true,
+                horizon: u64::MAX,
+                takes_effect: true,
+                changes: Vec::new(),
+                others: Vec::new(),
+                missing: if has_gap { vec![id(0)] } else { Vec::new() },
+                redacts_unknown: None,
+                relates_to_unknown: None,
+            };
+            self.room.add_event(offset, facts);
+            if has_gap {
+                self.gaps.push(offset);
+            }
+        }
+
+        fn fill(&mut self, gap: Offset, count: usize, closes: bool) {
+            let events: Vec<Offset> = (0..count).map(|_| self.next()).collect();
+            let filled = |event: &Offset| Filled {
+                event: *event,
+                event_id: id(event.get()),
+                ts: 1,
+                visibility: None,
+                redacts: None,
+                redacted_by: None,
+            };
+            let body = RoomGap {
+                room_id: self.room.id.clone(),
+                gap,
+                from: None,
+                events: events.iter().rev().map(filled).collect(),
+                missing: if closes { Vec::new() } else { vec![id(0)] },
+                bytes: 1,
+                given_up_until_ms: None,
+            };
+            let offset = self.next();
+            self.room.inner.write().fill(offset, body);
+        }
+
+        fn reading(&self, stops: bool) -> Reading {
+            Reading { at: Offset::new(self.head), now_ms: NOW_MS, stops }
+        }
+
+        /// All events, oldest first.
+        fn order(&self) -> Vec<Offset> {
+            let (from, to) = (Place::After(Offset::ZERO), Place::After(Offset::MAX));
+            let on = self.room.walk_on(from, to, self.reading(false), usize::MAX);
+            let on: Vec<_> = on.events.into_iter().map(|(event, _)| event).collect();
+            let back = self.room.walk_back(to, from, self.reading(false), usize::MAX);
+            let back: Vec<_> = back.events.into_iter().map(|(event, _)| event).rev().collect();
+            assert_eq!(on, back, "it is another order in the other direction");
+            on
+        }
+    }
+
+    /// One who reads page by page.
+    struct Reader {
+        backward: bool,
+        place: Place,
+        read: Vec<Offset>,
+    }
+
+    impl Reader {
+        fn page(&mut self, of: &Growing, limit: usize) -> usize {
+            let reading = of.reading(true);
+            let walk = if self.backward {
+                of.room.walk_back(self.place, Place::After(Offset::ZERO), reading, limit)
+            } else {
+                of.room.walk_on(self.place, Place::After(Offset::MAX), reading, limit)
+            };
+            for (event, place) in &walk.events {
+                assert_eq!(self.backward, *place < self.place, "a page moves one way");
+                self.place = *place;
+                self.read.push(*event);
+            }
+            walk.events.len()
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Live { has_gap: bool },
+        Fill { gap: usize, count: usize, closes: bool },
+        Page { reader: usize, limit: usize },
+        Begin,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => prop::bool::weighted(0.3).prop_map(|has_gap| Step::Live { has_gap }),
+            3 => (any::<usize>(), 0..4_usize, prop::bool::weighted(0.2))
+                .prop_map(|(gap, count, closes)| Step::Fill { gap, count, closes }),
+            4 => (any::<usize>(), 1..4_usize)
+                .prop_map(|(reader, limit)| Step::Page { reader, limit }),
+            1 => Just(Step::Begin),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+        #[test]
+        fn a_reader_gets_each_event_once_whatever_comes_meanwhile(
+            steps in prop::collection::vec(step(), 1..80),
+        ) {
+            let mut room = Growing::new();
+            let forward = |from| Reader { backward: false, place: from, read: Vec::new() };
+            let mut readers = vec![forward(Place::After(Offset::ZERO))];
+            let mut orders = Vec::new();
+            let mut begun = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Live { has_gap } => room.live(has_gap),
+                    Step::Fill { gap, count, closes } => {
+                        let open = room.room.open_gaps(NOW_MS);
+                        if !open.is_empty() {
+                            room.fill(open[gap % open.len()], count, closes);
+                        }
+                    }
+                    Step::Page { reader, limit } => {
+                        let reader = reader % readers.len();
+                        readers[reader].page(&room, limit);
+                    }
+                    Step::Begin => {
+                        let place = Place::After(Offset::new(room.head));
+                        begun.push((readers.len(), room.head));
+                        readers.push(Reader { backward: true, place, read: Vec::new() });
+                    }
+                }
+                orders.push(room.order());
+            }
+            while let Some(gap) = room.room.open_gaps(NOW_MS).first().copied() {
+                room.fill(gap, 2, true);
+            }
+            let order = room.order();
+            for earlier in orders {
+                // Nothing moves, and nothing is gone.
+                let mut all = order.iter();
+                prop_assert!(earlier.iter().all(|event| all.any(|other| other == event)));
+            }
+            for reader in &mut readers {
+                while reader.page(&room, 2) > 0 {}
+            }
+            prop_assert_eq!(&readers[0].read, &order);
+            for (reader, head) in begun {
+                // What was found for the gaps before it, whenever.
+                let end = room.room.last_event(Offset::new(head));
+                let end = end.and_then(|end| order.iter().position(|event| *event == end));
+                let mut expected = end.map_or_else(Vec::new, |end| order[..=end].to_vec());
+                expected.reverse();
+                prop_assert_eq!(&readers[reader].read, &expected);
+            }
+            // From a snapshot.
+            let bytes = postcard::to_allocvec(&*room.room).unwrap();
+            let kept: Room = postcard::from_bytes(&bytes).unwrap();
+            let kept = Growing { room: Arc::new(kept), ..room };
+            prop_assert_eq!(kept.order(), order);
+        }
+    }
+}
