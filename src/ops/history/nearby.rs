@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ruma::{EventId, RoomAliasId, RoomId, UserId, events::StateEventType};
+use ruma::{EventId, RoomAliasId, RoomId, ServerName, UserId, events::StateEventType};
 
 use super::{
     History, HistoryError,
@@ -106,13 +106,18 @@ fn counted(
     Ok(Nearby { steps, left, is_known: true })
 }
 
-/// The room whose state the value is, if state resolution has ever decided about it.
+/// The room whose state the value is, if events of other homeservers may have been for it without
+/// taking effect.
 fn disputed(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<Arc<Room>> {
     if !matches!(subject, Subject::State { .. } | Subject::Power { .. }) {
         return None;
     }
-    let room = history.state().rooms.get(<&RoomId>::try_from(&*chain.place).ok()?)?;
-    room.has_branched().then_some(room)
+    let state = history.state();
+    let own = state.server()?;
+    let own = <&ServerName>::try_from(own.server_name.as_str()).ok()?;
+    let room = state.rooms.get(<&RoomId>::try_from(&*chain.place).ok()?)?;
+    let knows_others = room.known_servers().iter().any(|server| **server != *own);
+    knows_others.then_some(room)
 }
 
 /// The records that changed the value, as the projections know them.

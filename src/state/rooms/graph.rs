@@ -129,13 +129,6 @@ impl Room {
         self.inner.read().graph.asides.keys().copied().collect()
     }
 
-    /// Whether state resolution has ever decided about the room's state, or none of it was known
-    /// before a user of this homeserver came.
-    #[must_use]
-    pub fn has_branched(&self) -> bool {
-        !self.inner.read().graph.is_plain()
-    }
-
     /// The newest events that were rejected or soft-failed, the newest first, at most `limit`.
     #[must_use]
     pub fn refused(&self, limit: usize) -> Vec<Offset> {

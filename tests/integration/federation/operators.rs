@@ -301,9 +301,13 @@ async fn the_history_says_which_rule_of_state_resolution_decided() {
         assert_eq!(of_event[0]["after"], json!({ "outcome": "accepted", "takes_effect": false }));
         assert_eq!(events(&of_event[0])[0]["event_id"], json!(early));
     }
+    let lost = &why(&archive, &["event", &early])[0]["offset"];
     for of in [format!("room {room_id} topic"), format!("event {early}")] {
         let page = text(&get(&cabin.server, &format!("/why?of={}", encode(&of)), &mine).await);
         assert!(page.contains("has a later time"), "{page}");
+        // That of the event that did not take effect, too.
+        let row = format!("<td data-label=\"Record\"><a href=\"/_logcabin/console/log/{lost}\"");
+        assert!(page.contains(&row), "no `{row}` in {page}");
         assert!(page.contains("of &lt;b&gt;pia") && !page.contains("<b>pia"), "{page}");
     }
     look_at(
