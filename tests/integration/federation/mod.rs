@@ -8,6 +8,7 @@ mod hostile;
 mod hostile_past;
 mod media;
 mod operators;
+mod outages;
 mod partition;
 mod passing;
 mod past;
