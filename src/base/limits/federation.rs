@@ -113,6 +113,9 @@ pub const ROOM_STATE_CHANGES: usize = 1000;
 /// The answer of a homeserver with the state of a room, in bytes.
 pub(crate) const FEDERATION_STATE_BYTES: usize = 64 << 20;
 
+/// What is set aside at once for an answer that says how long it is, before any of it has come.
+pub(crate) const FEDERATION_EXPECTED_BYTES: usize = 1 << 20;
+
 /// How long this server waits for the state of a room.
 pub(crate) const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
 

@@ -24,7 +24,7 @@ use http::{
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
@@ -261,7 +261,13 @@ impl Peers {
 
 /// All of a body, if it is not larger than `max_bytes`.
 async fn whole(mut incoming: Incoming, max_bytes: usize) -> Result<Bytes, Unreachable> {
-    let mut body = BytesMut::new();
+    // What says how long it is needs not be read to be refused, and is given its room at once.
+    let expected = incoming.size_hint();
+    if expected.lower() > max_bytes as u64 {
+        return Err(Unreachable::TooLarge(max_bytes));
+    }
+    let expected = usize::try_from(expected.exact().unwrap_or(0)).unwrap_or(0);
+    let mut body = BytesMut::with_capacity(expected.min(limits::FEDERATION_EXPECTED_BYTES));
     while let Some(frame) = incoming.frame().await {
         let frame = frame.map_err(|error| Unreachable::Connection(error.to_string()))?;
         let Ok(part) = frame.into_data() else { continue };

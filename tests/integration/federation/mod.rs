@@ -4,6 +4,7 @@ mod addresses;
 mod authority;
 mod devices;
 mod encryption;
+mod flood;
 mod hostile;
 mod hostile_past;
 mod media;
