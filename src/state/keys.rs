@@ -339,6 +339,7 @@ impl Keys {
 
     /// Removes all keys of a deactivated user. Returns whether there were any.
     pub(super) fn forget(&self, offset: Offset, user_id: &UserId) -> bool {
+        self.told.write().remove(user_id);
         if self.users.remove(user_id).is_none() {
             return false;
         }
