@@ -4,7 +4,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
-use ruma::{CanonicalJsonObject, OwnedEventId, RoomId, room_version_rules::RedactionRules};
+use ruma::{
+    CanonicalJsonObject, OwnedEventId, RoomId, events::TimelineEventType,
+    room_version_rules::RedactionRules,
+};
 
 use super::{Commit, Env, Proposal, Refusal};
 use crate::{
@@ -24,6 +27,8 @@ pub(crate) struct Unsigned {
     pub(crate) policy: PolicyServer,
     pub(crate) rules: RedactionRules,
     pub(crate) pdu: CanonicalJsonObject,
+    /// It is recorded without the signature, too: a policy server keeps nobody in a room.
+    pub(crate) is_leave: bool,
 }
 
 /// A proposal that may be looked at more than once.
@@ -51,10 +56,22 @@ pub(crate) fn to_be_signed<P: Proposal>(
             let mut pdu = serde_json::from_str(body.pdu.get()).map_err(bad)?;
             let signed = env.server.sign_event(&mut pdu, &rules);
             signed.map_err(|error| Refusal::BadJson(error.to_string()))?;
-            found.push(Unsigned { event_id: body.event_id, policy, rules, pdu });
+            let is_leave = is_leave(&event);
+            found.push(Unsigned { event_id: body.event_id, policy, rules, pdu, is_leave });
         }
     }
     Ok(found)
+}
+
+/// Whether a user leaves a room by this event.
+fn is_leave(event: &StoredEvent) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Content {
+        membership: String,
+    }
+    event.event_type == TimelineEventType::RoomMember
+        && event.state_key.as_deref() == Some(event.sender.as_str())
+        && event.content_as::<Content>().is_ok_and(|content| content.membership == "leave")
 }
 
 fn policy_of(
@@ -107,7 +124,11 @@ impl<P: Proposal> Proposal for Signed<P> {
             if !is_subject(&event) {
                 continue;
             }
-            let signature = self.signatures.get(&body.event_id).ok_or(Refusal::Unsigned)?;
+            let signature = match self.signatures.get(&body.event_id) {
+                Some(signature) => signature,
+                None if is_leave(&event) => continue,
+                None => return Err(Refusal::Unsigned),
+            };
             let mut pdu = serde_json::from_str(body.pdu.get()).map_err(bad)?;
             policy.add(&mut pdu, signature.clone());
             body.pdu = serde_json::value::to_raw_value(&pdu).map_err(bad)?;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Commit, Env, Proposal, Refusal, is_local};
 use crate::{
-    log::MAX_PAYLOAD_BYTES,
+    log::{MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES},
     record::{
         Command, Offset, Stream,
         command::{OutsideLetter, ToDeviceAck, ToDeviceSend, Transaction},
@@ -138,13 +138,15 @@ struct Letters {
     records: Vec<ToDeviceSend>,
     /// The size of the last record.
     size: usize,
+    /// The size of all messages.
+    total: usize,
     /// Somebody does not get theirs because too many wait already.
     full: bool,
 }
 
 impl Letters {
     const fn new(empty: ToDeviceSend) -> Self {
-        Self { empty, records: Vec::new(), size: 0, full: false }
+        Self { empty, records: Vec::new(), size: 0, total: 0, full: false }
     }
 
     /// Those who are not there get nothing, as the specification has it.
@@ -168,10 +170,12 @@ impl Letters {
                 },
             };
             for device_id in to {
-                if !fits(device_id) {
+                // One message may be for very many devices.
+                if !fits(device_id) || self.total > MAX_BATCH_BYTES {
                     self.full = true;
                     continue;
                 }
+                self.total += content.get().len();
                 let place = self.place(user_id, device_id.as_str(), content);
                 let of_user = self.records[place].messages.entry(user_id.to_owned()).or_default();
                 of_user.insert(device_id.clone(), content.clone());

@@ -40,9 +40,36 @@ pub(crate) fn admits(
     Ok(list.0.as_ref().is_none_or(|list| list.is_allowed(server)))
 }
 
-/// Whether this homeserver tells `server` of an event. `is_in` says whether a user of `server` is
-/// joined to the room.
-pub(crate) fn concerns(event: &StoredEvent, server: &ServerName, is_in: bool) -> bool {
+/// Since when a homeserver is in a room without a break, as far as that matters to what it has
+/// missed after some record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stay(Option<Offset>);
+
+impl Stay {
+    pub(crate) fn of(room: &Room, server: &ServerName, up_to: Offset) -> Self {
+        if !room.has_server(server) {
+            return Self(None);
+        }
+        let changed = room.members_changed(up_to, Offset::MAX).into_iter();
+        let changed: Vec<_> = changed.filter(|user| user.server_name() == server).collect();
+        let joined: Vec<_> =
+            changed.iter().filter_map(|user| room.joined_since(user, Offset::MAX)).collect();
+        let was_in = room.joined_of(server) > joined.len()
+            || changed.iter().any(|user| room.is_joined(user, up_to));
+        // What was before its first user came, others show to those who may see it.
+        let entered = if was_in { None } else { joined.into_iter().min() };
+        Self(Some(entered.unwrap_or(Offset::ZERO)))
+    }
+
+    /// Whether a user of the homeserver is joined.
+    pub(crate) const fn is_in(self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Whether this homeserver tells `server` of an event.
+pub(crate) fn concerns(event: &StoredEvent, server: &ServerName, stay: Stay) -> bool {
+    let is_in = stay.0.is_some_and(|since| since < event.offset);
     is_told(event, server) && (is_in || target(event).is_some_and(|of| of == *server))
 }
 

@@ -182,6 +182,9 @@ pub(crate) const POLICY_ANSWER_BYTES: usize = 16 * 1024;
 /// Characters of why a policy server does not sign an event.
 pub(crate) const POLICY_REASON: usize = 500;
 
+/// How long policy servers are asked during one transaction of another homeserver.
+pub(crate) const POLICY_TIME: Duration = Duration::from_secs(15);
+
 /// How often an event is made and signed again because others came before it.
 pub(crate) const POLICY_ATTEMPTS: usize = 8;
 
@@ -190,13 +193,13 @@ pub(crate) const STRIPPED_EVENTS: usize = 50;
 
 /// Files of other homeservers that are fetched at a time: of one homeserver, for one caller, and in
 /// all. Others wait for their turn.
-pub(crate) const REMOTE_FILES_AT_ONCE: (usize, usize, usize) = (8, 8, 64);
+pub(crate) const REMOTE_FILES_AT_ONCE: (usize, usize, usize) = (4, 16, 256);
 
 /// Files of other homeservers that are fetched or wait for their turn: for one caller, and in all.
 pub(crate) const REMOTE_FILES_WANTED: (usize, usize) = (100, 2000);
 
 /// How fast such a file must arrive, in bytes each second, beyond `media.remote_wait_seconds`.
-pub(crate) const REMOTE_FILE_PACE: u64 = 32 * 1024;
+pub(crate) const REMOTE_FILE_PACE: u64 = 64 * 1024;
 
 /// What comes before such a file in an answer, in bytes.
 pub(crate) const REMOTE_FILE_HEAD_BYTES: usize = 32 * 1024;
@@ -271,7 +274,22 @@ pub const DEVICE_LIST_BYTES: usize = 160 * 1024;
 pub(crate) const DEVICE_LIST_CHANGED_BYTES: usize = 16 * 1024;
 
 /// The answer of a homeserver with keys of its users, in bytes.
-pub(crate) const REMOTE_KEYS_BYTES: usize = 16 << 20;
+pub(crate) const REMOTE_KEYS_BYTES: usize = 8 << 20;
+
+/// The same of one user's devices.
+pub(crate) const REMOTE_DEVICES_BYTES: usize = 1 << 20;
+
+/// How many answers with keys are waited for at a time, of all homeservers.
+pub(crate) const REMOTE_KEYS_IN_ALL: usize = 32;
+
+/// Keys of users of other homeservers in the answer to one request of a client, in bytes. Of more,
+/// it is said that they are missing.
+pub(crate) const REMOTE_KEYS_ANSWERED: usize = 16 << 20;
+
+/// How often the devices of a user of another homeserver may change so that each change is made in
+/// the list that is kept, and how often the list is fetched. Beyond that, it is out of date, and is
+/// fetched when somebody asks for it.
+pub(crate) const DEVICE_CHANGES: Rate = Rate::per_minute(10, 60);
 
 /// How long a client may have this server wait for the keys of others: what it asks for, or the
 /// first if it does not, and at most the second.
@@ -333,7 +351,7 @@ pub(crate) const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
 
 /// How many gaps are filled at a time; each may take the memory of an answer, and now and then that
 /// of a room's state.
-pub(crate) const GAPS_AT_ONCE: usize = 8;
+pub(crate) const GAPS_AT_ONCE: usize = 24;
 
 /// How many gaps it is remembered of which homeserver could not fill them.
 pub(crate) const GAPS_REMEMBERED: usize = 10_000;

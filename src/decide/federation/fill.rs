@@ -55,6 +55,10 @@ pub enum Judged {
 impl Proposal for RecordHistory {
     type Outcome = Vec<Judged>;
 
+    fn is_from_elsewhere(&self) -> bool {
+        true
+    }
+
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
     }
@@ -144,6 +148,10 @@ impl Proposal for FillGap {
     /// Whether anything changed.
     type Outcome = bool;
 
+    fn is_from_elsewhere(&self) -> bool {
+        true
+    }
+
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
     }
@@ -210,8 +218,9 @@ impl Proposal for FillGap {
             candidates.extend(event.prev_events.iter().cloned());
             placed.push(filled);
         }
-        candidates.extend(self.passed.iter().flat_map(|(_, before)| before.iter().cloned()));
         candidates.extend(now.missing.iter().cloned());
+        // Last, because nobody vouches for them: they must not push out the others.
+        candidates.extend(self.passed.iter().flat_map(|(_, before)| before.iter().cloned()));
         let mut missing = Vec::new();
         let mut seen = HashSet::new();
         for event_id in candidates {
@@ -226,13 +235,16 @@ impl Proposal for FillGap {
         if placed.is_empty() && missing == now.missing && self.given_up_until_ms.is_none() {
             return Ok(false);
         }
+        // About what the record itself takes.
+        let ids: usize = missing.iter().map(|event_id| event_id.as_str().len() + 4).sum();
+        let own = ids + 160 * placed.len() + 200;
         let gap = RoomGap {
             room_id: self.room_id.clone(),
             gap: self.gap,
             from: self.from.clone(),
             events: placed,
             missing,
-            bytes: self.bytes,
+            bytes: self.bytes.saturating_add(own as u64),
             given_up_until_ms: self.given_up_until_ms,
         };
         commit.append(self.stream(), gap);

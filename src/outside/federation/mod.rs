@@ -35,7 +35,7 @@ use ruma::{
     api::federation::authentication::{XMatrix, XMatrixSigningInput},
 };
 use thiserror::Error;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use gaps::{GapFilling, Memory};
@@ -331,10 +331,24 @@ pub(crate) struct Federation {
     pub(crate) policy: Arc<PolicyServers>,
     /// The homeservers whose users' devices are being fetched.
     pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
+    /// How often the devices of their users change.
+    pub(crate) device_changes: DeviceChanges,
+    /// Places for answers with keys, which are large.
+    pub(crate) key_answers: Semaphore,
     /// How often they say what passes.
     pub(crate) passing: Passing,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
+}
+
+/// How often the devices of users of other homeservers change.
+pub(crate) struct DeviceChanges(Refundable<OwnedUserId>);
+
+impl DeviceChanges {
+    /// Counts a change; false if there are too many.
+    pub(crate) fn admits(&self, user_id: &UserId) -> bool {
+        self.0.take(user_id.to_owned(), Instant::now()).is_ok()
+    }
 }
 
 /// How often homeservers and their users say what passes.
@@ -371,7 +385,17 @@ impl Federation {
         let policy = Arc::new(PolicyServers::new(&peers));
         engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
         let (passing, gaps) = (Passing::default(), GapFilling::default());
-        let fetching_devices = Mutex::default();
-        Ok(Self { peers, keys, sender, gaps, policy, fetching_devices, passing, has_presence })
+        Ok(Self {
+            peers,
+            keys,
+            sender,
+            gaps,
+            policy,
+            fetching_devices: Mutex::default(),
+            device_changes: DeviceChanges(Refundable::new(limits::DEVICE_CHANGES)),
+            key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
+            passing,
+            has_presence,
+        })
     }
 }

@@ -127,16 +127,19 @@ impl PolicyServers {
 
     /// Whether an event of another homeserver is recommended: it has the policy server's signature,
     /// or gets it now, of which `Ok` tells. If not, why. The policy server is asked at most `left`
-    /// times, and not again once it does not answer.
+    /// times and until `until`, and not again once it does not answer.
     pub(crate) async fn recommends(
         &self,
         policy: &PolicyServer,
         pdu: &mut CanonicalJsonObject,
         rules: &RedactionRules,
-        left: &mut usize,
+        (left, until): (&mut usize, Instant),
     ) -> Result<bool, String> {
         if !is_subject_object(pdu) || policy.has_signed(pdu, rules) {
             return Ok(false);
+        }
+        if self.is_silent(policy) || until <= Instant::now() {
+            *left = 0;
         }
         let Some(rest) = left.checked_sub(1) else {
             return Err("the room's policy server has not signed it".to_owned());
@@ -153,6 +156,7 @@ impl PolicyServers {
             }
             Err(NotSigned::Unreachable(error)) => {
                 *left = 0;
+                self.silent.lock().insert(policy.via.clone(), Instant::now());
                 debug!(via = %policy.via, %error, "a policy server does not sign an event");
                 Err(format!("the room's policy server does not sign it: {error}"))
             }

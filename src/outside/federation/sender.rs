@@ -36,7 +36,7 @@ use crate::{
     log::ReadError,
     read::{
         events::EventRef,
-        servers::{concerns, is_told, target},
+        servers::{Stay, concerns, is_told, target},
     },
     record::{
         Command, Offset, Origin, Record,
@@ -119,7 +119,8 @@ impl Sender {
                 match records.ready() {
                     Ok(Some(record)) => {
                         if let Err(error) = self.dispatch(&record, &mut tasks) {
-                            warn!(%error, "other homeservers are not told of a record");
+                            warn!(%error, "whom a record concerns is looked for again");
+                            self.look_again(&mut tasks);
                         }
                     }
                     Ok(None) => break,
@@ -161,6 +162,18 @@ impl Sender {
         }
         let behind = all.iter().filter(|(_, destination)| destination.is_behind);
         behind.map(|(server, _)| server.clone()).collect()
+    }
+
+    /// Has all homeservers told of what they may have missed.
+    fn look_again(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let servers: Vec<_> = {
+            let mut all = self.destinations.lock();
+            all.values_mut().for_each(|destination| destination.is_behind = true);
+            all.keys().cloned().collect()
+        };
+        for server in servers {
+            self.serve(server, tasks);
+        }
     }
 
     /// The other homeservers with a user who is joined to the room.
@@ -279,7 +292,7 @@ impl Sender {
         let Some(destination) = all.get_mut(server) else { return };
         match missed {
             Ok(missed) => destination.add_missed(missed),
-            Err(_) => destination.is_behind = true,
+            Err(_) => destination.missed_again(since),
         }
     }
 
@@ -287,26 +300,43 @@ impl Sender {
     /// all of them, if they are few, or else the newest, from which it finds the others.
     fn missed(&self, server: &ServerName, up_to: Offset) -> Result<BTreeSet<Offset>, ReadError> {
         let state = self.engine.state();
+        // What is recorded while this is looked for comes by `dispatch`.
+        let until = state.applied();
         let mut missed = self.missed_edus(&state, server, up_to);
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
         for room in rooms.filter(|room| room.changed() > up_to) {
-            let is_in = self.servers_of(&room).iter().any(|of| of == server);
-            if is_in {
+            let stay = Stay::of(&room, server, up_to);
+            if stay.is_in() {
                 missed.extend(self.missed_joins(&room, up_to));
             }
             let recent = room.events_backward(Offset::MAX, up_to, limits::DESTINATION_MISSED + 1);
             let is_all = recent.len() <= limits::DESTINATION_MISSED;
             for offset in recent {
                 let Some(event) = self.engine.events().get(offset)? else { continue };
-                if concerns(&event, server, is_in) {
+                if concerns(&event, server, stay) {
                     missed.insert(offset);
                     if !is_all {
                         break;
                     }
                 }
             }
+            if is_all {
+                continue;
+            }
+            // However much came after that: whose user was removed learns of it from nobody else.
+            for user_id in room.members_changed(up_to, Offset::MAX) {
+                let own = (user_id.server_name() == server).then_some(&user_id);
+                let change = own.and_then(|user_id| room.membership(user_id, Offset::MAX));
+                if let Some((offset, _)) = change
+                    && let Some(event) = self.engine.events().get(offset)?
+                    && concerns(&event, server, stay)
+                {
+                    missed.insert(offset);
+                }
+            }
         }
+        missed.retain(|offset| *offset <= until);
         Ok(missed)
     }
 

@@ -166,7 +166,10 @@ impl Receiving<'_> {
                 master_key: found.master_keys.remove(user_id),
                 self_signing_key: found.self_signing_keys.remove(user_id),
             };
-            lists.insert(user_id.clone(), list.checked(user_id));
+            let list = list.checked(user_id);
+            if list.bytes() <= limits::REMOTE_DEVICES_BYTES {
+                lists.insert(user_id.clone(), list);
+            }
         }
         let said = lists.iter().filter(|(user_id, _)| kept.contains(*user_id));
         let said = said.map(|(user_id, list)| Said {
@@ -194,6 +197,7 @@ impl Receiving<'_> {
         if self.federation.sender.is_failing(server) {
             question.timeout = timeout.min(limits::REMOTE_KEYS_FAILING);
         }
+        let _place = self.federation.key_answers.acquire().await;
         let answer = self.federation.peers.ask(server, question).await?.json()?;
         self.federation.sender.is_back(server);
         Ok(answer)
@@ -262,6 +266,13 @@ impl Receiving<'_> {
             let next = outdated
                 .into_iter()
                 .find(|user_id| !seen.contains(user_id) && self.shares_a_room(user_id));
+            // One that changes without end is fetched when somebody asks for it.
+            if let Some(user_id) = &next
+                && !self.federation.device_changes.admits(user_id)
+            {
+                seen.insert(user_id.clone());
+                continue;
+            }
             let Some(user_id) = next.filter(|_| seen.len() < limits::DEVICE_LISTS_FETCHED) else {
                 return;
             };
@@ -281,7 +292,8 @@ impl Receiving<'_> {
         let as_of = self.engine.head().offset();
         let path = format!("/_matrix/federation/v1/user/devices/{}", encoded(user_id.as_str()));
         let mut question = Question::get(path);
-        question.max_bytes = limits::REMOTE_KEYS_BYTES;
+        question.max_bytes = limits::REMOTE_DEVICES_BYTES;
+        let _place = self.federation.key_answers.acquire().await;
         let found: Devices = self.federation.peers.ask(server, question).await?.json()?;
         if found.user_id != *user_id {
             return Err(Unreachable::Unexpected("devices of another user".to_owned()));

@@ -16,7 +16,10 @@ use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::Receiving;
-use crate::{engine::Rejected, log::ReadError};
+use crate::{
+    engine::Rejected,
+    log::{AppendError, ReadError},
+};
 
 /// Why an EDU is dropped.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,10 @@ impl Receiving<'_> {
             _ => Ok(()),
         };
         match taken {
+            // The same again would be as large.
+            Err(EduError::Rejected(Rejected::Log(AppendError::TooLarge(error)))) => {
+                debug!(%origin, edu_type = edu.edu_type, error, "an EDU is dropped");
+            }
             Err(EduError::Rejected(error @ Rejected::Log(_))) => return Err(error),
             Err(error) => debug!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped"),
             Ok(()) => {}

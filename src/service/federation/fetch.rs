@@ -32,6 +32,8 @@ pub(crate) struct Budget {
     state: Allowance,
     /// How often policy servers may be asked.
     pub(super) policy: usize,
+    /// And until when.
+    pub(super) policy_until: Instant,
 }
 
 pub(super) struct Allowance {
@@ -54,6 +56,7 @@ impl Budget {
                 until: now + limits::FEDERATION_STATE_TIMEOUT,
             },
             policy: limits::TRANSACTION_PDUS,
+            policy_until: now + limits::POLICY_TIME,
         }
     }
 }

@@ -27,7 +27,10 @@ use crate::{
     base::{limits, text::encoded},
     decide::federation::{FillGap, Judged, RecordHistory},
     outside::federation::{Memory, Question},
-    read::events::{EventRef, StoredEvent},
+    read::{
+        events::{EventRef, StoredEvent},
+        servers::admits,
+    },
     record::{Offset, Origin},
     state::{
         Room,
@@ -129,7 +132,12 @@ impl Receiving<'_> {
         let others = present.into_iter().filter(|server| Some(server) != first.as_ref());
         let mut servers: Vec<_> = first.iter().cloned().chain(others).collect();
         let own = self.federation.peers.own_name();
-        servers.retain(|server| server != own && self.federation.peers.permits(server));
+        let events = self.engine.events();
+        servers.retain(|server| {
+            server != own
+                && self.federation.peers.permits(server)
+                && admits(events, room, server).unwrap_or(false)
+        });
         servers.truncate(limits::GAP_SERVERS);
         Ok(servers)
     }
@@ -202,8 +210,7 @@ impl Receiving<'_> {
                 continue;
             }
             let before = if step.is_visibility {
-                match self.visibility_before(server, room, &step.event_id, &mut budget.state).await
-                {
+                match self.visibility_before(server, room, &step.event_id, &mut budget).await {
                     Ok(name) => Some(name),
                     // What is before it cannot be shown to anybody.
                     Err(_) if !events.is_empty() => break,
@@ -426,7 +433,7 @@ impl Receiving<'_> {
         server: &ServerName,
         room: &Room,
         event_id: &OwnedEventId,
-        budget: &mut Allowance,
+        budget: &mut Budget,
     ) -> Result<String, PduError> {
         let path = |what: &str| {
             format!(
@@ -435,36 +442,70 @@ impl Receiving<'_> {
                 encoded(event_id.as_str())
             )
         };
-        let ids: StateIds = self.ask(server, Question::get(path("state_ids")), budget).await?;
+        let question = Question::get(path("state_ids"));
+        let ids: StateIds = self.ask(server, question, &mut budget.state).await?;
+        if ids.pdu_ids.is_empty() {
+            return Err(PduError::Missing);
+        }
         let (state, events) = (self.engine.state(), self.engine.events());
         let mut unknown = Vec::new();
         for event_id in &ids.pdu_ids {
             match events.find_known(&state, room, event_id).map_err(super::receive::read)? {
-                Some(event) if is_visibility(&event) => return Ok(setting(event.content.get())),
+                Some(event)
+                    if is_visibility(&event)
+                        && !matches!(
+                            room.aside(event.offset),
+                            Some(Aside::Rejected | Aside::SoftFailed)
+                        ) =>
+                {
+                    return Ok(setting(event.content.get()));
+                }
                 Some(_) => {}
                 None => unknown.push(event_id),
             }
         }
         if unknown.len() < limits::EVENTS_ONE_BY_ONE {
             for event_id in unknown {
-                let event = self.fetch_one(server, room, event_id, budget).await?;
-                if let Some(setting) = event.and_then(|event| visibility_in(&event.pdu)) {
-                    return Ok(setting);
+                let event = self.fetch_one(server, room, event_id, &mut budget.state).await?;
+                if let Some(event) = event
+                    && let Some(setting) = visibility_in(&event.pdu)
+                {
+                    return self.allowed(server, room, event, setting, budget).await;
                 }
             }
             return Ok(setting("{}"));
         }
-        let whole: Whole = self.ask(server, Question::get(path("state")), budget).await?;
+        let question = Question::get(path("state"));
+        let whole: Whole = self.ask(server, question, &mut budget.state).await?;
         for raw in whole.pdus {
             // Only one of them is of use.
             if visibility_in(&raw).is_some()
                 && let Ok(pdu) = Pdu::of_room(room, &raw)
-                && let Some(found) = visibility_in(&self.verify(room, pdu).await?.pdu)
             {
-                return Ok(found);
+                let event = self.verify(room, pdu).await?;
+                if let Some(setting) = visibility_in(&event.pdu) {
+                    return self.allowed(server, room, event, setting, budget).await;
+                }
             }
         }
         Ok(setting("{}"))
+    }
+
+    /// What an event sets, if its authorities allow it: anybody can sign that history is for all.
+    async fn allowed(
+        &self,
+        server: &ServerName,
+        room: &Room,
+        event: Verified,
+        setting: String,
+        budget: &mut Budget,
+    ) -> Result<String, PduError> {
+        let event_id = event.event_id.clone();
+        let judged = Box::pin(self.record_history(server, room, vec![event], budget)).await?;
+        match judged.get(&event_id) {
+            Some(true) => Ok(setting),
+            _ => Err(PduError::Missing),
+        }
     }
 }
 

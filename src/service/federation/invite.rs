@@ -21,7 +21,7 @@ use crate::{
         is_local,
     },
     outside::federation::Question,
-    read::{events::as_shown, policy::policy_server},
+    read::{events::as_shown, policy::policy_server, servers::admits},
     record::{Offset, Origin, room_version::ROOM_VERSIONS},
     state::Room,
 };
@@ -221,6 +221,9 @@ impl Receiving<'_> {
         let pdu = serde_json::value::to_raw_value(&object)
             .map_err(|error| PduError::Form(error.to_string()))?;
         if let Some(room) = room {
+            if !admits(self.engine.events(), &room, origin).map_err(super::receive::read)? {
+                return Err(PduError::AccessControl);
+            }
             let event = Verified::new(room_id, event_id.to_owned(), pdu)?;
             self.accept(origin, &room, event).await?;
         } else {

@@ -165,7 +165,8 @@ impl<'a> Receiving<'a> {
         let Some(policy) = policy else { return Ok(()) };
         let mut object = Pdu::object(&event.pdu)?;
         let (servers, rules) = (&self.federation.policy, &room.rules.redaction);
-        match servers.recommends(&policy, &mut object, rules, &mut budget.policy).await {
+        let bound = (&mut budget.policy, budget.policy_until);
+        match servers.recommends(&policy, &mut object, rules, bound).await {
             Ok(false) => {}
             Ok(true) => {
                 let pdu = serde_json::value::to_raw_value(&object);

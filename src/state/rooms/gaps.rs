@@ -188,6 +188,11 @@ pub(in crate::state) struct Waiting {
 }
 
 impl Gaps {
+    /// Whether the room's history ever had a gap.
+    pub(super) fn has_any(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         let Self { gaps, filled, redactions, waiting, orphans, bytes: _ } = self;
         gaps.is_empty()

@@ -56,6 +56,12 @@ impl Room {
         self.inner.read().servers.get(server).is_some_and(|count| count.joined > 0)
     }
 
+    /// How many users of the homeserver are joined now.
+    #[must_use]
+    pub fn joined_of(&self, server: &ServerName) -> usize {
+        self.inner.read().servers.get(server).map_or(0, |count| count.joined as usize)
+    }
+
     /// The homeservers of the users who are joined now, ordered by name.
     pub(crate) fn servers(&self) -> Vec<OwnedServerName> {
         let inner = self.inner.read();

@@ -361,7 +361,7 @@ async fn a_file_is_fetched_once_however_many_ask_and_few_at_a_time() {
         async move { ann.send_bytes("GET", &path, &[], "").await }
     });
     let (answers, ()) = tokio::join!(futures_util::future::join_all(asked), async {
-        until("the homeserver is asked", async || origin.asked("/slow") == 8).await;
+        until("the homeserver is asked", async || origin.asked("/slow") == 4).await;
         // Who asks another homeserver is not kept waiting.
         let other = Origin::start(&authority, Arc::new(hostile)).await;
         assert_eq!(&*bob.download(&other.place("other")).await.bytes, b"other");

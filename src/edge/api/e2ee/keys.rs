@@ -62,6 +62,9 @@ pub(super) async fn upload(
 
 #[derive(Default, Serialize)]
 pub(super) struct Found {
+    /// The size of the keys of users of other homeservers.
+    #[serde(skip)]
+    pub(super) bytes: usize,
     pub(super) failures: BTreeMap<String, Value>,
     pub(super) device_keys: BTreeMap<OwnedUserId, BTreeMap<String, Value>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

@@ -130,6 +130,11 @@ impl Cx<Server> {
         list: DeviceList,
         found: &mut Found,
     ) -> Result<(), ApiError> {
+        found.bytes += list.bytes();
+        if found.bytes > limits::REMOTE_KEYS_ANSWERED {
+            self.add_failure(user_id.server_name(), "This is too much for one request.", found);
+            return Ok(());
+        }
         let of_user = list.devices.into_iter().filter_map(|(device_id, keys)| {
             let is_wanted = devices.is_empty() || devices.iter().any(|id| id.as_str() == device_id);
             let keys: Value = serde_json::from_str(keys.get()).ok()?;

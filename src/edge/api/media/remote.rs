@@ -322,8 +322,9 @@ impl Server {
         let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
         let places = async {
             (
-                remote.by_caller.take(caller.clone()).await,
+                // In this order: who waits for a slow origin takes no place meanwhile.
                 remote.by_origin.take(origin.clone()).await,
+                remote.by_caller.take(caller.clone()).await,
                 remote.at_once.acquire().await,
             )
         };

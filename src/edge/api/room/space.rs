@@ -80,10 +80,11 @@ async fn summary_of(
     let room = look.state.rooms.get(&place.room_id);
     if look.is_elsewhere(room.as_deref()) {
         let listing = &cx.app.listing;
-        if listing.descriptions.get(&place.room_id).is_none() {
-            cx.describe(&place.room_id, &via(&place.room_id, &place.via)).await;
+        let via = via(&place.room_id, &place.via);
+        if listing.descriptions.get(&place.room_id, &via).is_none() {
+            cx.describe(&place.room_id, &via).await?;
         }
-        let described = listing.descriptions.get(&place.room_id).flatten();
+        let described = listing.descriptions.get(&place.room_id, &via).flatten();
         let described = described.filter(|described| look.may_know_of_remote(described));
         let summary = described.ok_or_else(hidden)?.summary.clone();
         let mut response = get_summary::Response::new(summary);
@@ -150,13 +151,14 @@ pub(super) async fn hierarchy(
         match end {
             (End::All, _) => break,
             (End::Page, state) => {
-                let token = PageToken { passed: state.passed, ..page }.write(&cx, &walk);
+                let token =
+                    PageToken { passed: state.passed.max(page.passed), ..page }.write(&cx, &walk);
                 cx.app.listing.space_walks.keep(token.clone(), state);
                 part.response.next_batch = Some(token);
                 break;
             }
             (End::Ask(room_id, via), state) => {
-                cx.describe(&room_id, &via).await;
+                cx.describe(&room_id, &via).await?;
                 paused = Some(Arc::new(state));
             }
         }
@@ -190,6 +192,11 @@ impl Part {
         may_ask: bool,
     ) -> Result<End, ApiError> {
         while let Some((next, depth)) = rooms.advance()? {
+            if let Next::Unknown(visit) = next {
+                let (room_id, via) = (visit.room_id.clone(), visit.via.clone());
+                rooms.put_back(Next::Unknown(visit), depth);
+                return Ok(if may_ask { End::Ask(room_id, via) } else { End::Page });
+            }
             if rooms.state.passed < page.passed {
                 rooms.open(&next, depth)?;
                 continue;
@@ -201,10 +208,6 @@ impl Part {
             {
                 rooms.put_back(next, depth);
                 return Ok(End::Page);
-            }
-            if let Next::Unknown(room_id, via) = next {
-                rooms.put_back(Next::Unknown(room_id.clone(), via.clone()), depth);
-                return Ok(if may_ask { End::Ask(room_id, via) } else { End::Page });
             }
             if let Some(chunk) = rooms.open(&next, depth)? {
                 self.bytes += chunk.bytes;
@@ -346,7 +349,7 @@ impl Walk {
         let refused = || ApiError::forbidden("You may not see this room, or there is none.");
         let room = then.state.rooms.get(&self.root);
         if then.is_elsewhere(room.as_deref()) {
-            match descriptions.get(&self.root) {
+            match descriptions.get(&self.root, &via(&self.root, &[])) {
                 Some(Some(described)) if now.may_know_of_remote(&described) => {}
                 Some(_) => return Err(refused()),
                 None => {}
@@ -379,10 +382,10 @@ struct Rooms<'a> {
 /// A room in the walk.
 enum Next {
     Here(Arc<Room>),
-    /// As others describe it.
-    Elsewhere(Arc<Described>),
-    /// These homeservers have to be asked for it.
-    Unknown(OwnedRoomId, Vec<OwnedServerName>),
+    /// As others describe it, who were asked for it.
+    Elsewhere(Arc<Described>, Visit),
+    /// Others have to be asked for it.
+    Unknown(Visit),
 }
 
 /// A room to visit.
@@ -428,18 +431,18 @@ impl Rooms<'_> {
     /// The next room, with its depth. It must then be opened or put back.
     fn advance(&mut self) -> Result<Option<(Next, u64)>, ReadError> {
         while self.state.looks < limits::HIERARCHY_WALK
-            && let Some(Visit { room_id, via, depth }) = self.state.stack.pop()
+            && let Some(visit) = self.state.stack.pop()
         {
             self.state.looks += 1;
-            let room = self.room(&room_id);
+            let (room, depth) = (self.room(&visit.room_id), visit.depth);
             if self.then.is_elsewhere(room.as_deref()) {
-                let next = match self.descriptions.get(&room_id) {
-                    None => Next::Unknown(room_id, via),
+                let next = match self.descriptions.get(&visit.room_id, &visit.via) {
+                    None => Next::Unknown(visit),
                     Some(Some(described)) if self.now.may_know_of_remote(&described) => {
-                        if !self.state.seen_elsewhere.insert(room_id) {
+                        if !self.state.seen_elsewhere.insert(visit.room_id.clone()) {
                             continue;
                         }
-                        Next::Elsewhere(described)
+                        Next::Elsewhere(described, visit)
                     }
                     Some(_) => continue,
                 };
@@ -455,20 +458,19 @@ impl Rooms<'_> {
 
     /// Makes this room the next one again.
     fn put_back(&mut self, next: Next, depth: u64) {
-        let (room_id, via) = match next {
+        let visit = match next {
             Next::Here(room) => {
                 self.state.seen.remove(&room.created);
-                (room.id.clone(), Vec::new())
+                Visit { room_id: room.id.clone(), via: Vec::new(), depth }
             }
-            Next::Elsewhere(described) => {
-                let room_id = described.summary.room_id.clone();
-                self.state.seen_elsewhere.remove(&room_id);
-                (room_id.clone(), via(&room_id, &[]))
+            Next::Elsewhere(_, visit) => {
+                self.state.seen_elsewhere.remove(&visit.room_id);
+                visit
             }
-            Next::Unknown(room_id, via) => (room_id, via),
+            Next::Unknown(visit) => visit,
         };
         self.state.looks -= 1;
-        self.state.stack.push(Visit { room_id, via, depth });
+        self.state.stack.push(visit);
     }
 
     /// The room, if it existed then.
@@ -481,7 +483,7 @@ impl Rooms<'_> {
         self.state.passed += 1;
         match next {
             Next::Here(room) => self.open_here(room, depth),
-            Next::Elsewhere(described) => Ok(Some(self.open_elsewhere(described, depth))),
+            Next::Elsewhere(described, _) => Ok(Some(self.open_elsewhere(described, depth))),
             Next::Unknown(..) => Ok(None),
         }
     }

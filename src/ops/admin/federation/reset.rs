@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::destinations::row;
 use crate::{
-    base::background::at_length,
+    base::{background::at_length, limits},
     decide::federation,
     ops::admin::{
         act::{Act, Attribution},
@@ -70,6 +70,18 @@ impl Act for ResetDestination {
             let Failing { attempts, .. } = failing;
             format!("it is forgotten that {server} could not be reached, {attempts} time(s)")
         });
-        Ok(lost.into_iter().chain(forgotten).collect())
+        let letters = office.engine.state().to_device.waiting_outside(
+            &server,
+            row.up_to,
+            limits::DESTINATION_EVENTS,
+        );
+        let letters = (!letters.is_empty()).then(|| {
+            format!(
+                "{} message(s) to devices of users of {server} are lost, and with them keys of \
+                 encrypted rooms",
+                letters.len()
+            )
+        });
+        Ok(lost.into_iter().chain(letters).chain(forgotten).collect())
     }
 }

@@ -6,7 +6,11 @@ use ruma::ServerName;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::limits, engine::Engine, log::ReadError, read::servers::concerns, record::Offset,
+    base::limits,
+    engine::Engine,
+    log::ReadError,
+    read::servers::{Stay, concerns},
+    record::Offset,
     state::Room,
 };
 
@@ -46,13 +50,13 @@ impl<'a> Search<'a> {
         let mut first: Option<Offset> = None;
         for room in rooms.iter().filter(|room| room.changed() > up_to) {
             let most = self.left.min(limits::DESTINATION_EVENTS);
-            let is_in = room.has_server(server);
+            let stay = Stay::of(room, server, up_to);
             let recent = room.events_backward(Offset::MAX, up_to, most + 1);
             waiting.and_more |= recent.len() > most;
             self.left -= recent.len().min(most);
             for offset in recent.into_iter().take(most) {
                 let Some(event) = self.engine.events().get(offset)? else { continue };
-                if concerns(&event, server, is_in) {
+                if concerns(&event, server, stay) {
                     waiting.events += 1;
                     first = Some(first.map_or(offset, |first| first.min(offset)));
                 }

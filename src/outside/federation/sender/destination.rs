@@ -127,9 +127,9 @@ impl Destination {
         self.failing = None;
     }
 
-    /// Whether it is not to be told of any of these records.
+    /// Whether it is not to be told of some of these records any more.
     pub(super) fn has_given_up(&self, offsets: &[Offset]) -> bool {
-        offsets.iter().all(|offset| *offset <= self.given_up)
+        offsets.iter().any(|offset| *offset <= self.given_up)
     }
 
     /// What passes, which is told once.
@@ -140,11 +140,20 @@ impl Destination {
     /// It has missed these records: the first of them are told next.
     pub(super) fn add_missed(&mut self, mut missed: BTreeSet<Offset>) {
         missed.extend(self.next.drain(..));
+        // An operator may have given some of them up meanwhile.
+        missed.retain(|offset| *offset > self.given_up);
         let mut missed: Vec<_> = missed.into_iter().collect();
         self.is_behind |= missed.len() > limits::DESTINATION_EVENTS;
         missed.truncate(limits::DESTINATION_EVENTS);
         self.last = missed.last().copied().unwrap_or_default().max(self.last);
         self.next = missed.into();
+    }
+
+    /// What it has missed after this record could not be found: it is looked for again.
+    pub(super) fn missed_again(&mut self, since: Offset) {
+        self.next.clear();
+        self.last = since.max(self.given_up);
+        self.is_behind = true;
     }
 
     /// It has been told of these records.
@@ -164,6 +173,30 @@ impl Destination {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_found_is_looked_for_from_where_it_was_before() {
+        let mut destination = Destination::known(Offset::new(5), None);
+        destination.is_behind = true;
+        assert_eq!(told_next(&mut destination), Some(vec![0, 5]));
+        destination.note(Offset::new(9));
+        destination.missed_again(Offset::new(5));
+        assert_eq!(told_next(&mut destination), Some(vec![0, 5]));
+        destination.add_missed([7, 9].map(Offset::new).into());
+        assert_eq!(told_next(&mut destination), Some(vec![7, 9]));
+    }
+
+    #[test]
+    fn what_is_given_up_while_it_is_looked_for_is_not_told() {
+        let mut destination = Destination::known(Offset::new(5), None);
+        destination.is_behind = true;
+        assert_eq!(told_next(&mut destination), Some(vec![0, 5]));
+        destination.give_up(Offset::new(8));
+        destination.add_missed([7, 8, 9].map(Offset::new).into());
+        assert_eq!(told_next(&mut destination), Some(vec![9]));
+        assert!(destination.has_given_up(&[Offset::new(8), Offset::new(9)]));
+        assert!(!destination.has_given_up(&[Offset::new(9)]));
+    }
 
     fn told_next(destination: &mut Destination) -> Option<Vec<u64>> {
         match destination.next()? {

@@ -1,6 +1,6 @@
 //! Transactions: what one of them contains, and how it gets to a homeserver.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use ruma::ServerName;
 use serde::Deserialize;
@@ -48,6 +48,9 @@ impl Sender {
     /// has arrived. What passes is told at the first attempt only.
     pub(super) async fn deliver(&self, server: &ServerName, offsets: &[Offset]) {
         let id = random_letters(20);
+        if !offsets.is_empty() {
+            self.until_due(server).await;
+        }
         let mut passing = match self.destinations.lock().get_mut(server) {
             Some(destination) => destination.take_passing(),
             None => return,
@@ -99,6 +102,7 @@ impl Sender {
                 }
                 // It will never have anything to do with this server, or the other way round.
                 Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => break,
+                Err(_) if !offsets.is_empty() && self.is_reset(server, offsets) => return,
                 Err(error) => {
                     let (pause, back) = self.note_failure(server, &error);
                     if offsets.is_empty() {
@@ -113,6 +117,25 @@ impl Sender {
         }
         if let Some(destination) = self.destinations.lock().get_mut(server) {
             destination.told(offsets);
+        }
+    }
+
+    /// Waits until a homeserver that could not be reached, perhaps before a restart, is to be tried
+    /// again.
+    async fn until_due(&self, server: &ServerName) {
+        let due = {
+            let all = self.destinations.lock();
+            let now_ms = self.engine.clock().now_ms();
+            all.get(server).and_then(|destination| {
+                let left = destination.failing.as_ref()?.again_ms.checked_sub(now_ms)?;
+                Some((Duration::from_millis(left), Arc::clone(&destination.back)))
+            })
+        };
+        if let Some((left, back)) = due {
+            tokio::select! {
+                () = sleep(left) => {}
+                () = back.notified() => {}
+            }
         }
     }
 

@@ -107,7 +107,12 @@ impl Receiving<'_> {
         if !self.shares_a_room(&user_id) {
             return Ok(());
         }
-        let known = self.engine.state().device_lists.get(&user_id).filter(|of| !of.is_outdated);
+        let listed = self.engine.state().device_lists.get(&user_id);
+        let is_often = !self.federation.device_changes.admits(&user_id);
+        if is_often && listed.as_ref().is_some_and(|of| of.is_outdated) {
+            return Err(EduError::TooMany);
+        }
+        let known = listed.filter(|of| !of.is_outdated && !is_often);
         let outdated =
             Said { user_id, changed: true, list: None, as_of: self.engine.head().offset() };
         let mut said = outdated.clone();

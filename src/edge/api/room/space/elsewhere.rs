@@ -20,7 +20,7 @@ use crate::{
     base::limits,
     edge::{
         api::Server,
-        http::{Caller, Cx},
+        http::{ApiError, Caller, Cx, ErrorCode},
     },
     state::{Membership, Room},
 };
@@ -96,8 +96,12 @@ impl Described {
     }
 }
 
+/// A room, and the homeservers that are asked for it: what one says is not believed of those who
+/// ask another.
+type Asked = (OwnedRoomId, Vec<OwnedServerName>);
+
 /// What other homeservers said of rooms, or that nobody would say anything, for some minutes.
-pub(crate) struct Descriptions(Cache<OwnedRoomId, Description, ByWeight>);
+pub(crate) struct Descriptions(Cache<Asked, Description, ByWeight>);
 
 #[derive(Clone)]
 struct Description {
@@ -109,9 +113,10 @@ struct Description {
 #[derive(Clone)]
 struct ByWeight;
 
-impl Weighter<OwnedRoomId, Description> for ByWeight {
-    fn weight(&self, room_id: &OwnedRoomId, description: &Description) -> u64 {
-        room_id.as_str().len() as u64 + 128 + description.weight
+impl Weighter<Asked, Description> for ByWeight {
+    fn weight(&self, (room_id, via): &Asked, description: &Description) -> u64 {
+        let names: usize = via.iter().map(|server| server.as_str().len() + 32).sum();
+        (room_id.as_str().len() + names) as u64 + 128 + description.weight
     }
 }
 
@@ -123,17 +128,21 @@ impl Default for Descriptions {
 
 impl Descriptions {
     /// What is known of a room; `None` if that is not known either.
-    pub(super) fn get(&self, room_id: &RoomId) -> Option<Option<Arc<Described>>> {
-        let known = self.0.get(room_id).filter(|known| Instant::now() < known.until)?;
-        Some(known.said)
+    pub(super) fn get(
+        &self,
+        room_id: &RoomId,
+        via: &[OwnedServerName],
+    ) -> Option<Option<Arc<Described>>> {
+        let known = self.0.get(&(room_id.to_owned(), via.to_vec()));
+        known.filter(|known| Instant::now() < known.until).map(|known| known.said)
     }
 
-    fn keep(&self, room_id: OwnedRoomId, said: Option<Described>) {
+    fn keep(&self, asked: Asked, said: Option<Described>) {
         let time: Duration =
             if said.is_some() { limits::DESCRIPTION_TIME.0 } else { limits::DESCRIPTION_TIME.1 };
         let weight = said.as_ref().map_or(0, Described::weight) as u64;
         let until = Instant::now() + time;
-        self.0.insert(room_id, Description { said: said.map(Arc::new), until, weight });
+        self.0.insert(asked, Description { said: said.map(Arc::new), until, weight });
     }
 }
 
@@ -174,17 +183,30 @@ impl Look<'_> {
 
 impl<C: Caller> Cx<Server, C> {
     /// Asks homeservers for a room, one after the other, and remembers what they say.
-    pub(super) async fn describe(&self, room_id: &RoomId, via: &[OwnedServerName]) {
+    ///
+    /// # Errors
+    /// When the caller may not have them asked now.
+    pub(super) async fn describe(
+        &self,
+        room_id: &RoomId,
+        via: &[OwnedServerName],
+    ) -> Result<(), ApiError> {
         let servers = via.iter().filter(|server| self.is_remote(server));
+        let mut described = None;
         for server in servers.take(limits::HIERARCHY_VIA) {
-            if let Ok(said) = self.remote_space(server, room_id).await
-                && said.summary.room_id == *room_id
-            {
-                self.app.listing.descriptions.keep(room_id.to_owned(), Some(Described::new(said)));
-                return;
+            match self.remote_space(server, room_id).await {
+                Ok(said) if said.summary.room_id == *room_id => {
+                    described = Some(Described::new(said));
+                    break;
+                }
+                Err(error) if matches!(error.code(), ErrorCode::LimitExceeded { .. }) => {
+                    return Err(error);
+                }
+                _ => {}
             }
         }
-        self.app.listing.descriptions.keep(room_id.to_owned(), None);
+        self.app.listing.descriptions.keep((room_id.to_owned(), via.to_vec()), described);
+        Ok(())
     }
 }
 
@@ -232,10 +254,13 @@ mod tests {
         assert_eq!(ids, ["!first:b", "!early:b", "!late:b"]);
         let descriptions = Descriptions::default();
         let room_id = RoomId::parse("!space:b").unwrap();
-        assert!(descriptions.get(&room_id).is_none());
-        descriptions.keep(room_id.clone(), None);
-        assert!(descriptions.get(&room_id).is_some_and(|said| said.is_none()));
-        descriptions.keep(room_id.clone(), Some(described));
-        assert!(descriptions.get(&room_id).flatten().is_some());
+        let via = ["b", "c"].map(|server| vec![OwnedServerName::try_from(server).unwrap()]);
+        let get = |via: &Vec<OwnedServerName>| descriptions.get(&room_id, via);
+        assert!(get(&via[0]).is_none());
+        descriptions.keep((room_id.clone(), via[0].clone()), None);
+        assert!(get(&via[0]).is_some_and(|said| said.is_none()));
+        descriptions.keep((room_id.clone(), via[0].clone()), Some(described));
+        assert!(get(&via[0]).flatten().is_some());
+        assert!(get(&via[1]).is_none(), "it is what another homeserver said");
     }
 }
