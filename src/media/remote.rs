@@ -14,7 +14,10 @@ use std::{
     fs::{self, File},
     io,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -62,15 +65,11 @@ pub struct RemoteFiles {
     about: PathBuf,
     /// How many bytes they may have together.
     most: u64,
-    total: Mutex<Total>,
-}
-
-#[derive(Debug, Default)]
-struct Total {
-    /// Bytes of the copies, once they were counted.
-    kept: Option<u64>,
-    /// Bytes of those that are on their way.
-    arriving: u64,
+    /// Bytes of the copies, once they were counted. It is locked while the copies are examined, so
+    /// only blocking code waits for it.
+    kept: Mutex<Option<u64>>,
+    /// Bytes of the copies that are arriving. It grows only while `kept` is locked.
+    arriving: AtomicU64,
 }
 
 /// A copy that may be deleted.
@@ -89,7 +88,8 @@ impl RemoteFiles {
     pub fn open(store: &Store, most: u64) -> io::Result<Self> {
         let store = store.open_remote()?;
         let about = store.root().join(ABOUT);
-        Ok(Self { store: Arc::new(store), about, most, total: Mutex::default() })
+        let (store, kept, arriving) = (Arc::new(store), Mutex::default(), AtomicU64::new(0));
+        Ok(Self { store, about, most, kept, arriving })
     }
 
     /// Where the copy is.
@@ -147,11 +147,11 @@ impl RemoteFiles {
     /// # Errors
     /// When it cannot be deleted.
     pub fn forget(&self, address: &MxcUri) -> io::Result<bool> {
-        let mut total = self.total.lock();
+        let mut kept = self.kept.lock();
         let name = name(address);
         let bytes = self.bytes(&name);
         let was_there = self.delete(&name)?;
-        total.kept = total.kept.map(|kept| kept.saturating_sub(bytes));
+        *kept = kept.map(|kept| kept.saturating_sub(bytes));
         Ok(was_there)
     }
 
@@ -160,16 +160,16 @@ impl RemoteFiles {
     /// # Errors
     /// When they cannot be read or deleted.
     pub fn purge(&self, before: SystemTime) -> io::Result<u64> {
-        let mut total = self.total.lock();
-        let (mut kept, mut deleted) = (0, 0);
+        let mut kept = self.kept.lock();
+        let (mut left, mut deleted) = (0, 0);
         for copy in self.all()? {
             if copy.used < before {
                 deleted += u64::from(self.delete(&copy.name)?);
             } else {
-                kept += copy.bytes;
+                left += copy.bytes;
             }
         }
-        total.kept = Some(kept);
+        *kept = Some(left);
         Ok(deleted)
     }
 
@@ -179,9 +179,9 @@ impl RemoteFiles {
     /// When they cannot be read or deleted.
     pub fn sweep(&self) -> io::Result<()> {
         self.store.sweep(|name| self.about(name).exists(), ORPHAN)?;
-        let mut total = self.total.lock();
-        let most = self.most.saturating_sub(total.arriving);
-        total.kept = Some(self.shrink(most)?);
+        let mut kept = self.kept.lock();
+        let most = self.most.saturating_sub(self.arriving.load(Ordering::Relaxed));
+        *kept = Some(self.shrink(most)?);
         Ok(())
     }
 
@@ -233,25 +233,25 @@ impl RemoteFiles {
 
     /// Makes room for so many bytes more. Blocks.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
-        let mut total = self.total.lock();
-        if !total.add(bytes, self.most) {
-            let left = self.most.checked_sub(total.arriving.saturating_add(bytes));
+        let mut kept = self.kept.lock();
+        if !self.add(*kept, bytes) {
+            let arriving = self.arriving.load(Ordering::Relaxed);
+            let left = self.most.checked_sub(arriving.saturating_add(bytes));
             let Some(left) = left else { return Err(io::ErrorKind::QuotaExceeded.into()) };
             // Somewhat more than this one needs, so that not every piece looks through all copies.
-            total.kept = Some(self.shrink(left - left / 8)?);
-            total.arriving += bytes;
+            *kept = Some(self.shrink(left - left / 8)?);
+            self.arriving.fetch_add(bytes, Ordering::Relaxed);
         }
         Ok(())
     }
-}
 
-impl Total {
-    /// Adds bytes that arrive, if there is room for them.
-    fn add(&mut self, bytes: u64, most: u64) -> bool {
-        let all = self.kept.map(|kept| kept.saturating_add(self.arriving).saturating_add(bytes));
-        let fits = all.is_some_and(|all| all <= most);
+    /// Adds arriving bytes, if there is room for them. `kept` is locked.
+    fn add(&self, kept: Option<u64>, bytes: u64) -> bool {
+        let arriving = self.arriving.load(Ordering::Relaxed);
+        let all = kept.map(|kept| kept.saturating_add(arriving).saturating_add(bytes));
+        let fits = all.is_some_and(|all| all <= self.most);
         if fits {
-            self.arriving += bytes;
+            self.arriving.fetch_add(bytes, Ordering::Relaxed);
         }
         fits
     }
@@ -272,8 +272,7 @@ struct Room {
 impl Room {
     async fn add(&mut self, bytes: u64) -> io::Result<()> {
         let files = &self.files;
-        // Nobody holds it for long, except for who looks through all copies.
-        let has_room = files.total.try_lock().is_some_and(|mut total| total.add(bytes, files.most));
+        let has_room = files.kept.try_lock().is_some_and(|kept| files.add(*kept, bytes));
         if !has_room {
             let files = Arc::clone(files);
             let making = spawn_blocking(move || files.make_room(bytes));
@@ -286,8 +285,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut total = self.files.total.lock();
-        total.arriving = total.arriving.saturating_sub(self.bytes);
+        self.files.arriving.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -327,9 +325,9 @@ impl Arriving {
         let writing = spawn_blocking(move || {
             let files = &room.files;
             files.store.put(&files.about(&name), &json)?;
-            let mut total = files.total.lock();
-            total.kept = total.kept.map(|kept| (kept + room.bytes).saturating_sub(before));
-            drop(total);
+            let mut kept = files.kept.lock();
+            *kept = kept.map(|kept| (kept + room.bytes).saturating_sub(before));
+            drop(kept);
             Ok(file)
         });
         writing.await.map_err(io::Error::other)?
@@ -413,12 +411,12 @@ mod tests {
         assert_eq!(there(&files), ['b', 'c', 'd']);
         let bytes = |files: &RemoteFiles| files.all().unwrap().iter().map(|of| of.bytes).sum();
         let kept: u64 = bytes(&files);
-        assert_eq!(files.total.lock().kept, Some(kept));
+        assert_eq!(*files.kept.lock(), Some(kept));
         // One that cannot fit leaves the others, and nothing of itself, even after a restart.
         for files in [Arc::clone(&files), open(directory.path(), 4_500)] {
             let error = add(&files, "e", 5000).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
-            assert_eq!(files.total.lock().arriving, 0);
+            assert_eq!(files.arriving.load(Ordering::Relaxed), 0);
             assert!(bytes(&files) <= 4_500);
         }
         // The same file twice counts once.
@@ -426,7 +424,7 @@ mod tests {
             add(&files, "f", 500).await.unwrap();
         }
         let kept: u64 = bytes(&files);
-        assert_eq!(files.total.lock().kept, Some(kept));
+        assert_eq!(*files.kept.lock(), Some(kept));
         // A lower limit deletes the excess.
         let smaller = open(directory.path(), 600);
         smaller.sweep().unwrap();
@@ -448,7 +446,7 @@ mod tests {
         assert_eq!(there(&files), ['a']);
         assert!(!files.store.thumbnail(&old, "small").exists());
         assert_eq!(files.purge(SystemTime::now()).unwrap(), 1);
-        assert_eq!((there(&files), files.total.lock().kept), (Vec::new(), Some(0)));
+        assert_eq!((there(&files), *files.kept.lock()), (Vec::new(), Some(0)));
     }
 
     #[tokio::test]
