@@ -4,7 +4,7 @@ use ruma::{CanonicalJsonObject, signatures::Ed25519KeyPair};
 use serde_json::{Value, json};
 
 use super::{each, event_ids, next_batch, server, user};
-use crate::harness::{IdentityServer, TOKEN, TestServer, User, encode};
+use crate::harness::{IdentityServer, TestServer, User, encode};
 
 async fn room_id_of(ann: &User, options: Value) -> String {
     ann.create_room(options).await
@@ -42,37 +42,22 @@ async fn server_with(id: &IdentityServer) -> TestServer {
     server
 }
 
-fn by_address(id: &IdentityServer, address: &str) -> Value {
-    json!({
-        "id_server": id.name(), "id_access_token": TOKEN, "medium": "email", "address": address,
-    })
-}
-
-/// Has the identity server find that an address is this user's.
-async fn bind(id: &IdentityServer, user: &User, address: &str) {
-    let body = json!({
-        "client_secret": "s", "sid": address.replace('@', "_at_"), "id_server": id.name(),
-        "id_access_token": TOKEN,
-    });
-    user.post("/account/3pid/bind", body).await.ok();
-}
-
 #[tokio::test]
 async fn an_address_that_is_bound_is_invited_as_its_user() {
     let Some(id) = IdentityServer::start("invites").await else { return };
     let server = server_with(&id).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
-    bind(&id, &bob, "bob@example.org").await;
+    id.bind(&bob, "bob@example.org").await;
     let room_id = room_id_of(&ann, json!({})).await;
     let path = format!("/rooms/{}/invite", encode(&room_id));
-    assert_eq!(ann.post(&path, by_address(&id, "Bob@Example.org")).await.ok(), json!({}));
+    assert_eq!(ann.post(&path, id.invite_body("Bob@Example.org")).await.ok(), json!({}));
     let member = ann.state(&room_id, "m.room.member", &bob.user_id).await.ok();
     assert_eq!(member["membership"], "invite");
     assert_eq!(id.invites().len(), 0, "nothing was left with the identity server");
     bob.join(&room_id).await.ok();
     // A room can begin with it, also beside the same user by name.
     let options = json!({
-        "invite": [bob.user_id], "invite_3pid": [by_address(&id, "bob@example.org")],
+        "invite": [bob.user_id], "invite_3pid": [id.invite_body("bob@example.org")],
         "is_direct": true,
     });
     let direct = room_id_of(&ann, options).await;
@@ -85,11 +70,11 @@ async fn an_invitation_of_an_address_becomes_one_of_the_user_who_binds_it() {
     let Some(id) = IdentityServer::start("invites").await else { return };
     let mut server = server_with(&id).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
-    let options = json!({ "name": "Cabin", "invite_3pid": [by_address(&id, "bob@example.org")] });
+    let options = json!({ "name": "Cabin", "invite_3pid": [id.invite_body("bob@example.org")] });
     let first = room_id_of(&ann, options).await;
     let second = room_id_of(&ann, json!({})).await;
     let path = format!("/rooms/{}/invite", encode(&second));
-    assert_eq!(ann.post(&path, by_address(&id, "bob@example.org")).await.ok(), json!({}));
+    assert_eq!(ann.post(&path, id.invite_body("bob@example.org")).await.ok(), json!({}));
     // The identity server knows what its message may say.
     let kept = id.invites();
     let of_first = kept.iter().find(|kept| kept["room_id"] == first.as_str()).expect("it is kept");
@@ -110,7 +95,7 @@ async fn an_invitation_of_an_address_becomes_one_of_the_user_who_binds_it() {
     assert_eq!(bob.sync(None, 0, None).await["rooms"]["invite"], json!({}));
 
     server.restart().await;
-    bind(&id, &bob, "bob@example.org").await;
+    id.bind(&bob, "bob@example.org").await;
     let sync = bob.sync(None, 0, None).await;
     for room_id in [&first, &second] {
         let invited = &sync["rooms"]["invite"][room_id]["invite_state"]["events"];
@@ -123,7 +108,7 @@ async fn an_invitation_of_an_address_becomes_one_of_the_user_who_binds_it() {
         bob.join(room_id).await.ok();
     }
     // Told again, it changes nothing.
-    bind(&id, &bob, "bob@example.org").await;
+    id.bind(&bob, "bob@example.org").await;
     let member = ann.state(&first, "m.room.member", &bob.user_id).await.ok();
     assert_eq!(member["membership"], "join");
 }
@@ -136,7 +121,7 @@ async fn an_invitation_of_an_address_can_be_accepted_by_its_signature() {
         (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);
     let room_id = room_id_of(&ann, json!({})).await;
     let path = format!("/rooms/{}/invite", encode(&room_id));
-    ann.post(&path, by_address(&id, "bob@example.org")).await.ok();
+    ann.post(&path, id.invite_body("bob@example.org")).await.ok();
     let token = id.invites()[0]["token"].as_str().unwrap_or_default().to_owned();
     let signed = |token: &str| json!({ "third_party_signed": id.signed_by_key(token, &bob.user_id, &ann.user_id) });
     let join = format!("/rooms/{}/join", encode(&room_id));
@@ -155,7 +140,7 @@ async fn only_signed_invitations_are_taken_from_an_identity_server() {
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = room_id_of(&ann, json!({})).await;
     let path = format!("/rooms/{}/invite", encode(&room_id));
-    ann.post(&path, by_address(&id, "bob@example.org")).await.ok();
+    ann.post(&path, id.invite_body("bob@example.org")).await.ok();
     let token = id.invites()[0]["token"].as_str().unwrap_or_default().to_owned();
     let told = |signed: &Value, room_id: &str, mxid: &str| {
         json!({
@@ -208,7 +193,7 @@ async fn an_invitation_by_address_that_cannot_be_made_says_why() {
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = room_id_of(&ann, json!({ "preset": "public_chat" })).await;
     let path = format!("/rooms/{}/invite", encode(&room_id));
-    let good = by_address(&id, "x@example.org");
+    let good = id.invite_body("x@example.org");
     for (key, value, status, code) in [
         ("id_server", "id.elsewhere.test", 400, "M_SERVER_NOT_TRUSTED"),
         ("id_access_token", "wrong", 403, "M_UNAUTHORIZED"),
@@ -225,7 +210,7 @@ async fn an_invitation_by_address_that_cannot_be_made_says_why() {
     lacks.as_object_mut().unwrap().remove("id_access_token");
     ann.post(&path, lacks).await.refused(400, "M_BAD_JSON");
     // A number that nobody has bound: this identity server keeps none.
-    let mut number = by_address(&id, "447400123456");
+    let mut number = id.invite_body("447400123456");
     number["medium"] = "msisdn".into();
     ann.post(&path, number).await.refused(400, "M_UNRECOGNIZED");
     let many = json!({ "invite_3pid": vec![good.clone(); 21] });

@@ -6,22 +6,7 @@ use serde_json::{Value, json};
 
 use super::peer::{Peer, new_keys};
 use super::{Federated, authority};
-use crate::harness::{IdentityServer, TOKEN, User, encode, until};
-
-fn by_address(id: &IdentityServer, address: &str) -> Value {
-    json!({
-        "id_server": id.name(), "id_access_token": TOKEN, "medium": "email", "address": address,
-    })
-}
-
-/// Has the identity server find that an address is this user's.
-async fn bind(id: &IdentityServer, user: &User, address: &str) {
-    let body = json!({
-        "client_secret": "s", "sid": address.replace('@', "_at_"), "id_server": id.name(),
-        "id_access_token": TOKEN,
-    });
-    user.request("POST", "/account/3pid/bind", Some(&body)).await.ok();
-}
+use crate::harness::{IdentityServer, User, encode, until};
 
 async fn member(user: &User, room_id: &str, of: &User) -> Value {
     let path = format!("/rooms/{}/state/m.room.member/{}", encode(room_id), encode(&of.user_id));
@@ -58,20 +43,20 @@ async fn an_invitation_of_an_address_becomes_one_of_a_user_of_another_homeserver
     let room_id = ann.create_room(json!({ "name": "Cabin", "room_version": "11" })).await;
     let path = format!("/rooms/{}/invite", encode(&room_id));
     let invite = async |address: &str| {
-        ann.request("POST", &path, Some(&by_address(&id, address))).await.ok();
+        ann.request("POST", &path, Some(&id.invite_body(address))).await.ok();
     };
 
     // The homeserver of the address's owner is not in the room: it has this one invite him.
     invite("bob@example.org").await;
-    bind(&id, &bob, "bob@example.org").await;
+    id.bind(&bob, "bob@example.org").await;
     until_invited(&ann, &room_id, &bob).await;
     let third_party = member(&ann, &room_id, &bob).await["third_party_invite"].clone();
     assert_eq!(third_party["display_name"], "a...@e...", "{third_party}");
     assert_eq!(third_party["signed"]["mxid"], json!(bob.user_id), "{third_party}");
     // Told again, nothing changes, before he has come and after that.
-    bind(&id, &bob, "bob@example.org").await;
+    id.bind(&bob, "bob@example.org").await;
     bob.join(&room_id).await.ok();
-    bind(&id, &bob, "bob@example.org").await;
+    id.bind(&bob, "bob@example.org").await;
     assert_eq!(member(&ann, &room_id, &bob).await["membership"], "join");
 
     // It is in the room: it makes the invite of what the identity server has signed.
@@ -83,7 +68,7 @@ async fn an_invitation_of_an_address_becomes_one_of_a_user_of_another_homeserver
         bob.request("GET", &of_token, None).await.status == 200
     })
     .await;
-    bind(&id, &cas, "cas@example.org").await;
+    id.bind(&cas, "cas@example.org").await;
     until_invited(&ann, &room_id, &cas).await;
     there.server.kill9();
     there.server.restart().await;
@@ -93,7 +78,7 @@ async fn an_invitation_of_an_address_becomes_one_of_a_user_of_another_homeserver
         .await;
 
     // The address has an owner already.
-    bind(&id, &dan, "dan@example.org").await;
+    id.bind(&dan, "dan@example.org").await;
     invite("dan@example.org").await;
     until_invited(&ann, &room_id, &dan).await;
 }
@@ -112,7 +97,7 @@ async fn an_invitation_of_an_address_is_not_taken_by_others() {
     let ann = cabin.server.register("ann").await;
     let room_id = ann.create_room(json!({ "room_version": "11" })).await;
     let path = format!("/rooms/{}/invite", encode(&room_id));
-    ann.request("POST", &path, Some(&by_address(&id, "eve@example.org"))).await.ok();
+    ann.request("POST", &path, Some(&id.invite_body("eve@example.org"))).await.ok();
     let token = id.invites()[0]["token"].as_str().expect("text").to_owned();
     let eve = format!("@eve:{}", peer.name);
     let path = format!("/_matrix/federation/v1/exchange_third_party_invite/{}", encode(&room_id));

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::hostile::Hostile;
 use super::peer::Peer;
-use super::{Federated, authority};
+use super::{Authority, Federated, authority};
 use crate::administration::{command, done, done_json, failed, user_command};
 use crate::console::{CONSOLE, PASSWORD, cookie, get, log_in, status, text};
 use crate::harness::stand_in::reply_json;
 use crate::harness::tools::{chromium, judged, node, programs};
-use crate::harness::{encode, free_address, run_logcabin, skip, until};
+use crate::harness::{User, encode, free_address, run_logcabin, skip, until};
 use crate::monitoring::{scrape, value};
 
 /// What `logcabin federation` says.
@@ -32,7 +32,7 @@ fn told(peer: &Peer) -> Vec<String> {
 }
 
 /// A homeserver that takes transactions while the switch says so.
-async fn fickle(authority: &super::Authority) -> (Peer, Arc<AtomicBool>) {
+async fn fickle(authority: &Authority) -> (Peer, Arc<AtomicBool>) {
     let takes = Arc::new(AtomicBool::new(true));
     let switch = Arc::clone(&takes);
     let answers = Arc::new(move |asked: &crate::harness::Asked| {
@@ -168,19 +168,37 @@ async fn look_at(cabin: &Federated, pages: &[(&str, String)]) {
     judged("console_pages.mjs", node).await;
 }
 
+/// A server with an administrator, and a room that a peer can join.
+struct Stage {
+    cabin: Federated,
+    /// It takes no transactions.
+    peer: Peer,
+    ann: User,
+    /// The cookie of ann's session in the console.
+    mine: String,
+    room_id: String,
+}
+
+impl Stage {
+    async fn set(authority: &Authority) -> Self {
+        let settings =
+            [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_CONSOLE_ENABLED", "true")];
+        let cabin = Federated::start_with(authority, &settings).await;
+        let peer = Peer::start(authority).await;
+        let ann = cabin.server.register("ann").await;
+        done(user_command(cabin.server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
+        let mine = cookie(&log_in(&cabin.server, "ann", PASSWORD, &[]).await);
+        let options = json!({ "preset": "public_chat", "room_version": "10" });
+        let room_id = ann.create_room(options).await;
+        Self { cabin, peer, ann, mine, room_id }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_is_refused_is_shown_with_the_reason() {
     let Some(authority) = authority("refused events") else { return };
-    let settings =
-        [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_CONSOLE_ENABLED", "true")];
-    let cabin = Federated::start_with(&authority, &settings).await;
-    // It takes no transactions.
-    let peer = Peer::start(&authority).await;
-    let ann = cabin.server.register("ann").await;
-    done(user_command(cabin.server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
-    let mine = cookie(&log_in(&cabin.server, "ann", PASSWORD, &[]).await);
+    let Stage { cabin, peer, ann, mine, room_id } = Stage::set(&authority).await;
     let data_dir = cabin.server.data_dir().to_owned();
-    let room_id = ann.create_room(json!({ "preset": "public_chat", "room_version": "10" })).await;
     let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
     of_peer.join().await;
     let none = federation(&data_dir, "refused");
@@ -239,15 +257,8 @@ async fn an_event_that_is_refused_is_shown_with_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_history_says_which_rule_of_state_resolution_decided() {
     let Some(authority) = authority("state resolution") else { return };
-    let settings =
-        [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_CONSOLE_ENABLED", "true")];
-    let cabin = Federated::start_with(&authority, &settings).await;
-    let peer = Peer::start(&authority).await;
-    let ann = cabin.server.register("ann").await;
-    done(user_command(cabin.server.data_dir(), &format!("set-admin {}", ann.user_id), ""));
-    let mine = cookie(&log_in(&cabin.server, "ann", PASSWORD, &[]).await);
+    let Stage { cabin, peer, ann, mine, room_id } = Stage::set(&authority).await;
     let data_dir = cabin.server.data_dir().to_owned();
-    let room_id = ann.create_room(json!({ "preset": "public_chat", "room_version": "10" })).await;
     let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
     of_peer.join().await;
     let levels = format!("/rooms/{}/state/m.room.power_levels/", encode(&room_id));

@@ -23,10 +23,10 @@ use tokio_rustls::{
 
 use super::http::Http;
 use super::stand_in::{Asked, Reply, Service, reply_json};
-use super::{skip, tools};
+use super::{User, skip, tools};
 
 /// What a client shows to be let in.
-pub(crate) const TOKEN: &str = "a token of the identity server";
+const TOKEN: &str = "a token of the identity server";
 
 const PEPPER: &str = "matrixrocks";
 
@@ -106,6 +106,23 @@ impl IdentityServer {
     /// What it was asked so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.inner.state().asked.clone()
+    }
+
+    /// The body of a request that invites the user of an email address.
+    pub(crate) fn invite_body(&self, address: &str) -> Value {
+        json!({
+            "id_server": self.name(), "id_access_token": TOKEN, "medium": "email",
+            "address": address,
+        })
+    }
+
+    /// Has it find that an address is this user's.
+    pub(crate) async fn bind(&self, user: &User, address: &str) {
+        let body = json!({
+            "client_secret": "s", "sid": address.replace('@', "_at_"), "id_server": self.name(),
+            "id_access_token": TOKEN,
+        });
+        user.request("POST", "/account/3pid/bind", Some(&body)).await.ok();
     }
 
     /// The invitations that it keeps.

@@ -23,7 +23,7 @@ pub(crate) use bridge::{Bridge, Mood};
 pub(crate) use captcha::Captcha;
 pub(crate) use gateway::Gateway;
 pub(crate) use http::{Answer, Http, RawAnswer, Unreachable, encode};
-pub(crate) use identity::{IdentityServer, TOKEN};
+pub(crate) use identity::IdentityServer;
 pub(crate) use keys::{DeviceKeys, curve25519};
 pub(crate) use ports::free_address;
 pub(crate) use random::Random;
