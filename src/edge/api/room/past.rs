@@ -4,9 +4,8 @@
 use std::time::Instant;
 
 use ruma::api::{Direction, client::message::get_message_events::v3 as get_message_events};
-use serde::Serialize;
 
-use super::timeline::{page_size, readable_as_of};
+use super::timeline::{Messages, page_size, readable_as_of};
 use crate::{
     base::limits,
     edge::{
@@ -14,7 +13,7 @@ use crate::{
         http::{ApiError, Cx, Json},
     },
     read::{
-        events::{ClientEvent, EventForm},
+        events::EventForm,
         view::past::{PastPage, Wanted},
     },
     record::Offset,
@@ -27,15 +26,6 @@ pub(super) async fn messages(
     room: &Room,
     request: &get_message_events::Request,
 ) -> Result<Json, ApiError> {
-    #[derive(Serialize)]
-    struct Response {
-        start: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        end: Option<String>,
-        chunk: Vec<ClientEvent>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        state: Vec<ClientEvent>,
-    }
     let filter = filter::of_events(cx)?;
     let limit = page_size(request.limit, &filter);
     let position = |token: &Option<String>| {
@@ -73,7 +63,7 @@ pub(super) async fn messages(
                     (None, Some(last)) if !backward && request.to.is_none() => Some(last),
                     _ => None,
                 };
-                json(&Response {
+                json(&Messages {
                     start: cx.app.history_token(start),
                     end: end.map(|place| cx.app.history_token(place)),
                     chunk: view.client_events(room, &events, &EventForm::FULL)?,

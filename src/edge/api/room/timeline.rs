@@ -29,19 +29,21 @@ use crate::{
     state::Room,
 };
 
+/// The response of `GET /rooms/{roomId}/messages`.
+#[derive(Serialize)]
+pub(super) struct Messages {
+    pub(super) start: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) end: Option<String>,
+    pub(super) chunk: Vec<ClientEvent>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) state: Vec<ClientEvent>,
+}
+
 pub(super) async fn messages(
     cx: Cx<Server>,
     request: get_message_events::Request,
 ) -> Result<Json, ApiError> {
-    #[derive(Serialize)]
-    struct Response {
-        start: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        end: Option<String>,
-        chunk: Vec<ClientEvent>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        state: Vec<ClientEvent>,
-    }
     let room = cx.app.room(&request.room_id)?;
     if room.is_gapped() {
         return past::messages(&cx, &room, &request).await;
@@ -78,7 +80,7 @@ pub(super) async fn messages(
             (Direction::Forward, None, Some(last)) if request.to.is_none() => Some(last.offset),
             _ => None,
         };
-        json(&Response {
+        json(&Messages {
             start: cx.app.token(start),
             end: end.map(|offset| cx.app.token(offset)),
             chunk: view.client_events(&room, &page.events, &EventForm::FULL)?,
