@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use ruma::{
-    CanonicalJsonObject, OwnedEventId, RoomId, events::TimelineEventType,
+    CanonicalJsonObject, OwnedEventId, RoomId, events::room::member::MembershipState,
     room_version_rules::RedactionRules,
 };
 
@@ -65,13 +65,7 @@ pub(crate) fn to_be_signed<P: Proposal>(
 
 /// Whether a user leaves a room by this event.
 fn is_leave(event: &StoredEvent) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Content {
-        membership: String,
-    }
-    event.event_type == TimelineEventType::RoomMember
-        && event.state_key.as_deref() == Some(event.sender.as_str())
-        && event.content_as::<Content>().is_ok_and(|content| content.membership == "leave")
+    event.membership() == Some((&event.sender, MembershipState::Leave))
 }
 
 fn policy_of(

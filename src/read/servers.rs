@@ -1,8 +1,11 @@
 //! What other homeservers may do in a room, and see of it.
 
 use ruma::{
-    OwnedServerName, ServerName, UserId,
-    events::{StateEventType, TimelineEventType, room::server_acl::RoomServerAclEventContent},
+    OwnedServerName, ServerName,
+    events::{
+        StateEventType,
+        room::{member::MembershipState, server_acl::RoomServerAclEventContent},
+    },
 };
 
 use super::events::{Derived, EventRef, EventStore, StoredEvent, as_shown, redacted};
@@ -83,19 +86,8 @@ pub(crate) fn is_told(event: &StoredEvent, server: &ServerName) -> bool {
 /// The homeserver of the user whose membership an event changes, unless it was asked for its
 /// signature and has the event from that.
 pub(crate) fn target(event: &StoredEvent) -> Option<OwnedServerName> {
-    #[derive(serde::Deserialize)]
-    struct Content {
-        membership: String,
-    }
-    if event.event_type != TimelineEventType::RoomMember {
-        return None;
-    }
-    let content: Content = event.content_as().ok()?;
-    if content.membership == "invite" {
-        return None;
-    }
-    let user_id = <&UserId>::try_from(event.state_key.as_deref()?).ok()?;
-    Some(user_id.server_name().to_owned())
+    let (user_id, membership) = event.membership()?;
+    (membership != MembershipState::Invite).then(|| user_id.server_name().to_owned())
 }
 
 /// The event as a homeserver may see it: as it is shown, or only what a redaction leaves, if none

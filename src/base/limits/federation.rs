@@ -230,12 +230,13 @@ pub(crate) const MESSAGE_ID_BYTES: usize = 128;
 /// take. One EDU may be larger than that.
 pub(crate) const TRANSACTION_EDU_BYTES: usize = 2 << 20;
 
-/// EDUs that pass, such as typing, that are kept for a homeserver while it is being told of others.
-pub(crate) const DESTINATION_PASSING: usize = 100;
+/// Transient EDUs, such as typing, that wait for a homeserver while a transaction to it is in
+/// progress.
+pub(crate) const DESTINATION_TRANSIENT: usize = 100;
 
-/// How often a homeserver, and each of its users, may say something that passes: typing, receipts,
-/// presence. Each is a record, if it changes something.
-pub(crate) const REMOTE_PASSING: (Rate, Rate) =
+/// The rates of typing, receipts and presence from a homeserver, and about each of its users. Each
+/// is a record, if it changes something.
+pub(crate) const REMOTE_EPHEMERAL: (Rate, Rate) =
     (Rate::per_second(50, 1000), Rate::per_second(2, 60));
 
 /// How long a user of another homeserver types, unless it says so again or otherwise.

@@ -335,8 +335,8 @@ pub(crate) struct Federation {
     pub(crate) device_changes: DeviceChanges,
     /// Places for answers with keys, which are large.
     pub(crate) key_answers: Semaphore,
-    /// How often they say what passes.
-    pub(crate) passing: Passing,
+    /// How often they send typing, receipts and presence.
+    pub(crate) ephemeral_rates: EphemeralRates,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
 }
@@ -351,24 +351,24 @@ impl DeviceChanges {
     }
 }
 
-/// How often homeservers and their users say what passes.
-pub(crate) struct Passing {
+/// The rates of typing, receipts and presence, by homeserver and by user.
+pub(crate) struct EphemeralRates {
     origins: Refundable<OwnedServerName>,
     users: Refundable<OwnedUserId>,
 }
 
-impl Default for Passing {
+impl Default for EphemeralRates {
     fn default() -> Self {
-        let (of_origin, of_user) = limits::REMOTE_PASSING;
+        let (of_origin, of_user) = limits::REMOTE_EPHEMERAL;
         Self { origins: Refundable::new(of_origin), users: Refundable::new(of_user) }
     }
 }
 
-impl Passing {
-    /// Whether this user of another homeserver may say something more now.
+impl EphemeralRates {
+    /// Counts an EDU about a user of another homeserver; false if there are too many.
     pub(crate) fn admits(&self, user_id: &UserId) -> bool {
         let now = Instant::now();
-        // In this order: a homeserver that says too much does not have its users counted.
+        // The homeserver first: one that sends too much does not have its users counted.
         self.origins.take(user_id.server_name().to_owned(), now).is_ok()
             && self.users.take(user_id.to_owned(), now).is_ok()
     }
@@ -384,17 +384,16 @@ impl Federation {
         let sender = Arc::new(Sender::new(engine, &peers));
         let policy = Arc::new(PolicyServers::new(&peers));
         engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
-        let (passing, gaps) = (Passing::default(), GapFilling::default());
         Ok(Self {
             peers,
             keys,
             sender,
-            gaps,
+            gaps: GapFilling::default(),
             policy,
             fetching_devices: Mutex::default(),
             device_changes: DeviceChanges(Refundable::new(limits::DEVICE_CHANGES)),
             key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
-            passing,
+            ephemeral_rates: EphemeralRates::default(),
             has_presence,
         })
     }

@@ -100,7 +100,7 @@ impl Sender {
             tokio::select! {
                 () = shutdown.given() => break,
                 _ = tick.tick() => self.note().await,
-                _ = look.tick() => self.pass_all(self.presence_again(&mut told), &mut tasks),
+                _ = look.tick() => self.send_transient(self.presence_again(&mut told), &mut tasks),
                 _ = records.wait() => {}
             }
             let mut panicked = false;
@@ -225,20 +225,20 @@ impl Sender {
             drop(all);
             self.serve(server, tasks);
         }
-        self.pass_all(self.passing(&state, &command), tasks);
+        self.send_transient(self.transient(&state, &command), tasks);
         Ok(())
     }
 
-    /// Has homeservers told of what passes.
-    fn pass_all(
+    /// Sends transient EDUs to the homeservers that can be reached.
+    fn send_transient(
         self: &Arc<Self>,
-        passing: Vec<(OwnedServerName, String, edus::Edu)>,
+        edus: Vec<(OwnedServerName, String, edus::Edu)>,
         tasks: &mut JoinSet<()>,
     ) {
-        for (server, key, edu) in passing {
+        for (server, key, edu) in edus {
             let now_ms = self.engine.clock().now_ms();
             let mut all = self.destinations.lock();
-            let is_to_come = all.entry(server.clone()).or_default().pass(key, edu, now_ms);
+            let is_to_come = all.entry(server.clone()).or_default().add_transient(key, edu, now_ms);
             drop(all);
             if is_to_come {
                 self.serve(server, tasks);
@@ -306,6 +306,7 @@ impl Sender {
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
         let rooms = rooms.into_iter().flatten().filter_map(|room_id| state.rooms.get(&room_id));
         for room in rooms.filter(|room| room.changed() > up_to) {
+            missed.extend(self.missed_receipts(&room, up_to));
             let stay = Stay::of(&room, server, up_to);
             if stay.is_in() {
                 missed.extend(self.missed_joins(&room, up_to));

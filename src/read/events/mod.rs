@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ruma::{
     MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId,
-    events::{StateEventType, TimelineEventType},
+    events::{StateEventType, TimelineEventType, room::member::MembershipState},
 };
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -152,6 +152,19 @@ impl StoredEvent {
     pub fn key(&self) -> Option<(StateEventType, Box<str>)> {
         let state_key = self.state_key.clone()?;
         Some((StateEventType::from(self.event_type.to_string()), state_key))
+    }
+
+    /// The user whose membership a member event sets, and to what; `None` if it is none.
+    pub(crate) fn membership(&self) -> Option<(&UserId, MembershipState)> {
+        #[derive(Deserialize)]
+        struct Content {
+            membership: MembershipState,
+        }
+        if self.event_type != TimelineEventType::RoomMember {
+            return None;
+        }
+        let user_id = self.state_key.as_deref()?.try_into().ok()?;
+        Some((user_id, self.content_as::<Content>().ok()?.membership))
     }
 
     /// The content, read as `T`.

@@ -4,7 +4,7 @@
 //! Nobody is told that an EDU is malformed or not allowed: it is dropped.
 
 mod device_lists;
-mod passing;
+mod ephemeral;
 mod presence;
 mod receipts;
 mod to_device;

@@ -322,7 +322,7 @@ impl Server {
         let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
         let places = async {
             (
-                // In this order: who waits for a slow origin takes no place meanwhile.
+                // The origin first: a request that waits for a slow origin holds no other place.
                 remote.by_origin.take(origin.clone()).await,
                 remote.by_caller.take(caller.clone()).await,
                 remote.at_once.acquire().await,

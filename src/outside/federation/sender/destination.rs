@@ -23,9 +23,9 @@ pub(super) struct Destination {
     next: VecDeque<Offset>,
     /// The last record that was ever in `next`.
     last: Offset,
-    /// What it is told on occasion, and does not get if it cannot be reached: the newest of each
-    /// key, the oldest first.
-    passing: Vec<(String, Edu)>,
+    /// Transient EDUs, which it does not get if it cannot be reached: the newest of each key, the
+    /// oldest first.
+    transient: Vec<(String, Edu)>,
     /// It has missed more than `next`, after that.
     pub(super) is_behind: bool,
     /// The rooms in which it may have missed something.
@@ -45,7 +45,7 @@ pub(super) struct Destination {
 pub(super) enum Next {
     /// What it has missed since this offset.
     Missed(Offset),
-    /// These records, as many as a transaction takes, and what passes.
+    /// These records, as many as a transaction takes, and the transient EDUs.
     Records(Vec<Offset>),
 }
 
@@ -82,17 +82,17 @@ impl Destination {
         }
     }
 
-    /// It is to be told of something that replaces what it was to be told under the same key,
-    /// unless it cannot be reached. Returns whether it is told.
-    pub(super) fn pass(&mut self, key: String, edu: Edu, now_ms: u64) -> bool {
+    /// Adds an EDU, which replaces the one with the same key, unless the homeserver cannot be
+    /// reached. Returns whether it was added.
+    pub(super) fn add_transient(&mut self, key: String, edu: Edu, now_ms: u64) -> bool {
         if self.failing.as_ref().is_some_and(|failing| now_ms < failing.again_ms) {
             return false;
         }
-        self.passing.retain(|(other, _)| *other != key);
-        if self.passing.len() >= limits::DESTINATION_PASSING {
-            self.passing.remove(0);
+        self.transient.retain(|(other, _)| *other != key);
+        if self.transient.len() >= limits::DESTINATION_TRANSIENT {
+            self.transient.remove(0);
         }
-        self.passing.push((key, edu));
+        self.transient.push((key, edu));
         true
     }
 
@@ -101,11 +101,11 @@ impl Destination {
         if self.next.is_empty() && std::mem::take(&mut self.is_behind) {
             return Some(Next::Missed(self.last.max(self.up_to)));
         }
-        if self.next.is_empty() && self.passing.is_empty() {
+        if self.next.is_empty() && self.transient.is_empty() {
             self.is_served = false;
             // It may be idle for long.
             self.next = VecDeque::new();
-            self.passing = Vec::new();
+            self.transient = Vec::new();
             return None;
         }
         // Of these, as many as fit.
@@ -132,9 +132,9 @@ impl Destination {
         offsets.iter().any(|offset| *offset <= self.given_up)
     }
 
-    /// What passes, which is told once.
-    pub(super) fn take_passing(&mut self) -> Vec<Edu> {
-        std::mem::take(&mut self.passing).into_iter().map(|(_, edu)| edu).collect()
+    /// The transient EDUs, which are sent once.
+    pub(super) fn take_transient(&mut self) -> Vec<Edu> {
+        std::mem::take(&mut self.transient).into_iter().map(|(_, edu)| edu).collect()
     }
 
     /// It has missed these records: the first of them are told next.
@@ -233,23 +233,23 @@ mod tests {
     }
 
     #[test]
-    fn of_what_passes_the_newest_counts_and_only_while_it_can_be_reached() {
+    fn the_newest_transient_edus_are_kept_and_only_while_the_homeserver_can_be_reached() {
         let edu = |text: &str| -> Edu { serde_json::value::to_raw_value(text).expect("JSON") };
         let mut destination = Destination::default();
         assert!(destination.next().is_none());
-        for number in 0..limits::DESTINATION_PASSING + 2 {
-            assert!(destination.pass(number.to_string(), edu(&number.to_string()), 0));
+        for number in 0..limits::DESTINATION_TRANSIENT + 2 {
+            assert!(destination.add_transient(number.to_string(), edu(&number.to_string()), 0));
         }
-        assert!(destination.pass("5".to_owned(), edu("again"), 0));
+        assert!(destination.add_transient("5".to_owned(), edu("again"), 0));
         assert!(matches!(destination.next(), Some(Next::Records(none)) if none.is_empty()));
-        let passing = destination.take_passing();
-        assert_eq!(passing.len(), limits::DESTINATION_PASSING);
-        assert_eq!(passing.first().map(|edu| edu.get()), Some("\"2\""));
-        assert_eq!(passing.last().map(|edu| edu.get()), Some("\"again\""));
+        let transient = destination.take_transient();
+        assert_eq!(transient.len(), limits::DESTINATION_TRANSIENT);
+        assert_eq!(transient.first().map(|edu| edu.get()), Some("\"2\""));
+        assert_eq!(transient.last().map(|edu| edu.get()), Some("\"again\""));
         assert!(destination.next().is_none());
         let failing = Failing { since_ms: 0, attempts: 1, again_ms: 9, error: String::new() };
         destination.failing = Some(failing);
-        assert!(!destination.pass("a".to_owned(), edu("a"), 8));
-        assert!(destination.pass("a".to_owned(), edu("a"), 9));
+        assert!(!destination.add_transient("a".to_owned(), edu("a"), 8));
+        assert!(destination.add_transient("a".to_owned(), edu("a"), 9));
     }
 }

@@ -1,9 +1,9 @@
 //! What other homeservers are told that is no event (server-server API, "EDUs"), one file for each
 //! sort.
 //!
-//! An EDU either must arrive or passes. One that must arrive is made of a record when it is sent,
-//! and whom it concerns is found again from what is kept of it: [`Sender::missed_edus`]. One that
-//! passes is made when its record is, and dropped if the homeserver cannot be reached.
+//! An EDU is either durable or transient. A durable one is made of a record when it is sent, and
+//! the projections tell again for whom: [`Sender::missed_edus`]. A transient one is made when its
+//! record is, and dropped if the homeserver cannot be reached.
 
 mod device_lists;
 pub(super) mod presence;
@@ -28,7 +28,7 @@ use crate::{
             RoomEvent, RoomReceipt, RoomTyping, ToDeviceSend,
         },
     },
-    state::State,
+    state::{Room, State},
 };
 
 /// An EDU as it is sent.
@@ -55,7 +55,7 @@ pub(super) fn may_concern(kind: &str) -> bool {
 }
 
 impl Sender {
-    /// The homeservers to which a record is told by EDUs that must arrive.
+    /// The homeservers to which a record is told by durable EDUs.
     pub(super) fn concerned(
         &self,
         state: &State,
@@ -97,7 +97,8 @@ impl Sender {
         })
     }
 
-    /// The records after `since` that a homeserver is to be told by EDUs that must arrive.
+    /// The records after `since` that a homeserver is to be told by durable EDUs, without those of
+    /// rooms.
     pub(super) fn missed_edus(
         &self,
         state: &State,
@@ -106,13 +107,12 @@ impl Sender {
     ) -> BTreeSet<Offset> {
         let mut missed: BTreeSet<_> = to_device::missed(state, server, since).into_iter().collect();
         missed.extend(self.missed_devices(state, server, since));
-        let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
-        for room_id in rooms.into_iter().flatten() {
-            if let Some(room) = state.rooms.get(&room_id).filter(|room| room.changed() > since) {
-                missed.extend(receipts::missed(&room, self.peers.own_name(), since));
-            }
-        }
         missed
+    }
+
+    /// The same of the receipts of a room.
+    pub(super) fn missed_receipts(&self, room: &Room, since: Offset) -> Vec<Offset> {
+        receipts::missed(room, self.peers.own_name(), since)
     }
 
     /// The homeservers that may have missed such EDUs since this server began to tell them, each
@@ -123,9 +123,9 @@ impl Sender {
         last
     }
 
-    /// What passes with a record: for whom, under which key, and what. An EDU takes the place of
-    /// the one before it with the same key.
-    pub(super) fn passing(
+    /// The transient EDUs of a record: for whom, under which key, and what. An EDU replaces the one
+    /// before it with the same key.
+    pub(super) fn transient(
         &self,
         state: &State,
         command: &Command,
@@ -133,10 +133,10 @@ impl Sender {
         let (own, now_ms) = (self.peers.own_name(), self.engine.clock().now_ms());
         let (servers, (key, edu)) = match command {
             Command::RoomTyping(body) if body.user_id.server_name() == own => {
-                (self.admitted_to(state, &body.room_id), typing::passing(body, now_ms))
+                (self.admitted_to(state, &body.room_id), typing::transient(body, now_ms))
             }
             Command::PresenceSet(said) if said.user_id.server_name() == own => {
-                (self.servers_that_see(state, &said.user_id), presence::passing(said, now_ms))
+                (self.servers_that_see(state, &said.user_id), presence::transient(said, now_ms))
             }
             _ => return Vec::new(),
         };

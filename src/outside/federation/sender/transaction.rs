@@ -45,14 +45,14 @@ struct Outcome {
 
 impl Sender {
     /// Tells a homeserver of these records, as many as fit into a transaction, and tries until it
-    /// has arrived. What passes is told at the first attempt only.
+    /// has arrived. Transient EDUs are sent at the first attempt only.
     pub(super) async fn deliver(&self, server: &ServerName, offsets: &[Offset]) {
         let id = random_letters(20);
         if !offsets.is_empty() {
             self.until_due(server).await;
         }
-        let mut passing = match self.destinations.lock().get_mut(server) {
-            Some(destination) => destination.take_passing(),
+        let mut transient = match self.destinations.lock().get_mut(server) {
+            Some(destination) => destination.take_transient(),
             None => return,
         };
         let mut offsets = offsets;
@@ -72,7 +72,7 @@ impl Sender {
             // The same id stands for the same records.
             offsets = &offsets[..records];
             let room = limits::TRANSACTION_EDUS.saturating_sub(edus.len());
-            edus.extend(passing.drain(..).rev().take(room));
+            edus.extend(transient.drain(..).rev().take(room));
             if pdus.is_empty() && edus.is_empty() {
                 break;
             }

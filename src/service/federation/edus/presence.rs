@@ -48,7 +48,7 @@ impl Receiving<'_> {
                 Err(error) => debug!(%origin, %error, "a user's presence is dropped"),
             }
         }
-        self.pass(received).await
+        self.propose_all(received).await
     }
 
     fn presence(
@@ -91,7 +91,7 @@ impl Receiving<'_> {
         if shows && !again {
             return Ok(None);
         }
-        self.may_pass(&said.user_id)?;
+        self.admit_edu(&said.user_id)?;
         Ok(Some(ReceivePresence { said, again }))
     }
 }

@@ -52,7 +52,7 @@ impl Receiving<'_> {
                 }
             }
         }
-        self.pass(receipts).await
+        self.propose_all(receipts).await
     }
 
     fn receipt(
@@ -66,7 +66,7 @@ impl Receiving<'_> {
         if data.thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
             return Err(EduError::TooLarge);
         }
-        self.may_pass(&user_id)?;
+        self.admit_edu(&user_id)?;
         let mut last = None;
         for event_id in event_ids.into_iter().take(limits::RECEIPT_EVENTS) {
             let found = self.engine.events().find(&self.engine.state(), &event_id)?;

@@ -38,10 +38,10 @@ impl Receiving<'_> {
         if is_known {
             return Ok(());
         }
-        self.may_pass(&user_id)?;
+        self.admit_edu(&user_id)?;
         let until_ms = if typing { now_ms.saturating_add(millis(lasts)) } else { 0 };
         let typing = SetTyping { room_id, user_id, until_ms, only_if_until: None };
-        self.pass(vec![typing.clone()]).await?;
+        self.propose_all(vec![typing.clone()]).await?;
         if until_ms > 0 {
             end_after(Arc::clone(self.engine), lasts, typing);
         }

@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
-use serde::Deserialize;
+use ruma::{
+    OwnedServerName, OwnedUserId, ServerName, UserId, events::room::member::MembershipState,
+};
 use serde_json::json;
 
 use super::{Edu, edu};
@@ -91,20 +92,11 @@ impl Sender {
 
     /// The user of this server who comes into a room by this event.
     fn who_joins(&self, room: &Room, event: &EventRef) -> Option<OwnedUserId> {
-        #[derive(Deserialize)]
-        struct Content {
-            membership: String,
-        }
-        let user_id = event.state_key.as_deref()?;
-        if event.event_type.to_string() != "m.room.member" {
-            return None;
-        }
-        let user_id = OwnedUserId::try_from(user_id).ok()?;
-        let content: Content = event.content_as().ok()?;
-        let before = room.membership(&user_id, event.offset.prev());
+        let (user_id, membership) = event.membership()?;
+        let before = room.membership(user_id, event.offset.prev());
         let is_new = before.is_none_or(|(_, membership)| membership != Membership::Join);
         let is_own = user_id.server_name() == self.peers.own_name();
-        (is_own && is_new && content.membership == "join").then_some(user_id)
+        (is_own && is_new && membership == MembershipState::Join).then(|| user_id.to_owned())
     }
 
     /// The homeservers that share a room with the user since this event, but shared none before.

@@ -20,7 +20,7 @@ use crate::{
 pub(in crate::outside::federation::sender) type Told = HashMap<OwnedUserId, (Offset, u64)>;
 
 /// The key, and what is told.
-pub(super) fn passing(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
+pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
     let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = said;
     let mut update = json!({ "user_id": user_id, "presence": presence.as_str() });
     if *presence == PresenceState::Online {
@@ -78,7 +78,7 @@ impl Sender {
             let offset = state.presence.get(&user_id)?.offset;
             Some((user_id, offset))
         });
-        let mut passing = Vec::new();
+        let mut found = Vec::new();
         for user_id in again(told, around.collect(), now_ms) {
             let Some(shown) = state.presence.get(&user_id) else { continue };
             let servers = self.servers_that_see(&state, &user_id);
@@ -89,10 +89,10 @@ impl Sender {
                 currently_active: shown.currently_active,
                 last_active_ms: shown.last_active_ms,
             };
-            let (key, edu) = self::passing(&said, now_ms);
-            passing.extend(servers.into_iter().map(|server| (server, key.clone(), edu.clone())));
+            let (key, edu) = transient(&said, now_ms);
+            found.extend(servers.into_iter().map(|server| (server, key.clone(), edu.clone())));
         }
-        passing
+        found
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ruma::ServerName;
+use ruma::{ServerName, UserId};
 use serde_json::json;
 
 use super::{Edu, edu};
@@ -14,9 +14,14 @@ use crate::{
     state::Room,
 };
 
-/// Whether other homeservers are told of it: not of private ones, and not of what they say.
+/// Whether other homeservers are told of a receipt: not of private ones, nor of those that they
+/// sent.
 pub(super) fn concerns_others(receipt: &Receipt, own: &ServerName) -> bool {
-    receipt.receipt_type == "m.read" && receipt.user_id.server_name() == own
+    is_told(&receipt.user_id, &receipt.receipt_type, own)
+}
+
+fn is_told(user_id: &UserId, receipt_type: &str, own: &ServerName) -> bool {
+    receipt_type == "m.read" && user_id.server_name() == own
 }
 
 /// The records after `since` with receipts of a room that others may have missed, and that have not
@@ -25,7 +30,7 @@ pub(super) fn missed(room: &Room, own: &ServerName, since: Offset) -> Vec<Offset
     let moved = room.receipts_between(since, Offset::MAX).into_iter();
     let own = moved.filter(|(key, _)| {
         let (user_id, receipt_type, _) = &**key;
-        receipt_type == "m.read" && user_id.server_name() == own
+        is_told(user_id, receipt_type, own)
     });
     own.map(|(_, receipt)| receipt.offset).collect()
 }

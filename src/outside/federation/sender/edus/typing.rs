@@ -6,7 +6,7 @@ use super::{Edu, edu};
 use crate::record::command::RoomTyping;
 
 /// The key, and what is told.
-pub(super) fn passing(body: &RoomTyping, now_ms: u64) -> (String, Edu) {
+pub(super) fn transient(body: &RoomTyping, now_ms: u64) -> (String, Edu) {
     let RoomTyping { room_id, user_id, until_ms, .. } = body;
     let typing = *until_ms > now_ms;
     let content = json!({ "room_id": room_id, "user_id": user_id, "typing": typing });

@@ -1,4 +1,4 @@
-//! What passes: who may say it, and how often.
+//! Typing, receipts and presence: which homeserver may send them, and how often.
 
 use std::sync::Arc;
 
@@ -38,14 +38,14 @@ impl Receiving<'_> {
         Ok(room)
     }
 
-    /// Counts something that a user of another homeserver does.
-    pub(super) fn may_pass(&self, user_id: &UserId) -> Result<(), EduError> {
-        self.federation.passing.admits(user_id).then_some(()).ok_or(EduError::TooMany)
+    /// Counts an EDU about a user of another homeserver against its rates.
+    pub(super) fn admit_edu(&self, user_id: &UserId) -> Result<(), EduError> {
+        self.federation.ephemeral_rates.admits(user_id).then_some(()).ok_or(EduError::TooMany)
     }
 
     /// Proposes all of these at once, so that those of a room are one record. One that is refused
     /// is dropped.
-    pub(super) async fn pass<P>(&self, proposals: Vec<P>) -> Result<(), EduError>
+    pub(super) async fn propose_all<P>(&self, proposals: Vec<P>) -> Result<(), EduError>
     where
         P: Proposal<Outcome = ()>,
     {

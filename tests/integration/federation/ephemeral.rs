@@ -14,7 +14,7 @@ use crate::administration::done;
 use crate::harness::stand_in::reply_json;
 use crate::harness::{User, encode, run_logcabin, until};
 
-/// What a user has seen so far of what passes.
+/// The typing notifications, receipts and presence that a user has seen so far.
 struct Watch {
     user: User,
     since: String,
@@ -193,7 +193,7 @@ async fn typing_receipts_and_presence_cross_both_ways_and_receipts_whoever_was_a
     of_bob.until_read(&room_id, &ann, None, &second).await;
 }
 
-/// How many records there are of what passes.
+/// How many records of typing, receipts and presence there are.
 fn recorded(cabin: &Federated) -> usize {
     let data_dir = cabin.server.data_dir().display().to_string();
     let of = "room.typing,room.receipt,presence.set";
