@@ -1,6 +1,10 @@
 //! Runs background work so that it does not delay requests.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
@@ -10,7 +14,7 @@ use tracing::warn;
 pub(crate) fn stand_back() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
-        let thread = std::thread::current();
+        let thread = thread::current();
         let name = thread.name().unwrap_or_default();
         warn!(%error, name, "a background thread runs at normal priority");
     }
@@ -28,7 +32,7 @@ impl Pace {
 
     /// Rests. Blocks.
     pub(crate) fn rest(&mut self) {
-        std::thread::sleep(self.0.elapsed().min(Duration::from_secs(1)));
+        thread::sleep(self.0.elapsed().min(Duration::from_secs(1)));
         self.0 = Instant::now();
     }
 }
@@ -46,7 +50,55 @@ pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Does this with each of many things on all processors, at low priority, and keeps their order.
+/// Blocks.
+pub(crate) fn in_parallel<T: Sync, U: Send>(all: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
+    // Few enough that all processors end at about the same time.
+    const PIECE: usize = 32;
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        stand_back();
+        let mut done = Vec::new();
+        loop {
+            let piece = next.fetch_add(1, Ordering::Relaxed);
+            let Some(things) = all.chunks(PIECE).nth(piece) else { return done };
+            done.push((piece, things.iter().map(&work).collect::<Vec<_>>()));
+        }
+    };
+    let mut done: Vec<_> = thread::scope(|scope| {
+        let mut workers = Vec::with_capacity(processors);
+        for _ in 0..processors {
+            workers.push(scope.spawn(worker));
+        }
+        let done = workers.into_iter().map(thread::ScopedJoinHandle::join);
+        done.flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    done.sort_unstable_by_key(|(piece, _)| *piece);
+    done.into_iter().flat_map(|(_, piece)| piece).collect()
+}
+
 /// Locks a mutex that another thread may hold for long.
 pub(crate) fn lock_at_length<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.try_lock().unwrap_or_else(|| at_length(|| mutex.lock()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_in_parallel_keeps_the_order_and_does_everything_once() {
+        let done = AtomicUsize::new(0);
+        for count in [0, 1, 31, 32, 33, 1000] {
+            let all: Vec<_> = (0..count).collect();
+            let twice = in_parallel(&all, |number| {
+                done.fetch_add(1, Ordering::Relaxed);
+                2 * number
+            });
+            assert_eq!(twice, all.iter().map(|number| 2 * number).collect::<Vec<_>>());
+            assert_eq!(done.swap(0, Ordering::Relaxed), count);
+        }
+    }
 }

@@ -91,6 +91,14 @@ impl<'a> Branches<'a> {
         Ok(found)
     }
 
+    /// As [`Self::find`], for a lot of events that are looked at once each: they are not kept.
+    pub(crate) fn look(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        match self.pending.as_ref().filter(|event| event.event_id == event_id) {
+            Some(pending) => Ok(Some(EventRef::clone(pending))),
+            None => self.events.find_known(self.state, self.room, event_id),
+        }
+    }
+
     /// The event of this id, if clients are shown it; or else one that is only known, but not if it
     /// is not allowed.
     pub(crate) fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {

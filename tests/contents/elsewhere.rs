@@ -6,7 +6,7 @@ use logcabin::{
     decide::{
         federation::{
             BeginRoom, EnterRoom, FillGap, Judged, NoteDevices, NoteReached, ReceivePdu,
-            RecordHistory, Said, Taken,
+            RecordOutliers, Said, Taken,
         },
         to_device::{ReceiveToDevice, SendToDevice},
     },
@@ -127,10 +127,11 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         "content": { "msgtype": "m.text", "body": "anybody?" },
         "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
     }));
-    let record = RecordHistory {
+    let record = RecordOutliers {
         room_id: elsewhere.clone(),
         from: from.clone(),
         events: vec![(id("said"), said)],
+        keeps_rejected: false,
     };
     assert_eq!(propose!(record), [Judged::Recorded]);
     let gap = engine.state().events.candidates(&id("ann"))[0];

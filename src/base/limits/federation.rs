@@ -107,6 +107,17 @@ pub const RESOLUTION_EVENTS: usize = 50_000;
 /// Conflicts that the record of a resolution explains.
 pub const RESOLUTION_CONFLICTS: usize = 100;
 
+/// How many events are recorded in one commit as known without a place in the timeline, and their
+/// size in bytes.
+pub(crate) const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
+
+/// From how many events on their signatures are verified on all processors.
+pub(crate) const VERIFIED_IN_PARALLEL: usize = 32;
+
+/// How long the signing keys that the events of one answer need are fetched. Events of homeservers
+/// whose keys are not there by then are not used.
+pub(crate) const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);
+
 /// Changes of state in one record, when a room of other homeservers is entered.
 pub const ROOM_STATE_CHANGES: usize = 1000;
 

@@ -20,7 +20,7 @@ use crate::{
     },
     read::{
         branches::{Branches, Keys, PENDING, View},
-        events::{EventRef, StoredEvent},
+        events::StoredEvent,
     },
     record::{
         Offset, Stream,
@@ -111,7 +111,7 @@ pub struct PlaceOutlier {
     pub event_id: OwnedEventId,
     /// The homeserver that says so.
     pub from: OwnedServerName,
-    /// The state: events that are known.
+    /// The state. Events that are not known are left out.
     pub state: Vec<OwnedEventId>,
 }
 
@@ -163,7 +163,7 @@ pub struct EnterRoom {
     pub from: OwnedServerName,
     /// The join.
     pub pdu: Box<RawValue>,
-    /// The room's state before it: events that are known.
+    /// The room's state before it. Events that are not known are left out.
     pub state: Vec<OwnedEventId>,
 }
 
@@ -196,11 +196,10 @@ impl Proposal for EnterRoom {
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
         let before = View::Own(keys(&branches, &self.state)?);
-        let receipt = Receipt { room: &room, branches, event: &event };
+        let receipt = Receipt { room: &room, branches: &branches, event: &event };
         if let Err(reason) = receipt.allowed_in(&before)? {
             return Err(Refusal::Forbidden(reason));
         }
-        let branches = receipt.branches;
         let changes = changes(&branches, &branches.current(), &before)?;
         for part in changes.chunks(limits::ROOM_STATE_CHANGES) {
             let (room_id, from) = (self.room_id.clone(), self.from.clone());
@@ -213,11 +212,11 @@ impl Proposal for EnterRoom {
     }
 }
 
-/// The state that consists of these events.
+/// The state that consists of those of these events that are known.
 fn keys(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<Keys, Refusal> {
     let mut keys = Keys::new();
     for event_id in events {
-        let event: EventRef = branches.find(event_id)?.ok_or_else(unknown)?;
+        let Some(event) = branches.look(event_id)? else { continue };
         let Some(key) = event.key() else { continue };
         if ruma::state_res::Event::rejected(&*event) {
             continue;

@@ -1,128 +1,28 @@
 //! Events of a room's history that were not known when they were sent: they fill gaps, and change
 //! nothing in the room's state.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use ruma::{
     EventId, OwnedEventId, OwnedRoomId, OwnedServerName,
     events::{StateEventType, TimelineEventType},
     state_res::events::RoomPowerLevelsIntField,
 };
-use serde_json::value::RawValue;
 
-use super::receive::{Receipt, Verdict, body};
 use crate::{
     base::limits,
     decide::{Commit, Powers, Proposal, Refusal, not_in_it},
     log::ReadError,
     read::{
-        branches::{Branches, PENDING},
+        branches::Branches,
         events::{EventRef, EventStore, StoredEvent},
     },
     record::{
         Offset, Stream,
-        command::{Filled, Outcome, RoomGap, RoomPdu},
+        command::{Filled, RoomGap},
     },
     state::{Room, State, rooms::graph::Aside},
 };
-
-/// Record events of another homeserver whose place is to be found.
-#[derive(Clone, Debug)]
-pub struct RecordHistory {
-    /// The room.
-    pub room_id: OwnedRoomId,
-    /// The homeserver that sent them.
-    pub from: OwnedServerName,
-    /// The events with their ids, with valid signatures, and redacted if their content does not fit
-    /// their hash. Each comes after those of them that authorise it.
-    pub events: Vec<(OwnedEventId, Box<RawValue>)>,
-}
-
-/// What became of an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judged {
-    /// It is known now.
-    Recorded,
-    /// Its authorities do not allow it. It is not recorded.
-    Rejected(String),
-    /// It cannot be judged without its authorities. It is not recorded.
-    NeedsAuthorities,
-}
-
-impl Proposal for RecordHistory {
-    type Outcome = Vec<Judged>;
-
-    fn is_from_elsewhere(&self) -> bool {
-        true
-    }
-
-    fn stream(&self) -> Stream {
-        Stream::room(&self.room_id)
-    }
-
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<Judged>, Refusal> {
-        let env = commit.env;
-        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
-        let mut earlier: Vec<EventRef> = Vec::new();
-        let mut judged = Vec::new();
-        for (event_id, pdu) in &self.events {
-            if let Some(known) = env.events.find_known(&env.state, &room, event_id)? {
-                judged.push(match room.aside(known.offset) {
-                    Some(Aside::Rejected) => Judged::Rejected("it was rejected".to_owned()),
-                    _ => Judged::Recorded,
-                });
-                continue;
-            }
-            let body = body(&self.room_id, event_id, pdu.clone(), None, None);
-            let Ok(event) = StoredEvent::new(PENDING, body) else {
-                judged.push(Judged::Rejected("it is not an event".to_owned()));
-                continue;
-            };
-            let event = Arc::new(event);
-            let branches = Branches::new(&env.state, &env.events, &room);
-            let branches = branches.with_pending(Arc::clone(&event));
-            for event in &earlier {
-                branches.note(event);
-            }
-            let receipt = Receipt { room: &room, branches, event: &event };
-            let verdict = receipt.judge(true).map_err(|error| match error {
-                super::resolve::NoState::Refused(refusal) => refusal,
-                other => Refusal::BadState(other.to_string()),
-            })?;
-            let outcome = match verdict {
-                Verdict::NeedsAuthorities(_) => {
-                    judged.push(Judged::NeedsAuthorities);
-                    continue;
-                }
-                Verdict::Aside { outcome, .. } => outcome,
-                Verdict::Accepted { .. } => Outcome::Outlier,
-            };
-            if let Outcome::Rejected { reason } | Outcome::SoftFailed { reason } = outcome.clone() {
-                judged.push(Judged::Rejected(reason));
-                let aside = Some(Box::new((outcome, None)));
-                earlier.push(Arc::new(StoredEvent { aside, ..StoredEvent::clone(&event) }));
-                continue;
-            }
-            let pdu = RoomPdu {
-                room_id: self.room_id.clone(),
-                event_id: event_id.clone(),
-                sender: event.sender.clone(),
-                from: self.from.clone(),
-                room_version: None,
-                outcome,
-                before: None,
-                pdu: pdu.clone(),
-            };
-            commit.append(self.stream(), pdu);
-            judged.push(Judged::Recorded);
-            earlier.push(event);
-        }
-        Ok(judged)
-    }
-}
 
 /// Put events into a gap of a room's history, or give it up for some time.
 #[derive(Clone, Debug)]

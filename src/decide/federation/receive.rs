@@ -102,7 +102,7 @@ impl Proposal for ReceivePdu {
         if room.is_gapped() && env.events.find_shown(&env.state, &self.event_id)?.is_some() {
             return Ok(Taken::Known);
         }
-        let receipt = Receipt { room: &room, branches, event: &event };
+        let receipt = Receipt { room: &room, branches: &branches, event: &event };
         let verdict = match receipt.judge(self.as_outlier) {
             Ok(verdict) => self.recommended(verdict),
             Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
@@ -198,7 +198,7 @@ pub(super) enum Verdict {
 
 pub(super) struct Receipt<'a> {
     pub(super) room: &'a Room,
-    pub(super) branches: Branches<'a>,
+    pub(super) branches: &'a Branches<'a>,
     pub(super) event: &'a EventRef,
 }
 
@@ -294,8 +294,8 @@ impl Receipt<'_> {
             return Ok(self.branches.current());
         }
         let ids = event.prev_events.iter().map(|event_id| &**event_id);
-        let views = after_each(&self.branches, ids)?;
-        Ok(resolve(&self.branches, views)?.0)
+        let views = after_each(self.branches, ids)?;
+        Ok(resolve(self.branches, views)?.0)
     }
 
     /// How the state before the event is recorded: not at all, if it is the current one.
@@ -311,7 +311,7 @@ impl Receipt<'_> {
                     View::AsOf(at) => at,
                     View::Own(_) => Offset::ZERO,
                 };
-                StateBefore { at, changes: changes(&self.branches, &current, before)? }
+                StateBefore { at, changes: changes(self.branches, &current, before)? }
             }
         }))
     }
@@ -374,11 +374,11 @@ impl Receipt<'_> {
             (after, Vec::new())
         } else {
             let ids = others.iter().map(|tip| &*tip.event_id);
-            let mut views = after_each(&self.branches, ids)?;
+            let mut views = after_each(self.branches, ids)?;
             views.push(after);
-            resolve(&self.branches, views)?
+            resolve(self.branches, views)?
         };
-        let mut changes = changes(&self.branches, current, &new)?;
+        let mut changes = changes(self.branches, current, &new)?;
         let is_own = |change: &StateChange| change.event == Some(PENDING);
         let takes_effect = self.event.state_key.is_none() || changes.iter().any(is_own);
         changes.retain(|change| !is_own(change));

@@ -77,6 +77,44 @@ impl Known {
     }
 }
 
+/// The keys with which a homeserver has signed events, each with the time until which it did, in
+/// milliseconds since the Unix epoch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventKeys(Vec<(String, Base64, u64)>);
+
+impl From<Peer> for EventKeys {
+    fn from(Peer { keys, old, valid_until_ms, .. }: Peer) -> Self {
+        let mut all = Self::default();
+        for (id, key) in keys {
+            all.add(id, &key, valid_until_ms);
+        }
+        for (id, old) in old {
+            all.add(id, &old.key, old.expired_ms);
+        }
+        all
+    }
+}
+
+impl EventKeys {
+    fn add(&mut self, id: String, key: &str, until_ms: u64) {
+        if let Ok(key) = Base64::parse(key) {
+            self.0.push((id, key, until_ms));
+        }
+    }
+
+    /// Whether one of these keys was valid at `ts_ms`.
+    pub(crate) fn has_any(&self, key_ids: &[String], ts_ms: u64) -> bool {
+        self.0.iter().any(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id))
+    }
+
+    /// Those of these keys that were valid at `ts_ms`.
+    pub(crate) fn valid(&self, key_ids: &[String], ts_ms: u64) -> BTreeMap<String, Base64> {
+        let valid =
+            self.0.iter().filter(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id));
+        valid.map(|(id, key, _)| (id.clone(), key.clone())).collect()
+    }
+}
+
 /// When the keys of a homeserver were last fetched.
 #[derive(Clone, Copy)]
 struct Attempt {
@@ -167,67 +205,53 @@ impl KeyRing {
             .map_err(|error| KeyError::Wrong(error.to_string()))
     }
 
-    /// The keys with which this homeserver may have signed an event at `ts_ms`.
-    pub(crate) fn own_for_event(&self, key_ids: &[String], ts_ms: u64) -> BTreeMap<String, Base64> {
-        let own = &self.engine.env().server;
-        let mut keys: BTreeMap<_, _> = self
-            .engine
-            .state()
-            .peers
-            .retired_keys()
-            .into_iter()
-            .filter(|(_, old)| ts_ms <= old.expired_ms)
-            .filter_map(|(id, old)| Some((id, Base64::parse(old.key).ok()?)))
-            .collect();
-        own.with_current(|pair| {
+    /// The keys with which a homeserver, or this one, has signed events, as far as they are known.
+    pub(crate) fn known_for_events(&self, server: &ServerName) -> EventKeys {
+        let env = self.engine.env();
+        if server != env.server.name {
+            return env.state.peers.get(server).map(EventKeys::from).unwrap_or_default();
+        }
+        let mut keys = EventKeys::default();
+        for (id, old) in env.state.peers.retired_keys() {
+            keys.add(id, &old.key, old.expired_ms);
+        }
+        env.server.with_current(|pair| {
             let id = format!("ed25519:{}", pair.version());
-            keys.insert(id, Base64::new(pair.public_key().to_vec()));
+            keys.0.push((id, Base64::new(pair.public_key().to_vec()), u64::MAX));
         });
-        keys.retain(|id, _| key_ids.contains(id));
         keys
     }
 
-    /// The keys with which a homeserver may have signed an event at `ts_ms` with one of `key_ids`
-    /// (server-server API, "Retrieving server keys"; room version 5, "Signing key validity
-    /// period").
-    /// They are fetched if none is known.
+    /// The keys with which a homeserver has signed events. They are fetched, unless one of
+    /// `key_ids` is known to have been valid at `ts_ms` (server-server API, "Retrieving server
+    /// keys"; room version 5, "Signing key validity period").
     ///
     /// # Errors
     /// When they are neither known nor can be fetched, or none was valid then.
-    pub(crate) async fn for_event(
+    pub(crate) async fn for_events(
         &self,
         server: &ServerName,
         key_ids: &[String],
         ts_ms: u64,
-    ) -> Result<BTreeMap<String, Base64>, KeyError> {
-        let valid = |peer: Peer| -> BTreeMap<String, Base64> {
-            let current = peer.keys.into_iter().filter(|_| ts_ms <= peer.valid_until_ms);
-            let old = peer.old.into_iter().filter(|(_, old)| ts_ms <= old.expired_ms);
-            current
-                .chain(old.map(|(id, old)| (id, old.key)))
-                .filter(|(id, _)| key_ids.contains(id))
-                .filter_map(|(id, key)| Some((id, Base64::parse(key).ok()?)))
-                .collect()
-        };
-        let recorded = || self.engine.state().peers.get(server).map(valid).unwrap_or_default();
-        let known = recorded();
-        if !known.is_empty() {
+    ) -> Result<EventKeys, KeyError> {
+        let known = self.known_for_events(server);
+        if known.has_any(key_ids, ts_ms) {
             return Ok(known);
+        }
+        let no_key = || KeyError::NoKey(server.to_owned(), key_ids.join(", "));
+        if server == self.peers.own_name() {
+            return Err(no_key());
         }
         let suffices = |known: &Known| {
             ts_ms <= known.valid_until_ms && key_ids.iter().any(|id| known.keys.contains_key(id))
         };
         let fetched = self.fetch(server, suffices).await?;
-        let mut keys = recorded();
-        if ts_ms <= fetched.valid_until_ms {
-            // They may not have been recorded.
-            let fetched = fetched.keys.into_iter().filter(|(id, _)| key_ids.contains(id));
-            keys.extend(fetched.filter_map(|(id, key)| Some((id, Base64::parse(key).ok()?))));
+        let mut keys = self.known_for_events(server);
+        // They may not have been recorded.
+        for (id, key) in fetched.keys {
+            keys.add(id, &key, fetched.valid_until_ms);
         }
-        if keys.is_empty() {
-            return Err(KeyError::NoKey(server.to_owned(), key_ids.join(", ")));
-        }
-        Ok(keys)
+        if keys.has_any(key_ids, ts_ms) { Ok(keys) } else { Err(no_key()) }
     }
 
     /// The keys of a homeserver, fetched unless they are known and valid until `until_ms`: the

@@ -39,7 +39,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use gaps::{GapFilling, Memory};
-pub(crate) use keys::{KeyError, KeyRing};
+pub(crate) use keys::{EventKeys, KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
 pub(crate) use sender::Sender;
@@ -323,6 +323,8 @@ pub(crate) struct Federation {
     pub(crate) peers: Arc<Peers>,
     /// Their keys.
     pub(crate) keys: KeyRing,
+    /// Held by what verifies a lot of events at once.
+    pub(crate) verifying: tokio::sync::Mutex<()>,
     /// What they are told.
     pub(crate) sender: Arc<Sender>,
     /// Gaps in the histories of rooms that are being filled.
@@ -387,6 +389,7 @@ impl Federation {
         Ok(Self {
             peers,
             keys,
+            verifying: tokio::sync::Mutex::default(),
             sender,
             gaps: GapFilling::default(),
             policy,

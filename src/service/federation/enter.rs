@@ -1,6 +1,8 @@
 //! Users of this homeserver join rooms of others, knock, and reject invites (server-server API,
 //! "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
 
+use std::borrow::Cow;
+
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
     ServerName, UserId,
@@ -13,6 +15,7 @@ use thiserror::Error;
 use tracing::{debug, info};
 
 use super::{
+    outliers::Checked,
     pdu::{Pdu, PduError},
     receive::Receiving,
 };
@@ -184,27 +187,28 @@ impl Receiving<'_> {
                 error => wrong(&error),
             });
         }
-        let read = |raw: &RawValue| -> Result<Pdu, PduError> {
-            Pdu::new(room_id.to_owned(), Pdu::object(raw)?, &rules)
-        };
-        let state: Vec<_> = joined.state.iter().filter_map(|raw| read(raw).ok()).collect();
-        let ids: Vec<_> = state.iter().map(|pdu| pdu.event_id.clone()).collect();
-        let create = state.iter().find(|pdu| is_create(&pdu.object)).cloned();
+        let create = joined.state.iter().find(|raw| is_create(raw));
         let create = create.ok_or_else(|| wrong(&"the state has no first event"))?;
+        let create = Pdu::object(create)
+            .and_then(|object| Pdu::new(room_id.to_owned(), object, &rules))
+            .map_err(|error| wrong(&error))?;
         self.begin(room_id, &signed.version, server, create).await?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
-        let mut events = joined.auth_chain;
-        events.extend(joined.state);
-        let verified = self.verify_all(&room, &events).await;
-        self.record_outliers(server, verified).await.map_err(|error| wrong(&error))?;
+        let mut events = self.verify_all(&room, &joined.auth_chain).await;
+        let mut state = Vec::with_capacity(joined.state.len());
+        for Checked { event_id, event } in self.check_all(&room, &joined.state).await {
+            state.push(event_id);
+            events.extend(event);
+        }
+        drop(joined);
+        self.record_outliers(server, events).await.map_err(|error| wrong(&error))?;
         let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
-        let known = self.known_of(&room, ids).map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),
             event_id: join.event_id,
             from: server.to_owned(),
             pdu: join.pdu,
-            state: known,
+            state,
         };
         self.engine.propose(Origin::server(), enter).await?.into_inner();
         Ok(())
@@ -220,8 +224,7 @@ impl Receiving<'_> {
         let wrong = |why: String| EnterError::Wrong(server.to_owned(), why);
         let rules = version.rules().ok_or_else(|| wrong("the version of the room".to_owned()))?;
         let event_id = create.event_id.clone();
-        let (keys, own) = (&self.federation.keys, &self.engine.env().server);
-        let pdu = create.verified(keys, own, &rules).await;
+        let pdu = create.verified(&self.federation.keys, &rules).await;
         let begin = BeginRoom {
             room_id: room_id.to_owned(),
             version: version.clone(),
@@ -401,9 +404,18 @@ pub(super) fn seal(
     Ok(Signed { version: version.clone(), event_id, object })
 }
 
-fn is_create(object: &CanonicalJsonObject) -> bool {
-    object.get("type").and_then(CanonicalJsonValue::as_str) == Some("m.room.create")
-        && object.get("state_key").and_then(CanonicalJsonValue::as_str) == Some("")
+fn is_create(event: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Key<'a> {
+        #[serde(rename = "type", borrow)]
+        event_type: Cow<'a, str>,
+        #[serde(borrow)]
+        state_key: Cow<'a, str>,
+    }
+    let key = serde_json::from_str(event.get());
+    key.is_ok_and(|Key { event_type, state_key }| {
+        event_type == "m.room.create" && state_key.is_empty()
+    })
 }
 
 /// As much of stripped state as is kept, in the form that clients get.

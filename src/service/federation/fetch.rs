@@ -13,7 +13,7 @@ use serde_json::{json, value::RawValue};
 use tracing::debug;
 
 use super::{
-    pdu::{Pdu, PduError},
+    pdu::PduError,
     receive::{Receiving, Verified},
 };
 use crate::{
@@ -196,23 +196,6 @@ impl Receiving<'_> {
         Ok(self.verify_all(room, &events).await)
     }
 
-    /// Verifies events; those that are not valid, or known, are left out.
-    pub(super) async fn verify_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Verified> {
-        let mut verified = Vec::new();
-        for raw in events {
-            let checked = match Pdu::of_room(room, raw) {
-                Ok(pdu) if matches!(self.knows(room, &pdu.event_id), Ok(true)) => continue,
-                Ok(pdu) => self.verify(room, pdu).await,
-                Err(error) => Err(error),
-            };
-            match checked {
-                Ok(event) => verified.push(event),
-                Err(error) => debug!(%error, room_id = %room.id, "an event is not used"),
-            }
-        }
-        verified
-    }
-
     async fn fetch_authorities(
         &self,
         origin: &ServerName,
@@ -300,12 +283,11 @@ impl Receiving<'_> {
             self.verify_all(room, &events).await
         };
         self.record_outliers(origin, events).await?;
-        let state = self.known_of(room, ids.pdu_ids)?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
-            state,
+            state: ids.pdu_ids,
         };
         self.engine.propose(Origin::server(), place).await?.into_inner();
         Ok(())

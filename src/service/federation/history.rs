@@ -20,12 +20,13 @@ use tracing::debug;
 
 use super::{
     fetch::{Allowance, StateIds, Whole},
+    outliers::parts,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
 use crate::{
     base::{limits, text::encoded},
-    decide::federation::{FillGap, Judged, RecordHistory},
+    decide::federation::{FillGap, Judged, RecordOutliers},
     outside::federation::{Memory, Question},
     read::{
         events::{EventRef, StoredEvent},
@@ -361,10 +362,11 @@ impl Receiving<'_> {
         while !left.is_empty() {
             let mut waiting = Vec::new();
             for part in parts(left) {
-                let record = RecordHistory {
+                let record = RecordOutliers {
                     room_id: room.id.clone(),
                     from: server.to_owned(),
                     events: part.iter().map(|of| (of.event_id.clone(), of.pdu.clone())).collect(),
+                    keeps_rejected: false,
                 };
                 let outcomes = self.engine.propose(Origin::server(), record).await?.into_inner();
                 for (event, outcome) in part.into_iter().zip(outcomes) {
@@ -416,10 +418,11 @@ impl Receiving<'_> {
         budget.recorded = budget.recorded.saturating_add(bytes);
         verified.sort_by_key(|event| event.depth);
         for part in parts(verified) {
-            let record = RecordHistory {
+            let record = RecordOutliers {
                 room_id: room.id.clone(),
                 from: server.to_owned(),
                 events: part.into_iter().map(|of| (of.event_id, of.pdu)).collect(),
+                keeps_rejected: false,
             };
             self.engine.propose(Origin::server(), record).await?.into_inner();
         }
@@ -568,24 +571,6 @@ impl Step {
             sent: Some(pdu),
         }
     }
-}
-
-/// Events in parts, each of them one commit.
-fn parts(events: Vec<Verified>) -> Vec<Vec<Verified>> {
-    const PART_BYTES: usize = 1 << 20;
-    let mut parts: Vec<Vec<Verified>> = Vec::new();
-    let mut bytes = 0;
-    for event in events {
-        bytes += event.pdu.get().len();
-        match parts.last_mut() {
-            Some(part) if bytes <= PART_BYTES => part.push(event),
-            _ => {
-                bytes = event.pdu.get().len();
-                parts.push(vec![event]);
-            }
-        }
-    }
-    parts
 }
 
 fn is_visibility(event: &StoredEvent) -> bool {

@@ -213,7 +213,7 @@ impl Receiving<'_> {
         }
         let known = self.engine.state().rooms.get(&room_id);
         let room = known.filter(|room| room.has_server(&env.server.name));
-        let pdu = pdu.verified(&self.federation.keys, &env.server, &rules).await?;
+        let pdu = pdu.verified(&self.federation.keys, &rules).await?;
         let mut object = Pdu::object(&pdu)?;
         env.server
             .sign_event(&mut object, &rules.redaction)

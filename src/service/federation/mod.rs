@@ -7,6 +7,7 @@ mod enter;
 mod fetch;
 mod history;
 mod invite;
+mod outliers;
 mod pdu;
 pub(crate) mod presence;
 mod receive;

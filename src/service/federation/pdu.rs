@@ -19,7 +19,6 @@ use thiserror::Error;
 use crate::{
     base::limits,
     outside::federation::{KeyError, KeyRing},
-    record::server_keys::ServerKeys,
     state::Room,
 };
 
@@ -53,6 +52,15 @@ pub(crate) enum PduError {
     /// This homeserver cannot take it now.
     #[error("{0}")]
     Rejected(#[from] crate::engine::Rejected),
+}
+
+/// A homeserver that has signed an event.
+pub(super) struct Signer {
+    pub(super) server: OwnedServerName,
+    /// The keys with which it has.
+    pub(super) key_ids: Vec<String>,
+    /// When, in milliseconds since the Unix epoch.
+    pub(super) ts_ms: u64,
 }
 
 /// An event that looks like one, and has not been verified.
@@ -124,32 +132,44 @@ impl Pdu {
         ids.filter(|id| id.starts_with("ed25519:")).take(limits::PEER_OLD_KEYS).cloned().collect()
     }
 
+    /// Whose signatures it needs.
+    pub(super) fn signers(&self, rules: &RoomVersionRules) -> Result<Vec<Signer>, PduError> {
+        let ts_ms = self.ts_ms().ok_or_else(|| PduError::Form("it has no time".to_owned()))?;
+        let servers = required_server_signatures_to_verify_event(&self.object, &rules.signatures);
+        let signer = |server: OwnedServerName| match self.key_ids(&server) {
+            ids if ids.is_empty() => {
+                Err(PduError::Signatures(format!("there is none of {server}")))
+            }
+            key_ids => Ok(Signer { server, key_ids, ts_ms }),
+        };
+        let servers = servers.map_err(|error| PduError::Signatures(error.to_string()))?;
+        servers.into_iter().map(signer).collect()
+    }
+
     /// The event as it is recorded, once its signatures are found to be valid: redacted, if its
-    /// content does not fit its hash.
+    /// content does not fit its hash. Keys that are not known are fetched.
     pub(crate) async fn verified(
         self,
-        keys: &KeyRing,
-        own: &ServerKeys,
+        ring: &KeyRing,
+        rules: &RoomVersionRules,
+    ) -> Result<Box<RawValue>, PduError> {
+        let mut keys = PublicKeyMap::new();
+        for Signer { server, key_ids, ts_ms } in self.signers(rules)? {
+            let of = ring.for_events(&server, &key_ids, ts_ms).await?;
+            keys.insert(server.to_string(), of.valid(&key_ids, ts_ms));
+        }
+        self.verified_by(&keys, rules)
+    }
+
+    /// As [`Self::verified`], with the keys of those whose signatures it needs.
+    pub(super) fn verified_by(
+        self,
+        keys: &PublicKeyMap,
         rules: &RoomVersionRules,
     ) -> Result<Box<RawValue>, PduError> {
         let wrong = |error: &dyn std::fmt::Display| PduError::Signatures(error.to_string());
-        let ts_ms = self.ts_ms().ok_or_else(|| PduError::Form("it has no time".to_owned()))?;
-        let mut known = PublicKeyMap::new();
-        let servers = required_server_signatures_to_verify_event(&self.object, &rules.signatures);
-        for server in servers.map_err(|error| wrong(&error))? {
-            let ids = self.key_ids(&server);
-            if ids.is_empty() {
-                return Err(wrong(&format_args!("there is none of {server}")));
-            }
-            let of = if server == own.name {
-                keys.own_for_event(&ids, ts_ms)
-            } else {
-                keys.for_event(&server, &ids, ts_ms).await?
-            };
-            known.insert(server.to_string(), of);
-        }
         let mut object = self.object;
-        match verify_event(&known, &object, rules).map_err(|error| wrong(&error))? {
+        match verify_event(keys, &object, rules).map_err(|error| wrong(&error))? {
             Verified::All => {}
             Verified::Signatures => {
                 object = redact(object, &rules.redaction, None).map_err(|error| wrong(&error))?;

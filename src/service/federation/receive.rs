@@ -1,6 +1,6 @@
 //! Events that another homeserver sends, up to the records of what became of them.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName};
 use serde_json::value::RawValue;
@@ -81,21 +81,6 @@ impl<'a> Receiving<'a> {
         Ok(events.find_known(&state, room, event_id).map_err(read)?.is_some())
     }
 
-    /// Those of these events of the room that are known.
-    pub(super) fn known_of(
-        &self,
-        room: &Room,
-        events: Vec<OwnedEventId>,
-    ) -> Result<Vec<OwnedEventId>, PduError> {
-        let mut known = Vec::new();
-        for event_id in events {
-            if self.knows(room, &event_id)? {
-                known.push(event_id);
-            }
-        }
-        Ok(known)
-    }
-
     /// Takes an event from a transaction of `origin`: its id, and what became of it.
     pub(crate) async fn take(
         &self,
@@ -135,8 +120,7 @@ impl<'a> Receiving<'a> {
     /// Verifies the signatures of an event.
     pub(crate) async fn verify(&self, room: &Room, pdu: Pdu) -> Result<Verified, PduError> {
         let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
-        let own = &self.engine.env().server;
-        let pdu = pdu.verified(&self.federation.keys, own, &room.rules).await?;
+        let pdu = pdu.verified(&self.federation.keys, &room.rules).await?;
         Verified::new(room_id, event_id, pdu)
     }
 
@@ -220,39 +204,6 @@ impl<'a> Receiving<'a> {
             _ => {}
         }
         Ok(taken)
-    }
-
-    /// Records events as authorities for others, each after its own authorities. Those that cannot
-    /// be judged are left out.
-    pub(super) async fn record_outliers(
-        &self,
-        origin: &ServerName,
-        events: Vec<Verified>,
-    ) -> Result<(), PduError> {
-        let mut left: Vec<_> = events;
-        left.sort_by_key(|event| event.depth);
-        // Depth is what the sender says; so events may need more than one round.
-        loop {
-            let before = left.len();
-            let mut again = Vec::new();
-            let within: HashSet<_> = left.iter().map(|event| event.event_id.clone()).collect();
-            let mut done: HashSet<OwnedEventId> = HashSet::new();
-            for event in left {
-                let waits = event.auth_events.iter();
-                if waits.clone().any(|auth| within.contains(auth) && !done.contains(auth)) {
-                    again.push(event);
-                    continue;
-                }
-                match self.propose(origin, &event, true).await? {
-                    Taken::Missing { .. } => {}
-                    _ => drop(done.insert(event.event_id.clone())),
-                }
-            }
-            left = again;
-            if left.is_empty() || left.len() == before {
-                return Ok(());
-            }
-        }
     }
 }
 

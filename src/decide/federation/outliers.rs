@@ -1,0 +1,123 @@
+//! Events of other homeservers that are known without a place in the timeline, many at a time:
+//! authorities of others, the state of a room that is entered, history that fills gaps.
+
+use std::sync::Arc;
+
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName};
+use serde_json::value::RawValue;
+
+use super::{
+    receive::{Receipt, Verdict, body},
+    resolve::NoState,
+};
+use crate::{
+    decide::{Commit, Proposal, Refusal, not_in_it},
+    read::{
+        branches::{Branches, PENDING},
+        events::StoredEvent,
+    },
+    record::{
+        Stream,
+        command::{Outcome, RoomPdu},
+    },
+};
+
+/// Record events of another homeserver as outliers.
+#[derive(Clone, Debug)]
+pub struct RecordOutliers {
+    /// The room.
+    pub room_id: OwnedRoomId,
+    /// The homeserver that sent them.
+    pub from: OwnedServerName,
+    /// The events with their ids, with valid signatures, and redacted if their content does not fit
+    /// their hash. Each comes after those of them that authorise it.
+    pub events: Vec<(OwnedEventId, Box<RawValue>)>,
+    /// Whether events that are not allowed are recorded, too. Others may rest on them, and are not
+    /// allowed then.
+    pub keeps_rejected: bool,
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// It is known now.
+    Recorded,
+    /// Its authorities do not allow it.
+    Rejected(String),
+    /// It cannot be judged without its authorities. It is not recorded.
+    NeedsAuthorities,
+}
+
+impl Proposal for RecordOutliers {
+    type Outcome = Vec<Judged>;
+
+    fn is_from_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn stream(&self) -> Stream {
+        Stream::room(&self.room_id)
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<Judged>, Refusal> {
+        let env = commit.env;
+        let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        let branches = Branches::new(&env.state, &env.events, &room);
+        let mut judged = Vec::with_capacity(self.events.len());
+        for (event_id, pdu) in &self.events {
+            if let Some(known) = branches.find(event_id)? {
+                judged.push(match known.aside.as_deref() {
+                    Some((Outcome::Rejected { reason }, _)) => Judged::Rejected(reason.clone()),
+                    _ => Judged::Recorded,
+                });
+                continue;
+            }
+            let body = body(&self.room_id, event_id, pdu.clone(), None, None);
+            let Ok(event) = StoredEvent::new(PENDING, body) else {
+                judged.push(Judged::Rejected("it is not an event".to_owned()));
+                continue;
+            };
+            let mut event = Arc::new(event);
+            let receipt = Receipt { room: &room, branches: &branches, event: &event };
+            let verdict = receipt.judge(true).map_err(|error| match error {
+                NoState::Refused(refusal) => refusal,
+                other => Refusal::BadState(other.to_string()),
+            })?;
+            let outcome = match verdict {
+                Verdict::NeedsAuthorities(_) => {
+                    judged.push(Judged::NeedsAuthorities);
+                    continue;
+                }
+                Verdict::Aside { outcome, .. } => outcome,
+                Verdict::Accepted { .. } => Outcome::Outlier,
+            };
+            let rejected = match &outcome {
+                Outcome::Rejected { reason } | Outcome::SoftFailed { reason } => Some(reason),
+                Outcome::Outlier => None,
+            };
+            judged.push(rejected.cloned().map_or(Judged::Recorded, Judged::Rejected));
+            let is_rejected = rejected.is_some();
+            if is_rejected {
+                let aside = Some(Box::new((outcome.clone(), None)));
+                event = Arc::new(StoredEvent { aside, ..StoredEvent::clone(&event) });
+            }
+            // Those that come after it are judged by it.
+            branches.note(&event);
+            if is_rejected && !self.keeps_rejected {
+                continue;
+            }
+            let record = RoomPdu {
+                room_id: self.room_id.clone(),
+                event_id: event_id.clone(),
+                sender: event.sender.clone(),
+                from: self.from.clone(),
+                room_version: None,
+                outcome,
+                before: None,
+                pdu: pdu.clone(),
+            };
+            commit.append(self.stream(), record);
+        }
+        Ok(judged)
+    }
+}
