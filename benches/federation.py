@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What other homeservers cost Logcabin, and Synapse on SQLite for the same, on this machine.
 
-Starts one after the other, and drives each by TLS with homeservers of its own making, which sign as all do and
-live in this process. Measures the CPU time of the server alone:
+Starts one after the other, and drives each over TLS with homeservers that live in this process and sign as all do.
+Measures the CPU time of the server alone:
 
 - received: events in a room with users of many homeservers, one for each transaction, until a user sees the last;
 - sent: messages of a user to all these homeservers, until the last has arrived everywhere;
@@ -31,6 +31,7 @@ import urllib.parse
 import urllib.request
 
 import peers
+import synapse_homeserver
 
 TICKS = os.sysconf("SC_CLK_TCK")
 VERSION = "10"
@@ -70,10 +71,12 @@ def parse():
     parser.add_argument("--python", metavar="PROGRAM", help="a Python with Synapse in it, if there is one")
     parser.add_argument("--homeservers", type=peers.positive_int, default=50, help="how many others there are (50)")
     parser.add_argument("--members", type=peers.positive_int, default=1000, help="of the room (1000)")
-    parser.add_argument("--events", type=peers.positive_int, default=2000, help="that are received (2000)")
-    parser.add_argument("--messages", type=peers.positive_int, default=200, help="that are sent (200)")
+    parser.add_argument("--events", type=int, default=2000, help="that are received (2000)")
+    parser.add_argument("--messages", type=int, default=200, help="that are sent (200)")
     parser.add_argument("--large-members", type=int, default=10_000, help="of the large room (10000)")
     parser.add_argument("--large-state", type=int, default=50_000, help="its state events (50000)")
+    parser.add_argument("--by-way-of-synapse", action="store_true",
+                        help="a Synapse joins the large room first, and the room is joined by way of it")
     return parser.parse_args()
 
 
@@ -250,18 +253,29 @@ class World:
 
     async def call(self, method, path, body=None):
         """A request of the user of the homeserver that is measured."""
-        def do():
-            data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(self.clients + path, data, method=method)
-            request.add_header("Content-Type", "application/json")
-            if self.token:
-                request.add_header("Authorization", f"Bearer {self.token}")
-            try:
-                with urllib.request.urlopen(request, timeout=900) as answer:
-                    return json.loads(answer.read())
-            except urllib.error.HTTPError as error:
-                raise RuntimeError(f"{method} {path}: {error.code}: {error.read()[:500]}") from error
-        return await asyncio.to_thread(do)
+        return await call(self.clients, self.token, method, path, body)
+
+
+async def call(base, token, method, path, body=None):
+    """A request of a client."""
+    def do():
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(base + path, data, method=method)
+        request.add_header("Content-Type", "application/json")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=7200) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"{method} {path}: {error.code}: {error.read()[:500]}") from error
+    return await asyncio.to_thread(do)
+
+
+async def register(base):
+    """A new user's access token."""
+    user = {"username": "ann", "password": "correct horse battery", "auth": {"type": "m.login.dummy"}}
+    return (await call(base, None, "POST", "/_matrix/client/v3/register", user))["access_token"]
 
 
 def certify(directory):
@@ -295,28 +309,7 @@ def start(stack, name, world, options):
         command = [options.logcabin, "serve", "--data-dir", directory / "data", "--bind", f"127.0.0.1:{clients}"]
         process = peers.started(stack, command, 15, env=environment, stdout=output, stderr=output)
     else:
-        listener = lambda port, tls, resource: {
-            "port": port, "bind_addresses": ["127.0.0.1"], "type": "http", "tls": tls,
-            "resources": [{"names": [resource]}]}
-        config = {
-            "server_name": world.target, "pid_file": f"{directory}/pid",
-            "listeners": [listener(world.port, True, "federation"), listener(clients, False, "client")],
-            "database": {"name": "sqlite3", "args": {"database": f"{directory}/synapse.db"}},
-            "log_config": f"{directory}/log.yaml", "media_store_path": f"{directory}/media",
-            "signing_key_path": f"{directory}/signing.key", "tls_certificate_path": str(certificate),
-            "tls_private_key_path": str(key), "federation_custom_ca_list": [str(world.ca)],
-            "federation_ip_range_blacklist": [], "ip_range_blacklist": [], "trusted_key_servers": [],
-            "suppress_key_server_warning": True, "registration_shared_secret": "none",
-            "macaroon_secret_key": "none", "form_secret": "none", "report_stats": False,
-            "enable_registration": True, "enable_registration_without_verification": True, "bcrypt_rounds": 4,
-            "rc_federation": {"window_size": 1, "sleep_limit": 1e9, "sleep_delay": 0, "reject_limit": 1e9,
-                              "concurrent": 1000},
-            **peers.LIMITS,
-        }
-        (directory / "homeserver.yaml").write_text(json.dumps(config))
-        (directory / "log.yaml").write_text(peers.LOGGING)
-        command = [sys.executable, "-m", "synapse.app.homeserver", "-c", directory / "homeserver.yaml"]
-        subprocess.run([*map(str, command), "--generate-keys"], check=True, stdout=output, stderr=output)
+        command = synapse_homeserver.configured(directory, world, world.port, clients)
         process = peers.started(stack, command, 15, cwd=directory, stdout=output, stderr=output)
     peers.until(lambda: peers.answers(f"{world.clients}/_matrix/client/versions"), process, name)
     return process.pid
@@ -332,15 +325,19 @@ async def measure(stack, name, directory, options):
     world = World(directory, options.homeservers)
     await world.listen()
     pid = await asyncio.to_thread(start, stack, name, world, options)
-    user = {"username": "ann", "password": "correct horse battery", "auth": {"type": "m.login.dummy"}}
-    world.token = (await world.call("POST", "/_matrix/client/v3/register", user))["access_token"]
+    world.token = await register(world.clients)
     options_of_room = {"preset": "public_chat", "room_version": VERSION}
     room_id = (await world.call("POST", "/_matrix/client/v3/createRoom", options_of_room))["room_id"]
     room = urllib.parse.quote(room_id)
-    received = await receive(world, pid, room_id, room, options)
-    sent = await send(world, pid, room, options)
-    spent, seconds = await join(world, pid, options)
-    print(f"{name:28}{received * 1000:12.3f}{sent * 1000:12.3f}{spent:12.2f}{seconds:12.2f}", flush=True)
+    received = await receive(world, pid, room_id, room, options) if options.events else float("nan")
+    sent = await send(world, pid, room, options) if options.messages else float("nan")
+    spent, seconds = await join(stack, world, pid, options)
+    row(name, received, sent, spent, seconds)
+
+
+def row(name, received=float("nan"), sent=float("nan"), joined=float("nan"), seconds=float("nan")):
+    """A line of the table; times in seconds."""
+    print(f"{name:28}{received * 1000:12.3f}{sent * 1000:12.3f}{joined:12.2f}{seconds:12.2f}", flush=True)
 
 
 async def receive(world, pid, room_id, room, options):
@@ -394,20 +391,49 @@ async def send(world, pid, room, options):
     return (cpu(pid) - began) / (options.messages * len(world.others))
 
 
-async def join(world, pid, options):
+async def join(stack, world, pid, options):
     if options.large_members == 0:
         return float("nan"), float("nan")
     peers.say("making the large room")
     world.large = Large(world, options.large_members, options.large_state)
+    via = world.others[0].name
+    if options.by_way_of_synapse:
+        base, between, name = await asyncio.to_thread(start_between, stack, world)
+        spent, seconds = await joined(world, base, await register(base), between, via)
+        row("synapse, which passes it on", joined=spent, seconds=seconds)
+        via = name
+    return await joined(world, world.clients, world.token, pid, via)
+
+
+def start_between(stack, world):
+    """A Synapse besides the homeserver that is measured: the address for clients, its process and its name."""
+    port, clients = peers.free_port(), peers.free_port()
+    directory = world.directory / "between"
+    directory.mkdir()
+    base = f"http://127.0.0.1:{clients}"
+    output = stack.enter_context(open(directory / "log", "w"))
+    command = synapse_homeserver.configured(directory, world, port, clients)
+    process = peers.started(stack, command, 15, cwd=directory, stdout=output, stderr=output)
+    peers.until(lambda: peers.answers(f"{base}/_matrix/client/versions"), process, "Synapse")
+    return base, process.pid, f"localhost:{port}"
+
+
+async def joined(world, base, token, pid, via):
+    """The CPU time until a user's join of the large room is answered and all that follows is done, and the time
+    until it is answered."""
     await quiet(pid)
     peers.say("joining it")
     began, clock = cpu(pid), time.monotonic()
     room = urllib.parse.quote(world.large.room_id)
-    path = f"/_matrix/client/v3/join/{room}?server_name={world.others[0].name}&via={world.others[0].name}"
-    await world.call("POST", path, {})
+    await call(base, token, "POST", f"/_matrix/client/v3/join/{room}?server_name={via}&via={via}", {})
     seconds = time.monotonic() - clock
     await quiet(pid)
-    return cpu(pid) - began, seconds
+    spent = cpu(pid) - began
+    state = await call(base, token, "GET", f"/_matrix/client/v3/rooms/{room}/state")
+    missing = len(world.large.state) - len(state)
+    if missing > 0:
+        raise RuntimeError(f"{missing} of {len(world.large.state)} state events are missing")
+    return spent, seconds
 
 
 async def quiet(pid):
