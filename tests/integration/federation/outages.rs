@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Federated;
+use super::authority::Authority;
 use super::synapse::Synapse;
 use super::view::{join, say, state, texts, until_member, until_same_state, until_says};
 use super::with_synapse::both;
@@ -31,82 +32,140 @@ async fn all_texts(user: &User, room_id: &str, first: &str) -> BTreeSet<String> 
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_homeserver_that_was_away_catches_up() {
-    let Some((_authority, mut cabin, mut synapse)) = both("Synapse").await else { return };
-    let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
-    let mut rooms = Vec::new();
-    for (number, (host, guest)) in [(&ann, &bob), (&bob, &ann)].into_iter().enumerate() {
-        let alias = format!("porch{number}");
-        let options = json!({ "preset": "public_chat", "room_alias_name": alias });
-        let room_id = host.create_room(options).await;
-        let server = host.user_id.split_once(':').expect("a user id").1;
-        join(guest, &format!("#{alias}:{server}")).await;
-        until_member(host, &room_id, guest, "join").await;
-        say(guest, &room_id, "here").await;
-        until_says(host, &room_id, guest, "here").await;
-        let mut levels = state(host, &room_id, "m.room.power_levels", "").await;
-        levels["state_default"] = json!(0);
-        host.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
-        until("the guest may set the topic", async || {
-            state(guest, &room_id, "m.room.power_levels", "").await["state_default"] == 0
-        })
-        .await;
-        rooms.push(room_id);
+/// Two homeservers, each with a user and a room that both users are in.
+struct Stage {
+    _authority: Authority,
+    cabin: Federated,
+    synapse: Synapse,
+    ann: User,
+    bob: User,
+    rooms: Vec<String>,
+}
+
+impl Stage {
+    async fn set() -> Option<Self> {
+        let (authority, cabin, synapse) = both("Synapse").await?;
+        let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
+        let mut rooms = Vec::new();
+        for (number, (host, guest)) in [(&ann, &bob), (&bob, &ann)].into_iter().enumerate() {
+            let alias = format!("porch{number}");
+            let options = json!({ "preset": "public_chat", "room_alias_name": alias });
+            let room_id = host.create_room(options).await;
+            let server = host.user_id.split_once(':').expect("a user id").1;
+            join(guest, &format!("#{alias}:{server}")).await;
+            until_member(host, &room_id, guest, "join").await;
+            say(guest, &room_id, "here").await;
+            until_says(host, &room_id, guest, "here").await;
+            let mut levels = state(host, &room_id, "m.room.power_levels", "").await;
+            levels["state_default"] = json!(0);
+            host.set_state(&room_id, "m.room.power_levels", "", &levels).await.ok();
+            until("the guest may set the topic", async || {
+                let levels = state(guest, &room_id, "m.room.power_levels", "").await;
+                levels["state_default"] == 0
+            })
+            .await;
+            rooms.push(room_id);
+        }
+        Some(Self { _authority: authority, cabin, synapse, ann, bob, rooms })
     }
-    let talk = async |user: &User, name: &str| {
-        for room_id in &rooms {
-            for number in 0..MESSAGES {
+
+    /// Sends so many messages and changes of state to each room, with a pause after each.
+    async fn talk(&self, user: &User, name: &str, messages: usize, pause: Duration) {
+        for number in 0..messages {
+            for room_id in &self.rooms {
                 say(user, room_id, &format!("{name} {number}")).await;
             }
+            tokio::time::sleep(pause).await;
+        }
+        for room_id in &self.rooms {
             let topic = json!({ "topic": name });
             user.set_state(room_id, "m.room.topic", "", &topic).await.ok();
             say(user, room_id, &format!("{name} end")).await;
         }
-    };
-    let caught_up = async |user: &User, name: &str, of: &User| {
-        for room_id in &rooms {
+    }
+
+    /// Waits until a user sees what another one said and did meanwhile.
+    async fn caught_up(&self, user: &User, name: &str, of: &User, messages: usize) {
+        for room_id in &self.rooms {
             until_says(user, room_id, of, &format!("{name} end")).await;
             until(&format!("{} has it all of {name}", user.user_id), async || {
                 let texts = all_texts(user, room_id, &format!("{name} 0")).await;
-                (0..MESSAGES).all(|number| texts.contains(&format!("{name} {number}")))
+                (0..messages).all(|number| texts.contains(&format!("{name} {number}")))
             })
             .await;
             until_same_state(room_id, user, of).await;
             assert_eq!(state(user, room_id, "m.room.topic", "").await["topic"], name);
         }
-    };
+    }
+}
 
-    synapse.kill();
-    talk(&ann, "ann").await;
-    synapse.run().await;
-    for room_id in &rooms {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_homeserver_that_was_away_catches_up() {
+    let Some(mut stage) = Stage::set().await else { return };
+    let (ann, bob) = (stage.ann.clone(), stage.bob.clone());
+
+    stage.synapse.kill();
+    stage.talk(&ann, "ann", MESSAGES, Duration::ZERO).await;
+    stage.synapse.run().await;
+    for room_id in &stage.rooms {
         say(&bob, room_id, "what has happened?").await;
     }
-    caught_up(&bob, "ann", &ann).await;
+    stage.caught_up(&bob, "ann", &ann, MESSAGES).await;
 
-    cabin.server.stop();
-    talk(&bob, "bob").await;
-    cabin.server.restart().await;
-    caught_up(&ann, "bob", &bob).await;
+    stage.cabin.server.stop();
+    stage.talk(&bob, "bob", MESSAGES, Duration::ZERO).await;
+    stage.cabin.server.restart().await;
+    stage.caught_up(&ann, "bob", &bob, MESSAGES).await;
 
     // Both had something to say while they could not hear each other.
-    synapse.kill();
-    talk(&ann, "ann again").await;
-    cabin.server.kill9();
-    synapse.run().await;
-    talk(&bob, "bob again").await;
-    cabin.server.restart().await;
+    stage.synapse.kill();
+    stage.talk(&ann, "ann again", MESSAGES, Duration::ZERO).await;
+    stage.cabin.server.kill9();
+    stage.synapse.run().await;
+    stage.talk(&bob, "bob again", MESSAGES, Duration::ZERO).await;
+    stage.cabin.server.restart().await;
     for (user, other) in [(&ann, &bob), (&bob, &ann), (&ann, &bob)] {
-        for room_id in &rooms {
+        for room_id in &stage.rooms {
             let body = format!("at last, {}", texts(user, room_id).await.len());
             say(user, room_id, &body).await;
             until_says(other, room_id, user, &body).await;
         }
     }
-    for room_id in &rooms {
+    for room_id in &stage.rooms {
         until_same_state(room_id, &ann, &bob).await;
     }
+}
+
+/// While one is away for an hour, the other one's user sends two messages every six seconds.
+const HOUR: (usize, Duration) = (600, Duration::from_secs(6));
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes an hour"]
+async fn synapse_catches_up_after_an_hour() {
+    let Some(mut stage) = Stage::set().await else { return };
+    let (ann, bob) = (stage.ann.clone(), stage.bob.clone());
+    stage.synapse.kill();
+    stage.talk(&ann, "ann", HOUR.0, HOUR.1).await;
+    stage.synapse.run().await;
+    // Whoever hears of it again sends to it again: nobody waits for the next attempt.
+    for room_id in &stage.rooms {
+        say(&bob, room_id, "what has happened?").await;
+    }
+    stage.caught_up(&bob, "ann", &ann, HOUR.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes an hour"]
+async fn logcabin_catches_up_after_an_hour() {
+    let Some(mut stage) = Stage::set().await else { return };
+    let (ann, bob) = (stage.ann.clone(), stage.bob.clone());
+    stage.cabin.server.stop();
+    stage.talk(&bob, "bob", HOUR.0, HOUR.1).await;
+    stage.cabin.server.restart().await;
+    for room_id in &stage.rooms {
+        say(&ann, room_id, "what has happened?").await;
+    }
+    stage.caught_up(&ann, "bob", &bob, HOUR.0).await;
 }
 
 /// What dies.
