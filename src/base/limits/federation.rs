@@ -111,8 +111,10 @@ pub const RESOLUTION_CONFLICTS: usize = 100;
 /// size in bytes.
 pub(crate) const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
 
-/// From how many events on their signatures are verified on all processors.
+/// From how many events on their signatures are verified on all processors, and how many are before
+/// it is the turn of other answers.
 pub(crate) const VERIFIED_IN_PARALLEL: usize = 32;
+pub(crate) const VERIFIED_AT_ONCE: usize = 2000;
 
 /// How long the signing keys that the events of one answer need are fetched. Events of homeservers
 /// whose keys are not there by then are not used.

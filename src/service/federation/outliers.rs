@@ -61,15 +61,20 @@ impl Receiving<'_> {
     /// Verifies events; those that are not valid are left out.
     pub(super) async fn check_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Checked> {
         let keys = self.keys_of(events).await;
-        let checked: Vec<_> = if events.len() < limits::VERIFIED_IN_PARALLEL {
-            events.iter().map(|raw| self.check(room, raw, &keys)).collect()
-        } else {
-            // What is sent in bulk takes turns.
-            let _turn = self.federation.verifying.lock().await;
-            background::at_length(|| {
-                background::in_parallel(events, |raw| self.check(room, raw, &keys))
-            })
+        let check = |events: &[Box<RawValue>]| -> Vec<_> {
+            if events.len() < limits::VERIFIED_IN_PARALLEL {
+                return events.iter().map(|raw| self.check(room, raw, &keys)).collect();
+            }
+            background::in_parallel(events, |raw| self.check(room, raw, &keys))
         };
+        let mut checked = Vec::with_capacity(events.len());
+        for part in events.chunks(limits::VERIFIED_AT_ONCE) {
+            let _turn = match part.len() {
+                ..limits::VERIFIED_IN_PARALLEL => None,
+                _ => Some(self.federation.verifying.lock().await),
+            };
+            checked.extend(background::at_length(|| check(part)));
+        }
         let valid = checked.into_iter().filter_map(|checked| {
             checked
                 .inspect_err(|error| debug!(%error, room_id = %room.id, "an event is not used"))
@@ -166,6 +171,9 @@ impl Receiving<'_> {
 fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
     let mut needed = BTreeMap::<OwnedServerName, Needed>::new();
     for raw in events {
+        if Pdu::is_too_large(raw) {
+            continue;
+        }
         let Ok(sketch) = serde_json::from_str::<Sketch<'_>>(raw.get()) else { continue };
         let authoriser = &sketch.content.join_authorised_via_users_server;
         for user_id in authoriser.iter().chain([&sketch.sender]) {

@@ -80,9 +80,14 @@ impl Pdu {
             .ok_or_else(|| PduError::Form("it names no room".to_owned()))
     }
 
+    /// Whether this is more than any event can be, however it is written.
+    pub(crate) fn is_too_large(raw: &RawValue) -> bool {
+        raw.get().len() > 2 * limits::EVENT_BYTES
+    }
+
     /// The object in JSON that was sent.
     pub(crate) fn object(raw: &RawValue) -> Result<CanonicalJsonObject, PduError> {
-        if raw.get().len() > 2 * limits::EVENT_BYTES {
+        if Self::is_too_large(raw) {
             return Err(PduError::Form("it is too large".to_owned()));
         }
         serde_json::from_str(raw.get()).map_err(|error| PduError::Form(error.to_string()))
