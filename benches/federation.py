@@ -53,12 +53,16 @@ def main():
         python = options.python or peers.venv()
         os.execv(python, [str(python), __file__, *sys.argv[1:]])
     print(peers.machine())
-    print(f"{'':28}{'received':>12}{'sent':>12}{'joined':>12}{'':>12}")
-    print(f"{'CPU':28}{'ms/event':>12}{'ms/event':>12}{'s':>12}{'s to join':>12}", flush=True)
+    if options.destinations:
+        print(f"{'memory':28}{'before, MB':>12}{'after, MB':>12}{'KB each':>12}", flush=True)
+    else:
+        print(f"{'':28}{'received':>12}{'sent':>12}{'joined':>12}{'':>12}")
+        print(f"{'CPU':28}{'ms/event':>12}{'ms/event':>12}{'s':>12}{'s to join':>12}", flush=True)
     for name in options.servers.split(","):
         with contextlib.ExitStack() as stack:
             directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="federation-")))
-            asyncio.run(measure(stack, name, directory, options))
+            what = measure_destinations if options.destinations else measure
+            asyncio.run(what(stack, name, directory, options))
 
 
 def parse():
@@ -75,6 +79,8 @@ def parse():
     parser.add_argument("--messages", type=int, default=200, help="that are sent (200)")
     parser.add_argument("--large-members", type=int, default=10_000, help="of the large room (10000)")
     parser.add_argument("--large-state", type=int, default=50_000, help="its state events (50000)")
+    parser.add_argument("--destinations", type=peers.positive_int, metavar="COUNT",
+                        help="measure only the memory of so many homeservers that were told of a message, and are idle")
     parser.add_argument("--by-way-of-synapse", action="store_true",
                         help="a Synapse joins the large room first, and the room is joined by way of it")
     return parser.parse_args()
@@ -87,9 +93,9 @@ def b64(data):
 class Homeserver:
     """Another homeserver, with its key and what has arrived at it."""
 
-    def __init__(self, world, port):
+    def __init__(self, world, port, host="localhost"):
         import nacl.signing
-        self.world, self.port, self.name = world, port, f"localhost:{port}"
+        self.world, self.port, self.name = world, port, f"{host}:{port}"
         self.key = nacl.signing.SigningKey.generate()
         self.arrived = 0
         self.connection = None
@@ -278,11 +284,13 @@ async def register(base):
     return (await call(base, None, "POST", "/_matrix/client/v3/register", user))["access_token"]
 
 
+def openssl(*arguments):
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    subprocess.run(["openssl", "req", "-x509", *key, *map(str, arguments)], check=True, stderr=subprocess.DEVNULL)
+
+
 def certify(directory):
     """An authority and a certificate of it for this machine; the authority's certificate."""
-    def openssl(*arguments):
-        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        subprocess.run(["openssl", "req", "-x509", *key, *map(str, arguments)], check=True, stderr=subprocess.DEVNULL)
     ca = directory / "ca.pem"
     openssl("-subj", "/CN=authority", "-addext", "basicConstraints=critical,CA:TRUE",
             "-addext", "keyUsage=critical,keyCertSign", "-keyout", directory / "ca.key", "-out", ca)
@@ -338,6 +346,79 @@ async def measure(stack, name, directory, options):
 def row(name, received=float("nan"), sent=float("nan"), joined=float("nan"), seconds=float("nan")):
     """A line of the table; times in seconds."""
     print(f"{name:28}{received * 1000:12.3f}{sent * 1000:12.3f}{joined:12.2f}{seconds:12.2f}", flush=True)
+
+
+class Crowd(World):
+    """Homeservers with addresses of their own, 127.x.y.z, on one port."""
+
+    # As many as a certificate may name.
+    OF_CERTIFICATE = 250
+
+    def __init__(self, directory, count):
+        super().__init__(directory, 1)
+        port = peers.free_port()
+        self.hosts = [f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}" for number in range(count)]
+        self.others = [Homeserver(self, port, host) for host in self.hosts]
+        self.by_host = dict(zip(self.hosts, self.others))
+        self.contexts = {}
+
+    async def listen(self):
+        for first in range(0, len(self.hosts), self.OF_CERTIFICATE):
+            hosts = self.hosts[first:first + self.OF_CERTIFICATE]
+            files = self.directory / f"crowd{first}.pem", self.directory / f"crowd{first}.key"
+            openssl("-subj", "/CN=crowd", "-addext", "basicConstraints=critical,CA:FALSE",
+                    "-addext", "subjectAltName=" + ",".join(f"IP:{host}" for host in hosts),
+                    "-CA", self.ca, "-CAkey", self.directory / "ca.key", "-keyout", files[1], "-out", files[0])
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*files)
+            self.contexts.update(dict.fromkeys(hosts, context))
+
+        async def serve(reader, writer):
+            host = writer.get_extra_info("sockname")[0]
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.start_tls(self.contexts[host])
+                await self.by_host[host].serve(reader, writer)
+
+        await asyncio.start_server(serve, "0.0.0.0", self.others[0].port, limit=1 << 26, backlog=4096)
+
+
+def memory(pid):
+    """The resident memory of a process, in bytes."""
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+
+
+async def measure_destinations(stack, name, directory, options):
+    world = Crowd(directory, options.destinations)
+    await world.listen()
+    pid = await asyncio.to_thread(start, stack, name, world, options)
+    world.token = await register(world.clients)
+    peers.say("making a room with all of them")
+    world.large = Large(world, options.destinations + 1, 0)
+    await joined(world, world.clients, world.token, pid, world.others[0].name)
+    await idle(pid)
+    before = memory(pid)
+    peers.say("telling all of them")
+    room = urllib.parse.quote(world.large.room_id)
+    message = {"msgtype": "m.text", "body": "hello"}
+    await world.call("PUT", f"/_matrix/client/v3/rooms/{room}/send/m.room.message/1", message)
+    deadline = time.monotonic() + 900
+    while any(other.arrived == 0 for other in world.others):
+        if time.monotonic() > deadline:
+            missing = sum(other.arrived == 0 for other in world.others)
+            raise RuntimeError(f"{missing} of {len(world.others)} were not told")
+        await asyncio.sleep(1)
+    await idle(pid)
+    after = memory(pid)
+    print(f"{name:28}{before / 1e6:12.1f}{after / 1e6:12.1f}{(after - before) / 1e3 / len(world.others):12.2f}",
+          flush=True)
+
+
+async def idle(pid):
+    """Waits until connections that nobody uses are closed and their memory is given back."""
+    await asyncio.sleep(60)
+    await quiet(pid)
 
 
 async def receive(world, pid, room_id, room, options):
