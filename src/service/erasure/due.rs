@@ -28,7 +28,7 @@ use crate::{
     log::{Log, ReadError},
     record::{
         Command, Holds, Offset, Origin, Record, Remains,
-        command::{MediaUpload, RoomEvent},
+        command::{MediaUpload, RoomEvent, RoomPdu},
         remains, runs,
         threepid::{Threepid, ThreepidAdd, ThreepidBind},
     },
@@ -368,6 +368,7 @@ impl Traces {
                     self.of(user_id).addresses.entry(threepid.clone()).or_default();
                 }
             }
+            Command::RoomPdu(body) => return self.note_pdu(record.offset(), body, of),
             Command::MediaUpload(MediaUpload { user_id: Some(user_id), media_id, .. }) => {
                 if let Some(user_id) = of.user(user_id) {
                     self.of(user_id).files.insert(media_id.clone());
@@ -412,8 +413,25 @@ impl Traces {
         }
     }
 
+    /// As [`Self::note_event`]. An event that is in no timeline may be in a gap of its room, from
+    /// which it goes like a message. In both cases its record is named.
+    fn note_pdu(&mut self, offset: Offset, body: &RoomPdu, of: &LookedFor) {
+        self.note_facts(offset, &body.room_id, &body.pdu, of);
+        let is_message = EventFacts::of(&body.pdu).is_some_and(|facts| facts.state_key.is_none());
+        if let Some((user_id, owed)) = of.users.get_key_value(&body.sender)
+            && is_message
+            && owed.messages
+        {
+            self.of(user_id).records.insert(offset);
+        }
+    }
+
     fn note_event(&mut self, offset: Offset, body: &RoomEvent, of: &LookedFor) {
-        let Some(facts) = EventFacts::of(&body.pdu) else { return };
+        self.note_facts(offset, &body.room_id, &body.pdu, of);
+    }
+
+    fn note_facts(&mut self, offset: Offset, room_id: &RoomId, pdu: &RawValue, of: &LookedFor) {
+        let Some(facts) = EventFacts::of(pdu) else { return };
         match &facts.state_key {
             // Their names in rooms.
             Some(key) if facts.event_type == "m.room.member" => {
@@ -427,7 +445,7 @@ impl Traces {
                 let sender = sender.and_then(|id| of.users.get_key_value(id));
                 if let Some((user_id, _)) = sender.filter(|(_, owed)| owed.messages) {
                     let rooms = &mut self.of(user_id).messages;
-                    rooms.entry(body.room_id.clone()).or_default().push(offset);
+                    rooms.entry(room_id.to_owned()).or_default().push(offset);
                 }
             }
             Some(_) => {}
