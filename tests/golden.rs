@@ -219,7 +219,7 @@ fn the_golden_logs_contain_every_kind_of_command() {
 async fn a_command_of_a_newer_version_stops_the_replay() {
     for (kind, version, said) in [
         ("room.dream", 1, "`room.dream` is not known to this version"),
-        ("room.event", 5, "has version 5, this version of logcabin reads up to 4"),
+        ("room.event", 6, "has version 6, this version of logcabin reads up to 5"),
     ] {
         let clock = Clock::manual(1_770_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));

@@ -611,7 +611,7 @@ pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retent
 
 /// How long events live as the content of such a state event says; `None` if it does not, or says
 /// what is no time.
-fn lifetime(content: &RawValue) -> Option<lifetimes::Own> {
+pub(crate) fn lifetime(content: &RawValue) -> Option<lifetimes::Own> {
     #[derive(Deserialize)]
     struct Retention {
         #[serde(default)]

@@ -69,6 +69,12 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
     });
     assert_eq!(propose!(receive("rules", true, anybody)), Taken::Outlier);
+    let lifetime = serde_json::json!({
+        "type": "m.room.retention", "state_key": "", "sender": "@pia:peer.example", "depth": 3,
+        "content": { "max_lifetime": 3_000_000_000_000_u64 },
+        "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
+    });
+    assert_eq!(propose!(receive("lifetime", true, lifetime)), Taken::Outlier);
     propose!(EnterRoom {
         room_id: elsewhere.clone(),
         event_id: id("ann"),
@@ -78,7 +84,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
             "content": { "membership": "join" },
             "prev_events": ["$rules"], "auth_events": ["$create", "$rules"],
         })),
-        state: vec![id("create"), id("pia"), id("rules")],
+        state: vec![id("create"), id("pia"), id("rules"), id("lifetime")],
     });
     // Two branches with a name each, and one that nobody may set.
     for name in ["one", "two"] {

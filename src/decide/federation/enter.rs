@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{
     fill::missing_of,
     receive::{Receipt, body},
-    resolve::changes,
+    resolve::{changes, say_lifetimes},
 };
 use crate::{
     base::limits,
@@ -200,7 +200,8 @@ impl Proposal for EnterRoom {
         if let Err(reason) = receipt.allowed_in(&before)? {
             return Err(Refusal::Forbidden(reason));
         }
-        let changes = changes(&branches, &branches.current(), &before)?;
+        let mut changes = changes(&branches, &branches.current(), &before)?;
+        say_lifetimes(&branches, &mut changes)?;
         for part in changes.chunks(limits::ROOM_STATE_CHANGES) {
             let (room_id, from) = (self.room_id.clone(), self.from.clone());
             commit.append(self.stream(), RoomState { room_id, from, changes: part.to_vec() });

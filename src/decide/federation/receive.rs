@@ -13,7 +13,7 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-use super::resolve::{NoState, after_each, changes, resolve};
+use super::resolve::{NoState, after_each, changes, resolve, say_lifetimes};
 use crate::{
     base::limits,
     decide::{Commit, Powers, Proposal, Refusal, not_in_it},
@@ -382,6 +382,7 @@ impl Receipt<'_> {
         let is_own = |change: &StateChange| change.event == Some(PENDING);
         let takes_effect = self.event.state_key.is_none() || changes.iter().any(is_own);
         changes.retain(|change| !is_own(change));
+        say_lifetimes(self.branches, &mut changes)?;
         if takes_effect && changes.is_empty() && conflicts.is_empty() {
             return Ok(None);
         }

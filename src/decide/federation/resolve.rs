@@ -26,8 +26,9 @@ use crate::{
     read::branches::{Branches, ChainError, Keys, View},
     record::{
         Offset,
-        command::{Conflict, StateChange},
+        command::{Conflict, SaidLifetime, StateChange},
     },
+    state::{RETENTION, lifetime, lifetimes::Own},
 };
 
 /// Why a state cannot be worked out.
@@ -205,9 +206,26 @@ pub(super) fn changes(
             state_key: key.1.to_string(),
             event,
             membership,
+            lifetime: None,
         });
     }
     Ok(changes)
+}
+
+/// Says how long events live after changes of a room's current state.
+pub(super) fn say_lifetimes(
+    branches: &Branches<'_>,
+    changes: &mut [StateChange],
+) -> Result<(), ReadError> {
+    let of_lifetimes = changes
+        .iter_mut()
+        .filter(|of| of.state_key.is_empty() && RETENTION.contains(&&*of.event_type));
+    for change in of_lifetimes {
+        let Some(event) = change.event else { continue };
+        let said = branches.get(event)?.and_then(|event| lifetime(&event.content));
+        change.lifetime = said.map(|Own { max_ms, min_ms }| SaidLifetime { max_ms, min_ms });
+    }
+    Ok(())
 }
 
 fn membership(branches: &Branches<'_>, event: Offset) -> Result<Option<String>, ReadError> {

@@ -221,6 +221,21 @@ pub struct StateChange {
     /// For a member event: its `membership`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<String>,
+    /// For an event that says how long events live in the room, where the change is one of the
+    /// room's current state: what it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetime: Option<SaidLifetime>,
+}
+
+/// How long events live in a room, as its state says, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SaidLifetime {
+    /// At most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ms: Option<u64>,
+    /// At least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_ms: Option<u64>,
 }
 
 /// A key for which the branches of a room had different events.

@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Membership, Room, Rooms, Tip, as_of};
-use crate::record::{
-    Offset,
-    command::{Outcome, StateChange},
+use crate::{
+    record::{
+        Offset,
+        command::{Outcome, SaidLifetime, StateChange},
+    },
+    state::{RETENTION, lifetimes::Own},
 };
 
 /// Why an event is not in the timeline.
@@ -64,12 +67,17 @@ pub(in crate::state) struct Change {
     pub(in crate::state) event: Option<Offset>,
     /// For a member: who, and what they are now.
     pub(in crate::state) membership: Option<(ruma::OwnedUserId, Membership)>,
+    /// For an event that says how long events live: the index of its name, and what it says.
+    pub(in crate::state) lifetime: Option<(usize, Option<Own>)>,
 }
 
 impl Change {
     /// Of a member whose event is gone, it is as if they had left.
     pub(in crate::state) fn of(change: StateChange) -> Self {
-        let StateChange { event_type, state_key, event, membership } = change;
+        let StateChange { event_type, state_key, event, membership, lifetime } = change;
+        let name = RETENTION.iter().position(|name| *name == event_type && state_key.is_empty());
+        let said = lifetime.map(|SaidLifetime { max_ms, min_ms }| Own { max_ms, min_ms });
+        let lifetime = name.map(|name| (name, said));
         let event_type = ruma::events::StateEventType::from(event_type);
         let membership = (event_type == ruma::events::StateEventType::RoomMember)
             .then(|| ruma::OwnedUserId::try_from(state_key.as_str()).ok())
@@ -79,7 +87,7 @@ impl Change {
                 let is = membership.as_ref().and_then(Membership::from_ruma);
                 (user_id, is.unwrap_or(Membership::Leave))
             });
-        Self { key: (event_type, state_key.into()), event, membership }
+        Self { key: (event_type, state_key.into()), event, membership, lifetime }
     }
 }
 
@@ -105,6 +113,11 @@ impl Inner {
         self.graph.reassigned.insert((key, offset), change.event);
         if let Some((user_id, membership)) = change.membership {
             self.set_membership(offset, user_id, membership);
+        }
+        if let Some((name, said)) = change.lifetime
+            && let Some(of) = self.lifetimes.get_mut(name)
+        {
+            *of = change.event.zip(said);
         }
     }
 }
@@ -173,11 +186,14 @@ impl Rooms {
         changes: Vec<Change>,
     ) {
         let Some(room) = self.get(room_id) else { return };
-        let mut inner = room.inner.write();
-        inner.changed = offset;
-        for change in changes {
-            inner.reassign(offset, change);
-        }
+        let reassign = || {
+            let mut inner = room.inner.write();
+            inner.changed = offset;
+            for change in changes {
+                inner.reassign(offset, change);
+            }
+        };
+        self.lifetimes.change(room_id, || room.oldest(), reassign);
     }
 
     /// Adds an event that is not in the timeline of its room.
