@@ -3,6 +3,7 @@
 mod addresses;
 mod authority;
 mod devices;
+mod elsewhere;
 mod encryption;
 mod ephemeral;
 mod flood;
@@ -15,6 +16,7 @@ mod partition;
 mod past;
 mod peer;
 mod policy;
+mod past_rules;
 mod requests;
 mod rooms;
 mod rules;
