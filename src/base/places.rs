@@ -31,9 +31,11 @@ impl<K: Hash + Eq + Clone> Places<K> {
             let of_key = keys.entry(key.clone());
             Arc::clone(of_key.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
         };
+        // If the wait is given up, this forgets the key.
+        let mut place = Place { places: Arc::clone(self), key, permit: None };
         // It is never closed.
-        let permit = of_key.acquire_owned().await.ok();
-        Place { places: Arc::clone(self), key, permit }
+        place.permit = of_key.acquire_owned().await.ok();
+        place
     }
 }
 
@@ -68,7 +70,12 @@ mod tests {
         drop(held);
         let place = waiting.await;
         assert_eq!(places.keys.lock().len(), 1);
-        drop(place);
+        // Who waits for one no more leaves nothing behind, even if a place was free by then.
+        let other = places.take("a").await;
+        let mut waiting = Box::pin(places.take("a"));
+        assert!((&mut waiting).now_or_never().is_none());
+        drop((place, other));
+        drop(waiting);
         assert!(places.keys.lock().is_empty());
     }
 }

@@ -367,6 +367,13 @@ pub(crate) const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
 /// of a room's state.
 pub(crate) const GAPS_AT_ONCE: usize = 24;
 
+/// How many of them a user has filled at a time: who reads in one room, and now and then another.
+pub(crate) const GAPS_OF_USER: usize = 2;
+
+/// How many of them one homeserver is asked for at a time, so that one that does not answer leaves
+/// most of the places to others.
+pub(crate) const GAPS_OF_ORIGIN: usize = 4;
+
 /// How many gaps it is remembered of which homeserver could not fill them.
 pub(crate) const GAPS_REMEMBERED: usize = 10_000;
 

@@ -1,5 +1,8 @@
 //! What is remembered, in memory, of filling gaps in rooms' histories: whose turn it is, and which
 //! homeservers could not help.
+//!
+//! All gaps share a number of places. A user has a few of them, and so has a homeserver that is
+//! asked, so that neither keeps others from reading their rooms.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,11 +12,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ruma::{OwnedRoomId, OwnedServerName, RoomId, ServerName};
-use tokio::sync::{Mutex as Turn, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use ruma::{OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, ServerName, UserId};
+use tokio::{
+    sync::{Mutex as Turn, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    time::timeout_at,
+};
 
 use crate::{
-    base::{limits, rate::Limiter},
+    base::{
+        limits,
+        places::{Place, Places},
+        rate::Limiter,
+    },
     record::Offset,
 };
 
@@ -23,6 +33,8 @@ type Turns = HashMap<(OwnedRoomId, Offset), Arc<Turn<Memory>>>;
 /// Gaps that are being filled.
 pub(crate) struct GapFilling {
     gaps: Mutex<Turns>,
+    by_user: Arc<Places<OwnedUserId>>,
+    by_origin: Arc<Places<OwnedServerName>>,
     places: Arc<Semaphore>,
     origins: Limiter<OwnedServerName>,
 }
@@ -30,7 +42,13 @@ pub(crate) struct GapFilling {
 /// The turn to fill a gap, and what is remembered of it.
 pub(crate) struct GapTurn {
     pub(crate) memory: OwnedMutexGuard<Memory>,
-    _place: OwnedSemaphorePermit,
+    _of_user: Place<OwnedUserId>,
+}
+
+/// The place of a question to a homeserver.
+pub(crate) struct AskingPlace {
+    _of_origin: Place<OwnedServerName>,
+    _of_all: OwnedSemaphorePermit,
 }
 
 /// What homeservers did for a gap.
@@ -53,6 +71,8 @@ impl Default for GapFilling {
     fn default() -> Self {
         Self {
             gaps: Mutex::default(),
+            by_user: Arc::new(Places::new(limits::GAPS_OF_USER)),
+            by_origin: Arc::new(Places::new(limits::GAPS_OF_ORIGIN)),
             places: Arc::new(Semaphore::new(limits::GAPS_AT_ONCE)),
             origins: Limiter::new(limits::GAP_KIB),
         }
@@ -60,8 +80,9 @@ impl Default for GapFilling {
 }
 
 impl GapFilling {
-    /// Waits for the turn to fill a gap.
-    pub(crate) async fn turn(&self, room_id: &RoomId, gap: Offset) -> Option<GapTurn> {
+    /// Waits for a user's turn to fill a gap.
+    pub(crate) async fn turn(&self, user_id: &UserId, room_id: &RoomId, gap: Offset) -> GapTurn {
+        let of_user = self.by_user.take(user_id.to_owned()).await;
         let turn = {
             let mut gaps = self.gaps.lock();
             if gaps.len() >= limits::GAPS_REMEMBERED {
@@ -70,9 +91,20 @@ impl GapFilling {
             }
             Arc::clone(gaps.entry((room_id.to_owned(), gap)).or_default())
         };
-        let memory = turn.lock_owned().await;
-        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        Some(GapTurn { memory, _place: place })
+        GapTurn { memory: turn.lock_owned().await, _of_user: of_user }
+    }
+
+    /// Waits for a place to ask a homeserver. None if there is none by then.
+    ///
+    /// Whoever waits for one of all places holds one of the homeserver, so a homeserver that does
+    /// not answer has no queue there.
+    pub(crate) async fn place(&self, server: &ServerName, until: Instant) -> Option<AskingPlace> {
+        let taken = async {
+            let of_origin = self.by_origin.take(server.to_owned()).await;
+            let of_all = Arc::clone(&self.places).acquire_owned().await.ok()?;
+            Some(AskingPlace { _of_origin: of_origin, _of_all: of_all })
+        };
+        timeout_at(until.into(), taken).await.ok().flatten()
     }
 
     /// Counts what came from a homeserver; false if that is too much for now.
@@ -131,7 +163,41 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+    use ruma::{room_id, server_name, user_id};
+
     use super::*;
+
+    #[tokio::test]
+    async fn neither_a_user_nor_a_homeserver_takes_more_than_a_share_of_the_places() {
+        const { assert!(2 * limits::GAPS_OF_USER <= limits::GAPS_AT_ONCE / 3) };
+        const { assert!(2 * limits::GAPS_OF_ORIGIN <= limits::GAPS_AT_ONCE / 3) };
+        let filling = GapFilling::default();
+        let (ann, bob) = (user_id!("@ann:a"), user_id!("@bob:a"));
+        let turn = async |user_id, gap| {
+            filling.turn(user_id, room_id!("!r:b"), Offset::new(gap)).now_or_never()
+        };
+        let mut turns = Vec::new();
+        for gap in 1..=limits::GAPS_OF_USER as u64 {
+            turns.push(turn(ann, gap).await.expect("a turn of ann"));
+        }
+        assert!(turn(ann, 100).await.is_none(), "ann has had her share");
+        assert!(turn(bob, 1).await.is_none(), "the gap is being filled");
+        assert!(turn(bob, 100).await.is_some());
+        turns.pop();
+        assert!(turn(ann, 100).await.is_some());
+
+        let now = Instant::now();
+        let (slow, quick) = (server_name!("slow"), server_name!("quick"));
+        let mut places = Vec::new();
+        for _ in 0..limits::GAPS_OF_ORIGIN {
+            places.push(filling.place(slow, now).await.expect("a place"));
+        }
+        assert!(filling.place(slow, now).await.is_none(), "it has its share");
+        assert!(filling.place(quick, now).await.is_some());
+        places.pop();
+        assert!(filling.place(slow, now).await.is_some());
+    }
 
     #[test]
     fn a_gap_is_hopeless_once_everybody_has_nothing_or_nobody_can_be_asked_for_long() {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ruma::{
-    CanonicalJsonValue, OwnedEventId, OwnedServerName, ServerName, api::Direction,
+    CanonicalJsonValue, OwnedEventId, OwnedServerName, ServerName, UserId, api::Direction,
     canonical_json::redact,
 };
 use serde::Deserialize;
@@ -63,18 +63,18 @@ struct Step {
 }
 
 impl Receiving<'_> {
-    /// Fetches more for a gap, which was like `known` when it was last looked at. True if it is
-    /// another one then: it has more events, is closed, or is given up.
+    /// Fetches more for a gap, which was like `known` when it was last looked at, for a user who
+    /// reads there. True if it is another one then: it has more events, is closed, or is given up.
     pub(crate) async fn fill_gap(
         &self,
+        user_id: &UserId,
         room: &Room,
         gap: Offset,
         known: &GapNow,
         until: Instant,
     ) -> Result<bool, PduError> {
         let filling = async {
-            let turn = self.federation.gaps.turn(&room.id, gap).await;
-            let Some(mut turn) = turn else { return Ok(false) };
+            let mut turn = self.federation.gaps.turn(user_id, &room.id, gap).await;
             match room.gap(gap) {
                 Some(now) if now == *known => {}
                 // Others were faster.
@@ -96,13 +96,21 @@ impl Receiving<'_> {
             return self.give_up(room, gap).await;
         }
         let servers = self.servers_for(room, gap)?;
+        let mut are_busy = false;
         for server in &servers {
             if !memory.may_ask(server) {
                 continue;
             }
             // The next one gets its time, too.
-            let left = until.saturating_duration_since(Instant::now());
-            let budget = Budget::until(Instant::now() + left.mul_f32(0.6));
+            let part = |part| {
+                let now = Instant::now();
+                now + until.saturating_duration_since(now).mul_f32(part)
+            };
+            let Some(_place) = self.federation.gaps.place(server, part(0.4)).await else {
+                are_busy = true;
+                continue;
+            };
+            let budget = Budget::until(part(0.6));
             match Box::pin(self.fill_from(server, room, gap, budget)).await {
                 Ok(true) => {
                     memory.helped();
@@ -116,7 +124,8 @@ impl Receiving<'_> {
                 }
             }
         }
-        if memory.is_hopeless(&servers, limits::GAP_GIVEN_UP.0) {
+        // Nothing is known of one that others kept busy.
+        if !are_busy && memory.is_hopeless(&servers, limits::GAP_GIVEN_UP.0) {
             memory.helped();
             return self.give_up(room, gap).await;
         }

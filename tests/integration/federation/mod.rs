@@ -7,6 +7,8 @@ mod elsewhere;
 mod encryption;
 mod ephemeral;
 mod flood;
+mod full_disk;
+mod gap_places;
 mod hostile;
 mod hostile_past;
 mod media;

@@ -16,6 +16,7 @@ use ruma::{CanonicalJsonObject, OwnedServerName};
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use super::authority::Authority;
 use crate::harness::stand_in::{Reply, Service, reply_json};
@@ -28,6 +29,7 @@ pub(super) struct Peer {
     pub(super) name: OwnedServerName,
     pub(super) keys: Ed25519KeyPair,
     asked: Arc<Mutex<Vec<Asked>>>,
+    silent_on: watch::Sender<Vec<&'static str>>,
     service: Option<Service>,
     connector: tokio_rustls::TlsConnector,
 }
@@ -51,22 +53,35 @@ impl Peer {
         let asked = Arc::<Mutex<Vec<Asked>>>::default();
         let document = json!(document(&name, &keys, valid_for));
         let remembered = Arc::clone(&asked);
+        let silent_on = watch::Sender::new(Vec::<&str>::new());
+        let held = silent_on.clone();
         let service =
             Service::on_tls(listener, authority.acceptor(&port.to_string()), move |asked| {
                 let reply = answers(&asked).unwrap_or_else(|| match &*asked.path {
                     "/_matrix/key/v2/server" => reply_json(200, &document),
                     _ => reply_json(404, &json!({ "errcode": "M_UNRECOGNIZED" })),
                 });
+                let (mut held, path) = (held.subscribe(), asked.path.clone());
                 remembered.lock().expect("no panic").push(asked);
-                std::future::ready(reply)
+                async move {
+                    let is_free = |held: &Vec<&str>| !held.iter().any(|of| path.starts_with(of));
+                    held.wait_for(is_free).await.expect("the peer");
+                    reply
+                }
             });
         let connector = authority.connector();
-        Self { name, keys, asked, service: Some(service), connector }
+        Self { name, keys, asked, silent_on, service: Some(service), connector }
     }
 
     /// What it was asked so far.
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().expect("no panic").clone()
+    }
+
+    /// Leaves requests whose paths begin with one of these without an answer, until it is silent on
+    /// others. What it answers is what it had to say when it was asked.
+    pub(super) fn is_silent_on(&self, paths: &[&'static str]) {
+        self.silent_on.send_replace(paths.to_vec());
     }
 
     /// Answers no more.

@@ -103,7 +103,8 @@ impl<'a> Filling<'a> {
             return false;
         }
         let Ok(receiving) = self.cx.app.receiving() else { return false };
-        match Box::pin(receiving.fill_gap(self.room, gap, &known, self.until)).await {
+        let user_id = &self.cx.caller.user_id;
+        match Box::pin(receiving.fill_gap(user_id, self.room, gap, &known, self.until)).await {
             Ok(changed) => changed,
             Err(error) => {
                 tracing::warn!(room_id = %self.room.id, %gap, %error, "a gap cannot be filled");
