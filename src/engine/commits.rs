@@ -24,7 +24,7 @@ use crate::{
         traces::{self, traces},
     },
     decide::{Commit, Proposal, Refusal},
-    log::{AppendError, Batch, Log},
+    log::{AppendError, Batch, Log, ReadError},
     record::{Offset, Origin, Stream},
 };
 
@@ -49,6 +49,33 @@ pub enum Rejected {
     /// The decision failed because of a bug. The server's log has the details.
     #[error("an internal error")]
     Broken,
+}
+
+impl Rejected {
+    /// Whether this server is the reason, and only for now: the same can be recorded later.
+    ///
+    /// What a bug or a damaged record stands in the way of would fail again and again.
+    #[must_use]
+    pub const fn is_for_now(&self) -> bool {
+        match self {
+            Self::Log(error) => match error {
+                AppendError::Conflict { .. }
+                | AppendError::Full(_)
+                | AppendError::Failed(_)
+                | AppendError::Unavailable(_)
+                | AppendError::Closed => true,
+                AppendError::TooLarge(_) | AppendError::Erase(_) | AppendError::Foreign(_) => false,
+            },
+            Self::Refused(refusal) => matches!(refusal, Refusal::Read(ReadError::Storage(_))),
+            Self::Broken => false,
+        }
+    }
+
+    /// Whether what was proposed is too large.
+    #[must_use]
+    pub const fn is_about_size(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::TooLarge(_)) | Self::Log(AppendError::TooLarge(_)))
+    }
 }
 
 /// The commits of all streams.
@@ -336,9 +363,32 @@ mod tests {
         base::clock::Clock,
         decide::Commit,
         engine::{Engine, Options},
-        log::{Appending, Follower, ReadError, StreamHeads, memory::MemoryLog},
+        log::{Appending, Follower, StreamHeads, memory::MemoryLog},
         record::{Record, command::RoomTyping},
     };
+
+    #[test]
+    fn what_passes_is_told_from_what_would_be_the_same_again() {
+        let storage = ReadError::Storage("a disk".to_owned());
+        for error in [
+            Rejected::Log(AppendError::Full("a disk".to_owned())),
+            Rejected::Log(AppendError::Failed("a disk".into())),
+            Rejected::Log(AppendError::Unavailable("too few nodes".to_owned())),
+            Rejected::Log(AppendError::Closed),
+            Rejected::Refused(storage.into()),
+        ] {
+            assert!(error.is_for_now(), "{error}");
+        }
+        for error in [
+            Rejected::Log(AppendError::TooLarge("an event".to_owned())),
+            Rejected::Refused(Refusal::Forbidden("no".to_owned())),
+            Rejected::Refused(Refusal::Broken),
+            Rejected::Refused(ReadError::Missing(Offset::ZERO).into()),
+            Rejected::Broken,
+        ] {
+            assert!(!error.is_for_now(), "{error}");
+        }
+    }
 
     /// A log on a slow disk.
     #[derive(Debug)]

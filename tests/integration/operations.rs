@@ -371,16 +371,16 @@ fn copy_files(from: &Path, to: &Path) {
 }
 
 /// A file system of 96 MiB in memory.
-struct SmallDisk<'a>(&'a Path);
+pub(crate) struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    fn mount(at: &'a Path) -> Option<Self> {
+    pub(crate) fn mount(at: &'a Path) -> Option<Self> {
         let at_text = at.to_str()?;
         runs("mount", &["-t", "tmpfs", "-o", "size=96m", "tmpfs", at_text]).then_some(Self(at))
     }
 
     /// Takes all the room there is.
-    fn fill(file: &Path) {
+    pub(crate) fn fill(file: &Path) {
         let mut out = fs::File::create(file).expect("a file can be made");
         let block = vec![0_u8; 1 << 16];
         while std::io::Write::write_all(&mut out, &block).is_ok() {}

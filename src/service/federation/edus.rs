@@ -13,13 +13,10 @@ mod typing;
 use ruma::ServerName;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Receiving;
-use crate::{
-    engine::Rejected,
-    log::{AppendError, ReadError},
-};
+use crate::{decide::Refusal, engine::Rejected, log::ReadError};
 
 /// Why an EDU is dropped.
 #[derive(Debug, thiserror::Error)]
@@ -84,12 +81,16 @@ impl Receiving<'_> {
             "m.signing_key_update" => self.take_signing_keys(origin, edu.content).await,
             _ => Ok(()),
         };
+        let taken = taken.map_err(|error| match error {
+            EduError::Read(error) => EduError::Rejected(Refusal::from(error).into()),
+            error => error,
+        });
         match taken {
-            // The same again would be as large.
-            Err(EduError::Rejected(Rejected::Log(AppendError::TooLarge(error)))) => {
-                debug!(%origin, edu_type = edu.edu_type, error, "an EDU is dropped");
+            Err(EduError::Rejected(error)) if error.is_for_now() => return Err(error),
+            // Users of this server miss something.
+            Err(EduError::Rejected(error)) if error.is_about_size() => {
+                warn!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped");
             }
-            Err(EduError::Rejected(error @ Rejected::Log(_))) => return Err(error),
             Err(error) => debug!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped"),
             Ok(()) => {}
         }

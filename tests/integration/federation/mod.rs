@@ -16,9 +16,9 @@ mod operators;
 mod outages;
 mod partition;
 mod past;
+mod past_rules;
 mod peer;
 mod policy;
-mod past_rules;
 mod requests;
 mod rooms;
 mod rules;
@@ -28,6 +28,7 @@ mod view;
 mod with_synapse;
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use self::authority::Authority;
 use crate::harness::{TestServer, free_address};
@@ -47,6 +48,15 @@ impl Federated {
     }
 
     async fn start_with(authority: &Authority, settings: &[(&str, &str)]) -> Self {
+        Self::launch(authority, settings, None).await
+    }
+
+    /// As [`Self::start_with`], on a data directory that the caller owns, if one is given.
+    async fn launch(
+        authority: &Authority,
+        settings: &[(&str, &str)],
+        data_dir: Option<&Path>,
+    ) -> Self {
         let address = free_address();
         let name = format!("localhost:{}", address.port());
         let (key, certificate) = authority.certify(&format!("cabin{}", address.port()));
@@ -64,7 +74,10 @@ impl Federated {
         ];
         // The last one counts.
         all.extend(settings);
-        let server = TestServer::start_with(&all).await;
+        let server = match data_dir {
+            None => TestServer::start_with(&all).await,
+            Some(data_dir) => TestServer::start_on_with(data_dir, &all).await,
+        };
         Self { server, name, address }
     }
 }

@@ -35,24 +35,25 @@ pub(super) async fn send(
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
         let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu, &mut budget)).await {
-            Ok(taken) => taken,
-            Err(error) => {
-                count(&Err(&error));
-                // Without a room, it has no id either.
-                debug!(%origin, %error, "an event is dropped");
-                continue;
-            }
+            Ok((event_id, taken)) => (Some(event_id), taken),
+            Err(error) => (None, Err(error)),
         };
         count(&taken.as_ref());
         let outcome = match taken {
             Ok(Taken::Rejected(reason)) => Err(reason),
             Ok(_) => Ok(()),
+            // It is sent again with the whole transaction, of which the rest is known by then.
+            Err(PduError::Rejected(error)) if error.is_for_now() => {
+                debug!(%origin, ?event_id, %error, "a transaction is refused for now");
+                return Err(error.into());
+            }
             Err(error) => {
-                debug!(%origin, %event_id, %error, "an event is dropped");
+                debug!(%origin, ?event_id, %error, "an event is dropped");
                 Err(error.to_string())
             }
         };
-        outcomes.insert(event_id, outcome);
+        // Without a room, it has no id.
+        outcomes.extend(event_id.map(|event_id| (event_id, outcome)));
     }
     for edu in edus {
         receiving.take_edu(origin, edu.json()).await?;
