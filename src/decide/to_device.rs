@@ -15,7 +15,9 @@ use crate::{
 };
 
 /// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one
-/// that does not exist. If that leaves no device at all, the proposal is refused.
+/// that does not exist. If that leaves no device at all, the proposal is refused. So it is if the
+/// messages, with a copy for each device, do not fit into one commit: all devices get theirs, or
+/// none.
 ///
 /// [`Quotas`]: super::quota::Quotas
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl Proposal for SendToDevice {
                 letters.add_outside(commit.env, user_id, messages, message_id, fits);
             }
         }
+        letters.fit()?;
         if letters.full && letters.records.is_empty() {
             let why = "The inboxes of these devices are full. Try again once they have synced.";
             return Err(Refusal::OverQuota(why.to_owned()));
@@ -79,8 +82,8 @@ impl Proposal for SendToDevice {
     }
 }
 
-/// Take messages that another homeserver sends to devices of this one. What this server has taken
-/// already is not taken again.
+/// Take messages that another homeserver sends to devices of this one, all or none. What this
+/// server has taken already is not taken again.
 #[derive(Debug)]
 pub struct ReceiveToDevice {
     /// The sender, a user of the homeserver that sent it.
@@ -121,6 +124,7 @@ impl Proposal for ReceiveToDevice {
                 letters.add_local(commit.env, user_id, messages, fits);
             }
         }
+        letters.fit()?;
         for record in letters.records {
             commit.append(self.stream(), record);
         }
@@ -131,6 +135,9 @@ impl Proposal for ReceiveToDevice {
 /// The largest message that fits into one record with its envelope.
 const MOST: usize = MAX_PAYLOAD_BYTES - 8 * 1024;
 
+/// The most that fits into one commit, with the envelopes.
+const MOST_IN_ALL: usize = MAX_BATCH_BYTES - 512 * 1024;
+
 /// Messages, packed into as few records as hold them.
 struct Letters {
     /// A record without messages.
@@ -138,7 +145,7 @@ struct Letters {
     records: Vec<ToDeviceSend>,
     /// The size of the last record.
     size: usize,
-    /// The size of all messages.
+    /// The size of all records. Once it is too large, nothing is added.
     total: usize,
     /// Somebody does not get theirs because too many wait already.
     full: bool,
@@ -147,6 +154,15 @@ struct Letters {
 impl Letters {
     const fn new(empty: ToDeviceSend) -> Self {
         Self { empty, records: Vec::new(), size: 0, total: 0, full: false }
+    }
+
+    /// Whether all of it can be recorded: one message may be for very many devices.
+    fn fit(&self) -> Result<(), Refusal> {
+        if self.total <= MOST_IN_ALL {
+            return Ok(());
+        }
+        let why = "These messages are too large for so many devices at once. Nobody got them.";
+        Err(Refusal::TooLarge(why.to_owned()))
     }
 
     /// Those who are not there get nothing, as the specification has it.
@@ -170,12 +186,13 @@ impl Letters {
                 },
             };
             for device_id in to {
-                // One message may be for very many devices.
-                if !fits(device_id) || self.total > MAX_BATCH_BYTES {
+                if self.total > MOST_IN_ALL {
+                    return;
+                }
+                if !fits(device_id) {
                     self.full = true;
                     continue;
                 }
-                self.total += content.get().len();
                 let place = self.place(user_id, device_id.as_str(), content);
                 let of_user = self.records[place].messages.entry(user_id.to_owned()).or_default();
                 of_user.insert(device_id.clone(), content.clone());
@@ -201,6 +218,9 @@ impl Letters {
             return;
         }
         for (device_id, content) in messages {
+            if self.total > MOST_IN_ALL {
+                return;
+            }
             let device_id = device_id.as_ref().map_or("*", |device_id| device_id.as_str());
             let place = self.place(user_id, device_id, content);
             let letter = self.records[place].outside.get_or_insert_with(|| OutsideLetter {
@@ -225,10 +245,13 @@ impl Letters {
         if self.size + length + of_user > MOST || self.records.is_empty() {
             self.records.push(self.empty.clone());
             self.size = of_user;
+            self.total += of_user;
         } else if is_new_user {
             self.size += of_user;
+            self.total += of_user;
         }
         self.size += length;
+        self.total += length;
         self.records.len() - 1
     }
 }

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    base::clock::Clock,
+    base::{clock::Clock, limits},
     decide::{
         Proposal,
         account::{Login, Met, Register, RemoveDevices, Which},
@@ -17,10 +17,10 @@ use crate::{
         membership::{Change, ChangeMembership},
         notice::OpenNoticeRoom,
         report::{RemoveReport, Report, Subject},
-        to_device::{Acknowledge, SendToDevice},
+        to_device::{Acknowledge, ReceiveToDevice, SendToDevice},
         upgrade::UpgradeRoom,
     },
-    engine::{Engine, Options, Rejected},
+    engine::{Durable, Engine, Options, Rejected},
     log::{Log, memory::MemoryLog},
     record::{
         Offset, Origin,
@@ -357,6 +357,61 @@ fn send(sender: &str, number: u64, to: &[(&str, &str)]) -> SendToDevice {
         outside: None,
         transaction: Transaction { session, id, scope: "s".to_owned() },
     }
+}
+
+/// As [`MAX_BATCH_BYTES`](crate::log::MAX_BATCH_BYTES).
+const COMMIT_BYTES: usize = 4 << 20;
+
+#[tokio::test]
+async fn a_message_to_all_devices_reaches_each_of_them_or_none() {
+    let world = World::new(Quotas::default(), &["ann", "bob"]).await;
+    let devices: Vec<_> = (0..70).map(|number| format!("D{number}")).collect();
+    for device in &devices {
+        world.done(login("ann", device)).await;
+    }
+    let got = |device: &str| {
+        let to_device = &world.state().to_device;
+        to_device.waiting(&user("ann"), device.into(), Offset::ZERO, Offset::MAX, 100).len()
+    };
+    let to_all = |bytes: usize| {
+        let content = raw(&format!("{{\"x\":\"{}\"}}", "x".repeat(bytes)));
+        BTreeMap::from([(user("ann"), vec![(None, content)])])
+    };
+    let received = |bytes: usize| ReceiveToDevice {
+        sender: "@pia:peer".try_into().unwrap(),
+        message_id: format!("m{bytes}"),
+        event_type: "m.test".to_owned(),
+        messages: to_all(bytes),
+    };
+    let sent = |bytes| SendToDevice { messages: to_all(bytes), ..send("bob", bytes as u64, &[]) };
+    let is_too_large = |result: Result<(), Rejected>| match result {
+        Ok(()) => false,
+        Err(Rejected::Refused(Refusal::TooLarge(_))) => true,
+        Err(error) => panic!("refused for another reason: {error}"),
+    };
+    let largest = limits::EVENT_BYTES - 100;
+    let each = COMMIT_BYTES / devices.len();
+    let (mut refused, mut reached) = (0, 0);
+    for bytes in [largest, each, each - 100, each - 4000, each - 9000, 10] {
+        let before = world.engine.head().offset();
+        let one = world.engine.propose(Origin::server(), received(bytes)).await;
+        let other = world.engine.propose(Origin::server(), sent(bytes)).await;
+        for result in [one.map(Durable::into_inner), other.map(Durable::into_inner)] {
+            if is_too_large(result) {
+                refused += 1;
+            } else {
+                reached += 1;
+            }
+        }
+        for device in devices.iter().map(String::as_str).chain(["FIRST"]) {
+            assert_eq!(got(device), reached, "{device}, {bytes} bytes");
+        }
+        // What was refused is not remembered as received.
+        if bytes == largest {
+            assert_eq!((refused, world.engine.head().offset()), (2, before));
+        }
+    }
+    assert!(reached >= 4, "{reached}");
 }
 
 #[tokio::test]
