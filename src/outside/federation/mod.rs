@@ -2,6 +2,7 @@
 //! sign with ([`keys`]), and requests to them, which are signed.
 
 mod connect;
+mod device_changes;
 mod files;
 mod gaps;
 mod keys;
@@ -37,6 +38,7 @@ use ruma::{
 use thiserror::Error;
 use tokio::{sync::Semaphore, time::timeout};
 
+pub(crate) use device_changes::{DeviceChanges, Fetch};
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use gaps::{GapFilling, Memory};
 pub(crate) use keys::{EventKeys, KeyError, KeyRing};
@@ -334,23 +336,13 @@ pub(crate) struct Federation {
     /// The homeservers whose users' devices are being fetched.
     pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
     /// How often the devices of their users change.
-    pub(crate) device_changes: DeviceChanges,
+    pub(crate) device_changes: Arc<DeviceChanges>,
     /// Places for answers with keys, which are large.
     pub(crate) key_answers: Semaphore,
     /// How often they send typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
-}
-
-/// How often the devices of users of other homeservers change.
-pub(crate) struct DeviceChanges(Refundable<OwnedUserId>);
-
-impl DeviceChanges {
-    /// Counts a change; false if there are too many.
-    pub(crate) fn admits(&self, user_id: &UserId) -> bool {
-        self.0.take(user_id.to_owned(), Instant::now()).is_ok()
-    }
 }
 
 /// The rates of typing, receipts and presence, by homeserver and by user.
@@ -394,7 +386,7 @@ impl Federation {
             gaps: GapFilling::default(),
             policy,
             fetching_devices: Mutex::default(),
-            device_changes: DeviceChanges(Refundable::new(limits::DEVICE_CHANGES)),
+            device_changes: Arc::default(),
             key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
             ephemeral_rates: EphemeralRates::default(),
             has_presence,

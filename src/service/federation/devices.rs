@@ -14,7 +14,7 @@ use crate::{
     decide::federation::{NoteDevices, Said},
     engine::{Engine, Rejected},
     log::ReadError,
-    outside::federation::{Question, Unreachable},
+    outside::federation::{Fetch, Question, Unreachable},
     record::{
         Command, Offset, Origin,
         command::{DeviceList, PeerDevices},
@@ -152,6 +152,7 @@ impl Receiving<'_> {
         kept: &BTreeSet<OwnedUserId>,
         timeout: std::time::Duration,
     ) -> Result<BTreeMap<OwnedUserId, DeviceList>, Unreachable> {
+        let fetch = self.federation.device_changes.fetch(kept);
         let as_of = self.engine.head().offset();
         let wanted: BTreeMap<_, [&str; 0]> = users.iter().map(|user_id| (user_id, [])).collect();
         let body = json!({ "device_keys": wanted });
@@ -178,7 +179,7 @@ impl Receiving<'_> {
             list: Some(list.clone()),
             as_of,
         });
-        if let Err(error) = self.note_devices(server, said.collect()).await {
+        if let Err(error) = self.note_fetched(server, said.collect(), fetch).await {
             debug!(%server, %error, "the devices of its users are not kept");
         }
         Ok(lists)
@@ -289,6 +290,7 @@ impl Receiving<'_> {
         server: &ServerName,
         user_id: &OwnedUserId,
     ) -> Result<(), Unreachable> {
+        let fetch = self.federation.device_changes.fetch([user_id]);
         let as_of = self.engine.head().offset();
         let path = format!("/_matrix/federation/v1/user/devices/{}", encoded(user_id.as_str()));
         let mut question = Question::get(path);
@@ -309,8 +311,33 @@ impl Receiving<'_> {
         let known = known_devices(self.engine, user_id).ok().flatten();
         let changed = known.is_none_or(|(known, _)| !known.is_same(&list));
         let said = Said { user_id: user_id.clone(), changed, list: Some(list), as_of };
-        let noted = self.note_devices(server, vec![said]).await;
-        noted.map_err(|error| Unreachable::Unexpected(error.to_string()))?;
+        let noted = self.note_fetched(server, vec![said], fetch).await;
+        noted.map_err(|error| Unreachable::Unexpected(error.to_string()))
+    }
+
+    /// Records lists that were fetched. Those with changes that were passed over meanwhile are out
+    /// of date, and so they are fetched again later.
+    async fn note_fetched(
+        &self,
+        server: &ServerName,
+        mut lists: Vec<Said>,
+        mut fetch: Fetch,
+    ) -> Result<(), Rejected> {
+        let mut outdated = || -> Vec<_> {
+            let of = |user_id| Said { user_id, changed: true, list: None, as_of: Offset::ZERO };
+            fetch.passed_over().into_iter().map(of).collect()
+        };
+        // What others said since the question counts, and so does what they missed.
+        let is_last = |said: &Said| {
+            let asked = lists.iter().find(|list| list.user_id == said.user_id);
+            let known = self.engine.state().device_lists.get(&said.user_id);
+            asked.is_some_and(|asked| known.is_none_or(|known| known.last <= asked.as_of))
+        };
+        let now_outdated: Vec<_> = outdated().into_iter().filter(is_last).collect();
+        lists.extend(now_outdated);
+        self.note_devices(server, lists).await?;
+        // From here on, a change finds a list that is not out of date.
+        self.note_devices(server, outdated()).await?;
         Ok(())
     }
 }

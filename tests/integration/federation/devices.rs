@@ -356,3 +356,86 @@ async fn a_homeserver_speaks_for_the_devices_of_its_own_users_only() {
         assert!(asked().len() > before, "it is asked");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_comes_too_often_while_the_list_is_fetched_is_not_forgotten() {
+    const EDU: &str = "m.device_list_update";
+    const DEVICES: &str = "/_matrix/federation/v1/user/devices/";
+    const KEYS: &str = "/_matrix/federation/v1/user/keys/query";
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin =
+        Federated::start_with(&authority, &[("LOGCABIN_RATE_LIMITS_ENABLED", "false")]).await;
+    let says = Arc::new(Mutex::new(Says::default()));
+    let said = Arc::clone(&says);
+    let answers = move |asked: &crate::harness::Asked| {
+        let host = asked.headers.get("host")?.to_str().ok()?.to_owned();
+        let pia = format!("@pia:{host}");
+        let said = said.lock().expect("no panic");
+        let all = said.devices.iter().map(|id| (id.clone(), keys(&pia, id)));
+        let answer = if asked.path.starts_with(DEVICES) {
+            let of = |(id, of)| json!({ "device_id": id, "keys": of });
+            let devices: Vec<_> = all.map(of).collect();
+            json!({ "user_id": pia, "stream_id": said.stream_id, "devices": devices })
+        } else if asked.path == KEYS {
+            json!({ "device_keys": { &*pia: all.collect::<serde_json::Map<_, _>>() } })
+        } else {
+            return None;
+        };
+        Some(reply_json(200, &answer))
+    };
+    let valid = std::time::Duration::from_secs(3600);
+    let peer = Peer::start_with(&authority, valid, Arc::new(answers)).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut hostile = Hostile::new(&peer, &cabin, &room_id);
+    hostile.join().await;
+    let pia = hostile.user("pia");
+    let seen = async || devices_in(&query(&ann, &pia).await, &pia);
+    let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
+    let set = |stream_id: u64, devices: &[&str]| {
+        let mut says = says.lock().expect("no panic");
+        says.stream_id = stream_id;
+        says.devices = devices.iter().map(|id| (*id).to_owned()).collect();
+    };
+    // It leaves the list out of date, because it comes after one that was missed.
+    let change = |stream_id: u64| {
+        let of = json!({
+            "user_id": pia, "device_id": "A", "stream_id": stream_id, "prev_id": [stream_id - 1],
+            "keys": keys(&pia, "A"),
+        });
+        (EDU, of)
+    };
+    let asked = |path: &str| {
+        let asked = peer.asked();
+        asked.iter().filter(|asked| asked.path.starts_with(path)).count()
+    };
+    // The homeserver fetches the list after one change less than there may be, and ann asks for it
+    // after more.
+    for (changes, path) in [(59, DEVICES), (90, KEYS)] {
+        set(1, &["A"]);
+        peer.is_silent_on(&[path]);
+        let before = asked(path);
+        let all: Vec<_> = (0..changes).map(|number| change(1000 + 2 * number)).collect();
+        hostile.send_edus(&all).await;
+        let asking = (path == KEYS).then(|| {
+            let (ann, pia) = (ann.clone(), pia.clone());
+            tokio::spawn(async move { query(&ann, &pia).await })
+        });
+        until("the list is being fetched", async || asked(path) > before).await;
+        // The answer is on its way when pia gets another device, which is a change too many.
+        set(2, &["A", "B"]);
+        hostile.send_edus(&[change(2000)]).await;
+        peer.is_silent_on(&[]);
+        if let Some(asking) = asking {
+            asking.await.expect("an answer");
+        }
+        until("ann is told of it", async || seen().await == ids(&["A", "B"])).await;
+        until("it is not fetched without end", async || {
+            let before = (asked(DEVICES), asked(KEYS));
+            assert_eq!(seen().await, ids(&["A", "B"]));
+            (asked(DEVICES), asked(KEYS)) == before
+        })
+        .await;
+    }
+}

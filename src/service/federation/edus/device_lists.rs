@@ -107,8 +107,12 @@ impl Receiving<'_> {
         if !self.shares_a_room(&user_id) {
             return Ok(());
         }
-        let listed = self.engine.state().device_lists.get(&user_id);
         let is_often = !self.federation.device_changes.admits(&user_id);
+        if is_often {
+            // Before the look at what is known: a list that is recorded in between is out of date.
+            self.federation.device_changes.pass_over(&user_id);
+        }
+        let listed = self.engine.state().device_lists.get(&user_id);
         if is_often && listed.as_ref().is_some_and(|of| of.is_outdated) {
             return Err(EduError::TooMany);
         }
