@@ -255,8 +255,10 @@ async fn a_homeserver_says_only_what_its_own_users_do_where_they_are_and_not_too
     let last = ann.send_text(&room_id, "3", "the last one").await;
     let mut hostile = Hostile::new(&peer, &cabin, &room_id);
     hostile.join().await;
-    let stranger = Hostile::new(&other, &cabin, &room_id);
-    let (pia, sam, nobody) = (hostile.user("pia"), stranger.user("sam"), hostile.user("nobody"));
+    let mut third = Hostile::new(&other, &cabin, &room_id);
+    third.join().await;
+    // Sam is there, too, and on another homeserver.
+    let (pia, sam, nobody) = (hostile.user("pia"), third.user("pia"), hostile.user("nobody"));
     let mut of_ann = Watch::of(&ann).await;
     let before = recorded(&cabin);
     let mut no_thread = receipt(&room_id, "m.read", &pia, &event);

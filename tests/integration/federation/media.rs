@@ -2,6 +2,7 @@
 
 use std::io::Cursor;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use super::authority::Authority;
 use super::with_synapse::both;
 use super::{Federated, authority};
 use crate::administration::{command, done};
+use crate::harness::stand_in::{Service, reply};
 use crate::harness::{User, until};
 
 const V1: &str = "/_matrix/client/v1/media";
@@ -380,6 +382,7 @@ async fn copies_have_a_limit_and_administrators_decide_about_them() {
         &authority,
         Arc::new(|path: &str| {
             let id = path.rsplit('/').next().unwrap_or_default();
+            let id = if id == "twin" { "file39" } else { id };
             file("Content-Type: text/plain\r\n", &id.repeat(2000))
         }),
     )
@@ -417,10 +420,11 @@ async fn copies_have_a_limit_and_administrators_decide_about_them() {
         let path = format!("/v1/media/quarantine/{place}");
         admin.administer("POST", &path, Some(json!({ "reason": "harmful" }))).await.ok();
     }
-    // The same file is in quarantine wherever it is, here too.
+    // The same file is in quarantine wherever it is, here and elsewhere.
+    let twin = origin.place("twin");
     let same = upload(&ann, "a.txt", "text/plain", "file39".repeat(2000).into_bytes()).await;
     for restarted in [false, true] {
-        for place in [&bad, &never, &same] {
+        for place in [&bad, &never, &same, &twin] {
             ann.download(place).await.json().refused(404, "M_NOT_FOUND");
             let small = ann.thumbnail(place, "width=9&height=9").await;
             small.json().refused(404, "M_NOT_FOUND");
@@ -437,7 +441,7 @@ async fn copies_have_a_limit_and_administrators_decide_about_them() {
     assert!(listed.contains("in quarantine") && listed.contains(&bad), "{listed}");
     let released = run(&format!("unquarantine mxc://{bad}"));
     assert!(released.contains("1 file(s) can be downloaded"), "{released}");
-    for place in [&bad, &same] {
+    for place in [&bad, &same, &twin] {
         assert_eq!(ann.download(place).await.parts.status, 200, "{place}");
     }
     assert_eq!(origin.asked("/file39"), 1);
@@ -480,9 +484,21 @@ async fn homeservers_of_old_versions_and_ones_that_redirect_are_asked_as_they_ca
     }))
     .await;
     let at = store.name.clone();
+    // And one that anybody on the way could stand in for.
+    let asked_in_the_clear = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked_in_the_clear);
+    let plain = Service::start(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(reply(200, "text/plain", "plain"))
+    })
+    .await;
+    let in_the_clear = plain.address;
     let origin = Origin::start(
         &authority,
         Arc::new(move |path: &str| match path {
+            "/_matrix/federation/v1/media/download/plain" => {
+                file(&format!("Location: http://{in_the_clear}/plain\r\n"), "")
+            }
             "/_matrix/federation/v1/media/download/moved" => {
                 file(&format!("Location: https://{at}/moved\r\n"), "")
             }
@@ -522,6 +538,8 @@ async fn homeservers_of_old_versions_and_ones_that_redirect_are_asked_as_they_ca
     let circle = ann.download(&origin.place("circle")).await;
     circle.json().refused(502, "M_CONNECTION_FAILED");
     assert_eq!(store.asked("/circle"), 6);
+    ann.download(&origin.place("plain")).await.json().refused(502, "M_CONNECTION_FAILED");
+    assert_eq!(asked_in_the_clear.load(Ordering::SeqCst), 0, "it is asked without TLS");
     assert_eq!(store.asked("X-Matrix"), 0, "a signature is for its homeserver only");
 
     // Without a login, as far as the settings say, and as far as the caller allows.

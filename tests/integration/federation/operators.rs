@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::hostile::Hostile;
+use super::hostile::{Hostile, now};
 use super::peer::Peer;
 use super::{Authority, Federated, authority};
 use crate::administration::{command, done, done_json, failed, user_command};
@@ -89,9 +89,12 @@ async fn a_homeserver_that_cannot_be_reached_is_seen_and_tried_again_or_reset() 
     assert!(shown["failing"]["error"].as_str().is_some_and(|why| why.contains("502")), "{shown}");
     // Each time it is tried at once, the next pause is longer: at last more than a minute.
     for tried in 2..=5 {
+        let again_ms = row()["failing"]["again_ms"].as_u64().expect("a time");
         let done = federation(&data_dir, &format!("retry {name}"));
         assert_eq!(done["was_failing"], true, "{done}");
         until_row("it is tried", &|row| attempts(row) == tried).await;
+        // By then the pause is so long that it would not have been tried yet.
+        assert!(tried < 5 || now() < again_ms, "it is tried when the pause is over");
     }
     let more = federation(&data_dir, &format!("status {name}"));
     assert_eq!(more["shared"][0]["room_id"], json!(room_id), "{more}");
