@@ -106,6 +106,17 @@ pub struct Page {
     pub next: Option<Offset>,
 }
 
+/// What was found for a page.
+struct Filled<P> {
+    events: Vec<EventRef>,
+    /// The position after the last examined event.
+    position: P,
+    /// The position after the last event of the page.
+    last: Option<P>,
+    /// The same as `position`, if there is more to examine.
+    cut: Option<P>,
+}
+
 impl<'a> View<'a> {
     /// The viewer.
     #[must_use]
@@ -244,9 +255,8 @@ impl<'a> View<'a> {
         self.page(room, after, limit.into(), filter, next, |offset| offset, |_| Ok(true))
     }
 
-    /// Examines what `next` returns from a position on, until there are enough events, no more
-    /// events, or too many were examined. `passed` returns the position after an examined event,
-    /// and `wanted` is an additional condition.
+    /// As [`Self::fill`], of a room's timeline. `passed` returns the position after an examined
+    /// event.
     #[expect(clippy::too_many_arguments, reason = "each says something else")]
     fn page(
         &self,
@@ -258,23 +268,41 @@ impl<'a> View<'a> {
         passed: impl Fn(Offset) -> Offset,
         wanted: impl Fn(&EventRef) -> Result<bool, ReadError>,
     ) -> Result<Page, ReadError> {
+        let next = |position, count| {
+            next(position, count).into_iter().map(|offset| (offset, passed(offset)))
+        };
+        let Filled { events, cut, .. } = self.fill(room, start, limit, filter, next, wanted)?;
+        Ok(Page { events, next: cut })
+    }
+
+    /// Examines what `next` returns from a position on, each event with the position after it,
+    /// until there are enough events, no more events, or too many were examined. `wanted` is an
+    /// additional condition.
+    fn fill<P: Copy, N: ExactSizeIterator<Item = (Offset, P)>>(
+        &self,
+        room: &Room,
+        start: P,
+        limit: PageLimit<'_>,
+        filter: &EventFilter,
+        mut next: impl FnMut(P, usize) -> N,
+        wanted: impl Fn(&EventRef) -> Result<bool, ReadError>,
+    ) -> Result<Filled<P>, ReadError> {
         let visibility = Visibility::of(self, room);
-        let mut page = Page::default();
+        let mut page = Filled { events: Vec::new(), position: start, last: None, cut: None };
         let (mut looked_at, mut bytes, looks) = (0, 0, filter.looks());
-        let mut position = start;
         let chunk = chunk(limit.events);
         loop {
-            let offsets = next(position, chunk);
-            let exhausted = offsets.len() < chunk;
-            for offset in offsets {
+            let found = next(page.position, chunk);
+            let exhausted = found.len() < chunk;
+            for (offset, after) in found {
                 let is_full = page.events.len() == limit.events
                     || (bytes >= limit.bytes() && !page.events.is_empty());
                 if is_full || looked_at >= limits::SCANNED_EVENTS {
-                    page.next = Some(position);
+                    page.cut = Some(page.position);
                     break;
                 }
                 looked_at += looks;
-                position = passed(offset);
+                page.position = after;
                 if let Some(event) = self.events.get(offset)?
                     && wanted(&event)?
                     && filter.matches(room, &event, self.at())
@@ -282,9 +310,10 @@ impl<'a> View<'a> {
                 {
                     bytes += shown_bytes(&event);
                     page.events.push(event);
+                    page.last = Some(after);
                 }
             }
-            if exhausted || page.next.is_some() {
+            if exhausted || page.cut.is_some() {
                 if let Some(budget) = limit.budget {
                     budget.take(bytes);
                 }

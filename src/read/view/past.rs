@@ -1,8 +1,7 @@
 //! Pages of the history of a room that has, or had, gaps.
 
-use super::{PageLimit, View, chunk, filter::EventFilter, shown_bytes, visibility::Visibility};
+use super::{Filled, PageLimit, View, filter::EventFilter};
 use crate::{
-    base::limits,
     log::ReadError,
     read::events::EventRef,
     record::Offset,
@@ -50,53 +49,29 @@ impl<'a> View<'a> {
         limit: impl Into<PageLimit<'a>>,
         filter: &EventFilter,
     ) -> Result<PastPage, ReadError> {
-        let (at, limit) = (self.at(), limit.into());
+        let at = self.at();
         let reading = Reading { at, now_ms: self.viewer.now_ms, stops: wanted.stops };
         let end = Place::After(at);
-        let (mut position, to) = if wanted.backward {
+        let (from, to) = if wanted.backward {
             (wanted.from.min(end), wanted.to)
         } else {
             (wanted.from, wanted.to.min(end))
         };
-        let visibility = Visibility::of(self, room);
-        let mut page = PastPage::default();
-        let (mut looked_at, mut bytes, looks) = (0, 0, filter.looks());
-        let chunk = chunk(limit.events);
-        loop {
+        let mut open = None;
+        let next = |position, count| {
             let walk = if wanted.backward {
-                room.walk_back(position, to, reading, chunk)
+                room.walk_back(position, to, reading, count)
             } else {
-                room.walk_on(position, to, reading, chunk)
+                room.walk_on(position, to, reading, count)
             };
-            let exhausted = walk.events.len() < chunk;
-            for (offset, after) in walk.events {
-                let is_full = page.events.len() == limit.events
-                    || (bytes >= limit.bytes() && !page.events.is_empty());
-                if is_full || looked_at >= limits::SCANNED_EVENTS {
-                    page.next = Some(position);
-                    break;
-                }
-                looked_at += looks;
-                position = after;
-                if let Some(event) = self.events.get(offset)?
-                    && filter.matches(room, &event, at)
-                    && visibility.shows(self, &event)?
-                {
-                    bytes += shown_bytes(&event);
-                    page.events.push(event);
-                    page.last = Some(after);
-                }
-            }
-            if exhausted && page.next.is_none() && walk.open.is_some() {
-                page.open = walk.open;
-                page.next = Some(position);
-            }
-            if exhausted || page.next.is_some() {
-                if let Some(budget) = limit.budget {
-                    budget.take(bytes);
-                }
-                return Ok(page);
-            }
-        }
+            open = walk.open;
+            walk.events.into_iter()
+        };
+        let filled = self.fill(room, from, limit.into(), filter, next, |_| Ok(true))?;
+        let Filled { events, position, last, cut } = filled;
+        // One that is cut short may not have come to the gap.
+        let open = open.filter(|_| cut.is_none());
+        let next = cut.or_else(|| open.map(|_| position));
+        Ok(PastPage { events, next, last, open })
     }
 }
