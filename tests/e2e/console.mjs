@@ -6,29 +6,15 @@
 // itself: ends with an error if something is not as it should be.
 
 import assert from "node:assert/strict";
-import puppeteer from "puppeteer-core";
+import { openBrowser, picture } from "./console_browser.mjs";
 import { everyLook } from "./looks.mjs";
 
 const [address, executablePath, user, password, room, token, directory] = process.argv.slice(2);
 
-const browser = await puppeteer.launch({ executablePath, args: ["--no-sandbox"] });
-process.on("exit", () => browser.process()?.kill("SIGKILL"));
-const page = await browser.newPage();
-const complaints = [];
-page.on("pageerror", (error) => complaints.push(`error: ${error}`));
-page.on("dialog", (dialog) => {
-    complaints.push(`a dialog: ${dialog.message()}`);
-    dialog.dismiss();
-});
-page.on("console", (message) => {
-    // A form that is not taken comes back with a status that the browser remarks on.
-    const remark = /status of 403/.test(message.text()) || message.location().url?.endsWith("/favicon.ico");
-    if (message.type() === "error" && !remark) complaints.push(message.text());
-});
+// A form that is not taken comes back with a status that the browser remarks on.
+const { browser, page, complaints } = await openBrowser(executablePath, /status of 403/);
 
-const look = (name) => everyLook(page, name, async (size, scheme) => {
-    if (directory) await page.screenshot({ path: `${directory}/console-${name}-${size}-${scheme}.png` });
-});
+const look = (name) => everyLook(page, name, (size, scheme) => picture(page, directory, name, size, scheme));
 
 const submitted = (act) => Promise.all([page.waitForNavigation(), act()]);
 

@@ -6,23 +6,12 @@
 // Judges for itself: ends with an error if something is not as it should be.
 
 import assert from "node:assert/strict";
-import puppeteer from "puppeteer-core";
+import { openBrowser, picture } from "./console_browser.mjs";
 import { everyLook } from "./looks.mjs";
 
 const [address, executablePath, user, password, directory, ...pages] = process.argv.slice(2);
 
-const browser = await puppeteer.launch({ executablePath, args: ["--no-sandbox"] });
-process.on("exit", () => browser.process()?.kill("SIGKILL"));
-const page = await browser.newPage();
-const complaints = [];
-page.on("pageerror", (error) => complaints.push(`error: ${error}`));
-page.on("dialog", (dialog) => {
-    complaints.push(`a dialog: ${dialog.message()}`);
-    dialog.dismiss();
-});
-page.on("console", (message) => {
-    if (message.type() === "error" && !message.location().url?.endsWith("/favicon.ico")) complaints.push(message.text());
-});
+const { browser, page, complaints } = await openBrowser(executablePath);
 
 await page.goto(`${address}/_logcabin/console`);
 await page.type("#user", user);
@@ -33,9 +22,7 @@ for (const of of pages) {
     const answer = await page.goto(`${address}/_logcabin/console${path}`);
     assert.equal(answer.status(), 200, path);
     assert.equal(await page.$$eval("main img, main b", (all) => all.length), 0, `${path}: markup of others`);
-    await everyLook(page, name, async (size, scheme) => {
-        if (directory) await page.screenshot({ path: `${directory}/console-${name}-${size}-${scheme}.png` });
-    });
+    await everyLook(page, name, (size, scheme) => picture(page, directory, name, size, scheme));
 }
 assert.deepEqual(complaints, []);
 await browser.close();
