@@ -1,7 +1,8 @@
 //! The nodes of a cluster meet in a JetStream key-value bucket, whose entries expire: a node is
 //! there while it renews its entry, and holds a lease while it renews that.
 //!
-//! The bucket is in the memory of the NATS servers. When all of them have gone, so has every lease.
+//! The bucket is in the memory of the NATS servers. When all of them have gone, so has every lease,
+//! and the nodes make the bucket again if it has gone, too.
 
 mod files;
 mod upkeep;
@@ -118,6 +119,18 @@ fn nodes_bucket(log: &NatsLog) -> String {
     format!("{}-nodes", log.stream_name())
 }
 
+fn nodes_config(log: &NatsLog) -> kv::Config {
+    kv::Config {
+        bucket: nodes_bucket(log),
+        description: "The nodes of a Logcabin cluster, and their leases.".to_owned(),
+        max_age: LEASE,
+        storage: StorageType::Memory,
+        num_replicas: log.replicas(),
+        history: 1,
+        ..kv::Config::default()
+    }
+}
+
 fn shared_bucket(log: &NatsLog) -> String {
     format!("{}-shared", log.stream_name())
 }
@@ -128,15 +141,16 @@ fn failed(error: &dyn fmt::Display) -> NatsError {
 
 /// A bucket. It is created if it is not there.
 async fn bucket(log: &NatsLog, config: kv::Config) -> Result<Store, NatsError> {
-    patiently(async || {
-        // Of nodes that start together, one creates it, and the others find it.
-        if let Ok(found) = log.jetstream().get_key_value(&config.bucket).await {
-            return Ok(found);
-        }
-        let created = log.jetstream().create_key_value(config.clone()).await;
-        created.map_err(|error| failed(&error))
-    })
-    .await
+    patiently(async || bucket_now(log, &config).await).await
+}
+
+async fn bucket_now(log: &NatsLog, config: &kv::Config) -> Result<Store, NatsError> {
+    // Of nodes that start together, one creates it, and the others find it.
+    if let Ok(found) = log.jetstream().get_key_value(&config.bucket).await {
+        return Ok(found);
+    }
+    let created = log.jetstream().create_key_value(config.clone()).await;
+    created.map_err(|error| failed(&error))
 }
 
 impl Nodes {
@@ -150,16 +164,7 @@ impl Nodes {
         clock: Clock,
         shutdown: Shutdown,
     ) -> Result<Arc<Self>, NatsError> {
-        let config = kv::Config {
-            bucket: nodes_bucket(&log),
-            description: "The nodes of a Logcabin cluster, and their leases.".to_owned(),
-            max_age: LEASE,
-            storage: StorageType::Memory,
-            num_replicas: log.replicas(),
-            history: 1,
-            ..kv::Config::default()
-        };
-        let bucket = bucket(&log, config).await?;
+        let bucket = bucket(&log, nodes_config(&log)).await?;
         let (told, queue) = mpsc::channel(TOLD);
         let nodes = Arc::new(Self {
             log,
@@ -317,10 +322,20 @@ impl Nodes {
                 () = self.shutdown.given() => break,
             }
             let entry = serde_json::to_vec(&self.this(started_ms)).unwrap_or_default();
-            match timeout(ANSWER, self.bucket.put(self.key(), entry.into())).await {
+            let renewed = timeout(ANSWER, self.bucket.put(self.key(), entry.into())).await;
+            let is_renewed = matches!(renewed, Ok(Ok(_)));
+            match renewed {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => debug!(%error, "the node's entry was not renewed"),
                 Err(_) => debug!("the node's entry was not renewed in time"),
+            }
+            if !is_renewed {
+                // A NATS server that is alone has forgotten the bucket after a restart.
+                let config = nodes_config(&self.log);
+                let again = timeout(ANSWER, bucket_now(&self.log, &config)).await;
+                if let Ok(Err(error)) = again {
+                    debug!(%error, "the nodes have no place to meet");
+                }
             }
         }
         // So that others need not wait for it to expire.
