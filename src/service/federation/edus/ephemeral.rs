@@ -8,7 +8,6 @@ use ruma::{RoomId, ServerName, UserId};
 use super::EduError;
 use crate::{
     decide::Proposal,
-    engine::Rejected,
     read::servers::admits,
     record::{Offset, Origin},
     service::federation::Receiving,
@@ -53,7 +52,7 @@ impl Receiving<'_> {
         for proposed in join_all(all).await {
             match proposed {
                 Ok(done) => done.into_inner(),
-                Err(error @ Rejected::Log(_)) => return Err(error.into()),
+                Err(error) if error.is_for_now() => return Err(error.into()),
                 Err(_) => {}
             }
         }
