@@ -106,7 +106,7 @@ impl DeviceList {
         self
     }
 
-    fn is_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         let text = |key: &Option<Box<RawValue>>| key.as_ref().map(|key| key.get().to_owned());
         let texts = |of: &Self| -> Vec<(String, String)> {
             of.devices.iter().map(|(id, keys)| (id.clone(), keys.get().to_owned())).collect()

@@ -42,6 +42,16 @@ struct SigningKeys {
     self_signing_key: Option<Box<RawValue>>,
 }
 
+/// What an update does to the list that is kept.
+enum Change {
+    /// Nothing: the list has it already. Transactions are repeated.
+    Known,
+    /// The list has it now.
+    Made,
+    /// It is not an update of that list.
+    Unclear,
+}
+
 impl Receiving<'_> {
     pub(super) async fn take_device_list(
         &self,
@@ -57,20 +67,28 @@ impl Receiving<'_> {
             return Err(EduError::NotTheirs);
         }
         self.change_devices(origin, user_id, |known, list| {
+            let is_known = match (&keys, list.devices.get(&device_id)) {
+                (_, there) if deleted => there.is_none(),
+                (Some(keys), there) => there.is_some_and(|there| there.get() == keys.get()),
+                (None, _) => true,
+            };
+            if known.stream_id == Some(stream_id) && is_known {
+                return Change::Known;
+            }
             let follows = known.stream_id.is_some_and(|last| {
                 prev_id.contains(&last) && prev_id.iter().all(|id| *id <= last) && stream_id >= last
             });
             if !follows {
-                return false;
+                return Change::Unclear;
             }
             list.stream_id = Some(stream_id);
-            match keys {
+            match &keys {
                 _ if deleted => drop(list.devices.remove(&device_id)),
-                Some(keys) => drop(list.devices.insert(device_id, keys)),
+                Some(keys) => drop(list.devices.insert(device_id.clone(), keys.clone())),
                 // Its name, which nobody is shown.
                 None => {}
             }
-            true
+            Change::Made
         })
         .await
     }
@@ -87,9 +105,11 @@ impl Receiving<'_> {
             }
         }
         self.change_devices(origin, user_id, |_, list| {
-            list.master_key = master_key.or_else(|| list.master_key.take());
-            list.self_signing_key = self_signing_key.or_else(|| list.self_signing_key.take());
-            true
+            let before = list.clone();
+            list.master_key = master_key.clone().or_else(|| list.master_key.take());
+            list.self_signing_key =
+                self_signing_key.clone().or_else(|| list.self_signing_key.take());
+            if list.is_same(&before) { Change::Known } else { Change::Made }
         })
         .await
     }
@@ -99,7 +119,7 @@ impl Receiving<'_> {
         &self,
         origin: &ServerName,
         user_id: OwnedUserId,
-        change: impl FnOnce(&List, &mut DeviceList) -> bool,
+        change: impl Fn(&List, &mut DeviceList) -> Change,
     ) -> Result<(), EduError> {
         if user_id.server_name() != origin {
             return Err(EduError::NotTheirs);
@@ -113,25 +133,33 @@ impl Receiving<'_> {
             self.federation.device_changes.pass_over(&user_id);
         }
         let listed = self.engine.state().device_lists.get(&user_id);
-        if is_often && listed.as_ref().is_some_and(|of| of.is_outdated) {
+        if is_often && listed.is_some_and(|of| of.is_outdated) {
             return Err(EduError::TooMany);
         }
-        let known = listed.filter(|of| !of.is_outdated && !is_often);
         let outdated =
             Said { user_id, changed: true, list: None, as_of: self.engine.head().offset() };
-        let mut said = outdated.clone();
-        if let Some(known) = known
-            && let Some((mut list, false)) = known_devices(self.engine, &said.user_id)?
+        for _ in 0..limits::DEVICE_CHANGE_TRIES {
+            let known = self.engine.state().device_lists.get(&outdated.user_id);
+            let known = known.filter(|of| !of.is_outdated && !is_often);
+            let Some(known) = known else { break };
+            let listed = known_devices(self.engine, &outdated.user_id)?;
+            let Some((mut list, false)) = listed else { break };
             // Each change is a record with the whole list.
-            && list.bytes() <= limits::DEVICE_LIST_CHANGED_BYTES
-            && change(&known, &mut list)
-        {
-            said = Said { list: Some(list), as_of: known.last, ..said };
+            if list.bytes() > limits::DEVICE_LIST_CHANGED_BYTES {
+                break;
+            }
+            match change(&known, &mut list) {
+                Change::Known => return Ok(()),
+                Change::Made => {}
+                Change::Unclear => break,
+            }
+            let said = Said { list: Some(list), as_of: known.last, ..outdated.clone() };
+            if self.note_devices(origin, vec![said]).await? {
+                return Ok(());
+            }
+            // Another change came in between. It may be the same one, at another node.
         }
-        // Another change came in between.
-        if !self.note_devices(origin, vec![said]).await? {
-            self.note_devices(origin, vec![outdated]).await?;
-        }
+        self.note_devices(origin, vec![outdated]).await?;
         Ok(())
     }
 }
