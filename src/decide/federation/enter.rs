@@ -152,7 +152,8 @@ impl Proposal for PlaceOutlier {
     }
 }
 
-/// Enter a room in which no user of this homeserver is, with the join of one.
+/// Enter a room in which no user of this homeserver is, with the join of one. Nothing is recorded if
+/// another has entered it meanwhile.
 #[derive(Clone, Debug)]
 pub struct EnterRoom {
     /// The room, which is known.
@@ -168,17 +169,18 @@ pub struct EnterRoom {
 }
 
 impl Proposal for EnterRoom {
-    type Outcome = ();
+    /// Whether the join is in the room.
+    type Outcome = bool;
 
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         if env.events.find(&env.state, &self.event_id)?.is_some() {
-            return Ok(());
+            return Ok(true);
         }
         let body = |received| body(&self.room_id, &self.event_id, self.pdu.clone(), received, None);
         let event = StoredEvent::new(PENDING, body(None));
@@ -191,7 +193,7 @@ impl Proposal for EnterRoom {
         let now = room.membership(&event.sender, Offset::MAX).map(|(_, membership)| membership);
         may_come(env, &event.sender, now)?;
         if room.has_server(&env.server.name) {
-            return Err(Refusal::BadState("This server is in the room already.".to_owned()));
+            return Ok(false);
         }
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
@@ -209,7 +211,7 @@ impl Proposal for EnterRoom {
         let missing = missing_of(&env.state, &env.events, &room, &event.prev_events)?;
         let received = Received { missing, ..Received::new(self.from.clone()) };
         commit.append(self.stream(), body(Some(received)));
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Users of this homeserver join rooms of others, knock, and reject invites (server-server API,
 //! "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
@@ -17,7 +17,7 @@ use tracing::{debug, info};
 use super::{
     outliers::Checked,
     pdu::{Pdu, PduError},
-    receive::Receiving,
+    receive::{Receiving, Verified},
 };
 use crate::{
     base::{limits, text::encoded},
@@ -29,6 +29,7 @@ use crate::{
     engine::Rejected,
     outside::federation::{Question, Unreachable},
     record::{Origin, room_version::ROOM_VERSIONS},
+    state::Room,
 };
 
 /// Why a user does not get into a room of others.
@@ -182,10 +183,7 @@ impl Receiving<'_> {
             // The other homeserver was only needed for its signature.
             let room = self.room(room_id).map_err(|error| wrong(&error))?;
             let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
-            return self.accept(server, &room, join).await.map_err(|error| match error {
-                PduError::Rejected(rejected) => rejected.into(),
-                error => wrong(&error),
-            });
+            return self.join_as_another(server, &room, join).await;
         }
         let create = joined.state.iter().find(|raw| is_create(raw));
         let create = create.ok_or_else(|| wrong(&"the state has no first event"))?;
@@ -205,13 +203,29 @@ impl Receiving<'_> {
         let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),
-            event_id: join.event_id,
+            event_id: join.event_id.clone(),
             from: server.to_owned(),
-            pdu: join.pdu,
+            pdu: join.pdu.clone(),
             state,
         };
-        self.engine.propose(Origin::server(), enter).await?.into_inner();
-        Ok(())
+        if self.engine.propose(Origin::server(), enter).await?.into_inner() {
+            return Ok(());
+        }
+        // Somebody else has entered it meanwhile, perhaps through another node.
+        self.join_as_another(server, &room, join).await
+    }
+
+    /// Records a join that `server` has taken, of a room that this homeserver is in.
+    async fn join_as_another(
+        &self,
+        server: &ServerName,
+        room: &Arc<Room>,
+        join: Verified,
+    ) -> Result<(), EnterError> {
+        self.accept(server, room, join).await.map_err(|error| match error {
+            PduError::Rejected(rejected) => rejected.into(),
+            error => EnterError::Wrong(server.to_owned(), error.to_string()),
+        })
     }
 
     async fn begin(
