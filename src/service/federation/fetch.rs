@@ -130,12 +130,12 @@ impl Receiving<'_> {
     ) -> Result<Taken, PduError> {
         let target = event.event_id.clone();
         let mut waiting = HashMap::from([(target.clone(), event)]);
-        let mut placed = BTreeSet::new();
+        let (mut placed, mut fetched) = (BTreeSet::new(), BTreeSet::new());
         loop {
             let mut order: Vec<_> =
                 waiting.values().map(|event| (event.depth, event.event_id.clone())).collect();
             order.sort_unstable();
-            let mut missing = BTreeSet::new();
+            let (mut missing, mut has_taken) = (BTreeSet::new(), false);
             for (_, event_id) in order {
                 let Some(event) = waiting.get(&event_id) else { continue };
                 let mut taken = self.propose(origin, event, false).await?;
@@ -146,23 +146,28 @@ impl Receiving<'_> {
                 match taken {
                     Taken::Missing { prev, .. } => missing.extend(prev),
                     taken if event_id == target => return Ok(taken),
-                    _ => drop(waiting.remove(&event_id)),
+                    _ => has_taken |= waiting.remove(&event_id).is_some(),
                 }
             }
             missing.retain(|event_id| !waiting.contains_key(event_id));
             if missing.is_empty() {
                 return Err(PduError::Missing);
             }
-            let latest = waiting.keys();
-            let fetched = self.fetch_between(origin, room, latest, &mut budget.missing).await;
-            let known = waiting.len();
-            for mut event in fetched.unwrap_or_default() {
-                if !waiting.contains_key(&event.event_id) {
-                    self.ask_policy_server(room, &mut event, budget).await?;
-                    waiting.insert(event.event_id.clone(), event);
+            // If they are still missing afterwards, they are neither to be had, nor has anybody else
+            // recorded them meanwhile, perhaps another node.
+            if missing != fetched {
+                let latest = waiting.keys();
+                let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
+                for mut event in between.unwrap_or_default() {
+                    if !waiting.contains_key(&event.event_id) {
+                        self.ask_policy_server(room, &mut event, budget).await?;
+                        waiting.insert(event.event_id.clone(), event);
+                    }
                 }
+                fetched = missing;
+                continue;
             }
-            if waiting.len() > known {
+            if has_taken {
                 continue;
             }
             // The past is not to be had, or too long: the room goes on from its state there.
@@ -249,11 +254,16 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
         if !self.knows(room, event_id)? {
-            let event = self.fetch_one(origin, room, event_id, budget).await?;
-            let event = event.ok_or(PduError::Missing)?;
-            if matches!(self.propose(origin, &event, true).await?, Taken::Missing { .. }) {
-                self.fetch_authorities(origin, room, event_id, budget).await?;
-                self.propose(origin, &event, true).await?;
+            match self.fetch_one(origin, room, event_id, budget).await? {
+                Some(event) => {
+                    if matches!(self.propose(origin, &event, true).await?, Taken::Missing { .. }) {
+                        self.fetch_authorities(origin, room, event_id, budget).await?;
+                        self.propose(origin, &event, true).await?;
+                    }
+                }
+                // Somebody else has recorded it meanwhile.
+                None if self.knows(room, event_id)? => {}
+                None => return Err(PduError::Missing),
             }
         }
         let of = |what: &str| {
