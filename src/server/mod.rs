@@ -196,6 +196,7 @@ pub async fn run(
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);
     if let Some(cluster) = cluster {
         told.tell_of_guesses();
+        told.tell_of_homeservers();
         let (edge, hearing) = (Arc::clone(&edge), Arc::clone(&edge));
         let answer = move |request| -> BoxFuture<'static, Bytes> {
             let edge = Arc::clone(&edge);

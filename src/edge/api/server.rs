@@ -218,6 +218,11 @@ impl App for Server {
             Ok(Told::Seen { session, sighting }) => {
                 self.last_seen.seen_elsewhere(session, sighting)
             }
+            Ok(Told::Back { server }) => {
+                if let Some(federation) = &self.outside.federation {
+                    federation.sender.is_back_elsewhere(&server);
+                }
+            }
             Err(error) => tracing::debug!(%error, "another node told something unknown"),
         }
     }
@@ -295,6 +300,8 @@ pub(crate) enum Told {
     Presence { node: u16, user_id: OwnedUserId, device_id: OwnedDeviceId, activity: Activity },
     /// When and from where a device was used.
     Seen { session: Offset, sighting: Sighting },
+    /// A homeserver can be reached again, for the node that tells it of events.
+    Back { server: OwnedServerName },
 }
 
 /// What a device does that others may see.
@@ -363,6 +370,17 @@ impl Server {
                 let told = Told::Guess { name: name.to_owned(), client };
                 cluster.tell(told.message());
             }
+        });
+    }
+
+    /// From now on, tells the other nodes which homeservers can be reached again.
+    pub(crate) fn tell_of_homeservers(&self) {
+        let (Some(cluster), Some(federation)) = (self.cluster.clone(), &self.outside.federation)
+        else {
+            return;
+        };
+        federation.sender.tell_others_with(move |server| {
+            cluster.tell(Told::Back { server: server.to_owned() }.message());
         });
     }
 

@@ -14,7 +14,7 @@ mod transaction;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -48,13 +48,31 @@ use crate::{
 /// The servers with users in a room, as of the last change of its state.
 type Present = (Offset, Arc<[OwnedServerName]>);
 
+/// Tells other nodes that a homeserver can be reached again.
+type TellOthers = Box<dyn Fn(&ServerName) + Send + Sync>;
+
 /// Tells other homeservers of events.
+///
+/// Of the nodes of a cluster, one tells: that which runs it. What the others notice of homeservers
+/// reaches it by [`Sender::tell_others_with`].
 pub(crate) struct Sender {
     engine: Arc<Engine>,
     peers: Arc<Peers>,
+    /// Empty while this node tells nobody.
     destinations: Mutex<HashMap<OwnedServerName, Destination>>,
     present: Mutex<HashMap<OwnedRoomId, Present>>,
     places: Semaphore,
+    tell_others: OnceLock<TellOthers>,
+}
+
+/// Forgets the destinations when this node tells nobody any more: another one does, and knows
+/// better.
+struct Telling<'a>(&'a Sender);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.destinations.lock().clear();
+    }
 }
 
 impl Sender {
@@ -65,27 +83,54 @@ impl Sender {
             destinations: Mutex::default(),
             present: Mutex::default(),
             places: Semaphore::new(limits::DESTINATIONS_AT_ONCE),
+            tell_others: OnceLock::new(),
         }
+    }
+
+    /// How the other nodes are told that a homeserver can be reached again. To be called once.
+    pub(crate) fn tell_others_with(&self, tell: impl Fn(&ServerName) + Send + Sync + 'static) {
+        // A second call has no effect.
+        let _ = self.tell_others.set(Box::new(tell));
     }
 
     /// A request of this homeserver has come: it can be reached again.
     pub(crate) fn is_back(&self, server: &ServerName) {
-        let mut destinations = self.destinations.lock();
-        if let Some(destination) = destinations.get_mut(server) {
-            destination.is_back();
+        if self.is_back_elsewhere(server) {
+            return;
         }
+        if let Some(tell) = self.tell_others.get()
+            && self.engine.state().destinations.get(server).is_some_and(|of| of.failing.is_some())
+        {
+            tell(server);
+        }
+    }
+
+    /// As [`Self::is_back`], where another node has noticed it. Returns whether this node tells
+    /// that homeserver.
+    pub(crate) fn is_back_elsewhere(&self, server: &ServerName) -> bool {
+        let mut destinations = self.destinations.lock();
+        let destination = destinations.get_mut(server);
+        destination.map(Destination::is_back).is_some()
     }
 
     /// Whether this homeserver could not be reached last, and is not to be tried again yet.
     pub(crate) fn is_failing(&self, server: &ServerName) -> bool {
         let now_ms = self.engine.clock().now_ms();
-        let destinations = self.destinations.lock();
-        let failing = destinations.get(server).and_then(|of| of.failing.as_ref());
-        failing.is_some_and(|failing| now_ms < failing.again_ms)
+        let again_ms = |failing: &Failing| failing.again_ms;
+        let again_ms = match self.destinations.lock().get(server) {
+            Some(destination) => destination.failing.as_ref().map(again_ms),
+            // Another node tells it, and records how that goes.
+            None => {
+                let known = self.engine.state().destinations.get(server);
+                known.and_then(|known| known.failing.as_ref().map(again_ms))
+            }
+        };
+        again_ms.is_some_and(|again_ms| now_ms < again_ms)
     }
 
     /// Tells until the server shuts down.
     pub(crate) async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        let _telling = Telling(&self);
         // They end with this: when the lease is lost, another node tells.
         let mut tasks = JoinSet::new();
         let mut records = self.engine.follow(self.engine.head().offset().next());
@@ -346,7 +391,10 @@ impl Sender {
     fn note_failure(&self, server: &ServerName, error: &Unreachable) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
         let mut all = self.destinations.lock();
-        let destination = all.entry(server.to_owned()).or_default();
+        let Some(destination) = all.get_mut(server) else {
+            // This node tells nobody any more, and this task ends.
+            return (limits::DESTINATION_RETRY.0, Arc::default());
+        };
         let before = destination.failing.take();
         let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
         let (first, longest) = limits::DESTINATION_RETRY;
