@@ -55,13 +55,13 @@ impl Listening {
         Ok(Some(Self { listeners, tls }))
     }
 
-    /// Serves until the server stops.
+    /// Serves until the server stops: what does, and the future that does it.
     pub(super) fn serve(
         self,
         app: &Arc<Server>,
         config: &Config,
         shutdown: &Shutdown,
-    ) -> Result<BoxFuture<'static, ()>, ServerError> {
+    ) -> Result<(Arc<Edge<Server>>, BoxFuture<'static, ()>), ServerError> {
         let Self { listeners, tls } = self;
         let table = api::federation::endpoints(config);
         let mut config = config.clone();
@@ -69,11 +69,13 @@ impl Listening {
         config.server.trust_forwarded_for &= tls.is_none();
         config.http.max_body_bytes = config.http.max_body_bytes.max(limits::TRANSACTION_BYTES);
         let edge = Edge::new(Arc::clone(app), table, &config, shutdown.clone())?;
+        let edge = Arc::new(edge.for_servers());
         info!(
             bind = ?config.federation.bind,
             tls = tls.is_some(),
             "serving other homeservers"
         );
-        Ok(Box::pin(serve::run_with(listeners, tls, Arc::new(edge), |_| {})))
+        let serving = serve::run_with(listeners, tls, Arc::clone(&edge), |_| {});
+        Ok((edge, Box::pin(serving)))
     }
 }

@@ -192,7 +192,7 @@ pub async fn run(
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
     let federated = federation.map(|listening| listening.serve(&app, &config, &shutdown));
-    let federated = federated.transpose()?;
+    let (for_servers, federated) = federated.transpose()?.unzip();
     let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);
     if let Some(cluster) = cluster {
         told.tell_of_guesses();
@@ -202,7 +202,8 @@ pub async fn run(
             let edge = Arc::clone(&edge);
             Box::pin(async move { edge.answer_forwarded(request).await })
         };
-        cluster.serve(Arc::new(answer), Arc::new(move |told: Bytes| hearing.heard(&told)));
+        let hear = move |told: Bytes| hearing.heard(&told, for_servers.as_deref());
+        cluster.serve(Arc::new(answer), Arc::new(hear));
     }
     starting.end().await;
     info!(bind = ?config.server.bind, server_name = %config.server.name, "serving");

@@ -51,6 +51,8 @@ use crate::{
 pub(crate) struct Edge<A> {
     app: Arc<A>,
     routes: Routes<A>,
+    /// Whether it serves other homeservers.
+    for_servers: bool,
     throttle: Throttle,
     ids: RequestIds,
     max_body_bytes: usize,
@@ -89,6 +91,7 @@ impl<A: App> Edge<A> {
         Ok(Self {
             app,
             routes: table.build()?,
+            for_servers: false,
             throttle: Throttle::new(&config.rate_limits),
             ids: RequestIds::new(),
             max_body_bytes: config.http.max_body_bytes,
@@ -107,6 +110,12 @@ impl<A: App> Edge<A> {
             shutdown,
             limits: config.http.clone(),
         })
+    }
+
+    /// The same for other homeservers.
+    pub(crate) fn for_servers(mut self) -> Self {
+        self.for_servers = true;
+        self
     }
 
     /// How many connections there may be from one address, if that is bounded.
@@ -180,14 +189,20 @@ impl<A: App> Edge<A> {
     /// Tells the other nodes what a request took from its caller's limits.
     fn tell(&self, spent: impl FnOnce() -> Spent) {
         if self.app.is_in_cluster() {
-            self.app.tell(serde_json::to_vec(&spent()).unwrap_or_default().into());
+            let spent = spent().on(self.for_servers);
+            self.app.tell(serde_json::to_vec(&spent).unwrap_or_default().into());
         }
     }
 
-    /// Takes note of what another node told.
-    pub(crate) fn heard(&self, message: &[u8]) {
-        match serde_json::from_slice(message) {
-            Ok(spent) => self.throttle.take_spent(spent),
+    /// Takes note of what another node told. `for_servers` is the edge for other homeservers.
+    pub(crate) fn heard(&self, message: &[u8], for_servers: Option<&Self>) {
+        match serde_json::from_slice::<Spent>(message) {
+            Ok(spent) if !spent.is_for_servers() => self.throttle.take_spent(spent),
+            Ok(spent) => {
+                if let Some(edge) = for_servers {
+                    edge.throttle.take_spent(spent);
+                }
+            }
             Err(_) => self.app.heard(message),
         }
     }
@@ -341,7 +356,9 @@ impl<A: App> Edge<A> {
             who.server = Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
         }
         let body = if route.body == Body::Json { decode::json_body(body)? } else { body };
-        if !headers.contains_key(forward::FORWARDED)
+        // What other homeservers refer to is in the log.
+        if !self.for_servers
+            && !headers.contains_key(forward::FORWARDED)
             && let Some(node) = self.app.elsewhere(&method, &uri, &body)
         {
             let request = forward::request(&method, &uri, &headers, client, &body);
@@ -436,6 +453,7 @@ impl<A: App> Edge<A> {
         *request.headers_mut() = headers.clone();
         let server = self.app.verify(&request, client).await?;
         self.throttle.check_server(&server)?;
+        self.tell(|| Spent::of_server(&server, client));
         Ok(server)
     }
 

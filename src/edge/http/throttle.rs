@@ -56,12 +56,32 @@ pub(super) struct Spent {
     client: IpAddr,
     /// The bytes of the body, where those are limited.
     bytes: Option<usize>,
+    /// Whether it is a request to a listener for other homeservers, which has limits of its own.
+    #[serde(default)]
+    for_servers: bool,
+    /// The homeserver that has signed it.
+    #[serde(default)]
+    server: Option<OwnedServerName>,
 }
 
 impl Spent {
     pub(super) fn new(class: Class, session: Option<&Session>, client: IpAddr) -> Self {
         let user = session.map(|session| (session.user_id.clone(), session.session));
-        Self { class, user, client, bytes: None }
+        Self { class, user, client, bytes: None, for_servers: false, server: None }
+    }
+
+    /// What a request that `server` has signed took.
+    pub(super) fn of_server(server: &ServerName, client: IpAddr) -> Self {
+        Self { server: Some(server.to_owned()), ..Self::new(Class::Federation, None, client) }
+    }
+
+    pub(super) const fn on(mut self, for_servers: bool) -> Self {
+        self.for_servers = for_servers;
+        self
+    }
+
+    pub(super) const fn is_for_servers(&self) -> bool {
+        self.for_servers
     }
 
     pub(super) const fn written(mut self, bytes: usize) -> Self {
@@ -73,7 +93,11 @@ impl Spent {
 impl Throttle {
     /// Takes from the limits what a request to another node took.
     pub(super) fn take_spent(&self, spent: Spent) {
-        let Spent { class, user, client, bytes } = spent;
+        let Spent { class, user, client, bytes, for_servers: _, server } = spent;
+        if let Some(server) = server {
+            let _ = self.check_server(&server);
+            return;
+        }
         let session = user.map(|(user_id, session)| Session {
             user_id,
             device_id: "".into(),
