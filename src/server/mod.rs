@@ -198,9 +198,14 @@ pub async fn run(
         told.tell_of_guesses();
         told.tell_of_homeservers();
         let (edge, hearing) = (Arc::clone(&edge), Arc::clone(&edge));
-        let answer = move |request| -> BoxFuture<'static, Bytes> {
-            let edge = Arc::clone(&edge);
-            Box::pin(async move { edge.answer_forwarded(request).await })
+        let answer = move |request: Bytes| -> BoxFuture<'static, Bytes> {
+            let (edge, asked) = (Arc::clone(&edge), Arc::clone(&told));
+            Box::pin(async move {
+                match asked.answer_node(&request).await {
+                    Some(answer) => answer,
+                    None => edge.answer_forwarded(request).await,
+                }
+            })
         };
         let hear = move |told: Bytes| hearing.heard(&told, for_servers.as_deref());
         cluster.serve(Arc::new(answer), Arc::new(hear));

@@ -83,6 +83,16 @@ impl OnItsWay {
         }
     }
 
+    /// One that another node of this server's cluster has a copy of.
+    pub(crate) fn of_node(
+        content_type: Option<String>,
+        name: Option<String>,
+        length: u64,
+        pieces: Pieces,
+    ) -> Self {
+        Self { content_type, name, length: Some(length), content: Content::Whole(pieces) }
+    }
+
     /// The next piece of it; `None` at the end.
     ///
     /// # Errors

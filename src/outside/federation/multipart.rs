@@ -10,7 +10,7 @@ use super::Unreachable;
 use crate::base::limits;
 
 /// What arrives.
-pub(super) type Pieces = BoxStream<'static, Result<Bytes, Unreachable>>;
+pub(crate) type Pieces = BoxStream<'static, Result<Bytes, Unreachable>>;
 
 /// The longest boundary. RFC 2046 has 70 characters.
 const BOUNDARY_BYTES: usize = 200;

@@ -2,7 +2,8 @@
 
 pub(crate) mod file;
 pub(crate) mod files;
-pub(crate) mod preview;
+pub(crate) mod nodes;
+mod preview;
 pub(crate) mod remote;
 mod serving;
 pub(crate) mod shared;

@@ -331,9 +331,37 @@ impl Server {
         let _places = timeout_at(until, places).await.map_err(|_| Failure::Busy)?;
         let asking = peers.file(outbound, origin, media_id, *wait);
         let asked = timeout_at(until, Box::pin(asking)).await;
-        let file = asked.map_err(|_| Failure::from(Unreachable::Late))??;
-        tell.send_replace(Progress::Arriving);
-        self.take_in_remote(address, file).await
+        let failure = match asked.unwrap_or_else(|_| Err(Unreachable::Late.into())) {
+            Ok(file) => {
+                tell.send_replace(Progress::Arriving);
+                return self.take_in_remote(address, file).await;
+            }
+            Err(failure) => failure,
+        };
+        match self.copy_of_another_node(address).await {
+            Some((copy, hash)) => {
+                tell.send_replace(Progress::Arriving);
+                self.take_in_copy(address, copy, hash).await
+            }
+            None => Err(failure.into()),
+        }
+    }
+
+    /// Takes in the copy of another node, if it arrives as that had it.
+    async fn take_in_copy(
+        &self,
+        address: &OwnedMxcUri,
+        copy: OnItsWay,
+        hash: FileHash,
+    ) -> Result<RemoteFile, Failure> {
+        let taken = self.take_in_remote(address, copy).await?;
+        if taken.hash == hash {
+            return Ok(taken);
+        }
+        let (files, address) = (Arc::clone(&self.media.remote.files), address.clone());
+        let forgetting = spawn_blocking(move || files.forget(&address));
+        forgetting.await.map_err(io::Error::other)??;
+        Err(io::Error::other("the copy of another node is damaged").into())
     }
 
     async fn take_in_remote(
