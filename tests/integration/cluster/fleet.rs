@@ -1,4 +1,4 @@
-//! Three nodes on three NATS servers, each of which can fail by itself.
+//! Nodes on NATS servers, each of which can fail by itself.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,27 +21,33 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(4);
 
 /// How a fleet differs from the ordinary one.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Whether each node is in a network of its own, from which NATS can be cut off.
-    pub(super) networks: bool,
+    pub(crate) networks: bool,
     /// Whether the clock of the last node is an hour ahead.
-    pub(super) clocks_apart: bool,
+    pub(crate) clocks_apart: bool,
+    /// Whether there is one NATS server instead of three.
+    pub(crate) one_nats: bool,
+    /// The server's name, if it is of importance.
+    pub(crate) server_name: Option<String>,
     /// More settings.
-    pub(super) settings: Vec<(String, String)>,
+    pub(crate) settings: Vec<(String, String)>,
+    /// Settings that differ from node to node: a name, and the value of each node.
+    pub(crate) by_node: Vec<(String, Vec<String>)>,
 }
 
 /// The nodes and NATS servers.
-pub(super) struct Fleet {
-    pub(super) nats: Nats,
-    pub(super) nodes: Vec<Node>,
+pub(crate) struct Fleet {
+    pub(crate) nats: Nats,
+    pub(crate) nodes: Vec<Node>,
     _directory: TempDir,
 }
 
 /// A node.
-pub(super) struct Node {
+pub(crate) struct Node {
     name: String,
-    pub(super) data_dir: PathBuf,
-    pub(super) address: SocketAddr,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) address: SocketAddr,
     network: Option<Network>,
     arguments: Vec<OsString>,
     settings: Vec<(String, String)>,
@@ -51,7 +57,7 @@ pub(super) struct Node {
 
 impl Fleet {
     /// Starts three NATS servers and as many nodes; `None`, after saying so, without the programs.
-    pub(super) async fn start(test: &str, count: usize, plan: Plan) -> Option<Self> {
+    pub(crate) async fn start(test: &str, count: usize, plan: Plan) -> Option<Self> {
         let mut fleet = Self::plan(test, count, plan)?;
         for node in &mut fleet.nodes {
             node.run();
@@ -61,8 +67,9 @@ impl Fleet {
     }
 
     /// The same without starting the nodes.
-    pub(super) fn plan(test: &str, count: usize, plan: Plan) -> Option<Self> {
-        let nats = Nats::start(test, 3)?;
+    pub(crate) fn plan(test: &str, count: usize, plan: Plan) -> Option<Self> {
+        let nats = Nats::start(test, if plan.one_nats { 1 } else { 3 })?;
+        let server_name = plan.server_name.as_deref().unwrap_or("e2e.test");
         let directory = TempDir::new().expect("a temporary directory");
         let nodes = (0..count).map(|number| {
             let network = plan.networks.then(|| Network::make(number));
@@ -80,7 +87,7 @@ impl Fleet {
             let arguments: Vec<OsString> = vec![
                 "serve".into(),
                 "--server-name".into(),
-                "e2e.test".into(),
+                server_name.into(),
                 "--data-dir".into(),
                 data_dir.clone().into(),
                 "--bind".into(),
@@ -100,7 +107,12 @@ impl Fleet {
             if !plan.networks {
                 settings.push(("LOGCABIN_LOG_MONITORS".to_owned(), nats.monitors()));
             }
+            if plan.one_nats {
+                settings.push(("LOGCABIN_LOG_REPLICAS".to_owned(), "1".to_owned()));
+            }
             settings.extend(plan.settings.iter().cloned());
+            let own = plan.by_node.iter().map(|(name, values)| (name, &values[number]));
+            settings.extend(own.map(|(name, value)| (name.clone(), value.clone())));
             let mut wrapper = Vec::new();
             if let Some(network) = &network {
                 wrapper.extend(["ip", "netns", "exec", &network.name].map(str::to_owned));
@@ -116,7 +128,7 @@ impl Fleet {
     }
 
     /// Waits until every node answers.
-    pub(super) async fn until_ready(&self) {
+    pub(crate) async fn until_ready(&self) {
         for node in &self.nodes {
             let http = node.http();
             until(&format!("{} answers", node.name), async || {
@@ -134,7 +146,7 @@ impl Fleet {
     }
 
     /// What `logcabin cluster status` says on a node.
-    pub(super) fn status(&self, node: usize) -> Value {
+    pub(crate) fn status(&self, node: usize) -> Value {
         let arguments = ["cluster", "status", "--json", "--data-dir"].map(OsStr::new);
         let data_dir = self.nodes[node].data_dir.as_os_str();
         let output = run_logcabin(arguments.into_iter().chain([data_dir]));
@@ -149,7 +161,7 @@ impl Fleet {
     }
 
     /// Waits until the NATS servers agree, and all nodes have the same records; gives their number.
-    pub(super) async fn until_equal(&self) -> u64 {
+    pub(crate) async fn until_equal(&self) -> u64 {
         let mut offset = 0;
         until_ok("all nodes have the same records", async || {
             let status = self.status(0);
@@ -172,7 +184,7 @@ impl Fleet {
 
 impl Node {
     /// Starts the process.
-    pub(super) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let binary = env!("CARGO_BIN_EXE_logcabin").to_owned();
         let mut line = self.wrapper.iter().chain([&binary]);
         let log = self.data_dir.with_extension("log");
@@ -190,21 +202,26 @@ impl Node {
     }
 
     /// What it has printed.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         fs::read_to_string(self.data_dir.with_extension("log")).unwrap_or_default()
     }
 
-    pub(super) fn http(&self) -> Http {
+    pub(crate) fn http(&self) -> Http {
         Http::new(&format!("http://{}", self.address))
     }
 
+    /// The id of its process.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Whether its process runs.
-    pub(super) fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
     /// Kills the process, if it runs.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = signal("KILL", child.id());
             let _ = child.wait();
@@ -212,7 +229,7 @@ impl Node {
     }
 
     /// Ends the process and waits until it has ended; panics if it does not end well.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let mut child = self.child.take().expect("the node runs");
         assert!(signal("TERM", child.id()));
         let status = child.wait().expect("the node can be waited for");
@@ -220,7 +237,7 @@ impl Node {
     }
 
     /// Sends a signal to the process.
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let child = self.child.as_ref().expect("the node runs");
         assert!(signal(name, child.id()), "SIG{name} cannot be sent to {}", self.name);
     }
@@ -245,7 +262,7 @@ impl Drop for Node {
 }
 
 /// Sends a signal to a process, or to its children: a program under faketime is one.
-pub(super) fn signal(name: &str, process: u32) -> bool {
+pub(crate) fn signal(name: &str, process: u32) -> bool {
     let children = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(children).unwrap_or_default();
     let send = |process: &str| {

@@ -3,5 +3,5 @@
 mod console;
 mod exclusive;
 mod faults;
-mod fleet;
+pub(crate) mod fleet;
 mod moves;

@@ -16,12 +16,12 @@ use crate::harness::{DeviceKeys, User, encode, until};
 const PASSWORD: &str = "correct horse battery";
 
 /// What `by` is told of the keys of `of`.
-async fn query(by: &User, of: &str) -> Value {
+pub(super) async fn query(by: &User, of: &str) -> Value {
     let body = json!({ "device_keys": { of: [] }, "timeout": 5000 });
     by.request("POST", "/keys/query", Some(&body)).await.ok()
 }
 
-fn devices_in(found: &Value, of: &str) -> BTreeSet<String> {
+pub(super) fn devices_in(found: &Value, of: &str) -> BTreeSet<String> {
     let devices = found["device_keys"][of].as_object().cloned().unwrap_or_default();
     devices.into_iter().map(|(id, _)| id).collect()
 }
@@ -206,7 +206,7 @@ struct Says {
     bytes: usize,
 }
 
-fn keys(user_id: &str, device_id: &str) -> Value {
+pub(super) fn keys(user_id: &str, device_id: &str) -> Value {
     DeviceKeys::of(user_id, device_id).identity()
 }
 

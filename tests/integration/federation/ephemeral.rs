@@ -15,7 +15,7 @@ use crate::harness::stand_in::reply_json;
 use crate::harness::{User, encode, run_logcabin, until};
 
 /// The typing notifications, receipts and presence that a user has seen so far.
-struct Watch {
+pub(super) struct Watch {
     user: User,
     since: String,
     /// Who types, by room.
@@ -31,7 +31,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 impl Watch {
-    async fn of(user: &User) -> Self {
+    pub(super) async fn of(user: &User) -> Self {
         let mut watch = Self {
             user: user.clone(),
             since: String::new(),
@@ -74,7 +74,7 @@ impl Watch {
         self
     }
 
-    async fn until_types(&mut self, room_id: &str, who: &[&User]) {
+    pub(super) async fn until_types(&mut self, room_id: &str, who: &[&User]) {
         let wanted = json!(who.iter().map(|user| &user.user_id).collect::<Vec<_>>());
         until(&format!("{} sees {wanted} typing", self.user.user_id.clone()), async || {
             self.look().await.typing.get(room_id) == Some(&wanted)
@@ -82,7 +82,13 @@ impl Watch {
         .await;
     }
 
-    async fn until_read(&mut self, room_id: &str, who: &User, thread: Option<&str>, event: &str) {
+    pub(super) async fn until_read(
+        &mut self,
+        room_id: &str,
+        who: &User,
+        thread: Option<&str>,
+        event: &str,
+    ) {
         let key = (room_id.to_owned(), who.user_id.clone(), thread.map(ToOwned::to_owned));
         until(
             &format!("{} sees what {} read", self.user.user_id.clone(), who.user_id),
@@ -91,7 +97,7 @@ impl Watch {
         .await;
     }
 
-    async fn until_present(&mut self, who: &User, presence: &str, status: &str) {
+    pub(super) async fn until_present(&mut self, who: &User, presence: &str, status: &str) {
         let wanted = (presence.to_owned(), Some(status.to_owned()));
         until(
             &format!("{} sees that {} is {status}", self.user.user_id.clone(), who.user_id),
@@ -101,13 +107,25 @@ impl Watch {
     }
 }
 
-async fn types(user: &User, room_id: &str, typing: bool) {
+pub(super) async fn types(user: &User, room_id: &str, typing: bool) {
     let path = format!("/rooms/{}/typing/{}", encode(room_id), encode(&user.user_id));
     let body = json!({ "typing": typing, "timeout": 30_000 });
     user.request("PUT", &path, Some(&body)).await.ok();
 }
 
-async fn reads(user: &User, room_id: &str, kind: &str, event_id: &str, thread: Option<&str>) {
+/// Who types in a room, as a user sees it.
+pub(super) async fn typists(user: &User, room_id: &str) -> Value {
+    let mut watch = Watch::of(user).await;
+    watch.typing.remove(room_id).unwrap_or_else(|| json!([]))
+}
+
+pub(super) async fn reads(
+    user: &User,
+    room_id: &str,
+    kind: &str,
+    event_id: &str,
+    thread: Option<&str>,
+) {
     let path = format!("/rooms/{}/receipt/{kind}/{}", encode(room_id), encode(event_id));
     let mut body = json!({});
     if let Some(thread) = thread {
@@ -116,7 +134,7 @@ async fn reads(user: &User, room_id: &str, kind: &str, event_id: &str, thread: O
     user.request("POST", &path, Some(&body)).await.ok();
 }
 
-async fn is(user: &User, presence: &str, status: &str) {
+pub(super) async fn is(user: &User, presence: &str, status: &str) {
     let path = format!("/presence/{}/status", encode(&user.user_id));
     let body = json!({ "presence": presence, "status_msg": status });
     user.request("PUT", &path, Some(&body)).await.ok();

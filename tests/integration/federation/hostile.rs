@@ -1,5 +1,6 @@
 //! A homeserver in a room of this one that signs properly and sends what it must not.
 
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ruma::room_version_rules::RoomVersionRules;
@@ -14,7 +15,9 @@ use crate::harness::{User, encode};
 /// A homeserver with a user, pia, in a room of this one, which has version 10.
 pub(super) struct Hostile<'a> {
     peer: &'a Peer,
-    cabin: &'a Federated,
+    /// The name of this server, and where it is asked.
+    name: String,
+    address: SocketAddr,
     room_id: String,
     rules: RoomVersionRules,
     transactions: u32,
@@ -23,8 +26,14 @@ pub(super) struct Hostile<'a> {
 impl<'a> Hostile<'a> {
     /// One in a room of version 10.
     pub(super) fn new(peer: &'a Peer, cabin: &'a Federated, room_id: &str) -> Self {
+        Self::at(peer, &cabin.name, cabin.address, room_id)
+    }
+
+    /// One that asks the server of this name at this address.
+    pub(super) fn at(peer: &'a Peer, name: &str, address: SocketAddr, room_id: &str) -> Self {
         let rules = RoomVersionId::V10.rules().expect("rules");
-        Self { peer, cabin, room_id: room_id.to_owned(), rules, transactions: 0 }
+        let (name, room_id) = (name.to_owned(), room_id.to_owned());
+        Self { peer, name, address, room_id, rules, transactions: 0 }
     }
 
     pub(super) fn user(&self, name: &str) -> String {
@@ -37,8 +46,8 @@ impl<'a> Hostile<'a> {
         path: &str,
         body: &Value,
     ) -> crate::harness::Answer {
-        let header = self.peer.header(&self.cabin.name, method, path, body);
-        self.peer.send(self.cabin.address, method, path, Some(&header), body).await
+        let header = self.peer.header(&self.name, method, path, body);
+        self.peer.send(self.address, method, path, Some(&header), body).await
     }
 
     /// The event with its hashes and the peer's signature, and its id.

@@ -30,7 +30,7 @@ fn png(width: u32, height: u32) -> Vec<u8> {
 }
 
 /// Uploads a file, and gives what follows `mxc://`.
-async fn upload(user: &User, name: &str, content_type: &str, bytes: Vec<u8>) -> String {
+pub(super) async fn upload(user: &User, name: &str, content_type: &str, bytes: Vec<u8>) -> String {
     let path = format!("/_matrix/media/v3/upload?filename={name}");
     let headers = [("content-type", content_type)];
     let uploaded = user.send_bytes("POST", &path, &headers, bytes).await.json();
@@ -268,6 +268,7 @@ fn hostile(path: &str) -> Vec<Step> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_homeserver_that_means_harm_is_bounded_and_answered_for() {
+    crate::harness::nodes::one_server!("each node has copies of its own");
     let Some(authority) = authority("hostile peers") else { return };
     let settings = [
         ("LOGCABIN_MEDIA_REMOTE_FILE_BYTES", "100000"),
@@ -335,6 +336,7 @@ async fn a_homeserver_that_means_harm_is_bounded_and_answered_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_fetched_once_however_many_ask_and_few_at_a_time() {
+    crate::harness::nodes::one_server!("each node has copies of its own");
     let Some(authority) = authority("hostile peers") else { return };
     let origin = Origin::start(
         &authority,
@@ -377,6 +379,7 @@ async fn a_file_is_fetched_once_however_many_ask_and_few_at_a_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_have_a_limit_and_administrators_decide_about_them() {
+    crate::harness::nodes::one_server!("each node has copies of its own");
     let Some(authority) = authority("hostile peers") else { return };
     let origin = Origin::start(
         &authority,

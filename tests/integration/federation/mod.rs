@@ -12,6 +12,7 @@ mod gap_places;
 mod hostile;
 mod hostile_past;
 mod media;
+mod nodes;
 mod operators;
 mod outages;
 mod partition;
@@ -22,15 +23,17 @@ mod policy;
 mod requests;
 mod rooms;
 mod rules;
+mod several;
 mod synapse;
 mod to_device;
 mod view;
 mod with_synapse;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::authority::Authority;
+use crate::harness::nodes::FEDERATION_BIND;
 use crate::harness::{TestServer, free_address};
 
 /// A server that federates on this machine, by TLS.
@@ -58,28 +61,37 @@ impl Federated {
         data_dir: Option<&Path>,
     ) -> Self {
         let address = free_address();
-        let name = format!("localhost:{}", address.port());
-        let (key, certificate) = authority.certify(&format!("cabin{}", address.port()));
-        let path = |path: std::path::PathBuf| path.display().to_string();
-        let (key, certificate, ca) = (path(key), path(certificate), path(authority.certificate()));
+        let own = federating(authority, address);
+        let mut all: Vec<_> = own.iter().map(|(name, value)| (*name, &**value)).collect();
         let bind = address.to_string();
-        let mut all = vec![
-            ("LOGCABIN_SERVER_NAME", &*name),
-            ("LOGCABIN_FEDERATION_ENABLED", "true"),
-            ("LOGCABIN_FEDERATION_BIND", &bind),
-            ("LOGCABIN_FEDERATION_CERTIFICATE", &certificate),
-            ("LOGCABIN_FEDERATION_CERTIFICATE_KEY", &key),
-            ("LOGCABIN_FEDERATION_CA", &ca),
-            ("LOGCABIN_FEDERATION_ALLOWED_NETWORKS", "127.0.0.0/8,::1"),
-        ];
+        all.push((FEDERATION_BIND, &bind));
         // The last one counts.
         all.extend(settings);
         let server = match data_dir {
             None => TestServer::start_with(&all).await,
             Some(data_dir) => TestServer::start_on_with(data_dir, &all).await,
         };
-        Self { server, name, address }
+        Self { server, name: name_at(address), address }
     }
+}
+
+/// The name of a server that others reach at this address.
+fn name_at(address: SocketAddr) -> String {
+    format!("localhost:{}", address.port())
+}
+
+/// The settings of a server that others reach at this address, except for where it listens.
+fn federating(authority: &Authority, address: SocketAddr) -> Vec<(&'static str, String)> {
+    let (key, certificate) = authority.certify(&format!("cabin{}", address.port()));
+    let path = |path: PathBuf| path.display().to_string();
+    vec![
+        ("LOGCABIN_SERVER_NAME", name_at(address)),
+        ("LOGCABIN_FEDERATION_ENABLED", "true".to_owned()),
+        ("LOGCABIN_FEDERATION_CERTIFICATE", path(certificate)),
+        ("LOGCABIN_FEDERATION_CERTIFICATE_KEY", path(key)),
+        ("LOGCABIN_FEDERATION_CA", path(authority.certificate())),
+        ("LOGCABIN_FEDERATION_ALLOWED_NETWORKS", "127.0.0.0/8,::1".to_owned()),
+    ]
 }
 
 /// An authority, or what is missing.

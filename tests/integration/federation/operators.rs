@@ -47,6 +47,7 @@ async fn fickle(authority: &Authority) -> (Peer, Arc<AtomicBool>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_homeserver_that_cannot_be_reached_is_seen_and_tried_again_or_reset() {
+    crate::harness::nodes::one_server!("it looks at the metrics of one server");
     let Some(authority) = authority("operators") else { return };
     let metrics = free_address().to_string();
     let settings = [

@@ -145,6 +145,7 @@ fn differences(states: &[Vec<String>]) -> Vec<Vec<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_homeservers_agree_after_the_network_was_cut() {
+    crate::harness::nodes::one_server!("it tells connections apart by the process");
     let Some(three) = three("a cut network").await else { return };
     let (network, users) = (&three.network, &three.users);
     for version in ["6", "10", "12"] {

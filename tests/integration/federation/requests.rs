@@ -185,6 +185,7 @@ async fn clients_and_homeservers_are_served_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_is_read_again_when_its_file_changes() {
+    crate::harness::nodes::one_server!("each node looks at the files by itself");
     let Some(authority) = authority("certificates") else { return };
     let cabin = Federated::start(&authority).await;
     let peer = Peer::start(&authority).await;
@@ -342,6 +343,7 @@ async fn each_homeserver_has_a_rate_of_its_own_and_wrong_signatures_are_few() {
     }
     one.ask(address, name, &path).await.refused(429, "M_LIMIT_EXCEEDED");
     other.ask(address, name, &path).await.ok();
+    crate::harness::nodes::one_server!("each node counts wrong signatures by itself");
     // Somebody takes the name of another homeserver, again and again.
     let forged = sign(&other.name, &new_keys("peer"), name, "GET", &path, &Value::Null);
     let forged = forged.to_string();

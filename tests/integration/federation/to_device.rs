@@ -13,7 +13,7 @@ pub(super) struct Inbox {
     user: User,
     since: String,
     /// Each message's sender and text.
-    letters: Vec<(String, String)>,
+    pub(super) letters: Vec<(String, String)>,
 }
 
 impl Inbox {
@@ -23,7 +23,7 @@ impl Inbox {
         Self { user: user.clone(), since, letters: Vec::new() }
     }
 
-    async fn look(&mut self) -> &[(String, String)] {
+    pub(super) async fn look(&mut self) -> &[(String, String)] {
         if let Ok(answer) = self.user.try_sync(Some(&self.since), 0, None).await {
             let answer = answer.ok();
             self.since = answer["next_batch"].as_str().expect("a token").to_owned();
@@ -37,8 +37,12 @@ impl Inbox {
     }
 
     /// Waits for a message, which is the newest and came once.
-    async fn until(&mut self, sender: &User, text: &str) {
-        let letter = (sender.user_id.clone(), text.to_owned());
+    pub(super) async fn until(&mut self, sender: &User, text: &str) {
+        self.until_from(&sender.user_id, text).await;
+    }
+
+    pub(super) async fn until_from(&mut self, sender: &str, text: &str) {
+        let letter = (sender.to_owned(), text.to_owned());
         until(&format!("{} gets `{text}`", self.user.user_id.clone()), async || {
             self.look().await.contains(&letter)
         })
@@ -47,7 +51,7 @@ impl Inbox {
     }
 }
 
-async fn send(user: &User, to: &str, device: &str, text: &str) {
+pub(super) async fn send(user: &User, to: &str, device: &str, text: &str) {
     let path = format!("/sendToDevice/m.test/{}", encode(text));
     let body = json!({ "messages": { to: { device: { "text": text } } } });
     user.request("PUT", &path, Some(&body)).await.ok();
@@ -93,7 +97,7 @@ async fn messages_to_devices_arrive_once_whoever_was_away() {
     assert_eq!(texts, ["to one", "to all", "while you were away", "and I was, too", "last"]);
 }
 
-fn letter(sender: &str, message_id: &str, to: &str, device: &str, text: &str) -> Value {
+pub(super) fn letter(sender: &str, message_id: &str, to: &str, device: &str, text: &str) -> Value {
     json!({
         "sender": sender, "type": "m.test", "message_id": message_id,
         "messages": { to: { device: { "text": text } } },

@@ -1,6 +1,7 @@
 //! A test server as a cluster: with `LOGCABIN_TEST_NODES` of more than one, every [`TestServer`]
 //! is that many nodes on a NATS server of its own, and each request goes to a random one: through a
-//! proxy of the tests' own, or with `LOGCABIN_TEST_BALANCER=haproxy` through HAProxy.
+//! proxy of the tests' own, or with `LOGCABIN_TEST_BALANCER=haproxy` through HAProxy. Each node has a
+//! listener of its own for other homeservers, whose connections go to one node after another.
 //!
 //! [`TestServer`]: super::TestServer
 
@@ -9,6 +10,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use super::{free_address, number_from_env, runs, skip};
 
@@ -199,6 +203,9 @@ impl Drop for Nats {
     }
 }
 
+/// Where other homeservers reach the nodes.
+pub(crate) const FEDERATION_BIND: &str = "LOGCABIN_FEDERATION_BIND";
+
 /// What a test server has as a cluster.
 pub(super) struct Nodes {
     pub(super) nats: Nats,
@@ -207,6 +214,16 @@ pub(super) struct Nodes {
     front: SocketAddr,
     balancer: Option<Child>,
     is_begun: AtomicBool,
+    /// For other homeservers: where each node listens, and what is in front of them.
+    for_servers: OnceLock<(Vec<SocketAddr>, Balancer)>,
+}
+
+/// How a node is started.
+pub(super) struct NodePlan {
+    pub(super) address: SocketAddr,
+    pub(super) arguments: Vec<OsString>,
+    /// Settings that differ from those of other nodes.
+    pub(super) settings: Vec<(String, String)>,
 }
 
 impl Drop for Nodes {
@@ -238,11 +255,22 @@ impl Nodes {
                 None
             }
         };
-        Self { nats, directory, addresses, front, balancer, is_begun: AtomicBool::new(false) }
+        let (is_begun, for_servers) = (AtomicBool::new(false), OnceLock::new());
+        Self { nats, directory, addresses, front, balancer, is_begun, for_servers }
     }
 
-    /// The arguments of each node, whose first has its data in `data_dir`.
-    pub(super) fn arguments(&self, data_dir: &Path) -> Vec<(SocketAddr, Vec<OsString>)> {
+    /// How each node is started; the first has its data in `data_dir`. `settings` are those of the
+    /// server.
+    pub(super) fn plans(&self, data_dir: &Path, settings: &[(String, String)]) -> Vec<NodePlan> {
+        let bind = settings.iter().rev().find(|(name, _)| name == FEDERATION_BIND);
+        let for_servers = bind.map(|(_, bind)| {
+            let front = bind.parse().expect("an address");
+            let (binds, _) = self.for_servers.get_or_init(|| {
+                let binds: Vec<_> = self.addresses.iter().map(|_| free_address()).collect();
+                (binds.clone(), Balancer::start(front, binds))
+            });
+            binds
+        });
         let node = |(number, address): (usize, &SocketAddr)| {
             let data_dir = match number {
                 0 => data_dir.to_owned(),
@@ -256,7 +284,9 @@ impl Nodes {
                 "--log".into(),
                 self.nats.urls().into(),
             ];
-            (*address, arguments)
+            let own = for_servers.map(|binds| binds[number].to_string());
+            let settings = own.into_iter().map(|bind| (FEDERATION_BIND.to_owned(), bind)).collect();
+            NodePlan { address: *address, arguments, settings }
         };
         self.addresses.iter().enumerate().map(node).collect()
     }
@@ -287,6 +317,63 @@ impl Nodes {
             // Others can reach that address, for all that the server knows.
             ("LOGCABIN_REGISTRATION_OPEN".to_owned(), "true".to_owned()),
         ]
+    }
+}
+
+/// What is in front of the listeners for other homeservers: each connection goes to the next node,
+/// and to the one after it if that takes none.
+pub(crate) struct Balancer(watch::Sender<Vec<SocketAddr>>);
+
+impl Balancer {
+    /// Listens at `front`, until it is dropped.
+    pub(crate) fn start(front: SocketAddr, nodes: Vec<SocketAddr>) -> Self {
+        let (nodes, seen) = watch::channel(nodes);
+        let listener = std::net::TcpListener::bind(front).expect("the address is free");
+        listener.set_nonblocking(true).expect("a socket");
+        // On a thread of its own: it serves tests whose runtime may be blocked.
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(pass_connections_on(listener, seen));
+        });
+        Self(nodes)
+    }
+
+    /// From now on, connections go to these nodes. Those to other nodes end.
+    pub(crate) fn use_only(&self, nodes: &[SocketAddr]) {
+        self.0.send_replace(nodes.to_vec());
+    }
+}
+
+async fn pass_connections_on(
+    listener: std::net::TcpListener,
+    mut nodes: watch::Receiver<Vec<SocketAddr>>,
+) {
+    let listener = TcpListener::from_std(listener).expect("a socket");
+    let mut number = 0;
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // It is dropped.
+            changed = nodes.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        let Ok((mut stream, _)) = stream else { continue };
+        let mut nodes = nodes.clone();
+        number += 1;
+        tokio::spawn(async move {
+            let there = nodes.borrow_and_update().clone();
+            for next in 0..there.len() {
+                let node = there[(number + next) % there.len()];
+                let Ok(mut to) = TcpStream::connect(node).await else { continue };
+                tokio::select! {
+                    _ = copy_bidirectional(&mut stream, &mut to) => {}
+                    _ = nodes.wait_for(|nodes| !nodes.contains(&node)) => {}
+                }
+                return;
+            }
+        });
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use logcabin::source::Source;
 use tempfile::TempDir;
 
-use super::nodes::{self, Nodes};
+use super::nodes::{self, NodePlan, Nodes};
 use super::{Http, User, free_address, until};
 
 /// How long a server may take to answer its first request. Generous: the machine may be busy, and
@@ -119,28 +119,28 @@ impl TestServer {
         let nodes = match &self.cluster {
             Some(cluster) => {
                 cluster.adopt(&self.data_dir, &self.settings);
-                cluster.arguments(&self.data_dir)
+                cluster.plans(&self.data_dir, &self.settings)
             }
             None => {
-                let address = self.address.to_string().into();
-                let data_dir = self.data_dir.clone().into();
-                vec![(self.address, vec!["--bind".into(), address, "--data-dir".into(), data_dir])]
+                let (bind, data_dir) = (self.address.to_string().into(), self.data_dir.clone());
+                let arguments = vec!["--bind".into(), bind, "--data-dir".into(), data_dir.into()];
+                vec![NodePlan { address: self.address, arguments, settings: Vec::new() }]
             }
         };
-        for (number, (_, arguments)) in nodes.iter().enumerate() {
-            let child = self.start_process(arguments);
+        for (number, node) in nodes.iter().enumerate() {
+            let child = self.start_process(node);
             match number {
                 0 => self.child = Some(child),
                 _ => self.others.push(child),
             }
         }
-        for (address, _) in nodes {
+        for NodePlan { address, .. } in nodes {
             self.wait_until_ready(&Http::new(&format!("http://{address}"))).await;
         }
         self.wait_until_ready(&self.http()).await;
     }
 
-    fn start_process(&self, arguments: &[OsString]) -> Child {
+    fn start_process(&self, node: &NodePlan) -> Child {
         let binary = OsString::from(env!("CARGO_BIN_EXE_logcabin"));
         let mut line = self.wrapper.iter().cloned().chain([binary]);
         let mut command = Command::new(line.next().expect("at least the program itself"));
@@ -150,8 +150,8 @@ impl TestServer {
             .args(line)
             .arg("serve")
             .args(name)
-            .envs(self.settings.iter().map(|(name, value)| (name, value)))
-            .args(arguments)
+            .envs(self.settings.iter().chain(&node.settings).map(|(name, value)| (name, value)))
+            .args(&node.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
