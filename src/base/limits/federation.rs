@@ -287,8 +287,8 @@ pub const DEVICE_LIST_BYTES: usize = 160 * 1024;
 /// small EDUs do not make large records.
 pub(crate) const DEVICE_LIST_CHANGED_BYTES: usize = 16 * 1024;
 
-/// How often a change of a list is made anew because the list has changed meanwhile. After that, the
-/// list is fetched.
+/// How often a change of a list is tried again because the list has changed meanwhile. After that,
+/// the list is fetched.
 pub(crate) const DEVICE_CHANGE_TRIES: usize = 4;
 
 /// The answer of a homeserver with keys of its users, in bytes.
