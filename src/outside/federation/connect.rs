@@ -1,4 +1,4 @@
-//! Connections to other homeservers: addresses by DNS, without those of private networks, and TLS.
+//! Connections to other homeservers: DNS lookups that skip private addresses, and TLS.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -34,16 +34,16 @@ use crate::{
     config::{Federation, FilePath},
 };
 
-/// Where a connection goes.
+/// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// What the certificate must be for.
+    /// The name that the certificate must be for.
     pub(super) certificate: ServerName<'static>,
-    /// The addresses, the first to be tried first.
+    /// The addresses, in the order in which to try them.
     pub(super) addresses: Vec<SocketAddr>,
 }
 
-/// Makes connections.
+/// Opens connections.
 pub(super) struct Dialer {
     resolver: TokioResolver,
     tls: TlsConnector,
@@ -52,7 +52,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// # Errors
-    /// When the certificates or the system's configuration of DNS are not usable.
+    /// When the certificates or the system's DNS configuration are not usable.
     pub(super) fn new(config: &Federation) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = config.ca.as_ref().map(|FilePath(path)| certificates::read(path));
@@ -76,7 +76,7 @@ impl Dialer {
         is_public(address) || self.allowed.iter().any(|range| range.contains(address))
     }
 
-    /// The addresses of a host, or this one address, without those that must not be reached.
+    /// The addresses of a host, or this one address, without those that are not allowed.
     pub(super) async fn addresses(
         &self,
         host: &str,
@@ -85,7 +85,7 @@ impl Dialer {
         let found: Vec<IpAddr> = match unbracketed(host).parse() {
             Ok(address) => vec![address],
             Err(_) => {
-                // Absolute: a search domain of this machine is nobody's homeserver.
+                // Absolute: no homeserver is meant to be in a search domain of this machine.
                 let name = format!("{}.", host.trim_end_matches('.'));
                 let found = self.resolver.lookup_ip(name).await;
                 found.map_err(|error| Unreachable::Dns(error.to_string()))?.iter().collect()
@@ -104,8 +104,8 @@ impl Dialer {
         }
     }
 
-    /// The hosts and ports of a service (RFC 2782), the first to be tried first; none if there is
-    /// no such service.
+    /// The hosts and ports of a service (RFC 2782), in the order in which to try them; none if
+    /// there is no such service.
     pub(super) async fn services(&self, name: &str) -> Result<Vec<(String, u16)>, Unreachable> {
         let name = format!("{}.", name.trim_end_matches('.'));
         let found = match self.resolver.srv_lookup(name).await {
@@ -119,7 +119,7 @@ impl Dialer {
             .answers()
             .iter()
             .filter_map(|record| match &record.data {
-                // A dot says that the service is not offered.
+                // A dot means that the service is not offered.
                 RData::SRV(srv) if !srv.target.is_root() => Some((
                     (srv.priority, lot(srv.weight)),
                     (srv.target.to_utf8().trim_end_matches('.').to_owned(), srv.port),
@@ -132,7 +132,7 @@ impl Dialer {
         Ok(services.map(|(_, service)| service).collect())
     }
 
-    /// A connection to the first of the target's addresses that takes one.
+    /// A connection to the first of the target's addresses that accepts one.
     pub(super) async fn connect(&self, target: &Target) -> Result<Line, Unreachable> {
         let mut last = Unreachable::Dns("it has no address".to_owned());
         for address in &target.addresses {
@@ -165,7 +165,7 @@ impl Dialer {
 /// says.
 fn lot(weight: u16) -> u64 {
     let random = u64::from(u32::from_be_bytes(random_bytes()));
-    // The first of several exponential clocks to ring: -ln(u) / weight, in whole numbers.
+    // The first of several exponential clocks to fire: -ln(u) / weight, in whole numbers.
     let clock = -((random as f64 + 1.0) / (f64::from(u32::MAX) + 2.0)).ln();
     (clock * 1e6 / f64::from(weight.max(1))) as u64
 }

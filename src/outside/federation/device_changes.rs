@@ -1,5 +1,5 @@
-//! Changes of the devices of users of other homeservers: how often there are any, and which were
-//! not recorded.
+//! Device changes of users of other homeservers: their rate, and the changes that were not
+//! recorded.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -8,7 +8,7 @@ use ruma::{OwnedUserId, UserId};
 
 use crate::base::{limits, rate::Refundable};
 
-/// How often the devices of users of other homeservers change, and what is fetched of them.
+/// The rate of device changes of users of other homeservers, and the device lists being fetched.
 pub(crate) struct DeviceChanges {
     rate: Refundable<OwnedUserId>,
     /// The users whose devices are being fetched.
@@ -18,14 +18,14 @@ pub(crate) struct DeviceChanges {
 #[derive(Default)]
 struct Fetched {
     fetches: usize,
-    /// How many changes were not recorded meanwhile.
+    /// The number of changes since then that were not recorded.
     passed_over: u64,
 }
 
-/// The devices of users are being fetched.
+/// A fetch of users' devices, in progress until this is dropped.
 pub(crate) struct Fetch {
     changes: Arc<DeviceChanges>,
-    /// With what was passed over before.
+    /// The users, each with the earlier number of unrecorded changes.
     users: Vec<(OwnedUserId, u64)>,
 }
 
@@ -42,15 +42,14 @@ impl DeviceChanges {
         self.rate.take(user_id.to_owned(), Instant::now()).is_ok()
     }
 
-    /// A change of a list that is out of date may not be recorded. An answer that is on its way may
-    /// lack it.
+    /// A change of a stale list may go unrecorded. An answer on its way may lack it.
     pub(crate) fn pass_over(&self, user_id: &UserId) {
         if let Some(fetched) = self.fetches.lock().get_mut(user_id) {
             fetched.passed_over += 1;
         }
     }
 
-    /// The devices of these users are being fetched, until this is dropped.
+    /// Marks the devices of these users as being fetched, until the result is dropped.
     pub(crate) fn fetch<'u>(
         self: &Arc<Self>,
         users: impl IntoIterator<Item = &'u OwnedUserId>,
@@ -68,7 +67,7 @@ impl DeviceChanges {
 }
 
 impl Fetch {
-    /// Those of the users of whom changes were passed over since this was asked last.
+    /// The users with unrecorded changes since the previous call.
     pub(crate) fn passed_over(&mut self) -> Vec<OwnedUserId> {
         let fetches = self.changes.fetches.lock();
         let mut of = Vec::new();

@@ -25,33 +25,33 @@ use crate::{
     outside::outbound::{Ask, Outbound, OutboundError},
 };
 
-/// Why a file of another homeserver is not to be had.
+/// Why a file of another homeserver is not available.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum NoFile {
     /// It does not have it.
     #[error("it does not have the file")]
     NotFound,
     /// Nobody has uploaded it yet.
-    #[error("the file was not uploaded yet")]
+    #[error("the file has not been uploaded yet")]
     NotYetUploaded,
-    /// It, or this server, has it that the file is too large.
+    /// It is too large for the homeserver, or for this server.
     #[error("the file is too large")]
     TooLarge,
     /// It was asked too often.
-    #[error("it is asked too often")]
+    #[error("it limits the rate of requests")]
     LimitExceeded,
-    /// There is no proper answer.
+    /// There is no usable answer.
     #[error(transparent)]
     Unreachable(#[from] Unreachable),
 }
 
 /// A file that has begun to arrive.
 pub(crate) struct OnItsWay {
-    /// Its type, as the homeserver says.
+    /// Its type, according to the homeserver.
     pub(crate) content_type: Option<String>,
-    /// Its name, as the homeserver says.
+    /// Its name, according to the homeserver.
     pub(crate) name: Option<String>,
-    /// About how many bytes it has, if the homeserver says. It may be wrong.
+    /// Its approximate size in bytes, according to the homeserver. It may be wrong.
     pub(crate) length: Option<u64>,
     content: Content,
 }
@@ -61,7 +61,7 @@ enum Content {
     Part(SecondPart),
 }
 
-/// What a homeserver says when it refuses.
+/// The body of a homeserver's refusal.
 #[derive(Default, Deserialize)]
 struct Refusal {
     #[serde(default)]
@@ -83,7 +83,7 @@ impl OnItsWay {
         }
     }
 
-    /// One that another node of this server's cluster has a copy of.
+    /// A file that another node of this server's cluster has a copy of.
     pub(crate) fn of_node(
         content_type: Option<String>,
         name: Option<String>,
@@ -106,11 +106,11 @@ impl OnItsWay {
 }
 
 impl Peers {
-    /// Asks `server` for a file of its own, which it may wait for so long. The caller limits the
-    /// time and the size. `outbound` is for where the homeserver says that the file is.
+    /// Asks `server` for a file of its own, and lets it wait for the upload for this long. The
+    /// caller limits the time and the size. `outbound` follows a redirect to the file.
     ///
     /// # Errors
-    /// When it does not give the file.
+    /// When it does not return the file.
     pub(crate) async fn file(
         &self,
         outbound: &Outbound,
@@ -136,7 +136,7 @@ impl Peers {
             return Ok(OnItsWay::new(&headers, length(&head.headers), Content::Part(part)));
         }
         match refusal(head.status, body).await {
-            // It has a version without this endpoint.
+            // Its version lacks this endpoint.
             (_, errcode) if errcode == "M_UNRECOGNIZED" => {}
             (status, errcode) => return Err(refused(status, &errcode)),
         }
@@ -158,9 +158,9 @@ impl Peers {
     }
 }
 
-/// The file at an address that a homeserver names.
+/// The file at an address that a homeserver redirects to.
 async fn elsewhere(outbound: &Outbound, location: &str) -> Result<OnItsWay, NoFile> {
-    let unexpected = || Unreachable::Unexpected("it names no address of the web".to_owned());
+    let unexpected = || Unreachable::Unexpected("it names no HTTP address".to_owned());
     let mut url = Url::parse(location).map_err(|_| unexpected())?;
     for _ in 0..=limits::REMOTE_FILE_REDIRECTS {
         if url.scheme() != "https" {
@@ -201,7 +201,7 @@ fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// What is refused, with the code that says why, if there is one.
+/// The failure for a refusal, with its error code if there is one.
 async fn refusal(status: StatusCode, body: Incoming) -> (StatusCode, String) {
     let body = whole(body, limits::REMOTE_FILE_ERROR_BYTES).await.unwrap_or_default();
     (status, serde_json::from_slice::<Refusal>(&body).unwrap_or_default().errcode)

@@ -1,8 +1,8 @@
-//! What is remembered, in memory, of filling gaps in rooms' histories: whose turn it is, and which
-//! homeservers could not help.
+//! The in-memory state of filling gaps in rooms' histories: whose turn it is, and which homeservers
+//! had nothing.
 //!
-//! All gaps share a number of places. A user has a few of them, and so has a homeserver that is
-//! asked, so that neither keeps others from reading their rooms.
+//! All gaps share a number of slots. Each user has a few of them, and so has each homeserver, so
+//! that neither keeps others from reading their rooms.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,10 +27,10 @@ use crate::{
     record::Offset,
 };
 
-/// What is remembered, by the room and the gap.
+/// The state of each gap, by room and gap.
 type Turns = HashMap<(OwnedRoomId, Offset), Arc<Turn<Memory>>>;
 
-/// Gaps that are being filled.
+/// The gaps that are being filled.
 pub(crate) struct GapFilling {
     gaps: Mutex<Turns>,
     by_user: Arc<Places<OwnedUserId>>,
@@ -39,23 +39,23 @@ pub(crate) struct GapFilling {
     origins: Limiter<OwnedServerName>,
 }
 
-/// The turn to fill a gap, and what is remembered of it.
+/// The turn to fill a gap, and the state of that gap.
 pub(crate) struct GapTurn {
     pub(crate) memory: OwnedMutexGuard<Memory>,
     _of_user: Place<OwnedUserId>,
 }
 
-/// The place of a question to a homeserver.
+/// The slot of a request to a homeserver.
 pub(crate) struct AskingPlace {
     _of_origin: Place<OwnedServerName>,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// What homeservers did for a gap.
+/// The results of asking homeservers about a gap.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     servers: BTreeMap<OwnedServerName, Failure>,
-    /// Since when none could help.
+    /// Since when none had anything.
     since: Option<Instant>,
 }
 
@@ -86,7 +86,7 @@ impl GapFilling {
         let turn = {
             let mut gaps = self.gaps.lock();
             if gaps.len() >= limits::GAPS_REMEMBERED {
-                // Those that somebody waits for are held elsewhere, too.
+                // A turn that somebody waits for has other references.
                 gaps.retain(|_, turn| Arc::strong_count(turn) > 1);
             }
             Arc::clone(gaps.entry((room_id.to_owned(), gap)).or_default())
@@ -94,10 +94,10 @@ impl GapFilling {
         GapTurn { memory: turn.lock_owned().await, _of_user: of_user }
     }
 
-    /// Waits for a place to ask a homeserver. None if there is none by then.
+    /// Waits for a slot to ask a homeserver. `None` if there is none in time.
     ///
-    /// Whoever waits for one of all places holds one of the homeserver, so a homeserver that does
-    /// not answer has no queue there.
+    /// A request takes the homeserver's slot before it waits for a global one, so an unresponsive
+    /// homeserver does not block others.
     pub(crate) async fn place(&self, server: &ServerName, until: Instant) -> Option<AskingPlace> {
         let taken = async {
             let of_origin = self.by_origin.take(server.to_owned()).await;
@@ -107,7 +107,7 @@ impl GapFilling {
         timeout_at(until.into(), taken).await.ok().flatten()
     }
 
-    /// Counts what came from a homeserver; false if that is too much for now.
+    /// Counts bytes from a homeserver; false if it is over its rate.
     pub(crate) fn admits(&self, server: &ServerName, bytes: u64) -> bool {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let kib = NonZeroU32::new(kib).unwrap_or(NonZeroU32::MIN);
@@ -122,17 +122,17 @@ impl Memory {
         failure.is_none_or(|failure| !failure.has_nothing && failure.again <= Instant::now())
     }
 
-    /// A homeserver helped.
+    /// Notes that a homeserver had something.
     pub(crate) fn helped(&mut self) {
         *self = Self::default();
     }
 
-    /// A homeserver answered, and had nothing for the gap.
+    /// Notes that a homeserver answered, and had nothing for the gap.
     pub(crate) fn had_nothing(&mut self, server: &ServerName) {
         self.fail(server).has_nothing = true;
     }
 
-    /// A homeserver could not be asked.
+    /// Notes that a homeserver was unreachable.
     pub(crate) fn could_not_be_asked(&mut self, server: &ServerName) {
         let failure = self.fail(server);
         let (first, most) = limits::GAP_RETRY;
@@ -148,8 +148,8 @@ impl Memory {
         self.servers.entry(server.to_owned()).or_insert_with(new)
     }
 
-    /// Whether none of these homeservers will help: each has nothing, or none could be asked for
-    /// long.
+    /// Whether none of these homeservers will help: each has nothing, or none has been reachable
+    /// for a long time.
     pub(crate) fn is_hopeless<'s>(
         &self,
         servers: impl IntoIterator<Item = &'s OwnedServerName>,

@@ -39,10 +39,10 @@ pub(crate) enum KeyError {
     /// The keys cannot be fetched.
     #[error("the keys of {0} cannot be fetched: {1}")]
     Unreachable(OwnedServerName, Unreachable),
-    /// They could not be fetched a moment ago, and are not fetched again yet.
+    /// They could not be fetched a moment ago, and it is too soon to retry.
     #[error("the keys of {0} could not be fetched")]
     NotAgain(OwnedServerName),
-    /// The key is not one of the homeserver's, or not valid at that time.
+    /// The key does not belong to the homeserver, or was not valid at that time.
     #[error("{0} does not sign with the key {1}")]
     NoKey(OwnedServerName, String),
     /// The signature is wrong.
@@ -50,10 +50,10 @@ pub(crate) enum KeyError {
     Wrong(String),
 }
 
-/// The keys that a homeserver signs with, by their ids.
+/// The signing keys of a homeserver, by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Those that are in use, in unpadded base64.
+    /// The current ones, in unpadded base64.
     keys: BTreeMap<String, String>,
     valid_until_ms: u64,
 }
@@ -71,13 +71,13 @@ impl From<&PeerKeys> for Known {
 }
 
 impl Known {
-    /// The key with which a request may be signed now.
+    /// The key to verify a request with now.
     fn for_request(&self, key_id: &str, now_ms: u64) -> Option<&str> {
         (self.valid_until_ms > now_ms).then(|| self.keys.get(key_id).map(String::as_str))?
     }
 }
 
-/// The keys with which a homeserver has signed events, each with the time until which it did, in
+/// The keys with which a homeserver has signed events, each with the end of its validity, in
 /// milliseconds since the Unix epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventKeys(Vec<(String, Base64, u64)>);
@@ -107,7 +107,7 @@ impl EventKeys {
         self.0.iter().any(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id))
     }
 
-    /// Those of these keys that were valid at `ts_ms`.
+    /// The subset of these keys that was valid at `ts_ms`.
     pub(crate) fn valid(&self, key_ids: &[String], ts_ms: u64) -> BTreeMap<String, Base64> {
         let valid =
             self.0.iter().filter(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id));
@@ -118,14 +118,14 @@ impl EventKeys {
 /// When the keys of a homeserver were last fetched.
 #[derive(Clone, Copy)]
 struct Attempt {
-    /// Not to be fetched again before.
+    /// The earliest time of the next fetch.
     again: Instant,
-    /// How long that was, if it failed.
+    /// The length of that pause, after a failure.
     failed_for: Duration,
 }
 
-/// A place among those who fetch the keys of one homeserver. Given up even by those who do not wait
-/// until it is their turn.
+/// A place in the queue to fetch the keys of one homeserver. Dropping it leaves the queue, even
+/// before its turn.
 struct Turn<'a> {
     ring: &'a KeyRing,
     server: &'a ServerName,
@@ -142,7 +142,7 @@ impl<'a> Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut turns = self.ring.turns.lock();
-        // This one, and that in the map.
+        // This one, and the one in the map.
         if Arc::strong_count(&self.own) <= 2 {
             turns.remove(self.server);
         }
@@ -155,10 +155,10 @@ pub(crate) struct KeyRing {
     engine: Arc<Engine>,
     notaries: Vec<OwnedServerName>,
     attempts: Cache<OwnedServerName, Attempt>,
-    /// One request at a time for the keys of a homeserver.
+    /// One fetch at a time for each homeserver.
     turns: Mutex<HashMap<OwnedServerName, Arc<tokio::sync::Mutex<()>>>>,
     fetches: Semaphore,
-    /// How many new homeservers are recorded.
+    /// Limits how many new homeservers are recorded.
     new: Limiter<()>,
 }
 
@@ -179,10 +179,10 @@ impl KeyRing {
         }
     }
 
-    /// Checks the signature of a request that came in.
+    /// Checks the signature of an incoming request.
     ///
     /// # Errors
-    /// When it is wrong, or cannot be checked.
+    /// When the signature is wrong, or cannot be checked.
     pub(crate) async fn verify_request(
         &self,
         signed: &XMatrix,
@@ -205,7 +205,7 @@ impl KeyRing {
             .map_err(|error| KeyError::Wrong(error.to_string()))
     }
 
-    /// The keys with which a homeserver, or this one, has signed events, as far as they are known.
+    /// The known keys with which a homeserver, or this one, has signed events.
     pub(crate) fn known_for_events(&self, server: &ServerName) -> EventKeys {
         let env = self.engine.env();
         if server != env.server.name {
@@ -227,7 +227,7 @@ impl KeyRing {
     /// keys"; room version 5, "Signing key validity period").
     ///
     /// # Errors
-    /// When they are neither known nor can be fetched, or none was valid then.
+    /// When they are unknown and cannot be fetched, or none was valid then.
     pub(crate) async fn for_events(
         &self,
         server: &ServerName,
@@ -254,11 +254,11 @@ impl KeyRing {
         if keys.has_any(key_ids, ts_ms) { Ok(keys) } else { Err(no_key()) }
     }
 
-    /// The keys of a homeserver, fetched unless they are known and valid until `until_ms`: the
-    /// document as it was signed, for those who ask this server as a notary.
+    /// The keys of a homeserver, fetched unless they are known and valid until `until_ms`. The
+    /// result is the signed document, for homeservers that use this server as a notary.
     ///
     /// # Errors
-    /// When they are neither known nor can be fetched.
+    /// When they are unknown and cannot be fetched.
     pub(crate) async fn document(
         &self,
         server: &ServerName,
@@ -286,7 +286,7 @@ impl KeyRing {
         }
     }
 
-    /// Fetches the keys of a homeserver, unless somebody else has just done so and they suffice.
+    /// Fetches the keys of a homeserver, unless another task has just fetched sufficient ones.
     async fn fetch(
         &self,
         server: &ServerName,
@@ -334,7 +334,7 @@ impl KeyRing {
                 Ok(fresh)
             }
             Err(error) => {
-                debug!(%server, %error, "its keys cannot be fetched");
+                debug!(%server, %error, "keys of a homeserver cannot be fetched");
                 known.ok_or_else(|| KeyError::Unreachable(server.to_owned(), error))
             }
         }
@@ -347,11 +347,11 @@ impl KeyRing {
         let server = learned.server_name.clone();
         if let Err(error) = self.engine.propose(Origin::server(), LearnKeys(learned)).await {
             // They are fetched again when they are needed again.
-            warn!(%server, %error, "its keys are not recorded");
+            warn!(%server, %error, "keys of a homeserver are not recorded");
         }
     }
 
-    /// What a homeserver publishes, or what the notaries say that it did.
+    /// The keys that a homeserver publishes, or that notaries attest.
     async fn published(&self, server: &ServerName) -> Result<PeerKeys, Unreachable> {
         let now_ms = self.engine.clock().now_ms();
         let error = match self.published_by_itself(server, now_ms).await {
@@ -370,7 +370,7 @@ impl KeyRing {
         Err(error)
     }
 
-    /// What a homeserver publishes, from itself.
+    /// The keys that a homeserver publishes, from itself.
     async fn published_by_itself(
         &self,
         server: &ServerName,
@@ -382,7 +382,7 @@ impl KeyRing {
         verified(server, object, now_ms).map_err(Unreachable::Unexpected)
     }
 
-    /// What a notary says that a homeserver publishes.
+    /// The keys of a homeserver, from a notary.
     async fn vouched(
         &self,
         notary: &ServerName,
@@ -413,7 +413,7 @@ impl KeyRing {
     }
 }
 
-/// What a homeserver publishes.
+/// The document in which a homeserver publishes its keys.
 #[derive(Deserialize)]
 struct Document {
     server_name: OwnedServerName,
@@ -434,8 +434,8 @@ struct Old {
     expired_ts: u64,
 }
 
-/// Whether `object` has a signature of `server` with one of these keys, and none with them that is
-/// wrong.
+/// Checks that `object` has a valid signature of `server` with one of these keys, and no invalid
+/// one with any of them.
 fn has_signature(
     object: &CanonicalJsonObject,
     server: &ServerName,
@@ -444,7 +444,7 @@ fn has_signature(
     let Some(CanonicalJsonValue::Object(all)) = object.get("signatures") else {
         return Err("it is not signed".to_owned());
     };
-    // Those of others are no concern of this check.
+    // This check ignores signatures by others.
     let own = all.get(server.as_str()).cloned().ok_or("it is not signed by its homeserver")?;
     let own = CanonicalJsonObject::from([(server.to_string(), own)]);
     let mut object = object.clone();
@@ -454,8 +454,8 @@ fn has_signature(
     verify_json(&keys, &object).map_err(|error| error.to_string())
 }
 
-/// What is to be learned from a document that `server` is said to have published, if it has signed
-/// it with one of the keys in it.
+/// The contents of a document that `server` is said to have published, if it is signed with one of
+/// the keys in it.
 fn verified(
     server: &ServerName,
     object: CanonicalJsonObject,
@@ -467,7 +467,7 @@ fn verified(
     }
     let document: Document = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     if document.server_name != *server {
-        return Err("it is of another homeserver".to_owned());
+        return Err("it belongs to another homeserver".to_owned());
     }
     let is_key = |id: &str, key: &str| {
         let is_ours = ServerSigningKeyId::parse(id).is_ok() && id.starts_with("ed25519:");

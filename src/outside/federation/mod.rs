@@ -1,5 +1,5 @@
-//! Other homeservers: where they are ([`names`]), how they are reached ([`connect`]), what they
-//! sign with ([`keys`]), and requests to them, which are signed.
+//! Other homeservers: where they are ([`names`]), how to connect to them ([`connect`]), their
+//! signing keys ([`keys`]), and signed requests to them.
 
 mod connect;
 mod device_changes;
@@ -54,28 +54,28 @@ use crate::{
     record::server_keys::ServerKeys,
 };
 
-/// Why there is no answer of another homeserver.
+/// Why another homeserver gave no answer.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum Unreachable {
-    /// The configuration has it that this server has nothing to do with it.
-    #[error("this homeserver has nothing to do with it")]
+    /// The configuration denies it.
+    #[error("this homeserver does not federate with it")]
     Denied,
     /// It is this server.
     #[error("it is this homeserver")]
     Own,
-    /// The name is none that can be reached.
-    #[error("its name is none of a host")]
+    /// The name is not that of a host.
+    #[error("its name is not a host name")]
     Name,
     /// Its address is not found.
     #[error("DNS: {0}")]
     Dns(String),
-    /// All its addresses are of private networks.
+    /// All its addresses are private.
     #[error("its address is not one of the public internet")]
     NotPublic,
-    /// It takes no connection.
+    /// It accepts no connection.
     #[error("no connection: {0}")]
     Connection(String),
-    /// It does not show that it is who it should be.
+    /// It does not prove its identity.
     #[error("TLS: {0}")]
     Tls(String),
     /// It did not answer in time.
@@ -105,12 +105,12 @@ pub(crate) struct Question {
     pub(crate) timeout: Duration,
     /// The largest answer, in bytes.
     pub(crate) max_bytes: usize,
-    /// Whether it is signed. What anybody may ask is not.
+    /// Whether it is signed. Public endpoints need no signature.
     pub(crate) signed: bool,
 }
 
 impl Question {
-    /// A question without a body.
+    /// A request without a body.
     pub(crate) fn get(path: impl Into<String>) -> Self {
         Self {
             method: Method::GET,
@@ -122,7 +122,7 @@ impl Question {
         }
     }
 
-    /// A question with a JSON body.
+    /// A request with a JSON body.
     pub(crate) fn post(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
         let body = serde_json::to_vec(body).unwrap_or_default();
         Self { method: Method::POST, body: Some(body), ..Self::get(path) }
@@ -141,7 +141,7 @@ impl Question {
     }
 }
 
-/// What another homeserver answered, whatever the status.
+/// The answer of another homeserver, whatever its status.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// The status.
@@ -171,7 +171,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// # Errors
-    /// When certificates or the system's configuration of DNS are not usable.
+    /// When certificates or the system's DNS configuration are not usable.
     pub(crate) fn new(config: &config::Federation, own: Arc<ServerKeys>) -> Result<Self, String> {
         let names = Arc::new(Names::new(Dialer::new(config)?));
         let (most, idle) = limits::FEDERATION_IDLE;
@@ -189,12 +189,12 @@ impl Peers {
         &self.own.name
     }
 
-    /// Whether this homeserver has to do with `server`.
+    /// Whether the configuration allows `server`.
     pub(crate) fn permits(&self, server: &ServerName) -> bool {
         self.config.permits(server)
     }
 
-    /// Asks another homeserver.
+    /// Sends a request to another homeserver.
     ///
     /// # Errors
     /// When there is no answer in time, or it is too large.
@@ -224,7 +224,8 @@ impl Peers {
         Ok(Answer { status: head.status, body: whole(incoming, max_bytes).await? })
     }
 
-    /// Asks another homeserver, which it may be. Its answer has begun, and is not limited.
+    /// Sends a request to another homeserver, if the configuration allows it. The answer has begun
+    /// to arrive, and its size is not limited.
     async fn begin(
         &self,
         server: &ServerName,
@@ -261,9 +262,9 @@ impl Peers {
     }
 }
 
-/// All of a body, if it is not larger than `max_bytes`.
+/// Reads a whole body, if it is not larger than `max_bytes`.
 async fn whole(mut incoming: Incoming, max_bytes: usize) -> Result<Bytes, Unreachable> {
-    // What says how long it is needs not be read to be refused, and is given its room at once.
+    // A body with a known length is refused without being read, or gets its memory at once.
     let expected = incoming.size_hint();
     if expected.lower() > max_bytes as u64 {
         return Err(Unreachable::TooLarge(max_bytes));
@@ -281,7 +282,7 @@ async fn whole(mut incoming: Incoming, max_bytes: usize) -> Result<Bytes, Unreac
     Ok(body.freeze())
 }
 
-/// Why a request failed: as [`Connector`] says, or in the exchange.
+/// Why a request failed: in [`Connector`], or in the exchange.
 fn failed(error: hyper_util::client::legacy::Error) -> Unreachable {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     let mut last = String::new();
@@ -295,7 +296,7 @@ fn failed(error: hyper_util::client::legacy::Error) -> Unreachable {
     Unreachable::Connection(last)
 }
 
-/// Connects by the name of a homeserver, in the place of a host.
+/// Connects to a homeserver by its name instead of a host.
 #[derive(Clone)]
 struct Connector(Arc<Names>);
 
@@ -319,27 +320,27 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
-/// Federation, where it is on.
+/// Federation, if it is enabled.
 pub(crate) struct Federation {
     /// Requests to other homeservers.
     pub(crate) peers: Arc<Peers>,
     /// Their keys.
     pub(crate) keys: KeyRing,
-    /// Held by what verifies a lot of events at once.
+    /// Held while a large batch of events is verified.
     pub(crate) verifying: tokio::sync::Mutex<()>,
-    /// What they are told.
+    /// Delivers events and EDUs to them.
     pub(crate) sender: Arc<Sender>,
-    /// Gaps in the histories of rooms that are being filled.
+    /// Gaps in rooms' histories that are being filled.
     pub(crate) gaps: GapFilling,
-    /// Those that have a say in what is sent to a room.
+    /// Policy servers, which sign events of their rooms.
     pub(crate) policy: Arc<PolicyServers>,
     /// The homeservers whose users' devices are being fetched.
     pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
-    /// How often the devices of their users change.
+    /// The rate at which their users' devices change.
     pub(crate) device_changes: Arc<DeviceChanges>,
-    /// Places for answers with keys, which are large.
+    /// Slots for answers with keys, which are large.
     pub(crate) key_answers: Semaphore,
-    /// How often they send typing, receipts and presence.
+    /// The rates of their typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
@@ -359,10 +360,10 @@ impl Default for EphemeralRates {
 }
 
 impl EphemeralRates {
-    /// Counts an EDU about a user of another homeserver; false if there are too many.
+    /// Counts an EDU about a user of another homeserver; false if it is over a rate.
     pub(crate) fn admits(&self, user_id: &UserId) -> bool {
         let now = Instant::now();
-        // The homeserver first: one that sends too much does not have its users counted.
+        // The homeserver first: if it is over its rate, its users are not counted.
         self.origins.take(user_id.server_name().to_owned(), now).is_ok()
             && self.users.take(user_id.to_owned(), now).is_ok()
     }
@@ -370,7 +371,7 @@ impl EphemeralRates {
 
 impl Federation {
     /// # Errors
-    /// When certificates or the system's configuration of DNS are not usable.
+    /// When certificates or the system's DNS configuration are not usable.
     pub(crate) fn new(config: &Config, engine: &Arc<Engine>) -> Result<Self, String> {
         let (config, has_presence) = (&config.federation, config.presence.enabled);
         let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);

@@ -1,5 +1,5 @@
-//! A body of two parts, of which the second is a file or says where it is (server-server API,
-//! "Content Repository"; RFC 2046, "Multipart Media Type"). It is read as it arrives.
+//! A body of two parts, the second of which is a file or its address (server-server API, "Content
+//! Repository"; RFC 2046, "Multipart Media Type"). It is read as it arrives.
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream::BoxStream};
@@ -9,10 +9,10 @@ use memchr::memmem;
 use super::Unreachable;
 use crate::base::limits;
 
-/// What arrives.
+/// The bytes of the body, as they arrive.
 pub(crate) type Pieces = BoxStream<'static, Result<Bytes, Unreachable>>;
 
-/// The longest boundary. RFC 2046 has 70 characters.
+/// The longest boundary. RFC 2046 allows 70 characters.
 const BOUNDARY_BYTES: usize = 200;
 
 /// The boundary between the parts of an answer with these headers.
@@ -33,22 +33,22 @@ pub(super) fn boundary(headers: &HeaderMap) -> Option<String> {
 pub(super) struct SecondPart {
     pieces: Pieces,
     buffer: BytesMut,
-    /// What separates the parts, with the line break before it.
+    /// The delimiter between parts, with the line break before it.
     delimiter: Vec<u8>,
     is_over: bool,
 }
 
 impl SecondPart {
-    /// Reads what is before the content of the second part. Returns it with its headers.
+    /// Reads up to the content of the second part. Returns it with its headers.
     ///
     /// # Errors
-    /// When there is no such part, or too much is before it.
+    /// When there is no such part, or too much precedes it.
     pub(super) async fn find(
         pieces: Pieces,
         boundary: &str,
     ) -> Result<(HeaderMap, Self), Unreachable> {
         let delimiter = format!("\r\n--{boundary}").into_bytes();
-        // The first delimiter may be all at the beginning, without a line before it.
+        // The first delimiter may be at the very beginning, without a line break before it.
         let mut part = Self { pieces, buffer: b"\r\n"[..].into(), delimiter, is_over: false };
         let mut left = limits::REMOTE_FILE_HEAD_BYTES;
         for _ in 0..2 {
@@ -86,7 +86,7 @@ impl SecondPart {
                 self.buffer.truncate(end);
                 break;
             }
-            // The end may be the beginning of a delimiter.
+            // The end may be the start of a delimiter.
             let sure = (self.buffer.len() + 1).saturating_sub(self.delimiter.len());
             if sure > 0 {
                 return Ok(Some(self.buffer.split_to(sure).freeze()));
@@ -96,7 +96,7 @@ impl SecondPart {
         Ok((!self.buffer.is_empty()).then(|| self.buffer.split().freeze()))
     }
 
-    /// Everything up to `end`, which is left out.
+    /// Everything up to `end`, which is removed.
     async fn skip(&mut self, end: &[u8], left: &mut usize) -> Result<BytesMut, Unreachable> {
         loop {
             let found = memmem::find(&self.buffer, end);

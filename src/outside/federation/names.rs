@@ -1,8 +1,7 @@
 //! From the name of a homeserver to the addresses to connect to (server-server API, "Resolving
 //! server names").
 //!
-//! Only delegations are remembered here: the answers of DNS are remembered by the resolver, for as
-//! long as they say.
+//! Only delegations are cached here: the resolver caches DNS answers for their lifetime.
 
 use std::time::{Duration, Instant};
 
@@ -27,33 +26,33 @@ use super::{
 };
 use crate::base::limits;
 
-/// The port of homeservers that name none.
+/// The default port of homeservers.
 const PORT: u16 = 8448;
 
 /// Resolves names.
 pub(super) struct Names {
     pub(super) dialer: Dialer,
-    /// Where `/.well-known` is served.
+    /// The port that serves `/.well-known`.
     https: u16,
     delegations: Cache<OwnedServerName, Delegation>,
 }
 
-/// What `/.well-known/matrix/server` of a host said.
+/// The delegation in `/.well-known/matrix/server` of a host.
 #[derive(Clone, Debug)]
 struct Delegation {
-    /// Nothing, if it was not there or said nothing that is understood.
+    /// None, if it was absent or not understood.
     to: Option<OwnedServerName>,
     until: Instant,
-    /// For how long a failure is remembered.
+    /// How long a failure is cached.
     failed_for: Duration,
 }
 
-/// The way to a homeserver, as its name and its delegation tell it.
+/// The target of a homeserver, by its name and its delegation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Way {
-    /// The name that the request's `Host` has, and without its port the certificate.
+    /// The name for the request's `Host` header; without its port, the name in the certificate.
     host: OwnedServerName,
-    /// Whether services are looked up (SRV): the name has no port, and is none of an address.
+    /// Whether to look up SRV records: the name has no port, and is not an address.
     by_service: bool,
 }
 
@@ -69,12 +68,12 @@ impl Names {
         Self { dialer, https: 443, delegations: Cache::new(limits::DELEGATIONS) }
     }
 
-    /// What a request's `Host` header has.
+    /// The value of a request's `Host` header.
     pub(super) async fn host(&self, server: &ServerName) -> OwnedServerName {
         self.way(server).await.host
     }
 
-    /// Where connections to this homeserver go.
+    /// The targets of connections to this homeserver.
     pub(super) async fn target(&self, server: &ServerName) -> Result<Target, Unreachable> {
         let Way { host, by_service } = self.way(server).await;
         let certificate = certificate(host.host())?;
@@ -102,7 +101,7 @@ impl Names {
         Ok(Target { certificate, addresses })
     }
 
-    /// Steps 1 to 3: an address, a name with a port, or what the name delegates to.
+    /// Steps 1 to 3: an address, a name with a port, or the delegation of the name.
     async fn way(&self, server: &ServerName) -> Way {
         if server.is_ip_literal() || server.port().is_some() {
             return Way::to(server.to_owned());
@@ -127,7 +126,7 @@ impl Names {
                 let failed_before =
                     before.as_ref().map_or(Duration::ZERO, |known| known.failed_for);
                 let lifetime = (2 * failed_before).clamp(first, longest);
-                // One that was there a moment ago is more likely unreachable than gone.
+                // A recently seen delegation is more likely unreachable than gone.
                 let kept = before.and_then(|known| known.to).filter(|_| failed_before < longest);
                 (kept, lifetime, lifetime)
             }
@@ -137,7 +136,7 @@ impl Names {
         to
     }
 
-    /// What a host delegates to, and for how long.
+    /// The delegation of a host, and how long to cache it.
     async fn ask(&self, host: &str) -> Result<(OwnedServerName, Duration), Unreachable> {
         let port = match self.https {
             443 => String::new(),
@@ -168,7 +167,7 @@ impl Names {
         Err(Unreachable::Unexpected("there are too many redirects".to_owned()))
     }
 
-    /// An ordinary request on the web, without following redirects.
+    /// An ordinary HTTPS request that follows no redirects.
     async fn get(&self, url: &Url) -> Result<(StatusCode, HeaderMap, Bytes), Unreachable> {
         let unexpected = |error: &dyn std::fmt::Display| Unreachable::Unexpected(error.to_string());
         if url.scheme() != "https" {
@@ -208,7 +207,7 @@ impl Names {
         tokio::select! {
             answer = &mut asking => answer,
             ended = &mut connection => match ended {
-                // What has been read is still to be taken.
+                // The part that was read must still be processed.
                 Ok(()) => asking.await,
                 Err(error) => Err(unexpected(&error)),
             },
@@ -216,13 +215,13 @@ impl Names {
     }
 }
 
-/// What a certificate has to be for.
+/// The name that a certificate must be for.
 fn certificate(host: &str) -> Result<pki_types::ServerName<'static>, Unreachable> {
     let host = unbracketed(host).to_owned();
     pki_types::ServerName::try_from(host).map_err(|_| Unreachable::Name)
 }
 
-/// For how long a delegation is believed, as its headers say.
+/// How long to cache a delegation, by its headers.
 fn lifetime(headers: &HeaderMap) -> Duration {
     let [least, usual, most] = limits::DELEGATION_LIFETIME;
     let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());

@@ -30,7 +30,7 @@ pub(crate) struct PolicyServers {
     peers: Arc<Peers>,
     /// The streams of rooms in which an event is being signed.
     turns: Mutex<HashMap<Stream, Weak<Turn<()>>>>,
-    /// Those that did not answer, and when.
+    /// The policy servers that did not answer, and when.
     silent: Mutex<HashMap<OwnedServerName, Instant>>,
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for PolicyServers {
 pub(crate) enum NotSigned {
     /// It refuses.
     Refused { status: u16, errcode: String, error: String },
-    /// It cannot be asked, or what it says is no signature.
+    /// It cannot be asked, or its answer is not a signature.
     Unreachable(Unreachable),
 }
 
@@ -73,7 +73,7 @@ impl PolicyServers {
         Self { peers: Arc::clone(peers), turns: Mutex::default(), silent: Mutex::default() }
     }
 
-    /// Asks for a signature of an event, which is not verified.
+    /// Asks for a signature of an event. The signature is not verified.
     async fn signature(
         &self,
         policy: &PolicyServer,
@@ -85,7 +85,7 @@ impl PolicyServers {
         let answer = self.peers.ask(&policy.via, question).await;
         let answer = answer.map_err(NotSigned::Unreachable)?;
         let unexpected =
-            || NotSigned::Unreachable(Unreachable::Unexpected("it is no signature".to_owned()));
+            || NotSigned::Unreachable(Unreachable::Unexpected("it is not a signature".to_owned()));
         if !answer.status.is_success() {
             let status = answer.status.as_u16();
             return Err(match serde_json::from_slice::<Said>(&answer.body) {
@@ -100,15 +100,15 @@ impl PolicyServers {
         policy.signature(&signatures).ok_or_else(unexpected)
     }
 
-    /// Whether a policy server has just not answered. Those who wait for their turn to ask it get
-    /// that answer at once, instead of waiting for it one after the other.
+    /// Whether a policy server has just failed to answer. Requests queued for it fail at once then,
+    /// instead of timing out one after the other.
     fn is_silent(&self, policy: &PolicyServer) -> bool {
         let mut silent = self.silent.lock();
         silent.retain(|_, since| since.elapsed() < limits::POLICY_PAUSE);
         silent.contains_key(&policy.via)
     }
 
-    /// The policy server's signature of an event, which is valid.
+    /// A valid signature of the policy server for an event.
     pub(crate) async fn signed(
         &self,
         policy: &PolicyServer,
@@ -125,9 +125,9 @@ impl PolicyServers {
         Err(NotSigned::Unreachable(Unreachable::Unexpected(why)))
     }
 
-    /// Whether an event of another homeserver is recommended: it has the policy server's signature,
-    /// or gets it now, of which `Ok` tells. If not, why. The policy server is asked at most `left`
-    /// times and until `until`, and not again once it does not answer.
+    /// Checks that an event of another homeserver has the policy server's signature, or asks for
+    /// it; `Ok` means that the signature is new. An error gives the reason. The policy server is
+    /// asked at most `left` times and until `until`, and not again after it fails to answer.
     pub(crate) async fn recommends(
         &self,
         policy: &PolicyServer,

@@ -1,11 +1,11 @@
-//! Tells other homeservers of what concerns them (server-server API, "Transactions"): events, and
-//! what is no event ([`edus`]).
+//! Delivers to other homeservers what concerns them (server-server API, "Transactions"): events and
+//! EDUs ([`edus`]).
 //!
-//! There are no queues on disk. A destination has one durable number, the record up to which it
-//! has been told. One task follows the log and notes for each destination the records that concern
-//! it; a destination with something to be told has a task of its own, so none delays another. What
-//! a destination has missed, while it or this server was away, is found in the rooms that they
-//! share, and in what is kept of EDUs that must arrive.
+//! There are no queues on disk. A destination has one durable number, the last record that was
+//! delivered to it. One task follows the log and notes for each destination the records that
+//! concern it. A destination with pending records has a task of its own, so that none delays
+//! another. Records that a destination missed, while it or this server was down, are found in the
+//! rooms that they share, and in the projections of durable EDUs.
 
 mod destination;
 mod edus;
@@ -48,25 +48,25 @@ use crate::{
 /// The servers with users in a room, as of the last change of its state.
 type Present = (Offset, Arc<[OwnedServerName]>);
 
-/// Tells other nodes that a homeserver can be reached again.
+/// Notifies other nodes that a homeserver is reachable again.
 type TellOthers = Box<dyn Fn(&ServerName) + Send + Sync>;
 
-/// Tells other homeservers of events.
+/// Delivers events and EDUs to other homeservers.
 ///
-/// Of the nodes of a cluster, one tells: that which runs it. What the others notice of homeservers
-/// reaches it by [`Sender::tell_others_with`].
+/// In a cluster, one node runs this. The other nodes report reachable homeservers to it by
+/// [`Sender::tell_others_with`].
 pub(crate) struct Sender {
     engine: Arc<Engine>,
     peers: Arc<Peers>,
-    /// Empty while this node tells nobody.
+    /// Empty while this node does not deliver.
     destinations: Mutex<HashMap<OwnedServerName, Destination>>,
     present: Mutex<HashMap<OwnedRoomId, Present>>,
     places: Semaphore,
     tell_others: OnceLock<TellOthers>,
 }
 
-/// Forgets the destinations when this node tells nobody any more: another one does, and knows
-/// better.
+/// Clears the destinations when this node stops delivering: another node takes over, and its
+/// positions are current.
 struct Telling<'a>(&'a Sender);
 
 impl Drop for Telling<'_> {
@@ -87,13 +87,13 @@ impl Sender {
         }
     }
 
-    /// How the other nodes are told that a homeserver can be reached again. To be called once.
+    /// Sets how to notify other nodes that a homeserver is reachable again. Call it once.
     pub(crate) fn tell_others_with(&self, tell: impl Fn(&ServerName) + Send + Sync + 'static) {
         // A second call has no effect.
         let _ = self.tell_others.set(Box::new(tell));
     }
 
-    /// A request of this homeserver has come: it can be reached again.
+    /// A request of this homeserver has arrived: it is reachable again.
     pub(crate) fn is_back(&self, server: &ServerName) {
         if self.is_back_elsewhere(server) {
             return;
@@ -105,21 +105,21 @@ impl Sender {
         }
     }
 
-    /// As [`Self::is_back`], where another node has noticed it. Returns whether this node tells
-    /// that homeserver.
+    /// Like [`Self::is_back`], for a request that another node received. Returns whether this node
+    /// delivers to that homeserver.
     pub(crate) fn is_back_elsewhere(&self, server: &ServerName) -> bool {
         let mut destinations = self.destinations.lock();
         let destination = destinations.get_mut(server);
         destination.map(Destination::is_back).is_some()
     }
 
-    /// Whether this homeserver could not be reached last, and is not to be tried again yet.
+    /// Whether this homeserver was unreachable at the last attempt, and its retry is not due yet.
     pub(crate) fn is_failing(&self, server: &ServerName) -> bool {
         let now_ms = self.engine.clock().now_ms();
         let again_ms = |failing: &Failing| failing.again_ms;
         let again_ms = match self.destinations.lock().get(server) {
             Some(destination) => destination.failing.as_ref().map(again_ms),
-            // Another node tells it, and records how that goes.
+            // Another node delivers to it, and records the result.
             None => {
                 let known = self.engine.state().destinations.get(server);
                 known.and_then(|known| known.failing.as_ref().map(again_ms))
@@ -128,10 +128,10 @@ impl Sender {
         again_ms.is_some_and(|again_ms| now_ms < again_ms)
     }
 
-    /// Tells until the server shuts down.
+    /// Delivers until the server shuts down.
     pub(crate) async fn run(self: Arc<Self>, shutdown: Shutdown) {
         let _telling = Telling(&self);
-        // They end with this: when the lease is lost, another node tells.
+        // They end with this: when the lease is lost, another node delivers.
         let mut tasks = JoinSet::new();
         let mut records = self.engine.follow(self.engine.head().offset().next());
         for server in self.begin() {
@@ -153,7 +153,7 @@ impl Sender {
                 panicked |= ended.is_err();
             }
             if panicked {
-                error!("telling a homeserver panicked; all begin again");
+                error!("a delivery task panicked; all tasks restart");
                 self.note().await;
                 tasks = JoinSet::new();
                 for server in self.begin() {
@@ -164,13 +164,13 @@ impl Sender {
                 match records.ready() {
                     Ok(Some(record)) => {
                         if let Err(error) = self.dispatch(&record, &mut tasks) {
-                            warn!(%error, "whom a record concerns is looked for again");
+                            warn!(%error, "the destinations of a record cannot be read; retrying");
                             self.look_again(&mut tasks);
                         }
                     }
                     Ok(None) => break,
                     Err(error) => {
-                        warn!(%error, "other homeservers are told later");
+                        warn!(%error, "deliveries to other homeservers are delayed");
                         sleep(limits::DELIVERY_RETRY.0).await;
                         break;
                     }
@@ -180,7 +180,7 @@ impl Sender {
         self.note().await;
     }
 
-    /// Takes up what is recorded of destinations. Gives those that may have missed something.
+    /// Applies the recorded state of destinations. Returns those that may have missed something.
     fn begin(&self) -> Vec<OwnedServerName> {
         let state = self.engine.state();
         let mut all = self.destinations.lock();
@@ -209,7 +209,7 @@ impl Sender {
         behind.map(|(server, _)| server.clone()).collect()
     }
 
-    /// Has all homeservers told of what they may have missed.
+    /// Starts delivery of whatever any homeserver may have missed.
     fn look_again(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
         let servers: Vec<_> = {
             let mut all = self.destinations.lock();
@@ -235,7 +235,7 @@ impl Sender {
         servers
     }
 
-    /// Notes whom a record concerns.
+    /// Notes the destinations of a record.
     fn dispatch(
         self: &Arc<Self>,
         record: &Record,
@@ -274,7 +274,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends transient EDUs to the homeservers that can be reached.
+    /// Sends transient EDUs to the homeservers that are reachable.
     fn send_transient(
         self: &Arc<Self>,
         edus: Vec<(OwnedServerName, String, edus::Edu)>,
@@ -291,10 +291,10 @@ impl Sender {
         }
     }
 
-    /// The homeservers that are told of an event.
+    /// The homeservers that receive an event.
     fn told_of(&self, room: &Room, event: &EventRef) -> BTreeSet<OwnedServerName> {
         let mut servers: BTreeSet<_> = self.servers_of(room).iter().cloned().collect();
-        // Who is removed from the room learns of it.
+        // A user who is removed from the room must learn of it.
         servers.extend(target(event).filter(|server| room.knows_server(server)));
         servers.retain(|server| is_told(event, server));
         servers
@@ -310,7 +310,7 @@ impl Sender {
         }
     }
 
-    /// Tells a homeserver everything that it has not been told.
+    /// Delivers everything pending to a homeserver.
     async fn tell(&self, server: &ServerName) {
         while let Some(next) = self.next(server) {
             match next {
@@ -320,17 +320,17 @@ impl Sender {
         }
     }
 
-    /// What a homeserver is to be told next. If there is nothing, its task is over: whoever has
-    /// something for it from then on starts another.
+    /// The next delivery to a homeserver. Without one, its task ends, and the next record for it
+    /// starts another.
     fn next(&self, server: &ServerName) -> Option<Next> {
         self.destinations.lock().get_mut(server)?.next()
     }
 
-    /// Adds what a homeserver has missed to what it is told next.
+    /// Adds the records that a homeserver missed to its pending ones.
     async fn catch_up(&self, server: &ServerName, since: Offset) {
         let missed = self.missed(server, since);
         if let Err(error) = &missed {
-            warn!(%server, %error, "what a homeserver has missed cannot be read");
+            warn!(%server, %error, "the records that a homeserver missed cannot be read");
             sleep(limits::DELIVERY_RETRY.1).await;
         }
         let mut all = self.destinations.lock();
@@ -341,11 +341,11 @@ impl Sender {
         }
     }
 
-    /// The records after `up_to` that a homeserver is to be told of. Of a room's events, that is
-    /// all of them, if they are few, or else the newest, from which it finds the others.
+    /// The records after `up_to` that a homeserver is to receive. Of a room's events, that is all
+    /// of them if they are few, or else the newest, from which the homeserver finds the others.
     fn missed(&self, server: &ServerName, up_to: Offset) -> Result<BTreeSet<Offset>, ReadError> {
         let state = self.engine.state();
-        // What is recorded while this is looked for comes by `dispatch`.
+        // `dispatch` handles records from after this offset.
         let until = state.applied();
         let mut missed = self.missed_edus(&state, server, up_to);
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
@@ -370,7 +370,8 @@ impl Sender {
             if is_all {
                 continue;
             }
-            // However much came after that: whose user was removed learns of it from nobody else.
+            // The homeserver of a removed user learns of the removal from nobody else, however many
+            // events followed it.
             for user_id in room.members_changed(up_to, Offset::MAX) {
                 let own = (user_id.server_name() == server).then_some(&user_id);
                 let change = own.and_then(|user_id| room.membership(user_id, Offset::MAX));
@@ -386,13 +387,13 @@ impl Sender {
         Ok(missed)
     }
 
-    /// Notes that a homeserver could not be reached: when it is tried again, and what says that it
-    /// is back before that.
+    /// Notes that a homeserver is unreachable. Returns the pause before the retry, and the signal
+    /// that the homeserver is back sooner.
     fn note_failure(&self, server: &ServerName, error: &Unreachable) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
         let mut all = self.destinations.lock();
         let Some(destination) = all.get_mut(server) else {
-            // This node tells nobody any more, and this task ends.
+            // This node no longer delivers, and this task ends.
             return (limits::DESTINATION_RETRY.0, Arc::default());
         };
         let before = destination.failing.take();
@@ -400,7 +401,7 @@ impl Sender {
         let (first, longest) = limits::DESTINATION_RETRY;
         let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
         if before.is_none() {
-            info!(%server, %error, "a homeserver cannot be reached; it is tried again");
+            info!(%server, %error, "a homeserver is unreachable; retrying");
         }
         destination.failing = Some(Failing {
             since_ms: before.map_or(now_ms, |before| before.since_ms),
@@ -412,7 +413,7 @@ impl Sender {
         (pause, Arc::clone(&destination.back))
     }
 
-    /// Records how far destinations have been told.
+    /// Records the delivery positions of destinations.
     async fn note(&self) {
         let reached: Vec<_> = {
             let mut all = self.destinations.lock();
@@ -434,7 +435,7 @@ impl Sender {
         }
         let servers: Vec<_> = reached.iter().map(|reached| reached.server_name.clone()).collect();
         if let Err(error) = self.engine.propose(Origin::server(), NoteReached(reached)).await {
-            warn!(%error, "it is not recorded yet what other homeservers were told");
+            warn!(%error, "delivery positions are not recorded yet");
             let mut all = self.destinations.lock();
             for server in servers {
                 all.entry(server).or_default().is_to_be_noted = true;

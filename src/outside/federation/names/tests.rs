@@ -21,8 +21,7 @@ use tokio::net::{TcpListener, UdpSocket};
 use super::*;
 use crate::config::{Federation, FilePath, List};
 
-/// A name server that knows these services, and of hosts under `example` that they are this
-/// machine.
+/// A name server with these services. Hosts under `example` resolve to this machine.
 async fn name_server(services: &'static [(&'static str, &'static str, u16)]) -> SocketAddr {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -67,12 +66,12 @@ async fn names(services: &'static [(&'static str, &'static str, u16)], allowed: 
         ..Federation::default()
     };
     let mut names = Names::new(Dialer::new(&config).unwrap());
-    // Nobody listens there.
+    // Nothing listens there.
     names.https = 1;
     names
 }
 
-/// What a name leads to: what the certificate is for, and the addresses.
+/// The result for a name: the name for the certificate, and the addresses.
 async fn target(names: &Names, server: &str) -> Result<(String, Vec<String>), Unreachable> {
     let target = names.target(server.try_into().unwrap()).await?;
     let addresses = target.addresses.iter().map(ToString::to_string).collect();
@@ -187,7 +186,7 @@ fn certified(dir: &std::path::Path, names: &str) -> Option<[PathBuf; 3]> {
         .then(|| [path("ca"), path("cert"), path("key")])
 }
 
-/// Serves `/.well-known/matrix/server` of all names, as the name in `Host` says.
+/// Serves `/.well-known/matrix/server` of all names, depending on `Host`.
 async fn web([_, certificate, key]: &[PathBuf; 3]) -> u16 {
     let chain = CertificateDer::pem_file_iter(certificate).unwrap().collect::<Result<_, _>>();
     let key = PrivateKeyDer::from_pem_file(key).unwrap();
@@ -273,12 +272,12 @@ async fn a_delegation_is_fetched_and_whatever_else_is_there_is_none() {
         ("json.example", None),
         ("name.example", None),
         ("none.example", None),
-        // The certificate is of other names.
+        // The certificate is for other names.
         ("other.example", None),
     ] {
         assert_eq!(delegation(&names, server).await.as_deref(), expected, "{server}");
     }
-    // Without the authority, and without the network, nothing is fetched.
+    // Without the authority or the network, nothing is fetched.
     let https = names.https;
     config.ca = None;
     let mut strict = Names::new(Dialer::new(&config).unwrap());

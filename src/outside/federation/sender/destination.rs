@@ -1,4 +1,4 @@
-//! What is to be told to one homeserver.
+//! The pending deliveries of one homeserver.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,48 +14,48 @@ use crate::{
     record::{Offset, command::Failing},
 };
 
-/// What is to be told to one homeserver. An idle one is its number and its rooms.
+/// The pending deliveries of one homeserver. An idle one is its number and its rooms.
 #[derive(Debug, Default)]
 pub(super) struct Destination {
-    /// It has been told of everything up to here.
+    /// Everything up to this record has been delivered.
     pub(super) up_to: Offset,
-    /// The records that it is to be told of next, in order.
+    /// The next records to deliver, in order.
     next: VecDeque<Offset>,
     /// The last record that was ever in `next`.
     last: Offset,
-    /// Transient EDUs, which it does not get if it cannot be reached: the newest of each key, the
+    /// Transient EDUs, which are dropped if the homeserver is unreachable: the newest of each key,
     /// oldest first.
     transient: Vec<(String, Edu)>,
-    /// It has missed more than `next`, after that.
+    /// It has missed further records, after those in `next`.
     pub(super) is_behind: bool,
     /// The rooms in which it may have missed something.
     pub(super) rooms: BTreeSet<OwnedRoomId>,
     /// It has a task.
     pub(super) is_served: bool,
     pub(super) failing: Option<Failing>,
-    /// Notified when it is likely to be back.
+    /// Notified when it is likely to be reachable again.
     pub(super) back: Arc<Notify>,
-    /// It is not told of anything up to here: an operator gave that up.
+    /// Records up to here are dropped by an operator's order.
     given_up: Offset,
-    /// How far it has been told, or whether it fails, has changed since that was recorded.
+    /// Its position, or whether it fails, has changed since it was last recorded.
     pub(super) is_to_be_noted: bool,
 }
 
-/// What a homeserver is to be told next.
+/// The next delivery to a homeserver.
 pub(super) enum Next {
-    /// What it has missed since this offset.
+    /// Find the records that it missed since this offset.
     Missed(Offset),
-    /// These records, as many as a transaction takes, and the transient EDUs.
+    /// Send these records, as many as a transaction takes, and the transient EDUs.
     Records(Vec<Offset>),
 }
 
 impl Destination {
-    /// One of which this is recorded.
+    /// A destination with this recorded state.
     pub(super) fn known(up_to: Offset, failing: Option<Failing>) -> Self {
         Self { up_to, last: up_to, failing, ..Self::default() }
     }
 
-    /// A request of it has come.
+    /// A request of it has arrived.
     pub(super) fn is_back(&mut self) {
         if self.failing.is_none() {
             return;
@@ -68,9 +68,9 @@ impl Destination {
         }
     }
 
-    /// It is to be told of a record.
+    /// Notes a record to deliver to it.
     pub(super) fn note(&mut self, offset: Offset) {
-        // What is behind is found later, and what was found is here.
+        // Later records are found by the catch-up, and earlier ones are here.
         if self.is_behind || offset <= self.last {
             return;
         }
@@ -82,8 +82,8 @@ impl Destination {
         }
     }
 
-    /// Adds an EDU, which replaces the one with the same key, unless the homeserver cannot be
-    /// reached. Returns whether it was added.
+    /// Adds an EDU, which replaces the one with the same key, unless the homeserver is unreachable.
+    /// Returns whether it was added.
     pub(super) fn add_transient(&mut self, key: String, edu: Edu, now_ms: u64) -> bool {
         if self.failing.as_ref().is_some_and(|failing| now_ms < failing.again_ms) {
             return false;
@@ -96,24 +96,24 @@ impl Destination {
         true
     }
 
-    /// What it is told next. If that is nothing, it is not served any more.
+    /// The next delivery. Without one, its task ends.
     pub(super) fn next(&mut self) -> Option<Next> {
         if self.next.is_empty() && std::mem::take(&mut self.is_behind) {
             return Some(Next::Missed(self.last.max(self.up_to)));
         }
         if self.next.is_empty() && self.transient.is_empty() {
             self.is_served = false;
-            // It may be idle for long.
+            // It may stay idle for long.
             self.next = VecDeque::new();
             self.transient = Vec::new();
             return None;
         }
-        // Of these, as many as fit.
+        // As many of these as fit.
         let most = limits::TRANSACTION_PDUS + limits::TRANSACTION_EDUS;
         Some(Next::Records(self.next.iter().take(most).copied().collect()))
     }
 
-    /// An operator gives up what it has not been told of up to here, unless more was told already.
+    /// Drops everything up to here by an operator's order, unless more was delivered already.
     pub(super) fn give_up(&mut self, up_to: Offset) {
         if self.up_to > up_to {
             return;
@@ -127,7 +127,7 @@ impl Destination {
         self.failing = None;
     }
 
-    /// Whether it is not to be told of some of these records any more.
+    /// Whether some of these records were dropped.
     pub(super) fn has_given_up(&self, offsets: &[Offset]) -> bool {
         offsets.iter().any(|offset| *offset <= self.given_up)
     }
@@ -137,10 +137,10 @@ impl Destination {
         std::mem::take(&mut self.transient).into_iter().map(|(_, edu)| edu).collect()
     }
 
-    /// It has missed these records: the first of them are told next.
+    /// Adds records that it missed, as many as fit.
     pub(super) fn add_missed(&mut self, mut missed: BTreeSet<Offset>) {
         missed.extend(self.next.drain(..));
-        // An operator may have given some of them up meanwhile.
+        // An operator may have dropped some of them meanwhile.
         missed.retain(|offset| *offset > self.given_up);
         let mut missed: Vec<_> = missed.into_iter().collect();
         self.is_behind |= missed.len() > limits::DESTINATION_EVENTS;
@@ -149,17 +149,17 @@ impl Destination {
         self.next = missed.into();
     }
 
-    /// What it has missed after this record could not be found: it is looked for again.
+    /// Finding the records missed since this one failed: it is repeated.
     pub(super) fn missed_again(&mut self, since: Offset) {
         self.next.clear();
         self.last = since.max(self.given_up);
         self.is_behind = true;
     }
 
-    /// It has been told of these records.
+    /// These records were delivered.
     pub(super) fn told(&mut self, offsets: &[Offset]) {
         if let Some(last) = offsets.last() {
-            // An operator may have given some of them up meanwhile.
+            // An operator may have dropped some of them meanwhile.
             while self.next.front().is_some_and(|next| next <= last) {
                 self.next.pop_front();
             }
@@ -221,7 +221,7 @@ mod tests {
             next += told.len() as u64;
         }
         assert_eq!(next, 6 + most, "the first ones");
-        // They are being looked for, and another one comes meanwhile.
+        // While they are looked up, another one arrives.
         let found = (next..next + most + 1).map(Offset::new);
         destination.note(Offset::new(next + 7));
         destination.add_missed(found.collect());

@@ -1,9 +1,8 @@
-//! What other homeservers are told that is no event (server-server API, "EDUs"), one file for each
-//! sort.
+//! EDUs for other homeservers (server-server API, "EDUs"), one file for each kind.
 //!
-//! An EDU is either durable or transient. A durable one is made of a record when it is sent, and
-//! the projections tell again for whom: [`Sender::missed_edus`]. A transient one is made when its
-//! record is, and dropped if the homeserver cannot be reached.
+//! An EDU is either durable or transient. A durable one is built from a record when it is sent, and
+//! after an absence the projections supply it again: [`Sender::missed_edus`]. A transient one is
+//! built when its record is, and dropped if the homeserver is unreachable.
 
 mod device_lists;
 pub(super) mod presence;
@@ -55,7 +54,7 @@ pub(super) fn may_concern(kind: &str) -> bool {
 }
 
 impl Sender {
-    /// The homeservers to which a record is told by durable EDUs.
+    /// The homeservers that receive durable EDUs of a record.
     pub(super) fn concerned(
         &self,
         state: &State,
@@ -76,7 +75,7 @@ impl Sender {
         }
     }
 
-    /// What such a homeserver is told of the record.
+    /// The durable EDUs of a record for such a homeserver.
     pub(super) fn edus(
         &self,
         state: &State,
@@ -97,7 +96,7 @@ impl Sender {
         })
     }
 
-    /// The records after `since` that a homeserver is to be told by durable EDUs, without those of
+    /// The records after `since` whose durable EDUs a homeserver is to receive, except those of
     /// rooms.
     pub(super) fn missed_edus(
         &self,
@@ -110,21 +109,21 @@ impl Sender {
         missed
     }
 
-    /// The same of the receipts of a room.
+    /// The same for the receipts of a room.
     pub(super) fn missed_receipts(&self, room: &Room, since: Offset) -> Vec<Offset> {
         receipts::missed(room, self.peers.own_name(), since)
     }
 
-    /// The homeservers that may have missed such EDUs since this server began to tell them, each
-    /// with the last record of that. `first` is the earliest record that one of them has missed.
+    /// The homeservers that may have missed such EDUs since this server began to deliver them, each
+    /// with the last record of theirs. `first` is the earliest record that one of them has missed.
     pub(super) fn last_edus(&self, state: &State, first: Offset) -> Vec<(OwnedServerName, Offset)> {
         let mut last = state.to_device.outside();
         last.extend(self.last_devices(state, first));
         last
     }
 
-    /// The transient EDUs of a record: for whom, under which key, and what. An EDU replaces the one
-    /// before it with the same key.
+    /// The transient EDUs of a record: their homeservers, key and content. An EDU replaces the
+    /// previous one with the same key.
     pub(super) fn transient(
         &self,
         state: &State,
@@ -143,7 +142,7 @@ impl Sender {
         servers.into_iter().map(|server| (server, key.clone(), edu.clone())).collect()
     }
 
-    /// The other homeservers with users in a room, without those that its access control list
+    /// The other homeservers with users in a room, except those that its access control list
     /// denies.
     fn admitted_to(&self, state: &State, room_id: &RoomId) -> BTreeSet<OwnedServerName> {
         let Some(room) = state.rooms.get(room_id) else { return BTreeSet::new() };

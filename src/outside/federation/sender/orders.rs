@@ -1,5 +1,5 @@
-//! What operators have done about homeservers that cannot be reached. Their orders are records, so
-//! they reach the node that tells, whichever that is.
+//! Operators' orders about unreachable homeservers. They are records, so they reach the node that
+//! delivers, whichever that is.
 
 use ruma::ServerName;
 
@@ -7,9 +7,9 @@ use super::Sender;
 use crate::record::{Command, Offset, Record};
 
 impl Sender {
-    /// Does what an operator has recorded.
+    /// Carries out an operator's recorded order.
     pub(super) fn heed(&self, record: &Record) {
-        // What the server itself records is what it knows.
+        // The server's own records repeat its own state.
         if record.header.origin.user.is_empty() {
             return;
         }
@@ -24,7 +24,7 @@ impl Sender {
         }
     }
 
-    /// Whether a homeserver is not to be told of these records any more.
+    /// Whether some of these records for a homeserver were dropped.
     pub(super) fn is_reset(&self, server: &ServerName, offsets: &[Offset]) -> bool {
         let all = self.destinations.lock();
         all.get(server).is_some_and(|destination| destination.has_given_up(offsets))

@@ -1,4 +1,4 @@
-//! Transactions: what one of them contains, and how it gets to a homeserver.
+//! Transactions: their contents, and their delivery to a homeserver.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,12 +22,12 @@ use crate::{
     state::State,
 };
 
-/// What a transaction tells.
+/// The contents of a transaction.
 #[derive(Default)]
 struct Contents {
     pdus: Vec<Box<RawValue>>,
     edus: Vec<Edu>,
-    /// Of how many records.
+    /// The number of records that they come from.
     records: usize,
 }
 
@@ -44,7 +44,7 @@ struct Outcome {
 }
 
 impl Sender {
-    /// Tells a homeserver of these records, as many as fit into a transaction, and tries until it
+    /// Sends a transaction with these records to a homeserver, as many as fit, and retries until it
     /// has arrived. Transient EDUs are sent at the first attempt only.
     pub(super) async fn deliver(&self, server: &ServerName, offsets: &[Offset]) {
         let id = random_letters(20);
@@ -63,7 +63,7 @@ impl Sender {
             let contents = match self.contents(&self.engine.state(), server, offsets) {
                 Ok(contents) => contents,
                 Err(error) => {
-                    warn!(%server, %error, "what a homeserver is to be told cannot be read");
+                    warn!(%server, %error, "the records for a homeserver cannot be read");
                     sleep(limits::DELIVERY_RETRY.1).await;
                     continue;
                 }
@@ -85,7 +85,7 @@ impl Sender {
             let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
             question.timeout = limits::DESTINATION_TIMEOUT;
             let asked = {
-                // Those who wait for a place wait in the order in which they came.
+                // Tasks get a slot in the order in which they asked.
                 let Ok(_place) = self.places.acquire().await else { return };
                 self.peers.ask(server, question).await
             };
@@ -95,12 +95,12 @@ impl Sender {
                 Ok(outcomes) => {
                     for (event_id, outcome) in outcomes.pdus {
                         if let Some(error) = outcome.error {
-                            debug!(%server, event_id, error, "a homeserver does not take an event");
+                            debug!(%server, event_id, error, "a homeserver refused an event");
                         }
                     }
                     break;
                 }
-                // It will never have anything to do with this server, or the other way round.
+                // One of the two servers will never federate with the other.
                 Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => break,
                 Err(_) if !offsets.is_empty() && self.is_reset(server, offsets) => return,
                 Err(error) => {
@@ -120,8 +120,8 @@ impl Sender {
         }
     }
 
-    /// Waits until a homeserver that could not be reached, perhaps before a restart, is to be tried
-    /// again.
+    /// Waits until the retry of an unreachable homeserver is due, perhaps one from before a
+    /// restart.
     async fn until_due(&self, server: &ServerName) {
         let due = {
             let all = self.destinations.lock();
@@ -139,7 +139,7 @@ impl Sender {
         }
     }
 
-    /// What a homeserver is told of the first of these records, as many as fit.
+    /// The contents of a transaction with the first of these records, as many as fit.
     fn contents(
         &self,
         state: &State,
@@ -178,8 +178,8 @@ impl Sender {
     }
 }
 
-/// Counts a transaction, and if it arrived, what was in it. What is not meant to be sent is not
-/// counted.
+/// Counts a transaction, and if it arrived, its contents. A transaction that was not to be sent is
+/// not counted.
 fn count(outcomes: &Result<Outcomes, Unreachable>, pdus: usize, edus: usize) {
     let metrics = metrics();
     let outcome = match outcomes {

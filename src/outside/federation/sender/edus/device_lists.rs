@@ -1,9 +1,9 @@
 //! `m.device_list_update` and `m.signing_key_update`: devices and cross-signing keys of this
 //! server's users (server-server API, "Device Management").
 //!
-//! The changes of a user's devices are numbered by their records: each EDU has the record of its
-//! change as `stream_id`, and that of the change before as `prev_id`, whichever homeserver it is
-//! for. One that has missed a change finds that out by this and fetches the list.
+//! Changes of a user's devices are numbered by their records: each EDU has the record of its change
+//! as `stream_id`, and that of the previous change as `prev_id`, for every homeserver. A homeserver
+//! that missed a change notices the gap, and fetches the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ fn change(command: &Command) -> Option<Change<'_>> {
     })
 }
 
-/// The numbers of a change: its own, and that of the one before.
+/// The numbers of a change: its own, and the previous one.
 #[derive(Clone, Copy)]
 struct Numbers {
     id: Offset,
@@ -63,7 +63,7 @@ struct Numbers {
 }
 
 impl Sender {
-    /// The homeservers that are told of a change of a user's devices or keys.
+    /// The homeservers that receive a change of a user's devices or keys.
     pub(super) fn told_of_devices(
         &self,
         state: &State,
@@ -90,7 +90,7 @@ impl Sender {
         servers
     }
 
-    /// The user of this server who comes into a room by this event.
+    /// The user of this server who enters a room by this event.
     fn who_joins(&self, room: &Room, event: &EventRef) -> Option<OwnedUserId> {
         let (user_id, membership) = event.membership()?;
         let before = room.membership(user_id, event.offset.prev());
@@ -99,7 +99,8 @@ impl Sender {
         (is_own && is_new && membership == MembershipState::Join).then(|| user_id.to_owned())
     }
 
-    /// The homeservers that share a room with the user since this event, but shared none before.
+    /// The homeservers that have shared a room with the user since this event, but shared none
+    /// before.
     pub(in super::super) fn new_to(
         &self,
         state: &State,
@@ -125,8 +126,8 @@ impl Sender {
         servers
     }
 
-    /// What a homeserver is told of the user who joins a room by this event, if it did not share
-    /// one before: all devices.
+    /// The EDUs about a user who joins a room by this event, for a homeserver that shared none with
+    /// them before: all devices.
     pub(in super::super) fn edus_of_join(
         &self,
         state: &State,
@@ -145,7 +146,7 @@ impl Sender {
         self.device_edus(&user_id, &keyring, devices.collect(), Numbers { id, before: None })
     }
 
-    /// What a homeserver is told of a change of a user's devices or keys: as they are now.
+    /// The EDUs about a change of a user's devices or keys: the current values.
     pub(super) fn edus_of_devices(
         &self,
         state: &State,
@@ -169,8 +170,8 @@ impl Sender {
         Ok(edus)
     }
 
-    /// EDUs that a homeserver takes for the changes between these numbers. If there are too many,
-    /// it is to fetch the list.
+    /// EDUs for the changes between these numbers. If there are too many, they make the homeserver
+    /// fetch the list.
     fn device_edus(
         &self,
         of: &UserId,
@@ -221,15 +222,15 @@ impl Sender {
         Ok(edu("m.signing_key_update", &content))
     }
 
-    /// The changes after `since` that a homeserver is told of. Of more than a few of a user it is
-    /// told the last, by which it finds out that it has missed the others.
+    /// The changes after `since` for a homeserver. If a user has more than a few, only the last
+    /// one, by which the homeserver notices that it missed the others.
     pub(super) fn missed_devices(
         &self,
         state: &State,
         server: &ServerName,
         since: Offset,
     ) -> BTreeSet<Offset> {
-        // Who was never told anything has asked for what it needs.
+        // A homeserver that never received anything has asked for what it needs.
         if since == Offset::ZERO {
             return BTreeSet::new();
         }
@@ -253,7 +254,7 @@ impl Sender {
         missed
     }
 
-    /// The homeservers that are to be told of the changes after `first`, each with the last one.
+    /// The homeservers that are to receive the changes after `first`, each with the last one.
     pub(super) fn last_devices(
         &self,
         state: &State,
@@ -283,8 +284,8 @@ impl Sender {
         servers.into_iter().collect()
     }
 
-    /// The joins after `since` of users of this server, with which their devices may be new to
-    /// homeservers in the room.
+    /// The joins after `since` of users of this server whose devices may be new to homeservers in
+    /// the room.
     pub(in super::super) fn missed_joins(&self, room: &Room, since: Offset) -> Vec<Offset> {
         let changed = room.members_changed(since, Offset::MAX).into_iter();
         let own = changed.filter(|user_id| user_id.server_name() == self.peers.own_name());

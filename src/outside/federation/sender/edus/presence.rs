@@ -16,10 +16,11 @@ use crate::{
     state::{Membership, State},
 };
 
-/// The users who are not offline: the record that says so, and when others were told.
+/// The users who are not offline, each with the record of their presence and the time it was last
+/// sent.
 pub(in crate::outside::federation::sender) type Told = HashMap<OwnedUserId, (Offset, u64)>;
 
-/// The key, and what is told.
+/// The key, and the EDU.
 pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
     let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = said;
     let mut update = json!({ "user_id": user_id, "presence": presence.as_str() });
@@ -35,7 +36,7 @@ pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
     (format!("presence {user_id}"), edu("m.presence", &json!({ "push": [update] })))
 }
 
-/// Of these users, those of whose presence others are to be told again, because it stays.
+/// Of these users, those whose unchanged presence is due to be repeated.
 fn again(told: &mut Told, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Vec<OwnedUserId> {
     let before = std::mem::take(told);
     let mut again = Vec::new();
@@ -64,8 +65,8 @@ impl Sender {
         rooms.flat_map(|room| self.servers_of(&room).to_vec()).collect()
     }
 
-    /// The presence of which other homeservers are to be told again: they take it for over
-    /// otherwise.
+    /// The presence that must be repeated to other homeservers, which would otherwise let it
+    /// expire.
     pub(in crate::outside::federation::sender) fn presence_again(
         &self,
         told: &mut Told,

@@ -14,8 +14,7 @@ use crate::{
     state::Room,
 };
 
-/// Whether other homeservers are told of a receipt: not of private ones, nor of those that they
-/// sent.
+/// Whether other homeservers get a receipt: not private ones, nor their own.
 pub(super) fn concerns_others(receipt: &Receipt, own: &ServerName) -> bool {
     is_told(&receipt.user_id, &receipt.receipt_type, own)
 }
@@ -24,8 +23,8 @@ fn is_told(user_id: &UserId, receipt_type: &str, own: &ServerName) -> bool {
     receipt_type == "m.read" && user_id.server_name() == own
 }
 
-/// The records after `since` with receipts of a room that others may have missed, and that have not
-/// moved on since.
+/// The records after `since` with receipts of a room that others may have missed, and that no later
+/// receipt has replaced.
 pub(super) fn missed(room: &Room, own: &ServerName, since: Offset) -> Vec<Offset> {
     let moved = room.receipts_between(since, Offset::MAX).into_iter();
     let own = moved.filter(|(key, _)| {
@@ -35,7 +34,7 @@ pub(super) fn missed(room: &Room, own: &ServerName, since: Offset) -> Vec<Offset
     own.map(|(_, receipt)| receipt.offset).collect()
 }
 
-/// What is told of the receipts of a room: an EDU has one of each user at most.
+/// The EDUs for the receipts of a room. An EDU has at most one receipt of each user.
 pub(super) fn edus(body: RoomReceipt, own: &ServerName) -> Vec<Edu> {
     let RoomReceipt { room_id, receipts } = body;
     let mut edus: Vec<BTreeMap<_, _>> = Vec::new();

@@ -29,7 +29,7 @@ pub(super) fn edus(letter: ToDeviceSend, server: &ServerName) -> Vec<Edu> {
     vec![edu("m.direct_to_device", &content)]
 }
 
-/// More than these are missed only after them.
+/// Further ones are found after these are delivered.
 pub(super) fn missed(state: &State, server: &ServerName, since: Offset) -> Vec<Offset> {
     state.to_device.waiting_outside(server, since, limits::DESTINATION_EVENTS + 1)
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Edu, edu};
 use crate::record::command::RoomTyping;
 
-/// The key, and what is told.
+/// The key, and the EDU.
 pub(super) fn transient(body: &RoomTyping, now_ms: u64) -> (String, Edu) {
     let RoomTyping { room_id, user_id, until_ms, .. } = body;
     let typing = *until_ms > now_ms;
