@@ -1,5 +1,5 @@
-//! Devices and keys of users of other homeservers: asking for them, and keeping what was said
-//! (server-server API, "End-to-End Encryption" and "Device Management").
+//! Fetches and records devices and keys of users of other homeservers (server-server API,
+//! "End-to-End Encryption" and "Device Management").
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,10 +22,10 @@ use crate::{
     state::{Membership, keys::algorithm},
 };
 
-/// The one-time keys that are wanted of a homeserver: an algorithm for each device.
+/// The one-time keys to claim from a homeserver: an algorithm for each device.
 pub(crate) type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, String>>;
 
-/// The one-time keys that a homeserver handed out.
+/// The one-time keys that a homeserver returned.
 pub(crate) type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
 
 type Keys = BTreeMap<String, Box<RawValue>>;
@@ -61,7 +61,7 @@ struct Device {
     keys: Option<Box<RawValue>>,
 }
 
-/// Whether these may be the keys of a device. Clients verify its signature.
+/// Whether these can be the keys of a device. Clients verify its signature.
 pub(super) fn is_device(keys: &RawValue, user_id: &UserId, device_id: &str) -> bool {
     #[derive(Deserialize)]
     struct Identity {
@@ -77,7 +77,7 @@ pub(super) fn is_device(keys: &RawValue, user_id: &UserId, device_id: &str) -> b
         && identity.is_ok_and(|of| of.user_id == user_id.as_str() && of.device_id == device_id)
 }
 
-/// Whether this may be a user's key for such a use. Clients verify its signatures.
+/// Whether this can be a user's key for this use. Clients verify its signatures.
 pub(super) fn is_cross_signing(key: &RawValue, user_id: &UserId, usage: &str) -> bool {
     #[derive(Deserialize)]
     struct Key {
@@ -96,7 +96,7 @@ pub(super) fn is_cross_signing(key: &RawValue, user_id: &UserId, usage: &str) ->
 }
 
 impl DeviceList {
-    /// The list of a user without what cannot be theirs.
+    /// The list of a user without entries that cannot be theirs.
     fn checked(mut self, user_id: &UserId) -> Self {
         self.devices.retain(|device_id, keys| is_device(keys, user_id, device_id));
         self.master_key = self.master_key.filter(|key| is_cross_signing(key, user_id, "master"));
@@ -117,7 +117,7 @@ impl DeviceList {
     }
 }
 
-/// The list of a user of another homeserver that is known, and whether it may be out of date.
+/// The known list of a user of another homeserver, and whether it may be stale.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -144,7 +144,7 @@ impl Receiving<'_> {
         joined.any(|part| state.rooms.get(&part.room_id).is_some_and(|of| of.has_server(own)))
     }
 
-    /// Asks a homeserver for the devices and keys of its users, and keeps those of `kept`.
+    /// Asks a homeserver for the devices and keys of its users, and records those of `kept`.
     pub(crate) async fn ask_devices(
         &self,
         server: &ServerName,
@@ -180,7 +180,7 @@ impl Receiving<'_> {
             as_of,
         });
         if let Err(error) = self.note_fetched(server, said.collect(), fetch).await {
-            debug!(%server, %error, "the devices of its users are not kept");
+            debug!(%server, %error, "the devices of a homeserver's users are not recorded");
         }
         Ok(lists)
     }
@@ -204,7 +204,7 @@ impl Receiving<'_> {
         Ok(answer)
     }
 
-    /// Has a homeserver hand out one-time keys of its users.
+    /// Claims one-time keys of a homeserver's users.
     pub(crate) async fn claim_keys(
         &self,
         server: &ServerName,
@@ -241,7 +241,7 @@ impl Receiving<'_> {
         Ok(handed_out)
     }
 
-    /// Records what a homeserver says. Returns whether all of it was.
+    /// Records a homeserver's answer. Returns whether all of it was recorded.
     pub(super) async fn note_devices(
         &self,
         server: &ServerName,
@@ -255,7 +255,7 @@ impl Receiving<'_> {
         Ok(all)
     }
 
-    /// Fetches the lists of a homeserver's users that are out of date, until that fails.
+    /// Fetches the stale lists of a homeserver's users, until a fetch fails.
     pub(crate) async fn fetch_outdated(&self, server: &ServerName) {
         let mut seen = BTreeSet::new();
         loop {
@@ -267,7 +267,7 @@ impl Receiving<'_> {
             let next = outdated
                 .into_iter()
                 .find(|user_id| !seen.contains(user_id) && self.shares_a_room(user_id));
-            // One that changes without end is fetched when somebody asks for it.
+            // A list that never stops changing is fetched when somebody asks for it.
             if let Some(user_id) = &next
                 && !self.federation.device_changes.admits(user_id)
             {
@@ -315,8 +315,8 @@ impl Receiving<'_> {
         noted.map_err(|error| Unreachable::Unexpected(error.to_string()))
     }
 
-    /// Records lists that were fetched. Those with changes that were passed over meanwhile are out
-    /// of date, and so they are fetched again later.
+    /// Records fetched lists. Those with unrecorded changes since the request become stale, so they
+    /// are fetched again later.
     async fn note_fetched(
         &self,
         server: &ServerName,
@@ -327,7 +327,7 @@ impl Receiving<'_> {
             let of = |user_id| Said { user_id, changed: true, list: None, as_of: Offset::ZERO };
             fetch.passed_over().into_iter().map(of).collect()
         };
-        // What others said since the question counts, and so does what they missed.
+        // Only news since the request makes a list stale, including unrecorded changes.
         let is_last = |said: &Said| {
             let asked = lists.iter().find(|list| list.user_id == said.user_id);
             let known = self.engine.state().device_lists.get(&said.user_id);
@@ -336,7 +336,7 @@ impl Receiving<'_> {
         let now_outdated: Vec<_> = outdated().into_iter().filter(is_last).collect();
         lists.extend(now_outdated);
         self.note_devices(server, lists).await?;
-        // From here on, a change finds a list that is not out of date.
+        // From here on, a change finds a list that is up to date.
         self.note_devices(server, outdated()).await?;
         Ok(())
     }

@@ -1,7 +1,6 @@
-//! What other homeservers send that is no event (server-server API, "EDUs"), one file for each
-//! sort.
+//! EDUs from other homeservers (server-server API, "EDUs"), one file for each kind.
 //!
-//! Nobody is told that an EDU is malformed or not allowed: it is dropped.
+//! An EDU that is malformed or not allowed is dropped without an error.
 
 mod device_lists;
 mod ephemeral;
@@ -27,16 +26,16 @@ pub(crate) enum EduError {
     /// A text or a list in it is too long.
     #[error("it is too large")]
     TooLarge,
-    /// It is about users of others than the homeserver that sent it.
-    #[error("it is not for its sender to say")]
+    /// It is about users of another homeserver than the one that sent it.
+    #[error("its sender may not send it")]
     NotTheirs,
-    /// Its user is not in the room, or the room is not here.
-    #[error("its user is not in a room that is here")]
+    /// Its user is not in the room, or the room is not known here.
+    #[error("its user is not in a room of this server")]
     NotHere,
-    /// The homeserver or its user says too much.
-    #[error("it is one of too many")]
+    /// The homeserver or its user is over a rate.
+    #[error("it exceeds the rate limit")]
     TooMany,
-    /// What is known cannot be read.
+    /// The known state cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// It is refused, or cannot be recorded now.
@@ -56,10 +55,10 @@ fn content<T: DeserializeOwned>(content: &RawValue) -> Result<T, EduError> {
 }
 
 impl Receiving<'_> {
-    /// Takes an EDU of a transaction of `origin`.
+    /// Handles an EDU of a transaction of `origin`.
     ///
     /// # Errors
-    /// When nothing can be recorded now: the homeserver is to send it again.
+    /// When nothing can be recorded now: the homeserver is to retry.
     pub(crate) async fn take_edu(
         &self,
         origin: &ServerName,

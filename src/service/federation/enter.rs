@@ -1,5 +1,6 @@
-//! Users of this homeserver join rooms of others, knock, and reject invites (server-server API,
-//! "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
+//! Users of this homeserver join rooms of other homeservers, knock, and reject invites
+//! (server-server API, "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting
+//! Invites)").
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -32,22 +33,22 @@ use crate::{
     state::Room,
 };
 
-/// Why a user does not get into a room of others.
+/// Why a user cannot enter a room of other homeservers.
 #[derive(Debug, Error)]
 pub(crate) enum EnterError {
-    /// No homeserver is known that is in the room.
+    /// No homeserver in the room is known.
     #[error("no homeserver is known that is in the room")]
     Nowhere,
     /// A homeserver in the room refused.
     #[error("{server} refuses: {error}")]
     Refused { server: OwnedServerName, status: u16, errcode: String, error: String },
-    /// None of the homeservers could be asked.
+    /// None of the homeservers was reachable.
     #[error("{0} cannot be asked: {1}")]
     Unreachable(OwnedServerName, #[source] Unreachable),
-    /// What a homeserver answered is not right.
+    /// A homeserver's answer is not valid.
     #[error("the answer of {0} is not right: {1}")]
     Wrong(OwnedServerName, String),
-    /// This homeserver does not take it.
+    /// This homeserver refuses.
     #[error(transparent)]
     Rejected(#[from] Rejected),
 }
@@ -88,17 +89,17 @@ pub(super) struct Signed {
     pub(super) object: CanonicalJsonObject,
 }
 
-/// What a user does to a room.
+/// The membership change that a user makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Join,
     Knock,
-    /// Rejects an invite or withdraws a knock. If no homeserver in the room takes that, it holds
-    /// only here.
+    /// Rejects an invite or withdraws a knock. If no homeserver in the room accepts that, it is
+    /// recorded only here.
     Leave,
 }
 
-/// What a user of this homeserver asks of a room that it is not in.
+/// A request of a local user about a room that this homeserver is not in.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
     pub(crate) room_id: &'a RoomId,
@@ -107,7 +108,7 @@ pub(crate) struct Wish<'a> {
 }
 
 impl Receiving<'_> {
-    /// Does this by way of one of these homeservers.
+    /// Makes the change through one of these homeservers.
     pub(crate) async fn act(
         &self,
         act: Act,
@@ -142,7 +143,7 @@ impl Receiving<'_> {
                 Err(error @ EnterError::Rejected(_)) => return Err(error),
                 Err(error) => {
                     debug!(%server, %error, "a room is not entered by way of a homeserver");
-                    // The user is told what a homeserver says rather than that another is gone.
+                    // A homeserver's refusal tells the user more than another one's absence.
                     let said = matches!(worst, EnterError::Refused { .. });
                     if !said || matches!(error, EnterError::Refused { .. }) {
                         worst = error;
@@ -170,7 +171,7 @@ impl Receiving<'_> {
         question.max_bytes = limits::FEDERATION_STATE_BYTES;
         question.timeout = limits::FEDERATION_STATE_TIMEOUT;
         let joined: Joined = self.asked(server, question).await?;
-        // A restricted room's join has the signature of who authorises it.
+        // The join of a restricted room needs the signature of the authorising user's homeserver.
         let object = match &joined.event {
             Some(raw) => Pdu::object(raw).map_err(|error| wrong(&error))?,
             None => signed.object,
@@ -211,11 +212,11 @@ impl Receiving<'_> {
         if self.engine.propose(Origin::server(), enter).await?.into_inner() {
             return Ok(());
         }
-        // Somebody else has entered it meanwhile, perhaps through another node.
+        // Another request entered it meanwhile, perhaps through another node.
         self.join_as_another(server, &room, join).await
     }
 
-    /// Records a join that `server` has taken, of a room that this homeserver is in.
+    /// Records a join that `server` accepted, of a room that this homeserver is in.
     async fn join_as_another(
         &self,
         server: &ServerName,
@@ -322,7 +323,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Asks for the event with which a user does something to a room, and signs it.
+    /// Asks for the template of a membership event, and signs the event.
     async fn signed_template(
         &self,
         what: &str,
@@ -349,7 +350,7 @@ impl Receiving<'_> {
         self.sign(wish, membership, &version, event).map_err(wrong)
     }
 
-    /// Makes a template the event of the user and nothing else.
+    /// Restricts a template to the user's own event.
     fn sign(
         &self,
         wish: Wish<'_>,
@@ -432,7 +433,7 @@ fn is_create(event: &RawValue) -> bool {
     })
 }
 
-/// As much of stripped state as is kept, in the form that clients get.
+/// The part of stripped state that is kept, in the format for clients.
 pub(crate) fn bounded(stripped: Vec<Box<RawValue>>) -> Vec<Box<RawValue>> {
     #[derive(Deserialize, serde::Serialize)]
     struct Stripped {

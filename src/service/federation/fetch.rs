@@ -1,5 +1,5 @@
-//! Events that others rest on, fetched from the homeserver that sent those (server-server API,
-//! "Backfilling and retrieving missing events", "Retrieving events").
+//! Fetches events that others depend on from the homeserver that sent the latter (server-server
+//! API, "Backfilling and retrieving missing events", "Retrieving events").
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,15 +24,15 @@ use crate::{
     state::Room,
 };
 
-/// What may be fetched for one transaction of a homeserver, or for one event that is sent alone.
+/// The limits on fetches for one transaction of a homeserver, or for one event that is sent alone.
 pub(crate) struct Budget {
-    /// For events that come before others, and those that authorise them.
+    /// For ancestors and authorities.
     missing: Allowance,
-    /// For the state of the room where its past is not fetched.
+    /// For the room's state at events whose past is not fetched.
     state: Allowance,
-    /// How often policy servers may be asked.
+    /// The number of requests to policy servers.
     pub(super) policy: usize,
-    /// And until when.
+    /// The deadline of those requests.
     pub(super) policy_until: Instant,
 }
 
@@ -153,8 +153,8 @@ impl Receiving<'_> {
             if missing.is_empty() {
                 return Err(PduError::Missing);
             }
-            // If they are still missing afterwards, they are neither to be had, nor has anybody else
-            // recorded them meanwhile, perhaps another node.
+            // If they are still missing afterwards, they cannot be fetched, and no other request,
+            // perhaps at another node, has recorded them meanwhile.
             if missing != fetched {
                 let latest = waiting.keys();
                 let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
@@ -170,7 +170,7 @@ impl Receiving<'_> {
             if has_taken {
                 continue;
             }
-            // The past is not to be had, or too long: the room goes on from its state there.
+            // The past cannot be fetched, or is too long: the room continues from its state there.
             for event_id in missing {
                 if placed.len() >= limits::EXTREMITIES || !placed.insert(event_id.clone()) {
                     return Err(PduError::Missing);
@@ -180,7 +180,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// The events between those that are known and these.
+    /// The events between the known ones and these.
     async fn fetch_between(
         &self,
         origin: &ServerName,
@@ -218,7 +218,7 @@ impl Receiving<'_> {
         self.record_outliers(origin, events).await
     }
 
-    /// As many events of a chain of authorities as may be fetched.
+    /// The events of an auth chain, up to the limit.
     pub(super) async fn auth_chain(
         &self,
         origin: &ServerName,
@@ -245,7 +245,7 @@ impl Receiving<'_> {
         Ok(found.filter(|event| event.event_id == event_id))
     }
 
-    /// Gives an event of unknown past its place in the room, by the state before it.
+    /// Gives an event with an unknown past its place in the room, by the state before it.
     async fn place(
         &self,
         origin: &ServerName,
@@ -261,7 +261,7 @@ impl Receiving<'_> {
                         self.propose(origin, &event, true).await?;
                     }
                 }
-                // Somebody else has recorded it meanwhile.
+                // Another request has recorded it meanwhile.
                 None if self.knows(room, event_id)? => {}
                 None => return Err(PduError::Missing),
             }

@@ -1,8 +1,8 @@
-//! Gaps in a room's history are filled (server-server API, "Backfilling and retrieving missing
+//! Filling gaps in a room's history (server-server API, "Backfilling and retrieving missing
 //! events").
 //!
-//! Nothing here is part of deciding a room's state: an event for a gap is judged by its authorities
-//! alone, and never becomes one that the state before others is taken from.
+//! None of this affects a room's state: an event for a gap is judged by its authorities alone, and
+//! the state before other events is never taken from it.
 
 use std::{
     collections::{BTreeSet, BinaryHeap, HashMap, HashSet},
@@ -58,13 +58,13 @@ struct Step {
     depth: u64,
     prev_events: Vec<OwnedEventId>,
     is_visibility: bool,
-    /// What was sent, unless it is known already.
+    /// The event as it was sent, unless it is known already.
     sent: Option<Pdu>,
 }
 
 impl Receiving<'_> {
-    /// Fetches more for a gap, which was like `known` when it was last looked at, for a user who
-    /// reads there. True if it is another one then: it has more events, is closed, or is given up.
+    /// Fetches more for a gap for a user who reads there. `known` is the gap as last seen. True if
+    /// it has changed: it has more events, is closed, or is given up.
     pub(crate) async fn fill_gap(
         &self,
         user_id: &UserId,
@@ -77,7 +77,7 @@ impl Receiving<'_> {
             let mut turn = self.federation.gaps.turn(user_id, &room.id, gap).await;
             match room.gap(gap) {
                 Some(now) if now == *known => {}
-                // Others were faster.
+                // Another request was faster.
                 _ => return Ok(true),
             }
             self.fill_by_one_of(room, gap, until, &mut turn.memory).await
@@ -101,7 +101,7 @@ impl Receiving<'_> {
             if !memory.may_ask(server) {
                 continue;
             }
-            // The next one gets its time, too.
+            // Leave time for the next homeserver.
             let part = |part| {
                 let now = Instant::now();
                 now + until.saturating_duration_since(now).mul_f32(part)
@@ -124,7 +124,7 @@ impl Receiving<'_> {
                 }
             }
         }
-        // Nothing is known of one that others kept busy.
+        // A homeserver that was too busy to be asked may still have something.
         if !are_busy && memory.is_hopeless(&servers, limits::GAP_GIVEN_UP.0) {
             memory.helped();
             return self.give_up(room, gap).await;
@@ -132,8 +132,8 @@ impl Receiving<'_> {
         Ok(false)
     }
 
-    /// The homeservers that are asked for a gap: the one that sent what comes after it, then others
-    /// in the room.
+    /// The homeservers to ask about a gap: the one that sent the event after it, then others in the
+    /// room.
     fn servers_for(&self, room: &Room, gap: Offset) -> Result<Vec<OwnedServerName>, PduError> {
         let after = self.engine.events().get(gap).map_err(super::receive::read)?;
         let from = after.and_then(|event| event.received.as_ref().map(|by| by.from.clone()));
@@ -152,7 +152,7 @@ impl Receiving<'_> {
         Ok(servers)
     }
 
-    /// The event of a room that is closest to a time, as one of the others in it says.
+    /// The event of a room that is closest to a time, according to other homeservers in it.
     pub(crate) async fn closest_elsewhere(
         &self,
         room: &Room,
@@ -209,7 +209,7 @@ impl Receiving<'_> {
         let valid: HashSet<_> = verified.iter().map(|event| event.event_id.clone()).collect();
         let judged = self.record_history(server, room, verified, &mut budget).await?;
         let bytes = bytes.saturating_add(budget.recorded);
-        // What cannot be judged now is left for the next time, with all that is before it.
+        // Events that cannot be judged now, and all earlier ones, are left for the next request.
         let waits = |id: &OwnedEventId| valid.contains(id) && !judged.contains_key(id);
         let end = steps.iter().position(|step| waits(&step.event_id)).unwrap_or(steps.len());
         let (mut events, mut passed) = (Vec::new(), Vec::new());
@@ -222,7 +222,7 @@ impl Receiving<'_> {
             let before = if step.is_visibility {
                 match self.visibility_before(server, room, &step.event_id, &mut budget).await {
                     Ok(name) => Some(name),
-                    // What is before it cannot be shown to anybody.
+                    // Earlier events cannot be shown to anybody.
                     Err(_) if !events.is_empty() => break,
                     Err(error) => return Err(error),
                 }
@@ -243,7 +243,7 @@ impl Receiving<'_> {
         Ok(self.engine.propose(Origin::server(), fill).await?.into_inner())
     }
 
-    /// What a homeserver has of these events and those before them.
+    /// A homeserver's answer for these events and earlier ones.
     async fn earlier_events(
         &self,
         server: &ServerName,
@@ -262,7 +262,7 @@ impl Receiving<'_> {
         );
         let answered: Earlier = self.ask(server, Question::get(path), budget).await?;
         let mut sent = HashMap::new();
-        // Some send what was asked for besides.
+        // Some homeservers also send the events that were named in the request.
         for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::EXTREMITIES) {
             match Pdu::of_room(room, raw) {
                 Ok(pdu) => drop(sent.insert(pdu.event_id.clone(), pdu)),
@@ -272,8 +272,8 @@ impl Receiving<'_> {
         Ok(sent)
     }
 
-    /// The events that one comes to from those that are missing, in what was sent and in what is
-    /// known without a place: the latest first.
+    /// The events reachable from the missing ones, both sent and known ones without a position: the
+    /// latest first.
     fn steps(
         &self,
         room: &Room,
@@ -332,14 +332,14 @@ impl Receiving<'_> {
             match self.verify(room, pdu).await.and_then(|event| self.without_erased(room, event)) {
                 Ok(event) => verified.push(event),
                 Err(error) => {
-                    debug!(%error, room_id = %room.id, event_id = %step.event_id, "it is not shown");
+                    debug!(%error, room_id = %room.id, event_id = %step.event_id, "an event is not shown");
                 }
             }
         }
         verified
     }
 
-    /// Takes the content out of an event of a user of this homeserver whose messages were erased.
+    /// Removes the content of an event of a local user whose messages were erased.
     fn without_erased(&self, room: &Room, event: Verified) -> Result<Verified, PduError> {
         #[derive(Deserialize)]
         struct Of {
@@ -356,8 +356,8 @@ impl Receiving<'_> {
         Ok(Verified { pdu, ..event })
     }
 
-    /// Records events, and what authorises them: whether each is shown. Those that cannot be judged
-    /// now are left out.
+    /// Records events and their authorities. Returns whether each event may be shown, except for
+    /// those that cannot be judged now.
     async fn record_history(
         &self,
         server: &ServerName,
@@ -382,17 +382,17 @@ impl Receiving<'_> {
                     match outcome {
                         Judged::Recorded => drop(judged.insert(event.event_id, true)),
                         Judged::Rejected(reason) => {
-                            debug!(event_id = %event.event_id, reason, "it is not allowed");
+                            debug!(event_id = %event.event_id, reason, "an event is not allowed");
                             judged.insert(event.event_id, false);
                         }
                         Judged::NeedsAuthorities => waiting.push(event),
                     }
                 }
             }
-            // The oldest first: what authorises it may authorise others.
+            // The oldest first: its authorities may authorise others.
             let next = waiting.iter().find(|event| !asked.contains(&event.event_id));
             let Some(next) = next.map(|event| event.event_id.clone()) else {
-                // Their authorities are not to be had.
+                // Their authorities cannot be fetched.
                 judged.extend(waiting.into_iter().map(|event| (event.event_id, false)));
                 break;
             };
@@ -405,7 +405,7 @@ impl Receiving<'_> {
         Ok(judged)
     }
 
-    /// Fetches the authorities of an event, and theirs.
+    /// Fetches the authorities of an event, recursively.
     async fn fetch_for_history(
         &self,
         server: &ServerName,
@@ -438,7 +438,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// What the history visibility was before an event that changes it: as a homeserver says, by
+    /// The history visibility before an event that changes it, taken from a homeserver's answer for
     /// the state before the event.
     async fn visibility_before(
         &self,
@@ -490,7 +490,7 @@ impl Receiving<'_> {
         let question = Question::get(path("state"));
         let whole: Whole = self.ask(server, question, &mut budget.state).await?;
         for raw in whole.pdus {
-            // Only one of them is of use.
+            // Only one of them is needed.
             if visibility_in(&raw).is_some()
                 && let Ok(pdu) = Pdu::of_room(room, &raw)
             {
@@ -503,7 +503,8 @@ impl Receiving<'_> {
         Ok(setting("{}"))
     }
 
-    /// What an event sets, if its authorities allow it: anybody can sign that history is for all.
+    /// The setting in an event, if its authorities allow it: anybody can sign a setting that makes
+    /// history public.
     async fn allowed(
         &self,
         server: &ServerName,
@@ -522,19 +523,19 @@ impl Receiving<'_> {
 }
 
 enum Found {
-    /// It has a place, or is to have none.
+    /// It has a position, or may not have one.
     Shown,
     /// It is known as an authority for others.
     Aside(EventRef),
     Nothing,
 }
 
-/// What may be fetched to fill a gap once.
+/// The limits on fetches of one request that fills a gap.
 struct Budget {
     asking: Allowance,
     /// For the state before a change of the history visibility, which is not recorded.
     state: Allowance,
-    /// The size of authorities that were recorded.
+    /// The size of the recorded authorities.
     recorded: usize,
 }
 

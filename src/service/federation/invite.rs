@@ -1,4 +1,4 @@
-//! Invites of users of other homeservers, and theirs of users of this one (server-server API,
+//! Invites of users of other homeservers, and of users of this one by others (server-server API,
 //! "Inviting to a room").
 
 use ruma::{
@@ -51,7 +51,7 @@ impl Receiving<'_> {
         self.offer(room_id, target.server_name(), &version, object).await
     }
 
-    /// Has the homeserver of an invited user sign the invite, and takes it into the room.
+    /// Gets the signature of an invited user's homeserver, and adds the invite to the room.
     async fn offer(
         &self,
         room_id: &RoomId,
@@ -98,9 +98,9 @@ impl Receiving<'_> {
         })
     }
 
-    /// Turns the invitation of an address in a room of this homeserver into an invite, by what an
-    /// identity server has signed: of a user of another homeserver, if the address was invited from
-    /// here, or of one of this homeserver, if it was invited from elsewhere. Returns whether that
+    /// Turns the invitation of an address in a room of this homeserver into an invite, using what
+    /// an identity server signed. The invited user belongs to another homeserver if the address was
+    /// invited from here, or to this one if it was invited from elsewhere. Returns whether that
     /// changed anything.
     pub(crate) async fn invite_by_address(
         &self,
@@ -119,7 +119,7 @@ impl Receiving<'_> {
             self.offer(room_id, target.server_name(), &version, object).await?;
             return Ok(true);
         }
-        // Nobody needs to sign it in the sender's name: the identity server's signature is enough.
+        // It needs no signature in the sender's name: the identity server's signature is enough.
         let own = self.federation.peers.own_name();
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(own.to_owned(), error.to_string());
@@ -136,8 +136,8 @@ impl Receiving<'_> {
         Ok(true)
     }
 
-    /// Has the homeserver of `inviter`, who invited an address, invite the user to whom the address
-    /// belongs: this homeserver is not in the room.
+    /// Asks the homeserver of `inviter`, who invited an address, to invite the user who owns the
+    /// address: this homeserver is not in the room.
     pub(crate) async fn ask_for_invite(
         &self,
         room_id: &RoomId,
@@ -152,7 +152,7 @@ impl Receiving<'_> {
             "state_key": target,
             "content": {
                 "membership": "invite",
-                // Only those who are in the room know the name.
+                // Only servers in the room know the name.
                 "third_party_invite": { "display_name": "", "signed": signed },
             },
         });
@@ -163,7 +163,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// What those who are invited are told of a room.
+    /// The room state that an invited user is shown.
     fn shown_to_invitees(&self, room: &Room) -> Result<Vec<Box<RawValue>>, crate::log::ReadError> {
         let events = self.engine.events();
         let Some(tip) = room.last_event(Offset::MAX) else { return Ok(Vec::new()) };
@@ -178,7 +178,8 @@ impl Receiving<'_> {
             .collect())
     }
 
-    /// Takes an invite of a user of this homeserver: the event, with its signature, too.
+    /// Accepts an invite of a user of this homeserver. Returns the event with this server's
+    /// signature added.
     pub(crate) async fn take_invite(
         &self,
         origin: &ServerName,
@@ -209,7 +210,7 @@ impl Receiving<'_> {
             && target.is_some_and(|target| is_local(&env.server, target))
             && sender.is_some_and(|sender| sender.server_name() == origin);
         if !fits {
-            return Err(form("it is no invite of a user of this server"));
+            return Err(form("it is not an invite of a user of this server"));
         }
         let known = self.engine.state().rooms.get(&room_id);
         let room = known.filter(|room| room.has_server(&env.server.name));

@@ -1,4 +1,4 @@
-//! Rooms with users of several homeservers: what takes several steps between an endpoint and a
+//! Rooms with users of several homeservers: operations of several steps between an endpoint and a
 //! decision.
 
 mod devices;

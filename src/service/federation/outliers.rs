@@ -1,5 +1,5 @@
-//! Many events at once: their signatures are verified on all processors, and they are recorded in
-//! few commits.
+//! Many events at once: verifies their signatures on all processors, and records them in few
+//! commits.
 
 use std::{
     borrow::Cow,
@@ -24,14 +24,14 @@ use crate::{
     state::Room,
 };
 
-/// An event that was sent among others.
+/// An event of a batch.
 pub(super) struct Checked {
     pub(super) event_id: OwnedEventId,
-    /// It, with valid signatures; nothing, if it was known before.
+    /// The event with valid signatures; `None` if it was known before.
     pub(super) event: Option<Verified>,
 }
 
-/// What tells whose keys are needed.
+/// The fields that show which keys an event needs.
 #[derive(Deserialize)]
 struct Sketch<'a> {
     sender: OwnedUserId,
@@ -48,17 +48,17 @@ struct SketchContent {
     join_authorised_via_users_server: Option<OwnedUserId>,
 }
 
-/// The keys that are needed of a homeserver, each with the latest time at which it signed.
+/// The needed keys of a homeserver, each with the latest time at which it signed.
 type Needed = BTreeMap<String, u64>;
 
 impl Receiving<'_> {
-    /// Verifies events; those that are not valid, or known, are left out.
+    /// Verifies events; leaves out those that are invalid or known.
     pub(super) async fn verify_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Verified> {
         let checked = self.check_all(room, events).await;
         checked.into_iter().filter_map(|checked| checked.event).collect()
     }
 
-    /// Verifies events; those that are not valid are left out.
+    /// Verifies events; leaves out those that are invalid.
     pub(super) async fn check_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Checked> {
         let keys = self.keys_of(events).await;
         let check = |events: &[Box<RawValue>]| -> Vec<_> {
@@ -106,7 +106,7 @@ impl Receiving<'_> {
         Ok(Checked { event_id, event: Some(event) })
     }
 
-    /// The keys of those whose signatures events need, fetched if they are not known.
+    /// The keys of the homeservers whose signatures events need, fetched if they are not known.
     async fn keys_of(&self, events: &[Box<RawValue>]) -> HashMap<OwnedServerName, EventKeys> {
         let needed = background::at_length(|| needed(events));
         let ring = &self.federation.keys;
@@ -140,8 +140,8 @@ impl Receiving<'_> {
         keys
     }
 
-    /// Records events as authorities for others, each after its own authorities. Those that cannot
-    /// be judged are left out.
+    /// Records events as authorities for others, each after its own authorities. Leaves out those
+    /// that cannot be judged.
     pub(super) async fn record_outliers(
         &self,
         origin: &ServerName,
@@ -167,7 +167,7 @@ impl Receiving<'_> {
     }
 }
 
-/// The keys with which events are signed as far as their signatures are needed, by homeserver.
+/// The signing keys of events' required signatures, by homeserver.
 fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
     let mut needed = BTreeMap::<OwnedServerName, Needed>::new();
     for raw in events {
@@ -192,8 +192,8 @@ fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
     needed
 }
 
-/// The events, each once and after those of them that authorise it. Those that authorise each other
-/// in a circle are left out.
+/// The events, each once, and after those of them that authorise it. Events that authorise each
+/// other in a circle are left out.
 fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
     events.sort_by_key(|event| event.depth);
     let mut seen = HashSet::new();
@@ -225,7 +225,7 @@ fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
     ordered
 }
 
-/// Events in parts, each of them one commit.
+/// Splits events into parts, each of which is one commit.
 pub(super) fn parts(events: Vec<Verified>) -> Vec<Vec<Verified>> {
     let (most, most_bytes) = limits::OUTLIERS_AT_ONCE;
     let mut parts: Vec<Vec<Verified>> = Vec::new();

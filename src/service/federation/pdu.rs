@@ -1,5 +1,5 @@
-//! An event as another homeserver sent it: its form, hashes and signatures (server-server API,
-//! "Checks performed on receipt of a PDU", 1 to 3).
+//! The form, hashes and signatures of an event from another homeserver (server-server API, "Checks
+//! performed on receipt of a PDU", 1 to 3).
 
 use std::collections::BTreeMap;
 
@@ -28,17 +28,17 @@ pub(crate) enum PduError {
     /// It is not an event.
     #[error("it is not an event: {0}")]
     Form(String),
-    /// It is of a room that this homeserver does not have.
+    /// It belongs to a room that this homeserver is not in.
     #[error("this homeserver is not in the room")]
     NoRoom,
     /// The homeserver that sent it has never been in the room.
     #[error("the homeserver is not in the room")]
     NotInRoom,
-    /// It has another id than it should.
+    /// Its id differs from the one in the request.
     #[error("its id is not that of the request")]
     OtherEvent,
-    /// The room's access control list shuts its homeserver out.
-    #[error("the room's access control list does not admit the homeserver")]
+    /// The room's access control list denies its homeserver.
+    #[error("the room's access control list denies the homeserver")]
     AccessControl,
     /// A signature is missing or wrong, or its key is not known.
     #[error("{0}")]
@@ -46,10 +46,10 @@ pub(crate) enum PduError {
     /// A signature is missing or wrong.
     #[error("its signatures are not valid: {0}")]
     Signatures(String),
-    /// Events that it rests on cannot be fetched.
-    #[error("events that it rests on are missing")]
+    /// Events that it depends on cannot be fetched.
+    #[error("events that it depends on are missing")]
     Missing,
-    /// This homeserver cannot take it now.
+    /// This homeserver cannot record it now.
     #[error("{0}")]
     Rejected(#[from] crate::engine::Rejected),
 }
@@ -57,13 +57,13 @@ pub(crate) enum PduError {
 /// A homeserver that has signed an event.
 pub(super) struct Signer {
     pub(super) server: OwnedServerName,
-    /// The keys with which it has.
+    /// The keys that it signed with.
     pub(super) key_ids: Vec<String>,
     /// When, in milliseconds since the Unix epoch.
     pub(super) ts_ms: u64,
 }
 
-/// An event that looks like one, and has not been verified.
+/// An event of a valid form that has not been verified.
 #[derive(Clone, Debug)]
 pub(crate) struct Pdu {
     pub(crate) room_id: OwnedRoomId,
@@ -72,7 +72,7 @@ pub(crate) struct Pdu {
 }
 
 impl Pdu {
-    /// The room of an event that was sent.
+    /// The room that an event names.
     pub(crate) fn room_of(object: &CanonicalJsonObject) -> Result<OwnedRoomId, PduError> {
         let room_id = object.get("room_id").and_then(CanonicalJsonValue::as_str);
         room_id
@@ -80,12 +80,12 @@ impl Pdu {
             .ok_or_else(|| PduError::Form("it names no room".to_owned()))
     }
 
-    /// Whether this is more than any event can be, however it is written.
+    /// Whether this exceeds the size of any event, however it is serialized.
     pub(crate) fn is_too_large(raw: &RawValue) -> bool {
         raw.get().len() > 2 * limits::EVENT_BYTES
     }
 
-    /// The object in JSON that was sent.
+    /// The JSON object that was sent.
     pub(crate) fn object(raw: &RawValue) -> Result<CanonicalJsonObject, PduError> {
         if Self::is_too_large(raw) {
             return Err(PduError::Form("it is too large".to_owned()));
@@ -93,24 +93,24 @@ impl Pdu {
         serde_json::from_str(raw.get()).map_err(|error| PduError::Form(error.to_string()))
     }
 
-    /// Reads what was sent as an event of a room.
+    /// Parses an event of a room.
     pub(crate) fn of_room(room: &Room, raw: &RawValue) -> Result<Self, PduError> {
         let object = Self::object(raw)?;
-        // Only the first event of a room may have no room id.
+        // Only the first event of a room may lack a room id.
         match Self::room_of(&object) {
             Ok(room_id) if room_id != room.id => Err(PduError::OtherEvent),
             _ => Self::new(room.id.clone(), object, &room.rules),
         }
     }
 
-    /// Reads an event of a room with these rules.
+    /// Parses an event of a room with these rules.
     pub(crate) fn new(
         room_id: OwnedRoomId,
         mut object: CanonicalJsonObject,
         rules: &RoomVersionRules,
     ) -> Result<Self, PduError> {
         let form = |error: String| PduError::Form(error);
-        // What others add to an event on its way is not part of it.
+        // Members that others add to an event on its way are not part of it.
         object.remove("unsigned");
         if !rules.event_format.require_event_id {
             object.remove("event_id");
@@ -137,7 +137,7 @@ impl Pdu {
         ids.filter(|id| id.starts_with("ed25519:")).take(limits::PEER_OLD_KEYS).cloned().collect()
     }
 
-    /// Whose signatures it needs.
+    /// The homeservers whose signatures it needs.
     pub(super) fn signers(&self, rules: &RoomVersionRules) -> Result<Vec<Signer>, PduError> {
         let ts_ms = self.ts_ms().ok_or_else(|| PduError::Form("it has no time".to_owned()))?;
         let servers = required_server_signatures_to_verify_event(&self.object, &rules.signatures);
@@ -151,8 +151,8 @@ impl Pdu {
         servers.into_iter().map(signer).collect()
     }
 
-    /// The event as it is recorded, once its signatures are found to be valid: redacted, if its
-    /// content does not fit its hash. Keys that are not known are fetched.
+    /// Verifies the signatures. Returns the event as it is recorded: redacted if its content does
+    /// not match its hash. Unknown keys are fetched.
     pub(crate) async fn verified(
         self,
         ring: &KeyRing,
@@ -166,7 +166,7 @@ impl Pdu {
         self.verified_by(&keys, rules)
     }
 
-    /// As [`Self::verified`], with the keys of those whose signatures it needs.
+    /// Like [`Self::verified`], with the keys of the homeservers whose signatures it needs.
     pub(super) fn verified_by(
         self,
         keys: &PublicKeyMap,

@@ -1,4 +1,4 @@
-//! The end of the presence of users of other homeservers, which repeat it while it lasts.
+//! Expires the presence of users of other homeservers, which repeat it while it lasts.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,13 +13,13 @@ use crate::{
     record::{Offset, Origin},
 };
 
-/// The users of other homeservers who are not offline: the record that says so, and when it was
-/// first seen here. A restart gives each the whole time again.
+/// The users of other homeservers who are not offline, each with the record of their presence and
+/// the time when it was first seen here. A restart restarts the timeout of each.
 #[derive(Default)]
 struct Heard(HashMap<OwnedUserId, (Offset, u64)>);
 
 impl Heard {
-    /// Of these users, those from whom nothing was heard for too long.
+    /// Of these users, those whose presence was not repeated in time.
     fn silent(&mut self, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Vec<ExpirePresence> {
         let before = std::mem::take(&mut self.0);
         let mut silent = Vec::new();
@@ -35,7 +35,7 @@ impl Heard {
     }
 }
 
-/// Ends the presence of users whose homeservers say nothing more, until the server stops.
+/// Expires the presence of users whose homeservers stopped repeating it, until the server stops.
 pub(crate) async fn expire(engine: Arc<Engine>, shutdown: Shutdown) {
     let mut heard = Heard::default();
     let mut tick = interval(limits::PRESENCE_LOOK);
@@ -81,7 +81,7 @@ mod tests {
         assert!(silent(9, 80).is_empty());
         assert_eq!(silent(9, 81), [9]);
         assert!(silent(10, 82).is_empty());
-        // Who is gone is forgotten.
+        // Users who went offline are dropped.
         assert!(heard.silent(Vec::new(), 90 * 60_000).is_empty());
         assert!(heard.0.is_empty());
     }

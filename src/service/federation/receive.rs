@@ -1,4 +1,4 @@
-//! Events that another homeserver sends, up to the records of what became of them.
+//! Handles events that another homeserver sends, up to the records of their outcomes.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
     state::Room,
 };
 
-/// What takes events of other homeservers in.
+/// Handles events of other homeservers.
 pub(crate) struct Receiving<'a> {
     pub(super) engine: &'a Arc<Engine>,
     pub(super) federation: &'a Federation,
@@ -36,9 +36,9 @@ pub(crate) struct Verified {
     pub(crate) event_id: OwnedEventId,
     pub(crate) depth: u64,
     pub(crate) auth_events: Vec<OwnedEventId>,
-    /// Whether this homeserver tells the others in the room of it.
+    /// Whether this homeserver sends it to the others in the room.
     pub(crate) relayed: bool,
-    /// Why the room's policy server does not recommend it, if that is so.
+    /// Why the room's policy server does not recommend it, if it does not.
     pub(crate) not_recommended: Option<String>,
     pub(crate) pdu: Box<RawValue>,
 }
@@ -81,7 +81,7 @@ impl<'a> Receiving<'a> {
         Ok(events.find_known(&state, room, event_id).map_err(read)?.is_some())
     }
 
-    /// Takes an event from a transaction of `origin`: its id, and what became of it.
+    /// Handles an event from a transaction of `origin`. Returns its id and outcome.
     pub(crate) async fn take(
         &self,
         origin: &ServerName,
@@ -138,7 +138,7 @@ impl<'a> Receiving<'a> {
         self.with_ancestors(origin, room, event, budget).await
     }
 
-    /// Has the room's policy server, if it has one, say whether it recommends an event.
+    /// Asks the room's policy server, if there is one, whether it recommends an event.
     pub(super) async fn ask_policy_server(
         &self,
         room: &Room,
@@ -155,7 +155,7 @@ impl<'a> Receiving<'a> {
             Ok(true) => {
                 let pdu = serde_json::value::to_raw_value(&object);
                 let pdu = pdu.map_err(|error| PduError::Form(error.to_string()))?;
-                // Others ask themselves, if there is no room for the signature.
+                // If there is no space for the signature, others ask for it themselves.
                 if pdu.get().len() <= limits::EVENT_BYTES {
                     event.pdu = pdu;
                 }
@@ -165,7 +165,8 @@ impl<'a> Receiving<'a> {
         Ok(())
     }
 
-    /// As [`receive`](Self::receive), of an event that is of no use unless it is in the timeline.
+    /// Like [`receive`](Self::receive), for an event that is of no use unless it is in the
+    /// timeline.
     pub(crate) async fn accept(
         &self,
         origin: &ServerName,

@@ -1,8 +1,8 @@
 //! `m.device_list_update` and `m.signing_key_update`: devices and cross-signing keys of users of
 //! other homeservers (server-server API, "Device Management").
 //!
-//! A change is made in the list that is kept, if that is the one before the change. Otherwise the
-//! list is out of date, and is fetched.
+//! A change is applied to the known list if it directly follows that list. Otherwise the list
+//! becomes stale, and is fetched.
 
 use ruma::{OwnedUserId, ServerName};
 use serde::Deserialize;
@@ -42,13 +42,13 @@ struct SigningKeys {
     self_signing_key: Option<Box<RawValue>>,
 }
 
-/// What an update does to the list that is kept.
+/// The effect of an update on the known list.
 enum Change {
-    /// Nothing: the list has it already. Transactions are repeated.
+    /// None: the list has the change already, because transactions are repeated.
     Known,
-    /// The list has it now.
+    /// The list now has the change.
     Made,
-    /// It is not an update of that list.
+    /// It does not follow that list.
     Unclear,
 }
 
@@ -85,7 +85,7 @@ impl Receiving<'_> {
             match &keys {
                 _ if deleted => drop(list.devices.remove(&device_id)),
                 Some(keys) => drop(list.devices.insert(device_id.clone(), keys.clone())),
-                // Its name, which nobody is shown.
+                // The device's name, which nobody is shown.
                 None => {}
             }
             Change::Made
@@ -114,7 +114,7 @@ impl Receiving<'_> {
         .await
     }
 
-    /// Makes a change in the list of a user, if it is one of that list.
+    /// Applies a change to the list of a user, if it follows that list.
     async fn change_devices(
         &self,
         origin: &ServerName,
@@ -129,7 +129,7 @@ impl Receiving<'_> {
         }
         let is_often = !self.federation.device_changes.admits(&user_id);
         if is_often {
-            // Before the look at what is known: a list that is recorded in between is out of date.
+            // Before the list is read: a list that is recorded in between then becomes stale.
             self.federation.device_changes.pass_over(&user_id);
         }
         let listed = self.engine.state().device_lists.get(&user_id);

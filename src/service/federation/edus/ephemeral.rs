@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Receiving<'_> {
-    /// The room in which a homeserver says what its user does.
+    /// The room for which a homeserver sends something about its user.
     pub(super) fn room_of(
         &self,
         origin: &ServerName,
@@ -42,8 +42,8 @@ impl Receiving<'_> {
         self.federation.ephemeral_rates.admits(user_id).then_some(()).ok_or(EduError::TooMany)
     }
 
-    /// Proposes all of these at once, so that those of a room are one record. One that is refused
-    /// is dropped.
+    /// Proposes all of these at once, so that those of one room are one record. Those that are
+    /// refused are dropped.
     pub(super) async fn propose_all<P>(&self, proposals: Vec<P>) -> Result<(), EduError>
     where
         P: Proposal<Outcome = ()>,

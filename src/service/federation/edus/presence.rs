@@ -64,7 +64,7 @@ impl Receiving<'_> {
             "online" => PresenceState::Online,
             "unavailable" => PresenceState::Unavailable,
             "offline" => PresenceState::Offline,
-            // No client here knows what that is.
+            // No client here knows that state.
             _ => return Ok(None),
         };
         let fits = |text: &String| (1..=limits::STATUS_MSG_BYTES).contains(&text.len());
@@ -82,7 +82,7 @@ impl Receiving<'_> {
         };
         let before = state.presence.get(&said.user_id).unwrap_or_default();
         let shows = before.shows_as(&said);
-        // What is repeated is recorded now and then, so that its end is seen.
+        // Repeated presence is recorded now and then, so that it does not expire.
         let again = shows && presence != PresenceState::Offline && {
             let record = self.engine.log().read(before.offset, 1)?.into_iter().next();
             let heard_ms = record.map_or(0, |record| record.header.time_ms);

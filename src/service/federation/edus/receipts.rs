@@ -14,7 +14,7 @@ use crate::{
     service::federation::Receiving,
 };
 
-/// The receipts of a room that others may see.
+/// The receipts of a room, except private ones.
 #[derive(Default, Deserialize)]
 struct OfRoom {
     #[serde(default, rename = "m.read")]
@@ -46,7 +46,7 @@ impl Receiving<'_> {
             for (user_id, of_user) in read {
                 match self.receipt(origin, &room_id, user_id, of_user) {
                     Ok(receipt) => receipts.extend(receipt),
-                    // What comes after it is no better.
+                    // Later ones would fail, too.
                     Err(EduError::TooMany) => break,
                     Err(error) => debug!(%origin, %room_id, %error, "a receipt is dropped"),
                 }
@@ -73,7 +73,7 @@ impl Receiving<'_> {
             let found = found.filter(|event| event.room_id == room.id);
             last = last.max(found.map(|event| (event.offset, event_id)));
         }
-        // An event that is not here has not been read by anybody here either.
+        // Local users do not have the unknown events, so receipts for those are not needed.
         Ok(last.map(|(_, event_id)| SetReceipt {
             room_id: room_id.clone(),
             user_id,

@@ -43,7 +43,7 @@ impl Receiving<'_> {
                 if content.get().len() > limits::EVENT_BYTES {
                     return Err(EduError::TooLarge);
                 }
-                // Clients take it for an object.
+                // Clients expect an object.
                 let _: serde_json::Map<String, serde_json::Value> =
                     serde_json::from_str(content.get())?;
                 let device_id = (device_id != "*").then(|| OwnedDeviceId::from(device_id));

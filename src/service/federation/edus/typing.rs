@@ -32,7 +32,7 @@ impl Receiving<'_> {
         let left_ms = room.typist(&user_id).map(|of| of.until_ms.saturating_sub(now_ms));
         let is_known = match left_ms {
             None => !typing,
-            // It is repeated while it goes on.
+            // The homeserver repeats it while it lasts.
             Some(left_ms) => typing && left_ms > millis(lasts) / 2,
         };
         if is_known {
