@@ -1,4 +1,4 @@
-//! Invitations by address that become invites across homeservers (server-server API, "Third-party
+//! Third-party invites that become invites across homeservers (server-server API, "Third-party
 //! invites").
 
 use ruma::{
@@ -15,11 +15,11 @@ use crate::decide::{
 };
 
 /// The invite of `user_id` that follows from what an identity server has signed, in the name of the
-/// one who invited the address: a user of this homeserver, if `user_id` is not one, or else of
-/// another one. `None` if the user is in the room or is invited.
+/// user who invited the address. That user belongs to this homeserver if `user_id` does not, and to
+/// another one otherwise. `None` if `user_id` is in the room or is invited.
 ///
 /// # Errors
-/// When there is no such invitation, the room does not allow it, or the user takes no invites.
+/// When there is no such invitation, the room does not allow it, or the user accepts no invites.
 pub fn address_invite(
     env: &Env,
     room_id: &RoomId,

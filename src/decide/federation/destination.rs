@@ -1,4 +1,4 @@
-//! What operators do about a homeserver that cannot be reached.
+//! Operators' orders about unreachable homeservers.
 
 use ruma::OwnedServerName;
 
@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Try a homeserver that fails again at once.
+/// Retry a failing homeserver at once.
 #[derive(Clone, Debug)]
 pub struct RetryDestination {
     /// The homeserver.
@@ -20,7 +20,7 @@ pub struct RetryDestination {
 }
 
 impl Proposal for RetryDestination {
-    /// Whether it fails. If it does not, there is nothing to be tried again.
+    /// Whether it fails. If it does not, there is nothing to retry.
     type Outcome = bool;
 
     fn stream(&self) -> Stream {
@@ -42,7 +42,7 @@ impl Proposal for RetryDestination {
     }
 }
 
-/// Forget that a homeserver failed, and all that it has not been told of yet.
+/// Forget that a homeserver failed, and drop everything that waits for it.
 #[derive(Clone, Debug)]
 pub struct ResetDestination {
     /// The homeserver.

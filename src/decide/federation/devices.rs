@@ -11,26 +11,26 @@ use crate::{
     },
 };
 
-/// Record what a homeserver says of the devices of its users.
+/// Record a homeserver's news of its users' devices.
 #[derive(Clone, Debug)]
 pub struct NoteDevices {
     /// The homeserver.
     pub server: OwnedServerName,
-    /// Of each user, what it says.
+    /// The news of each user.
     pub users: Vec<Said>,
 }
 
-/// What a homeserver says of a user's devices.
+/// A homeserver's news of a user's devices.
 #[derive(Clone, Debug)]
 pub struct Said {
     /// The user, of that homeserver.
     pub user_id: OwnedUserId,
-    /// The homeserver says that something changed.
+    /// Whether the homeserver says that something changed.
     pub changed: bool,
-    /// The user's devices. Without them, those that are known are out of date.
+    /// The user's devices. Without them, the known ones are stale.
     pub list: Option<DeviceList>,
-    /// For a list: it is from then. If anything was said of the user's devices after that, the list
-    /// may lack it, and is not recorded.
+    /// For a list: the offset when it was requested. If there was news of the user's devices after
+    /// that, the list may lack it, and is not recorded.
     pub as_of: Offset,
 }
 
@@ -52,7 +52,7 @@ impl Proposal for NoteDevices {
                 continue;
             }
             let list = list.clone().filter(|list| list.bytes() <= limits::DEVICE_LIST_BYTES);
-            // That nothing is known of those who are asked for need not be said.
+            // A request that returned no usable list is not recorded.
             if list.is_none() && !changed {
                 continue;
             }
@@ -64,7 +64,7 @@ impl Proposal for NoteDevices {
 }
 
 impl DeviceList {
-    /// How long it is in a record.
+    /// Its size in a record.
     pub(crate) fn bytes(&self) -> usize {
         let Self { stream_id: _, devices, master_key, self_signing_key } = self;
         let devices = devices.iter().map(|(id, keys)| 2 * id.len() + keys.get().len() + 8);

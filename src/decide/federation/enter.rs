@@ -1,5 +1,5 @@
-//! A room of others becomes known: its state where this homeserver enters it, or where a branch of
-//! its graph begins whose past is not fetched.
+//! Makes a room of other homeservers known: its state where this homeserver enters it, or where a
+//! branch of its graph begins whose past is not fetched.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Make a room of others known, by its `m.room.create` event, which was verified.
+/// Make a room of other homeservers known by its `m.room.create` event, which was verified.
 #[derive(Clone, Debug)]
 pub struct BeginRoom {
     /// The room.
@@ -102,16 +102,16 @@ impl Proposal for BeginRoom {
     }
 }
 
-/// Take the state before an outlier from another homeserver.
+/// Record the state before an outlier, from another homeserver.
 #[derive(Clone, Debug)]
 pub struct PlaceOutlier {
     /// The room.
     pub room_id: OwnedRoomId,
     /// The outlier.
     pub event_id: OwnedEventId,
-    /// The homeserver that says so.
+    /// The homeserver that supplied the state.
     pub from: OwnedServerName,
-    /// The state. Events that are not known are left out.
+    /// The state. Unknown events are left out.
     pub state: Vec<OwnedEventId>,
 }
 
@@ -152,19 +152,19 @@ impl Proposal for PlaceOutlier {
     }
 }
 
-/// Enter a room in which no user of this homeserver is, with the join of one. Nothing is recorded if
-/// another has entered it meanwhile.
+/// Enter a room in which no user of this homeserver is, with the join of one. Nothing is recorded
+/// if another user entered it meanwhile.
 #[derive(Clone, Debug)]
 pub struct EnterRoom {
     /// The room, which is known.
     pub room_id: OwnedRoomId,
     /// The join's id.
     pub event_id: OwnedEventId,
-    /// The homeserver that took the join.
+    /// The homeserver that accepted the join.
     pub from: OwnedServerName,
     /// The join.
     pub pdu: Box<RawValue>,
-    /// The room's state before it. Events that are not known are left out.
+    /// The room's state before it. Unknown events are left out.
     pub state: Vec<OwnedEventId>,
 }
 
@@ -215,7 +215,7 @@ impl Proposal for EnterRoom {
     }
 }
 
-/// The state that consists of those of these events that are known.
+/// The state made of the known ones among these events.
 fn keys(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<Keys, Refusal> {
     let mut keys = Keys::new();
     for event_id in events {

@@ -1,10 +1,10 @@
-//! Why state resolution decided as it did, worked out again from what is recorded.
+//! Why state resolution decided as it did, derived from the recorded events.
 //!
-//! The record of an event says which events the branches had for a key, and which one holds it
-//! now. Which rule decided follows from the events, so it is not recorded. [`explain`] does the
-//! steps of the algorithm one by one (room version 2, "State resolution", and room version 12), and
-//! then compares what comes of them with what was recorded. Only if both are the same, it names
-//! rules. They may differ: content that rules rest on may have been erased since.
+//! The record of an event holds the events that the branches had for a key, and the one that now
+//! holds it. The rule that decided follows from the events, so it is not recorded. [`explain`]
+//! repeats the steps of the algorithm (room version 2, "State resolution", and room version 12),
+//! and compares the result with the record. It names rules only if both agree. They may differ:
+//! content that rules depend on may have been erased since.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -31,7 +31,7 @@ use crate::{
     state::{Room, State},
 };
 
-/// What state resolution made of a key for which the branches had different events.
+/// The outcome of state resolution for a key for which the branches had different events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dispute {
     /// The type.
@@ -41,8 +41,8 @@ pub struct Dispute {
     pub state_key: String,
     /// The event that holds the key, if any does.
     pub winner: Option<OwnedEventId>,
-    /// The events that were considered, in the order in which they were: each one that is allowed
-    /// replaces the one before it.
+    /// The events that were considered, in the order in which state resolution looked at them: each
+    /// one that is allowed replaces the previous one.
     pub events: Vec<Contender>,
 }
 
@@ -57,11 +57,11 @@ pub struct Contender {
     pub sender: OwnedUserId,
     /// When, by the clock of the sender's homeserver, in milliseconds since the Unix epoch.
     pub origin_server_ts: u64,
-    /// What became of it.
+    /// Its outcome.
     pub fate: Fate,
 }
 
-/// What became of an event that was considered for a key.
+/// The outcome for an event that was considered for a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "fate", rename_all = "snake_case")]
 pub enum Fate {
@@ -73,14 +73,14 @@ pub enum Fate {
         #[serde(flatten)]
         by: Rule,
     },
-    /// The state that was resolved before its turn came did not allow it.
+    /// The state resolved before it did not allow it.
     NotAllowed {
-        /// The rule of authorisation that it breaks.
+        /// The authorisation rule that it breaks.
         reason: String,
     },
     /// It was allowed, but all branches have another event for the key.
     Agreed,
-    /// It is not one that state resolution may use: it cannot be read any more, for example.
+    /// State resolution may not use it: for example, it can no longer be read.
     Unknown,
 }
 
@@ -88,12 +88,12 @@ pub enum Fate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum Rule {
-    /// It rests on the other: the other is one of its authorities, or theirs.
+    /// It depends on the other, as one of its authorities or theirs.
     RestsOnIt,
     /// Events that may take somebody's power come first. The other is one, or an authority of one,
     /// and this one is not.
     PowerEventsFirst,
-    /// It rests on an event that comes after the other.
+    /// It depends on an event that comes after the other.
     RestsOnLater,
     /// The power of the other's sender is greater: the greater power comes first.
     SenderPower {
@@ -102,11 +102,12 @@ pub enum Rule {
         /// The power of the other's sender.
         other: String,
     },
-    /// The other rests on older power levels: how many levels its own are behind the current ones.
+    /// The other depends on older power levels. Counts how many levels each is behind the current
+    /// ones.
     Mainline {
-        /// That many levels are newer than its own; none if it rests on none of them.
+        /// The number of power levels newer than its own; `None` if it depends on none of them.
         position: Option<usize>,
-        /// The same of the other.
+        /// The same for the other.
         other: Option<usize>,
     },
     /// It has the later time.
@@ -169,11 +170,11 @@ impl Rule {
 /// Why there is no explanation.
 #[derive(Debug, thiserror::Error)]
 pub enum Unexplained {
-    /// It cannot be worked out.
+    /// It cannot be derived.
     #[error("{0}")]
     Failed(String),
-    /// Something else comes out than was recorded.
-    #[error("what was decided does not follow any more from what is left of the events")]
+    /// The derived result differs from the recorded one.
+    #[error("the recorded decision does not follow from what is left of the events")]
     Differs,
 }
 
@@ -189,11 +190,12 @@ impl From<crate::log::ReadError> for Unexplained {
     }
 }
 
-/// Why state resolution decided as it did when `event` came, for each key for which the branches
-/// had different events; for none, if there were no branches.
+/// Why state resolution decided as it did at `event`, for each key for which the branches had
+/// different events; empty if there were no branches.
 ///
 /// # Errors
-/// When it does not follow from what is left of the events, or too many would have to be looked at.
+/// When the record does not follow from the remaining events, or too many would have to be
+/// examined.
 pub fn explain(
     state: &State,
     events: &EventStore,
@@ -223,17 +225,17 @@ pub fn explain(
     conflicts.iter().map(|conflict| trace.dispute(conflict)).collect()
 }
 
-/// How state resolution came to a state.
+/// The steps by which state resolution reached a state.
 struct Trace<'a> {
     branches: &'a Branches<'a>,
-    /// Those that are about power, and those that they rest on, each with the conflicted events
-    /// that it names as authorities.
+    /// The events about power, and those that they depend on, each with the conflicted events that
+    /// it names as authorities.
     graph: HashMap<OwnedEventId, BTreeSet<OwnedEventId>>,
-    /// All conflicted events, in the order in which they were looked at.
+    /// All conflicted events, in the order in which they were examined.
     order: Vec<OwnedEventId>,
-    /// Why each one that was not allowed was not.
+    /// Why each event that was not allowed was refused.
     refused: HashMap<OwnedEventId, String>,
-    /// The power levels that hold after the first phase, those before them, and so on.
+    /// The power levels that hold after the first phase, their predecessors, and so on.
     mainline: Vec<OwnedEventId>,
     creators: HashSet<OwnedUserId>,
     agreed: StateMap<OwnedEventId>,
@@ -305,7 +307,7 @@ impl<'a> Trace<'a> {
         creators.transpose().map(Option::unwrap_or_default).map_err(Unexplained::Failed)
     }
 
-    /// Enters the events about power among `all` into the graph, and those that they rest on.
+    /// Adds the events about power among `all` to the graph, and those that they depend on.
     fn link(&mut self, all: &BTreeSet<OwnedEventId>) -> Result<(), Unexplained> {
         for first in all {
             if !is_about_power(&self.event(first)?) {
@@ -326,7 +328,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// The power of an event's sender, by the power levels that it rests on.
+    /// The power of an event's sender, by the power levels that it depends on.
     fn power(&self, event: &EventRef) -> Result<UserPowerLevel, Unexplained> {
         let rules = &self.branches.room.rules.authorization;
         if rules.explicitly_privilege_room_creators && self.creators.contains(&event.sender) {
@@ -342,7 +344,7 @@ impl<'a> Trace<'a> {
         Ok(level.into())
     }
 
-    /// The power levels that an event rests on.
+    /// The power levels that an event depends on.
     fn levels_of(&self, event: &StoredEvent) -> Result<Option<EventRef>, Unexplained> {
         for auth in &event.auth_events {
             if let Some(auth) = self.branches.find(auth)?
@@ -355,7 +357,7 @@ impl<'a> Trace<'a> {
         Ok(None)
     }
 
-    /// What decides between events about power that may both come next: the smaller comes first.
+    /// The sort key of events about power that may both come next: the smaller comes first.
     fn rank(&self, event_id: &OwnedEventId) -> Result<PowerRank, Unexplained> {
         let event = self.event(event_id)?;
         let power = self.power(&event)?;
@@ -391,7 +393,7 @@ impl<'a> Trace<'a> {
         Ok(sorted)
     }
 
-    /// The power levels `of`, those that they rest on, and so on.
+    /// The power levels `of`, those that they depend on, and so on.
     fn line(&self, of: Option<OwnedEventId>) -> Result<Vec<OwnedEventId>, Unexplained> {
         let mut line = Vec::new();
         let mut next = of.map(|of| self.event(&of)).transpose()?;
@@ -405,8 +407,8 @@ impl<'a> Trace<'a> {
         Ok(line)
     }
 
-    /// How many power levels of the mainline are newer than those that an event rests on; none if
-    /// it rests on none of them.
+    /// How many power levels of the mainline are newer than those that an event depends on; `None`
+    /// if it depends on none of them.
     fn position(&self, event: &EventRef) -> Result<Option<usize>, Unexplained> {
         let mut next = Some(EventRef::clone(event));
         while let Some(event) = next {
@@ -426,7 +428,7 @@ impl<'a> Trace<'a> {
         let mut sorted = Vec::new();
         for event_id in events {
             let event = self.event(&event_id)?;
-            // What rests on none comes first, then what rests on the oldest.
+            // Events that depend on none come first, then those that depend on the oldest.
             let place = self.position(&event)?.map(std::cmp::Reverse);
             sorted.push((place, event.origin_server_ts, event_id));
         }
@@ -578,7 +580,7 @@ impl<'a> Trace<'a> {
         })
     }
 
-    /// Whether an event about power rests on another.
+    /// Whether an event about power depends on another.
     fn rests_on(&self, event_id: &OwnedEventId, other: &OwnedEventId) -> bool {
         let mut todo = vec![event_id];
         let mut seen = HashSet::new();
@@ -619,7 +621,7 @@ fn split(maps: &[StateMap<OwnedEventId>]) -> (StateMap<OwnedEventId>, BTreeSet<O
     (agreed, conflicted)
 }
 
-/// The events that are in some of these sets, and not in all of them.
+/// The events that are in some of these sets, but not in all of them.
 fn difference(sets: Vec<HashSet<OwnedEventId>>) -> impl Iterator<Item = OwnedEventId> {
     let many = sets.len();
     let mut counts: HashMap<OwnedEventId, usize> = HashMap::new();

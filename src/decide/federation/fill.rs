@@ -1,5 +1,5 @@
-//! Events of a room's history that were not known when they were sent: they fill gaps, and change
-//! nothing in the room's state.
+//! Events of a room's history that were unknown when later events arrived: they fill gaps, and do
+//! not change the room's state.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -29,16 +29,16 @@ use crate::{
 pub struct FillGap {
     /// The room.
     pub room_id: OwnedRoomId,
-    /// The event that the gap is before.
+    /// The event that follows the gap.
     pub gap: Offset,
     /// The homeserver that sent the events.
     pub from: Option<OwnedServerName>,
-    /// The events, which are known, newest first. With a change of the history visibility comes
-    /// what that was before.
+    /// The events, which are known, newest first. A change of the history visibility comes with the
+    /// previous setting.
     pub events: Vec<(OwnedEventId, Option<String>)>,
-    /// Events that are not shown, each with those before it.
+    /// Events that are not shown, each with its predecessors.
     pub passed: Vec<(OwnedEventId, Vec<OwnedEventId>)>,
-    /// The size of what was recorded for this, in bytes.
+    /// The size of the records made for this, in bytes.
     pub bytes: u64,
     /// If it is given up: until when, in milliseconds since the Unix epoch.
     pub given_up_until_ms: Option<u64>,
@@ -68,9 +68,9 @@ impl Proposal for FillGap {
             visibility = Some(visibility_before(&branches, self.gap)?);
         }
         let mut placed: Vec<Filled> = Vec::new();
-        // Those that are new come first: those that were asked for before may be with nobody.
+        // New ones come first: no homeserver may have those that were already requested.
         let mut candidates = Vec::new();
-        // The redactions among them, by what they redact.
+        // The redactions among them, by the events that they redact.
         let mut redactions: BTreeMap<OwnedEventId, Vec<EventRef>> = BTreeMap::new();
         let mut done: HashSet<&EventId> = self.passed.iter().map(|(id, _)| &**id).collect();
         for (event_id, earlier) in &self.events {
@@ -119,7 +119,7 @@ impl Proposal for FillGap {
             placed.push(filled);
         }
         candidates.extend(now.missing.iter().cloned());
-        // Last, because nobody vouches for them: they must not push out the others.
+        // Last, because nobody vouches for them: they must not displace the others.
         candidates.extend(self.passed.iter().flat_map(|(_, before)| before.iter().cloned()));
         let mut missing = Vec::new();
         let mut seen = HashSet::new();
@@ -135,7 +135,7 @@ impl Proposal for FillGap {
         if placed.is_empty() && missing == now.missing && self.given_up_until_ms.is_none() {
             return Ok(false);
         }
-        // About what the record itself takes.
+        // The approximate size of the record itself.
         let ids: usize = missing.iter().map(|event_id| event_id.as_str().len() + 4).sum();
         let own = ids + 160 * placed.len() + 200;
         let gap = RoomGap {
@@ -152,8 +152,8 @@ impl Proposal for FillGap {
     }
 }
 
-/// The events of this list that a room does not have in its timeline, or in a gap: the gap before
-/// the event that comes after them.
+/// The events of this list that a room has neither in its timeline nor in a gap: the gap before the
+/// event that follows them.
 pub(super) fn missing_of(
     state: &State,
     events: &EventStore,
@@ -177,7 +177,7 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Whether the room has the event nowhere, or only as an authority for others.
+    /// Whether the room does not have the event, or only as an authority for others.
     fn is_missing(&self, event_id: &EventId) -> Result<bool, ReadError> {
         if self.shown(event_id)?.is_some() {
             return Ok(false);
@@ -193,8 +193,8 @@ impl Graph<'_> {
     }
 
     /// Whether a redaction takes effect (room version 3 and later, "Handling redactions"). Its
-    /// sender must have had the power by its own authorities, and have it now: whoever has lost it
-    /// can still make up a past in which they had it.
+    /// sender must have had the power by its own authorities, and have it now: a user who lost it
+    /// could otherwise invent a past in which they had it.
     fn may_redact(&self, redaction: &EventRef, target: &EventRef) -> Result<bool, ReadError> {
         if redaction.redacts.as_ref() != Some(&target.event_id) {
             return Ok(false);
@@ -238,14 +238,14 @@ fn visibility_before(branches: &Branches<'_>, offset: Offset) -> Result<String, 
     }
     let event = branches.get(offset)?;
     let view = event.and_then(|event| branches.before(&event));
-    // Of an event that has expired, the state before it is that of the room.
+    // For an expired event, the state before it is that of the room.
     let view = view.unwrap_or_else(|| branches.as_of(offset.prev()));
     let setting = branches.holder(&view, &StateEventType::RoomHistoryVisibility, "")?;
     let content = setting.and_then(|event| event.content_as::<Content>().ok());
     Ok(known_name(content.as_ref().map_or("", |of| &of.history_visibility)).to_owned())
 }
 
-/// A history visibility; whatever is none counts as the default.
+/// A history visibility; an unknown value counts as the default.
 fn known_name(name: &str) -> &str {
     match name {
         "joined" | "invited" | "world_readable" => name,

@@ -12,13 +12,13 @@ use crate::{
     state::peers::Peer,
 };
 
-/// Record the signing keys that another homeserver publishes. Its document was verified. Of the
-/// keys that it signed with before, those that it publishes are enough.
+/// Record the signing keys that another homeserver publishes. Its document was verified. Its old
+/// keys need not include those that it no longer publishes.
 #[derive(Clone, Debug)]
 pub struct LearnKeys(pub PeerKeys);
 
 impl LearnKeys {
-    /// The keys that it signed with before, including those that it does not publish any more.
+    /// Its old keys, including those that it no longer publishes.
     fn all_old(&self, before: Option<&Peer>) -> BTreeMap<String, OldKey> {
         let Self(published) = self;
         let mut all = published.old.clone();
@@ -40,7 +40,7 @@ impl LearnKeys {
     }
 }
 
-/// Sign with this key for other homeservers.
+/// Sign for other homeservers with this key.
 #[derive(Clone, Debug)]
 pub struct RotateKey(pub ServerKey);
 

@@ -1,4 +1,4 @@
-//! What comes from other homeservers: their keys, and events of rooms.
+//! Data from other homeservers: their keys, and events of rooms.
 
 mod address;
 mod destination;

@@ -1,5 +1,5 @@
 //! Events of other homeservers that are known without a place in the timeline, many at a time:
-//! authorities of others, the state of a room that is entered, history that fills gaps.
+//! authorities of others, the state of a room on entry, history that fills gaps.
 
 use std::sync::Arc;
 
@@ -29,18 +29,18 @@ pub struct RecordOutliers {
     pub room_id: OwnedRoomId,
     /// The homeserver that sent them.
     pub from: OwnedServerName,
-    /// The events with their ids, with valid signatures, and redacted if their content does not fit
-    /// their hash. Each comes after those of them that authorise it.
+    /// The events with their ids, with valid signatures, and redacted if their content does not
+    /// match their hash. Each follows those of them that authorise it.
     pub events: Vec<(OwnedEventId, Box<RawValue>)>,
-    /// Whether events that are not allowed are recorded, too. Others may rest on them, and are not
-    /// allowed then.
+    /// Whether events that are not allowed are recorded, too. Other events may depend on them, and
+    /// are then not allowed.
     pub keeps_rejected: bool,
 }
 
-/// What became of an event.
+/// The outcome for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// It is known now.
+    /// It is now known.
     Recorded,
     /// Its authorities do not allow it.
     Rejected(String),
@@ -101,7 +101,7 @@ impl Proposal for RecordOutliers {
                 let aside = Some(Box::new((outcome.clone(), None)));
                 event = Arc::new(StoredEvent { aside, ..StoredEvent::clone(&event) });
             }
-            // Those that come after it are judged by it.
+            // Later ones are judged by it.
             branches.note(&event);
             if is_rejected && !self.keeps_rejected {
                 continue;

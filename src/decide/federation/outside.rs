@@ -1,4 +1,4 @@
-//! Memberships of this homeserver's users in rooms that it is not in: invites that came, knocks,
+//! Memberships of local users in rooms that this homeserver is not in: incoming invites, knocks,
 //! and the end of both.
 
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub struct MembershipOutside {
     pub room_id: OwnedRoomId,
     /// Its version.
     pub version: RoomVersionId,
-    /// The homeserver that sent the event, or took it.
+    /// The homeserver that sent the event, or accepted it.
     pub from: OwnedServerName,
     /// The event's id.
     pub event_id: OwnedEventId,
     /// The member event, with valid signatures.
     pub pdu: Box<RawValue>,
-    /// What the homeserver says of the room, as stripped state.
+    /// The room's stripped state, as the homeserver sent it.
     pub stripped: Vec<Box<RawValue>>,
 }
 
@@ -65,7 +65,7 @@ impl Proposal for MembershipOutside {
         let user_id = event.state_key.as_deref().and_then(|key| <&UserId>::try_from(key).ok());
         let user_id = user_id.filter(|user_id| is_local(&env.server, user_id));
         let user_id = user_id.ok_or_else(|| {
-            Refusal::BadState("It is no membership of a user of this server.".to_owned())
+            Refusal::BadState("It is not a membership of a user of this server.".to_owned())
         })?;
         if env.state.accounts.get(user_id).is_none() {
             return Err(Refusal::NotFound("There is no such user.".to_owned()));
@@ -110,7 +110,7 @@ impl Proposal for MembershipOutside {
             }
             (MembershipState::Leave, Some(Membership::Knock)) => {}
             (MembershipState::Leave, _) => return Ok(()),
-            _ => return Err(Refusal::BadState("It is no such membership.".to_owned())),
+            _ => return Err(Refusal::BadState("It is not such a membership.".to_owned())),
         }
         let room_version = room.is_none().then(|| self.version.clone());
         commit.append(self.stream(), RoomEvent { room_version, ..body });

@@ -1,4 +1,4 @@
-//! How far other homeservers have been told.
+//! The delivery positions of other homeservers.
 
 use crate::{
     decide::{Commit, Proposal, Refusal},
@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-/// Record how far homeservers have been told.
+/// Record the delivery positions of homeservers.
 #[derive(Clone, Debug)]
 pub struct NoteReached(pub Vec<Reached>);
 

@@ -1,5 +1,5 @@
 //! Events of other homeservers (server-server API, "Checks performed on receipt of a PDU"). Their
-//! form, signatures and hashes were checked before.
+//! form, signatures and hashes are checked before.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// Take an event of another homeserver into a room.
+/// Add an event of another homeserver to a room.
 #[derive(Clone, Debug)]
 pub struct ReceivePdu {
     /// The room.
@@ -43,17 +43,17 @@ pub struct ReceivePdu {
     pub event_id: OwnedEventId,
     /// The homeserver that sent it.
     pub from: OwnedServerName,
-    /// The event, with valid signatures, and redacted if its content does not fit its hash.
+    /// The event, with valid signatures, and redacted if its content does not match its hash.
     pub pdu: Box<RawValue>,
-    /// Whether it is only wanted as an authority for others.
+    /// Whether it is only needed as an authority for others.
     pub as_outlier: bool,
-    /// Whether this homeserver tells the others in the room of it.
+    /// Whether this homeserver sends it to the others in the room.
     pub relayed: bool,
-    /// Why the room's policy server does not recommend it, if that is so.
+    /// Why the room's policy server does not recommend it, if it does not.
     pub not_recommended: Option<String>,
 }
 
-/// What became of an event.
+/// The outcome for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is in the timeline.
@@ -64,13 +64,13 @@ pub enum Taken {
     Outlier,
     /// The current state does not allow it.
     SoftFailed(String),
-    /// It is not allowed where it was sent.
+    /// It is not allowed at its place in the room.
     Rejected(String),
     /// It cannot be judged without these events, and nothing was recorded.
     Missing {
-        /// Those that it names as authorities.
+        /// The missing ones that it names as authorities.
         auth: Vec<OwnedEventId>,
-        /// Those that it comes after.
+        /// The missing ones that it names as predecessors.
         prev: Vec<OwnedEventId>,
     },
 }
@@ -153,7 +153,7 @@ impl Proposal for ReceivePdu {
 }
 
 impl ReceivePdu {
-    /// Soft-fails what would be accepted, if the room's policy server does not recommend it.
+    /// Soft-fails an otherwise accepted event, if the room's policy server does not recommend it.
     fn recommended(&self, verdict: Verdict) -> Verdict {
         match (verdict, &self.not_recommended) {
             (Verdict::Accepted { before, .. }, Some(reason)) => {
@@ -269,7 +269,7 @@ impl Receipt<'_> {
         })
     }
 
-    /// The predecessors that the room's history does not have. The extremities are in its timeline.
+    /// The predecessors that the room's history lacks. The extremities are in its timeline.
     fn missing(&self) -> Result<Vec<OwnedEventId>, ReadError> {
         let mut missing = Vec::new();
         let now = self.room.extremities();
@@ -298,7 +298,7 @@ impl Receipt<'_> {
         Ok(resolve(self.branches, views)?.0)
     }
 
-    /// How the state before the event is recorded: not at all, if it is the current one.
+    /// The recorded form of the state before the event: none, if it is the current one.
     fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
         let current = self.branches.current();
         if *before == current {
@@ -353,13 +353,13 @@ impl Receipt<'_> {
     fn extremities(&self) -> Vec<Tip> {
         let mut others = self.room.extremities();
         others.retain(|tip| !self.event.prev_events.contains(&tip.event_id));
-        // An event names no more than so many predecessors.
+        // The limit on the predecessors that an event names.
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
         others.truncate(limits::EXTREMITIES - 1);
         others
     }
 
-    /// What the event does to the current state.
+    /// The effect of the event on the current state.
     fn resolved(
         &self,
         before: &View,

@@ -1,5 +1,5 @@
-//! What becomes of the state of a room where branches of its graph meet (room version 2 and later,
-//! "State resolution").
+//! The state of a room where branches of its graph meet (room version 2 and later, "State
+//! resolution").
 //!
 //! The current state as of an offset is the resolution of the states after all forward extremities
 //! as of that offset.
@@ -31,13 +31,13 @@ use crate::{
     state::{RETENTION, lifetime, lifetimes::Own},
 };
 
-/// Why a state cannot be worked out.
+/// Why a state cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoState {
     /// The state at these events is not known.
     #[error("events before it are missing")]
     Missing(Vec<OwnedEventId>),
-    /// There is too much to look at.
+    /// There is too much to examine.
     #[error("the room's branches have {0}")]
     TooMuch(ChainError),
     /// The algorithm failed.
@@ -77,13 +77,13 @@ pub(super) fn after_each<'e>(
     if missing.is_empty() { Ok(views) } else { Err(NoState::Missing(missing)) }
 }
 
-/// The state that follows from the states of several branches, and what was in dispute.
+/// The resolved state of several branches, and the conflicts between them.
 pub(super) fn resolve(
     branches: &Branches<'_>,
     views: Vec<View>,
 ) -> Result<(View, Vec<Conflict>), NoState> {
     let Some((maps, offsets)) = state_maps(branches, &views)? else {
-        // One is as good as another.
+        // Any of them will do.
         let first = views.into_iter().next();
         return first.map(|view| (view, Vec::new())).ok_or(NoState::Missing(Vec::new()));
     };
@@ -108,8 +108,8 @@ pub(super) fn resolve(
     Ok((View::Own(keys), conflicts))
 }
 
-/// The different states of branches, by the ids of their events, and the offsets of these; `None`
-/// if all branches have the same state.
+/// The different states of branches, as event ids with their offsets; `None` if all branches have
+/// the same state.
 pub(super) fn state_maps(
     branches: &Branches<'_>,
     views: &[View],
@@ -148,7 +148,7 @@ pub(super) fn state_maps(
     Ok(Some((maps, offsets)))
 }
 
-/// States by the ids of their events, and the offsets of these.
+/// States as event ids, with the offsets of these events.
 pub(super) type StateMaps = (Vec<StateMap<OwnedEventId>>, HashMap<OwnedEventId, Offset>);
 
 pub(super) fn run(
@@ -180,7 +180,7 @@ pub(super) fn run(
     resolved.map_err(|error| NoState::Failed(error.to_string()))
 }
 
-/// What is different in `to`, seen from `from`.
+/// The differences of `to` from `from`.
 pub(super) fn changes(
     branches: &Branches<'_>,
     from: &View,
@@ -212,7 +212,7 @@ pub(super) fn changes(
     Ok(changes)
 }
 
-/// Says how long events live after changes of a room's current state.
+/// Adds the lifetime of events to changes of a room's current state.
 pub(super) fn say_lifetimes(
     branches: &Branches<'_>,
     changes: &mut [StateChange],

@@ -19,7 +19,7 @@ pub enum TemplateError {
     /// The room is not known.
     #[error("there is no such room here")]
     NoRoom,
-    /// The other homeserver does not know rooms of this version.
+    /// The other homeserver does not support this room version.
     #[error("the room has version `{0}`")]
     Version(RoomVersionId),
     /// The room's rules do not allow it.
@@ -28,7 +28,7 @@ pub enum TemplateError {
 }
 
 /// The event with which `user_id` joins a room, knocks or leaves, as of now, for their homeserver,
-/// which knows rooms of these versions (`None`: of whichever).
+/// which supports these room versions (`None`: any).
 ///
 /// # Errors
 /// When the user may not do that now.
@@ -59,7 +59,7 @@ pub fn template(
     Ok((version, draft.template(env, &event)?))
 }
 
-/// Names a user of this homeserver who authorises the join, if one has to.
+/// Names a local user who authorises the join, if one has to.
 fn may_join(
     env: &Env,
     draft: &RoomDraft,
@@ -77,7 +77,7 @@ fn may_join(
 /// their join in the name of one of its users (server-server API, "Restricted rooms").
 ///
 /// # Errors
-/// When it does not.
+/// When the user does not.
 pub fn may_authorise(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<(), TemplateError> {
     let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
     let draft = RoomDraft::of(room);
