@@ -22,7 +22,7 @@ use crate::{
     record::command::Failing,
 };
 
-/// Manage what concerns other homeservers
+/// Manage federation with other homeservers
 #[derive(Debug, clap::Args)]
 pub(super) struct Federation {
     #[command(subcommand)]
@@ -31,16 +31,16 @@ pub(super) struct Federation {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Show how far other homeservers have been told, and which cannot be reached
+    /// Show the delivery positions of other homeservers, and which ones are unreachable
     ///
-    /// Those that cannot be reached come first. An event waits for a homeserver if a user of it is
-    /// in the room and it has not been told of the event yet.
+    /// Unreachable ones come first. An event waits for a homeserver that has a user in the room and
+    /// has not received the event yet.
     Status {
-        /// Show more of this homeserver: its keys, and the rooms that it shares with this one
+        /// Show details of this homeserver: its keys, and the rooms that it shares with this one
         #[arg(value_name = "NAME")]
         server: Option<String>,
 
-        /// List only so many homeservers or rooms, at most 1000
+        /// List at most this many homeservers or rooms, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100)]
         limit: usize,
 
@@ -49,14 +49,14 @@ enum Command {
     },
     /// Show which events of other homeservers were rejected or soft-failed, and why
     Refused {
-        /// List only so many of the newest, at most 1000
+        /// List at most this many of the newest, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100)]
         limit: usize,
 
         #[command(flatten)]
         common: Common,
     },
-    /// Try a homeserver that cannot be reached again now, instead of when its time has come
+    /// Retry an unreachable homeserver now instead of at its scheduled time
     Retry {
         /// The homeserver
         #[arg(value_name = "NAME")]
@@ -65,11 +65,11 @@ enum Command {
         #[command(flatten)]
         options: ActOptions,
     },
-    /// Forget that a homeserver cannot be reached, and all that it has not been told of
+    /// Reset a homeserver: clear its failures, and drop everything that waits for it
     ///
-    /// It is told of what happens from then on. Each event names those before it, so the homeserver
-    /// asks for what it lacks, if it can. This is for a homeserver that cannot take an event, which
-    /// holds up all that come after it.
+    /// The homeserver receives only later events. Each event names those before it, so the
+    /// homeserver asks for the missing ones if it can. Use this for a homeserver that cannot
+    /// process an event, which blocks all later ones.
     Reset {
         /// The homeserver
         #[arg(value_name = "NAME")]
@@ -82,10 +82,10 @@ enum Command {
         #[command(flatten)]
         options: ActOptions,
     },
-    /// Replace the key with which the server signs requests and events
+    /// Replace the key that signs requests and events
     ///
-    /// The former key is published as expired: what it signed stays valid, and nobody can sign with
-    /// it any more. Other homeservers fetch the new key when they first meet it.
+    /// The old key is published as expired: its signatures stay valid, but it cannot sign new
+    /// events. Other homeservers fetch the new key when they first need it.
     NewKey {
         #[command(flatten)]
         options: ActOptions,
@@ -110,8 +110,8 @@ impl Federation {
                 options.run(RetryDestination { server }, |done| {
                     let DestinationRetried { server_name, was_failing } = done;
                     match was_failing {
-                        true => format!("{server_name} is tried again now.\n"),
-                        false => format!("{server_name} could be reached last.\n"),
+                        true => format!("Retrying {server_name} now.\n"),
+                        false => format!("{server_name} was reachable at the last attempt.\n"),
                     }
                 })
             }
@@ -121,7 +121,7 @@ impl Federation {
                     let DestinationReset { server_name, events, and_more } = done;
                     let more = if *and_more { " or more" } else { "" };
                     let events = grouped(*events as u64);
-                    format!("{server_name} is reset; it is not told of {events}{more} event(s).\n")
+                    format!("{server_name} is reset; {events}{more} event(s) were dropped.\n")
                 })
             }
             Command::NewKey { options } => options.run(NewKey {}, |KeyReplaced { key_id }| {
@@ -133,7 +133,7 @@ impl Federation {
 
 fn list(all: &Destinations, now_ms: u64) -> String {
     let Destinations { is_on, destinations, total, failing, end } = all;
-    let off = if *is_on { "" } else { "Federation is off: nobody is told of anything.\n" };
+    let off = if *is_on { "" } else { "Federation is off: nothing is delivered.\n" };
     if destinations.is_empty() {
         return format!("{off}No homeserver shares a room with this one.\n");
     }
@@ -169,13 +169,13 @@ fn waiting(waiting: &Waiting) -> String {
     format!("{}{more}", grouped(waiting.events as u64))
 }
 
-/// How often a homeserver was tried, and for how long.
+/// The number of attempts, and the time since the first one.
 fn tries(failing: &Failing, now_ms: u64) -> String {
     let since = now_ms.saturating_sub(failing.since_ms) / 1000;
     format!("{} in {}", failing.attempts, duration(since))
 }
 
-/// In how long a homeserver is tried again.
+/// The time until the next attempt.
 fn next(failing: &Failing, now_ms: u64) -> String {
     match failing.again_ms.saturating_sub(now_ms) / 1000 {
         0 => "now".to_owned(),
@@ -196,7 +196,7 @@ fn one(of: &DestinationDetails, now_ms: u64) -> String {
         fact("They wait since", Time(since_ms).to_second() + "Z");
     }
     if row.is_denied {
-        fact("Denied", "by the configuration: it is told nothing".to_owned());
+        fact("Denied", "by the configuration: nothing is delivered".to_owned());
     }
     match &row.failing {
         Some(failing) => {

@@ -37,7 +37,7 @@ use crate::{
     state::Room,
 };
 
-/// What a homeserver may look at.
+/// The part of a room that a homeserver may see.
 pub(super) struct Look<'a> {
     app: &'a Server,
     pub(super) state: LiveState,
@@ -47,7 +47,7 @@ pub(super) struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// A room with a user of the homeserver in it, which its access control list admits.
+    /// A room with a user of the homeserver, whose access control list allows the homeserver.
     pub(super) fn of(
         app: &'a Server,
         room_id: &RoomId,
@@ -60,7 +60,7 @@ impl<'a> Look<'a> {
         Ok(look)
     }
 
-    /// A room whose access control list admits the homeserver.
+    /// A room whose access control list allows the homeserver.
     pub(super) fn at_all(
         app: &'a Server,
         room_id: &RoomId,
@@ -73,7 +73,7 @@ impl<'a> Look<'a> {
             return Err(unknown());
         }
         if !admits(app.engine.events(), &room, server)? {
-            return Err(ApiError::forbidden("Your server is not admitted to this room."));
+            return Err(ApiError::forbidden("This room denies your server."));
         }
         Ok(Self { app, state, room, server, at })
     }
@@ -90,7 +90,7 @@ impl<'a> Look<'a> {
             .ok_or_else(|| ApiError::not_found("There is no such event in the room."))
     }
 
-    /// An event in the format that servers exchange, as the homeserver may see it.
+    /// An event in federation format, as the homeserver may see it.
     pub(super) fn pdu(&self, event: EventRef) -> Result<Box<RawValue>, ApiError> {
         let events = self.app.engine.events();
         let shown = shown_to(events, &self.room, event, self.server, self.at)?;
@@ -129,7 +129,7 @@ impl<'a> Look<'a> {
         Ok((state, chain.into_iter().collect()))
     }
 
-    /// The events before these, the latest first, up to `limit`, as far as `wanted` says.
+    /// The events before these, the latest first, up to `limit`, filtered by `wanted`.
     fn ancestors(
         &self,
         from: Vec<EventRef>,
@@ -168,7 +168,9 @@ impl<'a> Look<'a> {
 
 pub(super) fn too_many(error: ChainError) -> ApiError {
     match error {
-        ChainError::TooMany => ApiError::too_large("The room's history is too large for this."),
+        ChainError::TooMany => {
+            ApiError::too_large("The room's history is too large for this request.")
+        }
         ChainError::Read(error) => error.into(),
     }
 }
@@ -190,7 +192,7 @@ pub(super) async fn event(
         room_id = room_id.or_else(|| event.filter(|event| event.event_id == request.event_id));
     }
     let room_id = room_id.ok_or_else(unknown)?.room_id.clone();
-    // A room that the homeserver is not in is not told of.
+    // A homeserver outside the room must not learn that the room exists.
     let look = Look::of(&cx.app, &room_id, server).map_err(|_| unknown())?;
     let pdu = look.pdu(look.event(&request.event_id)?)?;
     Ok(get_event::Response::new(cx.app.config.server.name.clone(), now(&cx.app), pdu))
@@ -280,7 +282,7 @@ pub(super) async fn missing_events(
         let latest: HashSet<_> = request.latest_events.iter().collect();
         let min_depth = u64::from(request.min_depth);
         let from = latest.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
-        // The latest ones are known to who asks; they are only the way in.
+        // The homeserver has the latest ones; they are only the starting points.
         let found = look.ancestors(from, limit + latest.len(), |event| {
             event.depth >= min_depth && !earliest.contains(&event.event_id)
         })?;

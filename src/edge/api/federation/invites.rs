@@ -31,8 +31,8 @@ struct ThirdParty {
     signed: CanonicalJsonObject,
 }
 
-/// Invites a user of the homeserver that asks, whose address a user of this one invited. The room's
-/// rules check what the identity server has signed.
+/// Invites a user of the requesting homeserver, whose address a local user invited. The room's
+/// rules check the identity server's signature.
 pub(super) async fn exchange(
     cx: Cx<Server, Homeserver>,
     request: exchange_invite::Request,
@@ -42,17 +42,18 @@ pub(super) async fn exchange(
         request;
     must_be_of(&target, server)?;
     if kind != StateEventType::RoomMember || sender.server_name() != cx.app.config.server.name {
-        return Err(ApiError::forbidden("This is no invite by a user of this server."));
+        return Err(ApiError::forbidden("This is not an invite by a user of this server."));
     }
-    let content: ByAddress = serde_json::from_str(content.json().get())
-        .map_err(|error| ApiError::bad_json("This is no invite by address.").with_cause(error))?;
+    let content: ByAddress = serde_json::from_str(content.json().get()).map_err(|error| {
+        ApiError::bad_json("This is not an invite by address.").with_cause(error)
+    })?;
     if content.membership != "invite" {
-        return Err(ApiError::bad_json("This is no invite by address."));
+        return Err(ApiError::bad_json("This is not an invite by address."));
     }
-    // Its homeserver need not be in the room, but must not be shut out of it.
+    // Its homeserver need not be in the room, but the access control list must not deny it.
     Look::at_all(&cx.app, &room_id, server)?;
     let (app, signed) = (Arc::clone(&cx.app), content.third_party_invite.signed);
-    // It goes on if the other homeserver hangs up: the room may have the invite already.
+    // It continues if the other homeserver disconnects: the room may have the invite already.
     let inviting = tokio::spawn(async move {
         Ok::<_, ApiError>(app.receiving()?.invite_by_address(&room_id, &target, &signed).await?)
     });

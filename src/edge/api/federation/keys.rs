@@ -1,4 +1,4 @@
-//! Signing keys: this server's own, and those of others that it vouches for (server-server API,
+//! Signing keys: this server's own, and others for which it is a notary (server-server API,
 //! "Retrieving server keys").
 
 use futures_util::{StreamExt as _, stream};
@@ -40,7 +40,7 @@ pub(super) async fn query(
     request: get_remote_server_keys_batch::Request,
 ) -> Result<Json, ApiError> {
     if request.server_keys.len() > limits::NOTARY_SERVERS {
-        return Err(ApiError::new(ErrorCode::TooLarge, "These are too many servers at once."));
+        return Err(ApiError::new(ErrorCode::TooLarge, "The request names too many servers."));
     }
     let now_ms = cx.app.engine.clock().now_ms();
     let wanted = request.server_keys.into_iter().map(|(server, keys)| {
@@ -50,8 +50,7 @@ pub(super) async fn query(
     answer(&cx.app, wanted.collect()).await
 }
 
-/// What is known of these servers' keys, signed by this server, too. Who cannot be reached is left
-/// out.
+/// The known keys of these servers, also signed by this server. Unreachable servers are left out.
 async fn answer(app: &Server, wanted: Vec<(OwnedServerName, u64)>) -> Result<Json, ApiError> {
     let documents = stream::iter(wanted)
         .map(|(server, until_ms)| async move { document(app, &server, until_ms).await })
@@ -69,7 +68,7 @@ async fn document(app: &Server, server: &ServerName, until_ms: u64) -> Option<Ca
         return own_document(app).ok();
     }
     let federation = app.outside.federation.as_ref()?;
-    // Nobody's keys are asked for again because somebody wants them to be valid for years.
+    // A request for keys that are valid for years must not cause a fetch each time.
     let soon_ms = app.engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
     match federation.keys.document(server, until_ms.min(soon_ms)).await {
         Ok(mut document) => {
@@ -79,7 +78,7 @@ async fn document(app: &Server, server: &ServerName, until_ms: u64) -> Option<Ca
             Some(document)
         }
         Err(error) => {
-            debug!(%server, %error, "its keys are not known");
+            debug!(%server, %error, "the keys of a homeserver are not known");
             None
         }
     }

@@ -1,4 +1,4 @@
-//! Users of other homeservers join rooms of this one, knock and leave (server-server API, "Joining
+//! Users of other homeservers join local rooms, knock and leave (server-server API, "Joining
 //! Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting Invites)").
 
 use ruma::{
@@ -42,21 +42,23 @@ impl From<PduError> for ApiError {
     fn from(error: PduError) -> Self {
         match error {
             PduError::Form(_) | PduError::OtherEvent => {
-                Self::bad_json("This is not the event that it should be.").with_cause(error)
+                Self::bad_json("This is not the expected event.").with_cause(error)
             }
             PduError::NotInRoom => Self::forbidden("Your server is not in this room."),
             PduError::NoRoom => Self::not_found("This server is not in the room."),
-            PduError::AccessControl => Self::forbidden("Your server is not admitted to this room."),
+            PduError::AccessControl => Self::forbidden("This room denies your server."),
             PduError::Key(_) | PduError::Signatures(_) => {
                 Self::forbidden("The event's signatures are not valid.").with_cause(error)
             }
-            PduError::Missing => Self::forbidden("Events that this one rests on are missing here."),
+            PduError::Missing => {
+                Self::forbidden("Events that this one depends on are missing here.")
+            }
             PduError::Rejected(rejected) => rejected.into(),
         }
     }
 }
 
-/// A user of the homeserver that asks, and no other.
+/// Accepts only a user of the requesting homeserver.
 pub(super) fn must_be_of(user_id: &UserId, server: &ServerName) -> Result<(), ApiError> {
     if user_id.server_name() == server {
         Ok(())
@@ -110,7 +112,7 @@ pub(super) async fn make_leave(
     Ok(prepare_leave_event::Response::new(Some(version), event))
 }
 
-/// What was sent for a membership.
+/// The event of a membership, as it was sent.
 struct Sent<'a> {
     look: Look<'a>,
     event: EventRef,
@@ -145,11 +147,11 @@ async fn send<'a>(
     receiving.accept(server, &look.room, verified).await?;
     let state = app.engine.state();
     let event = app.engine.events().find(&state, event_id)?;
-    let event = event.ok_or_else(|| ApiError::internal("an event that was taken is gone"))?;
+    let event = event.ok_or_else(|| ApiError::internal("an accepted event is missing"))?;
     Ok(Sent { look: Look::at_all(app, room_id, server)?, event })
 }
 
-/// The user whose membership the event sets to this one themselves.
+/// The user, if the event sets their own membership to this one.
 fn member(object: &CanonicalJsonObject, membership: &MembershipState) -> Option<ruma::OwnedUserId> {
     let text = |name: &str| object.get(name).and_then(CanonicalJsonValue::as_str);
     let content = object.get("content").and_then(CanonicalJsonValue::as_object)?;

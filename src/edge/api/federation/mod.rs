@@ -1,5 +1,5 @@
-//! The server-server API, in a table of its own: it is served on the listeners of
-//! `federation.bind`, and nothing else is.
+//! The server-server API, in a table of its own. The listeners of `federation.bind` serve this
+//! table only.
 
 mod events;
 mod invites;
@@ -69,7 +69,7 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
 }
 
 impl Server {
-    /// What takes events of other homeservers in.
+    /// Handles events of other homeservers.
     pub(super) fn receiving(&self) -> Result<Receiving<'_>, ApiError> {
         let federation = self.outside.federation.as_ref();
         let federation =

@@ -1,4 +1,4 @@
-//! What this server's clients ask of other homeservers, by way of this one.
+//! Requests of this server's clients that this server forwards to other homeservers.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -18,7 +18,7 @@ use crate::{
     outside::federation::{Question, Unreachable},
 };
 
-/// How often callers have other homeservers asked.
+/// The rates of callers' requests to other homeservers.
 pub(crate) struct Asking(Refundable<Whose>);
 
 impl Default for Asking {
@@ -27,7 +27,7 @@ impl Default for Asking {
     }
 }
 
-/// Where a room is, by its alias.
+/// The room of an alias.
 #[derive(Deserialize, Serialize)]
 pub(in crate::edge::api) struct Whereabouts {
     pub(in crate::edge::api) room_id: OwnedRoomId,
@@ -35,7 +35,7 @@ pub(in crate::edge::api) struct Whereabouts {
 }
 
 impl<C: Caller> Cx<Server, C> {
-    /// Whether this is another homeserver, which can be asked.
+    /// Whether this is another homeserver, and federation allows requests to it.
     pub(in crate::edge::api) fn is_remote(&self, server: &ServerName) -> bool {
         self.app.outside.federation.is_some() && *server != self.app.config.server.name
     }
@@ -49,7 +49,7 @@ impl<C: Caller> Cx<Server, C> {
         let mut question = Question::get(format!("/_matrix/federation/v1/query/profile?{query}"));
         question.max_bytes = limits::PROFILE_BYTES;
         let mut fields: BTreeMap<String, Value> = self.ask(user_id.server_name(), question).await?;
-        // Clients rely on these being texts.
+        // Clients require these to be strings.
         fields.retain(|name, value| {
             value.is_string() || !matches!(name.as_str(), "displayname" | "avatar_url")
         });
@@ -77,7 +77,7 @@ impl<C: Caller> Cx<Server, C> {
         self.ask(server, Question::post("/_matrix/federation/v1/publicRooms", asked)).await
     }
 
-    /// A room and what is directly in it, as another homeserver describes them.
+    /// A room and its direct children, as another homeserver describes them.
     pub(in crate::edge::api) async fn remote_space(
         &self,
         server: &ServerName,
@@ -92,7 +92,7 @@ impl<C: Caller> Cx<Server, C> {
         Ok(said.room)
     }
 
-    /// Counts that another homeserver is asked because of the caller.
+    /// Counts a request to another homeserver against the caller.
     pub(in crate::edge::api) fn may_ask(&self) -> Result<(), ApiError> {
         if self.app.config.rate_limits.enabled {
             let taken = self.app.outside.asking.0.take(self.whose(), Instant::now());
@@ -101,7 +101,7 @@ impl<C: Caller> Cx<Server, C> {
         Ok(())
     }
 
-    /// Asks another homeserver something that the caller waits for.
+    /// Asks another homeserver while the caller waits.
     async fn ask<T: DeserializeOwned>(
         &self,
         server: &ServerName,
@@ -124,12 +124,12 @@ fn query(pairs: &[(&str, &str)]) -> Result<String, ApiError> {
 pub(in crate::edge::api) fn unreachable(error: Unreachable) -> ApiError {
     let (code, said) = match &error {
         Unreachable::Denied => {
-            (ErrorCode::Forbidden, "This server has nothing to do with that one.")
+            (ErrorCode::Forbidden, "This server does not federate with that one.")
         }
         Unreachable::Status(404) => (ErrorCode::NotFound, "The other server does not have it."),
         Unreachable::Status(401 | 403) => (ErrorCode::Forbidden, "The other server refuses."),
         Unreachable::Late => (ErrorCode::ConnectionTimeout, "The other server does not answer."),
-        _ => (ErrorCode::ConnectionFailed, "The other server cannot be asked."),
+        _ => (ErrorCode::ConnectionFailed, "The other server is unreachable."),
     };
     ApiError::new(code, said).with_cause(error)
 }

@@ -1,4 +1,4 @@
-//! What other homeservers ask about this one's users and aliases (server-server API, "Querying for
+//! Queries of other homeservers about local users and aliases (server-server API, "Querying for
 //! information").
 
 use ruma::{
@@ -15,7 +15,7 @@ use crate::edge::{
     http::{ApiError, Cx, Homeserver, Json},
 };
 
-/// Only what is of this server is asked of it.
+/// Only local users and aliases may be queried.
 fn must_be_ours(app: &Server, server: &ServerName) -> Result<(), ApiError> {
     if *server == app.config.server.name {
         Ok(())

@@ -1,4 +1,4 @@
-//! Who a request of another homeserver is from (server-server API, "Request Authentication").
+//! The origin of another homeserver's request (server-server API, "Request Authentication").
 
 use std::{net::IpAddr, time::Instant};
 
@@ -17,9 +17,9 @@ use crate::{
     outside::federation::KeyError,
 };
 
-/// What is known of those who send requests.
+/// State for checking request signatures.
 pub(crate) struct Incoming {
-    /// Wrong signatures by address: each may have this server fetch keys.
+    /// Wrong signatures by address: each may trigger a fetch of keys.
     wrong: Refundable<IpAddr>,
 }
 
@@ -29,14 +29,14 @@ impl Default for Incoming {
     }
 }
 
-/// Why a request is not taken.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
-    #[error("The request is not signed as a server signs requests.")]
+    #[error("The request has no server's signature.")]
     Unsigned,
     #[error("The request is for another server.")]
     Destination,
-    #[error("This server has nothing to do with yours.")]
+    #[error("This server does not federate with yours.")]
     Denied,
     #[error("The signature of the request is wrong, or its key is not known.")]
     Signature(#[source] KeyError),
@@ -53,7 +53,7 @@ impl From<Trouble> for ApiError {
 }
 
 impl Server {
-    /// The homeserver that has signed this request.
+    /// The homeserver that signed this request.
     pub(crate) async fn signed_by(
         &self,
         request: &http::Request<&[u8]>,
@@ -72,7 +72,7 @@ impl Server {
         let address = household(client);
         let wrong = &self.outside.incoming.wrong;
         if self.config.rate_limits.enabled {
-            // Before the work: of many that come at once, few are looked at.
+            // Before any work, so that few of many simultaneous requests are examined.
             wrong.take(address, Instant::now()).map_err(ApiError::limit_exceeded)?;
         }
         match federation.keys.verify_request(&signed, request).await {
@@ -82,7 +82,7 @@ impl Server {
                 Ok(signed.origin)
             }
             Err(error) => {
-                debug!(origin = %signed.origin, %error, "a request is not taken");
+                debug!(origin = %signed.origin, %error, "a request is refused");
                 Err(Trouble::Signature(error).into())
             }
         }

@@ -1,4 +1,4 @@
-//! Events and EDUs that other homeservers send (server-server API, "Transactions").
+//! Receives events and EDUs from other homeservers (server-server API, "Transactions").
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -42,9 +42,10 @@ pub(super) async fn send(
         let outcome = match taken {
             Ok(Taken::Rejected(reason)) => Err(reason),
             Ok(_) => Ok(()),
-            // It is sent again with the whole transaction, of which the rest is known by then.
+            // The homeserver resends the whole transaction, and the other events are known by that
+            // time.
             Err(PduError::Rejected(error)) if error.is_for_now() => {
-                debug!(%origin, ?event_id, %error, "a transaction is refused for now");
+                debug!(%origin, ?event_id, %error, "a transaction is refused temporarily");
                 return Err(error.into());
             }
             Err(error) => {
@@ -62,7 +63,7 @@ pub(super) async fn send(
     Ok(send_transaction_message::Response::new(outcomes))
 }
 
-/// Counts what became of an event.
+/// Counts the outcome of an event.
 fn count(taken: &Result<&Taken, &PduError>) {
     let outcome = match taken {
         Ok(Taken::Accepted) => PduOutcome::Accepted,
@@ -79,7 +80,7 @@ fn count(taken: &Result<&Taken, &PduError>) {
     metrics().federation_pdus.of_value(outcome).inc();
 }
 
-/// Fetches what this homeserver has said is out of date, in the background: one fetch at a time.
+/// Fetches the stale device lists of this homeserver in the background: one fetch at a time.
 fn fetch_outdated(cx: &Cx<Server, Homeserver>, origin: &OwnedServerName) {
     let Some(federation) = &cx.app.outside.federation else { return };
     if cx.app.engine.state().device_lists.outdated(origin, 1).is_empty()

@@ -1,4 +1,4 @@
-//! The homeservers that this one tells of events, and how far each has been told.
+//! The homeservers that this one delivers to, and their positions.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,22 +19,22 @@ use crate::{
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ListDestinations {
-    /// How many are passed over.
+    /// How many to skip.
     #[serde(default)]
     pub(crate) from: usize,
-    /// How many are listed.
+    /// How many to list.
     pub(crate) limit: usize,
 }
 
-/// Homeservers: first those that cannot be reached, for the longest time first, then by name.
+/// Homeservers: unreachable ones first, those with the longest failure before others, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Destinations {
-    /// Whether federation is on. If not, nobody is told of anything.
+    /// Whether federation is on. Otherwise nothing is delivered.
     pub(crate) is_on: bool,
     pub(crate) destinations: Vec<DestinationRow>,
     /// How many there are in all.
     pub(crate) total: usize,
-    /// How many of them cannot be reached.
+    /// How many of them are unreachable.
     pub(crate) failing: usize,
     /// The last record of the log.
     pub(crate) end: Offset,
@@ -43,14 +43,14 @@ pub(crate) struct Destinations {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DestinationRow {
     pub(crate) server_name: OwnedServerName,
-    /// In how many rooms users of both homeservers are.
+    /// The number of rooms with users of both homeservers.
     pub(crate) rooms: usize,
-    /// It has been told of everything up to this record; 0 if it was never told of anything.
+    /// Everything up to this record has been delivered; 0 if nothing ever was.
     pub(crate) up_to: Offset,
     pub(crate) waiting: Waiting,
-    /// If it could not be reached last.
+    /// Set if the last attempt to reach it failed.
     pub(crate) failing: Option<Failing>,
-    /// Whether the configuration has it that it is told nothing.
+    /// Whether the configuration denies it.
     pub(crate) is_denied: bool,
 }
 
@@ -129,16 +129,16 @@ fn shared(office: &Office) -> BTreeMap<OwnedServerName, Vec<Arc<Room>>> {
 pub(crate) struct ShowDestination {
     /// The homeserver's name.
     pub(crate) server: String,
-    /// How many rooms are listed.
+    /// How many rooms to list.
     pub(crate) limit: usize,
 }
 
-/// All that there is to say of one homeserver.
+/// The details of one homeserver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DestinationDetails {
     #[serde(flatten)]
     pub(crate) destination: DestinationRow,
-    /// Rooms that it shares with this one: first those where it has not been told of most events.
+    /// Rooms that it shares with this one: those with the most waiting events first.
     pub(crate) shared: Vec<SharedRoom>,
     /// The record with its signing keys, if they were needed.
     pub(crate) keys: Option<Offset>,
@@ -151,9 +151,9 @@ pub(crate) struct DestinationDetails {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SharedRoom {
     pub(crate) room_id: OwnedRoomId,
-    /// What the room is called.
+    /// The room's display name.
     pub(crate) name: Option<String>,
-    /// How many users of the homeserver are in it.
+    /// The number of the homeserver's users in it.
     pub(crate) members: usize,
     pub(crate) waiting: Waiting,
 }
@@ -168,7 +168,7 @@ impl Act for ShowDestination {
     }
 }
 
-/// All that there is to say of the homeserver of this name.
+/// The details of the homeserver of this name.
 pub(crate) fn one(
     office: &Office,
     name: &str,
@@ -177,7 +177,7 @@ pub(crate) fn one(
     Ok(details(office, &office.destination(name)?, limit)?)
 }
 
-/// A homeserver as in a list.
+/// The list entry of a homeserver.
 pub(super) fn row(office: &Office, server: &ServerName) -> Result<DestinationRow, ReadError> {
     Ok(details(office, server, 0)?.destination)
 }

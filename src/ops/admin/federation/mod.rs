@@ -1,4 +1,4 @@
-//! Acts about other homeservers.
+//! Administrators' acts on other homeservers.
 
 mod destinations;
 mod new_key;
@@ -22,8 +22,8 @@ pub(crate) use waiting::Waiting;
 use super::office::{ActError, Office};
 
 impl Office {
-    /// The homeserver that an order names, if this one has to do with it: it has been told of
-    /// something, or a user of it is in a room of this one.
+    /// The homeserver that an order names, if it is known here: something was delivered to it, or
+    /// one of its users is in a local room.
     fn destination(&self, name: &str) -> Result<OwnedServerName, ActError> {
         let state = self.engine.state();
         let server = OwnedServerName::try_from(name).ok();

@@ -1,4 +1,4 @@
-//! Replace the key with which the server signs for other homeservers.
+//! Replace the key that signs requests and events for other homeservers.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NewKey {}
 
-/// The server signs with another key.
+/// The server signs with a new key.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeyReplaced {
     /// Its id.

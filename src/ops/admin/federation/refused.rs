@@ -18,10 +18,10 @@ use crate::{
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ListRefusedEvents {
-    /// How many of the newest are passed over.
+    /// How many of the newest to skip.
     #[serde(default)]
     pub(crate) from: usize,
-    /// How many are listed.
+    /// How many to list.
     pub(crate) limit: usize,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct RefusedEvents {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RefusedEvent {
     pub(crate) record: Offset,
-    /// When it came, in milliseconds since the Unix epoch.
+    /// When it arrived, in milliseconds since the Unix epoch.
     pub(crate) time_ms: u64,
     pub(crate) room_id: OwnedRoomId,
     pub(crate) event_id: OwnedEventId,
@@ -48,7 +48,7 @@ pub(crate) struct RefusedEvent {
 }
 
 impl RefusedEvent {
-    /// What became of it, and why.
+    /// Its outcome, and the reason.
     pub(crate) fn why(&self) -> (&'static str, &str) {
         match &self.outcome {
             Outcome::Outlier => ("an authority for others", ""),
@@ -100,7 +100,7 @@ pub(crate) fn list(office: &Office, from: usize, limit: usize) -> Result<Refused
     Ok(RefusedEvents { events, and_more })
 }
 
-/// Leaves the newest.
+/// Keeps the newest.
 fn cut(offsets: &mut Vec<Offset>, most: usize) {
     offsets.sort_unstable_by(|one, other| other.cmp(one));
     offsets.truncate(most);

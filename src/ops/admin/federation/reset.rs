@@ -1,8 +1,8 @@
-//! Forget that a homeserver cannot be reached, and what it has not been told of.
+//! Reset a homeserver: clear its failures and drop the events that wait for it.
 //!
-//! An event that a homeserver cannot take holds up all that come after it. After a reset, the
-//! homeserver is told of what happens from then on. It asks for what it misses, if it is able to:
-//! each event names those before it.
+//! An event that a homeserver cannot process blocks all later ones. After a reset, the homeserver
+//! receives only later events. It asks for the missing ones if it can: each event names those
+//! before it.
 
 use ruma::OwnedServerName;
 use serde::{Deserialize, Serialize};
@@ -28,9 +28,9 @@ pub(crate) struct ResetDestination {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DestinationReset {
     pub(crate) server_name: OwnedServerName,
-    /// How many events it is not told of.
+    /// The number of dropped events.
     pub(crate) events: usize,
-    /// There are more: no more were looked at.
+    /// There may be more: the search has a limit.
     pub(crate) and_more: bool,
 }
 
@@ -61,14 +61,14 @@ impl Act for ResetDestination {
         let more = if row.waiting.and_more { " or more" } else { "" };
         let lost = (row.waiting.events > 0).then(|| {
             format!(
-                "{server} is not told of {}{more} event(s) that it has not been told of yet; it \
-                 asks for them when it needs them, if it can",
+                "{}{more} event(s) that wait for {server} are dropped; it asks for them if it \
+                 needs them and can",
                 row.waiting.events
             )
         });
         let forgotten = row.failing.map(|failing| {
             let Failing { attempts, .. } = failing;
-            format!("it is forgotten that {server} could not be reached, {attempts} time(s)")
+            format!("{attempts} failed attempt(s) to reach {server} are cleared")
         });
         let letters = office.engine.state().to_device.waiting_outside(
             &server,

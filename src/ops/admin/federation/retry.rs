@@ -1,4 +1,4 @@
-//! Try a homeserver that cannot be reached again now.
+//! Retry an unreachable homeserver now.
 
 use ruma::OwnedServerName;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub(crate) struct RetryDestination {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DestinationRetried {
     pub(crate) server_name: OwnedServerName,
-    /// Whether it could not be reached last. If it could, nothing was done.
+    /// Whether its last attempt failed. If not, nothing was done.
     pub(crate) was_failing: bool,
 }
 
@@ -31,7 +31,7 @@ impl Act for RetryDestination {
     type Done = DestinationRetried;
 
     const FORM: Option<&'static Form> = Some(&Form {
-        title: "Try a homeserver again now",
+        title: "Retry a homeserver now",
         fields: &[Field::new("server", "Homeserver", Kind::Text)],
         is_final: false,
         foretells: true,
@@ -49,6 +49,6 @@ impl Act for RetryDestination {
         let server = office.destination(&self.server)?;
         let known = office.engine.state().destinations.get(&server);
         let is_failing = known.is_some_and(|known| known.failing.is_some());
-        Ok(is_failing.then(|| format!("{server} is tried again at once")).into_iter().collect())
+        Ok(is_failing.then(|| format!("the server retries {server} at once")).into_iter().collect())
     }
 }

@@ -1,4 +1,4 @@
-//! What a homeserver has not been told of yet.
+//! The events that wait for a homeserver.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::{
     state::Room,
 };
 
-/// What a homeserver has not been told of yet.
+/// The events that wait for a homeserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Waiting {
-    /// How many events that is.
+    /// Their number.
     pub(crate) events: usize,
-    /// There are more: no more were looked at.
+    /// There may be more: the search has a limit.
     pub(crate) and_more: bool,
-    /// How many records there are from the first of these events to the end of the log; 0 if there
-    /// is no event.
+    /// The number of records from the first of these events to the end of the log; 0 if there is no
+    /// event.
     pub(crate) records: u64,
     /// When the first of them was recorded, in milliseconds since the Unix epoch.
     pub(crate) since_ms: Option<u64>,
 }
 
-/// Looks for events that homeservers have not been told of, within a bound for all of them.
+/// Finds the events that wait for homeservers, within one limit for all of them.
 pub(super) struct Search<'a> {
     engine: &'a Engine,
     left: usize,
@@ -39,7 +39,7 @@ impl<'a> Search<'a> {
         Self { engine, left: limits::DESTINATION_LOOK }
     }
 
-    /// What a homeserver has not been told of after `up_to` in these rooms.
+    /// The events of these rooms after `up_to` that wait for a homeserver.
     pub(super) fn waiting(
         &mut self,
         server: &ServerName,
