@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! DATA_DIR/media/remote/ab/cd/abcd…     files, named by the hash of their address
-//! DATA_DIR/media/remote/about/ab/abcd…  what is known of each; its time is that of the last use
-//! DATA_DIR/media/remote/incoming/…      files on their way
+//! DATA_DIR/media/remote/about/ab/abcd…  metadata of each; its mtime is the time of the last use
+//! DATA_DIR/media/remote/incoming/…      files being received
 //! DATA_DIR/media/remote/thumbnails/…    their thumbnails
 //! ```
 //!
-//! The directory is its own index, so copies survive a restart, and what is known of them takes no
-//! memory. All of them together have a bounded size; those go first that were not used for longest.
+//! The directory is its own index, so copies survive a restart, and their metadata takes no memory.
+//! The total size is bounded; the least recently used copies are deleted first.
 
 use std::{
     fs::{self, File},
@@ -35,24 +35,24 @@ use crate::record::command::FileHash;
 
 const ABOUT: &str = "about";
 
-/// A use is noted if the last one was noted longer ago.
+/// The interval at which uses are recorded.
 const NOTED: Duration = Duration::from_secs(60);
 
-/// The age at which a file is deleted of which nothing is known: it was interrupted by a crash.
+/// The age at which a file without metadata is deleted: a crash interrupted it.
 const ORPHAN: Duration = Duration::from_secs(3600);
 
-/// What is known of a copy.
+/// The metadata of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteFile {
     /// Its address.
     pub address: OwnedMxcUri,
-    /// blake3 of it.
+    /// Its blake3 hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
-    /// Its type, as its homeserver says.
+    /// Its type, according to its homeserver.
     pub content_type: Option<String>,
-    /// Its name, as its homeserver says.
+    /// Its name, according to its homeserver.
     pub name: Option<String>,
     /// When it was fetched, in milliseconds since the Unix epoch.
     pub fetched_ms: u64,
@@ -63,12 +63,12 @@ pub struct RemoteFile {
 pub struct RemoteFiles {
     store: Arc<Store>,
     about: PathBuf,
-    /// How many bytes they may have together.
+    /// The maximum total size in bytes.
     most: u64,
-    /// Bytes of the copies, once they were counted. It is locked while the copies are examined, so
-    /// only blocking code waits for it.
+    /// The total size of the copies in bytes, once counted. It is locked while the copies are
+    /// examined, so only blocking code waits for it.
     kept: Mutex<Option<u64>>,
-    /// Bytes of the copies that are arriving. It grows only while `kept` is locked.
+    /// The size of the copies being received, in bytes. It grows only while `kept` is locked.
     arriving: AtomicU64,
 }
 
@@ -80,11 +80,11 @@ struct Kept {
 }
 
 impl RemoteFiles {
-    /// Opens the copies beside the files of `store`. Deletes those that were on their way when the
-    /// server last ended.
+    /// Opens the copies beside the files of `store`. Deletes those that were being received when
+    /// the server last stopped.
     ///
     /// # Errors
-    /// When the directory cannot be made or cleared.
+    /// When the directory cannot be created or cleared.
     pub fn open(store: &Store, most: u64) -> io::Result<Self> {
         let store = store.open_remote()?;
         let about = store.root().join(ABOUT);
@@ -92,15 +92,15 @@ impl RemoteFiles {
         Ok(Self { store, about, most, kept, arriving })
     }
 
-    /// Where the copy is.
+    /// The path of the copy.
     #[must_use]
     pub fn place(&self, file: &RemoteFile) -> Place {
         let (store, name) = (Arc::clone(&self.store), name(&file.address));
         Place { store, name, hash: file.hash, size: file.size }
     }
 
-    /// What is known of the copy of the file at this address, if there is one, without using it.
-    /// Blocks.
+    /// The metadata of the copy of the file at this address, if there is one. Does not count as a
+    /// use. Blocks.
     #[must_use]
     pub fn look(&self, address: &MxcUri) -> Option<RemoteFile> {
         let name = name(address);
@@ -111,7 +111,7 @@ impl RemoteFiles {
         (about.len() == known.size).then_some(known)
     }
 
-    /// As [`Self::look`], for somebody who uses it. Blocks.
+    /// Like [`Self::look`], but counts as a use. Blocks.
     #[must_use]
     pub fn get(&self, address: &MxcUri) -> Option<RemoteFile> {
         let known = self.look(address)?;
@@ -125,15 +125,15 @@ impl RemoteFiles {
             }
             file.set_modified(now)
         };
-        // Otherwise it goes sooner.
+        // On failure, the copy is only deleted sooner.
         let _ = noting();
         Some(known)
     }
 
-    /// Begins to receive a copy of `length` bytes, if that is known.
+    /// Starts to receive a copy of `length` bytes, if the length is known.
     ///
     /// # Errors
-    /// When it cannot be written, or the disk would become too full for the log
+    /// When it cannot be written, or the disk would not leave enough space for the log
     /// ([`io::ErrorKind::StorageFull`]).
     pub async fn receive(self: &Arc<Self>, length: Option<u64>) -> io::Result<Arriving> {
         let receiving = self.store.receive(length).await?;
@@ -173,7 +173,7 @@ impl RemoteFiles {
         Ok(deleted)
     }
 
-    /// Deletes what is left of copies, and copies until the rest are within their limit. Blocks.
+    /// Deletes remains of copies, and then copies until the rest are within the limit. Blocks.
     ///
     /// # Errors
     /// When they cannot be read or deleted.
@@ -190,7 +190,7 @@ impl RemoteFiles {
         self.about.join(&name[..2]).join(name)
     }
 
-    /// How much the copy of this name takes.
+    /// The size of the copy of this name, with its thumbnails.
     fn bytes(&self, name: &FileHash) -> u64 {
         let length = |path| fs::metadata(path).map_or(0, |about| about.len());
         length(self.about(name)) + length(self.store.path(name))
@@ -216,7 +216,7 @@ impl RemoteFiles {
         Ok(was_known || was_there)
     }
 
-    /// Deletes copies until the rest have at most so many bytes. Returns how many they have.
+    /// Deletes copies until the rest have at most this many bytes. Returns their size.
     fn shrink(&self, most: u64) -> io::Result<u64> {
         let mut all = self.all()?;
         let mut bytes = all.iter().map(|copy| copy.bytes).sum();
@@ -231,14 +231,14 @@ impl RemoteFiles {
         Ok(bytes)
     }
 
-    /// Makes room for so many bytes more. Blocks.
+    /// Makes room for this many more bytes. Blocks.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         let mut kept = self.kept.lock();
         if !self.add(*kept, bytes) {
             let arriving = self.arriving.load(Ordering::Relaxed);
             let left = self.most.checked_sub(arriving.saturating_add(bytes));
             let Some(left) = left else { return Err(io::ErrorKind::QuotaExceeded.into()) };
-            // Somewhat more than this one needs, so that not every piece looks through all copies.
+            // Somewhat more than needed, so that not every piece scans all copies.
             *kept = Some(self.shrink(left - left / 8)?);
             self.arriving.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -262,7 +262,7 @@ fn name(address: &MxcUri) -> FileHash {
     blake3::hash(address.as_str().as_bytes()).into()
 }
 
-/// The room that an arriving copy takes.
+/// The space reserved for a copy being received.
 #[derive(Debug)]
 struct Room {
     files: Arc<RemoteFiles>,
@@ -289,7 +289,7 @@ impl Drop for Room {
     }
 }
 
-/// A copy on its way. What there is of it is deleted when this is dropped.
+/// A copy being received. Its partial file is deleted when this is dropped.
 #[derive(Debug)]
 pub struct Arriving {
     receiving: Receiving,
@@ -300,15 +300,15 @@ impl Arriving {
     /// Adds the next piece.
     ///
     /// # Errors
-    /// When it cannot be written; [`io::ErrorKind::QuotaExceeded`] if other copies on their way
-    /// take the room for it.
+    /// When it cannot be written; [`io::ErrorKind::QuotaExceeded`] if other copies being received
+    /// take the space for it.
     pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
         self.room.add(piece.len() as u64).await?;
         self.receiving.write(piece).await
     }
 
-    /// Puts the complete copy into place. `file` says what is known of it, except for its hash and
-    /// length, which this returns as well.
+    /// Moves the complete copy into place. `file` is its metadata, except for the hash and length.
+    /// Returns the whole metadata.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -367,7 +367,7 @@ mod tests {
         arriving.finish(known(id)).await
     }
 
-    /// Has the copy look as if it was last used so many hours ago.
+    /// Makes the copy look as if it was last used this many hours ago.
     fn age(files: &RemoteFiles, id: &str, hours: u64) {
         let file = File::open(files.about(&name(&address(id)))).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
@@ -407,12 +407,12 @@ mod tests {
         }
         assert!(files.get(&address("b")).is_some());
         add(&files, "d", 1000).await.unwrap();
-        // "b" was oldest, but used since.
+        // "b" was oldest, but was used since.
         assert_eq!(there(&files), ['b', 'c', 'd']);
         let bytes = |files: &RemoteFiles| files.all().unwrap().iter().map(|of| of.bytes).sum();
         let kept: u64 = bytes(&files);
         assert_eq!(*files.kept.lock(), Some(kept));
-        // One that cannot fit leaves the others, and nothing of itself, even after a restart.
+        // One that cannot fit leaves the others, and no remains of itself, even after a restart.
         for files in [Arc::clone(&files), open(directory.path(), 4_500)] {
             let error = add(&files, "e", 5000).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);

@@ -1,7 +1,7 @@
 //! Gaps in a room's history, and the events of other homeservers that were found for them.
 //!
-//! A gap is before an event. What is found for it is numbered back in time, from 1, and keeps its
-//! number: later finds only get higher ones. So a [`Place`] never moves.
+//! A gap lies before an event. The events found for it are numbered backward in time, from 1, and
+//! keep their numbers: later finds only get higher ones. So a [`Place`] never moves.
 
 use std::{
     cmp::Ordering,
@@ -23,12 +23,12 @@ use crate::record::{
 pub enum Place {
     /// After this record.
     After(Offset),
-    /// In the gap before the event at `gap`: right before so many of its events, counted back in
-    /// time. With 0, right before the event at `gap`.
+    /// In the gap before the event at `gap`: right before this many of its events, counted backward
+    /// in time. With 0, right before the event at `gap`.
     Within {
-        /// The event that the gap is before.
+        /// The event that follows the gap.
         gap: Offset,
-        /// How many events of the gap come after it.
+        /// The number of events of the gap that follow it.
         passed: u32,
     },
 }
@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    /// The last record before it: the room's state there is that as of this offset.
+    /// The last record before it: the room's state there is the state as of this offset.
     #[must_use]
     pub const fn offset(self) -> Offset {
         match self {
@@ -63,12 +63,12 @@ impl Ord for Place {
     }
 }
 
-/// Where an event is in a gap.
+/// The position of an event in a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// The event that the gap is before.
+    /// The event that follows the gap.
     pub gap: Offset,
-    /// The number of the event in it.
+    /// The event's number in it.
     pub number: u32,
 }
 
@@ -86,10 +86,10 @@ impl Slot {
     }
 }
 
-/// A gap, as it is now.
+/// The current state of a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GapNow {
-    /// How many events it has.
+    /// The number of its events.
     pub filled: u32,
     /// The events that are missing.
     pub missing: Vec<OwnedEventId>,
@@ -98,7 +98,7 @@ pub struct GapNow {
 }
 
 impl GapNow {
-    /// Whether more of it may be found.
+    /// Whether it may get more events.
     #[must_use]
     pub fn is_open(&self, now_ms: u64) -> bool {
         is_open(&self.missing, self.given_up_until_ms, now_ms)
@@ -114,33 +114,33 @@ fn is_open(missing: &[OwnedEventId], given_up_until_ms: Option<u64>, now_ms: u64
 pub struct Walk {
     /// The events, each with the position after it in the direction of the walk.
     pub events: Vec<(Offset, Place)>,
-    /// The walk ends at this gap, of which more may be found.
+    /// The gap at which the walk ends, because it may get more events.
     pub open: Option<Offset>,
 }
 
-/// As of when, and how, a room's history is read.
+/// How to read a room's history.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     /// As of this offset.
     pub at: Offset,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Whether the walk ends at a gap of which more may be found.
+    /// Whether the walk ends at a gap that may get more events.
     pub stops: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Gaps {
-    /// By the event that they are before.
+    /// By the event that follows them.
     gaps: BTreeMap<Offset, Gap>,
     filled: BTreeMap<Offset, Slot>,
-    /// The redactions of events that are not here, by these events.
+    /// The redactions of unknown events, by these events.
     redactions: BTreeSet<(OwnedEventId, Offset)>,
-    /// What is to be known of an event once it is in a gap.
+    /// The facts that become visible once an event is in a gap.
     waiting: BTreeMap<Offset, Waiting>,
-    /// The events that relate to one that is not here, by that one.
+    /// The events that relate to an unknown event, by that event.
     orphans: BTreeMap<OwnedEventId, Vec<(Offset, NewRelation)>>,
-    /// What was recorded for the gaps, in bytes.
+    /// The size of the records made for the gaps, in bytes.
     bytes: u64,
 }
 
@@ -148,9 +148,9 @@ pub(super) struct Gaps {
 struct Gap {
     /// Newest first, each with its time.
     events: Vec<(Offset, u64)>,
-    /// How many there were after which record.
+    /// The number of events after a record.
     parts: Vec<(Offset, u32)>,
-    /// The history visibility before the event of a number, and before those of higher numbers.
+    /// The history visibility before the event with a number, and before those with higher numbers.
     visibility: Vec<(u32, Box<str>)>,
     missing: Vec<OwnedEventId>,
     given_up_until_ms: Option<u64>,
@@ -181,9 +181,9 @@ impl Gap {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::state) struct Waiting {
     pub(in crate::state) event_type: Box<str>,
-    /// What it relates to, and how.
+    /// The event that it relates to, and how.
     pub(in crate::state) relation: Option<(OwnedEventId, NewRelation)>,
-    /// The event that it redacts, if that is allowed.
+    /// The event that it redacts, if the redaction is allowed.
     pub(in crate::state) redacts: Option<OwnedEventId>,
 }
 
@@ -222,7 +222,7 @@ impl Gaps {
         self.filled.contains_key(&event)
     }
 
-    /// Forgets events whose content is gone. Their numbers remain.
+    /// Forgets events whose content was erased. Their numbers remain.
     pub(super) fn forget(&mut self, gone: &BTreeSet<Offset>) {
         if self.is_empty() {
             return;
@@ -280,7 +280,7 @@ impl Inner {
                     of_type.insert(at, *event);
                 }
             }
-            // What not everybody sees is not counted for anybody.
+            // Counts are for everybody, so they leave out an event that not everybody may see.
             if let Some((to, relation)) = relation.filter(|_| shared) {
                 self.relate(to, *event, relation);
             }
@@ -316,7 +316,7 @@ impl Inner {
         }
     }
 
-    /// Fills a gap; returns the events that are redacted now.
+    /// Fills a gap; returns the events that are now redacted.
     fn fill(&mut self, offset: Offset, body: RoomGap) -> Vec<Offset> {
         let RoomGap { gap, events, missing, bytes, given_up_until_ms, .. } = body;
         let mut pairs = Vec::new();
@@ -367,7 +367,7 @@ impl Room {
         self.inner.read().shows_event(offset)
     }
 
-    /// Where the event at `offset` is, if it is in a gap.
+    /// The position of the event at `offset`, if it is in a gap.
     #[must_use]
     pub fn slot(&self, offset: Offset) -> Option<Slot> {
         self.inner.read().gaps.filled.get(&offset).copied()
@@ -386,7 +386,7 @@ impl Room {
     }
 
     /// The newest gap after `after`, up to and including the event at `to`, that has events or may
-    /// get some: who goes on from `after` to `to` has not seen what is in it.
+    /// get some: a reader who goes from `after` to `to` has not seen them.
     #[must_use]
     pub fn last_gap(&self, after: Offset, to: Offset) -> Option<Offset> {
         if after >= to {
@@ -407,7 +407,7 @@ impl Room {
         Place::After(offset.prev())
     }
 
-    /// How many events a gap had as of `at`.
+    /// The number of events that a gap had as of `at`.
     #[must_use]
     pub fn filled_as_of(&self, gap: Offset, at: Offset) -> u32 {
         self.inner.read().gaps.gaps.get(&gap).map_or(0, |gap| gap.known(at))
@@ -429,13 +429,13 @@ impl Room {
         inner.gaps.gaps.get(&gap)?.visibility.last().map(|(_, name)| name.to_string())
     }
 
-    /// What was recorded for the room's gaps, in bytes.
+    /// The size of the records made for the room's gaps, in bytes.
     #[must_use]
     pub fn gap_bytes(&self) -> u64 {
         self.inner.read().gaps.bytes
     }
 
-    /// The redactions of the event of this id by events that came before it was known.
+    /// The redactions of the event with this id that were recorded before the event was known.
     #[must_use]
     pub fn unmet_redactions(&self, event_id: &OwnedEventId) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -452,7 +452,7 @@ impl Room {
         gaps.flat_map(|gap| gap.events.iter().take(known(gap)).copied()).collect()
     }
 
-    /// The oldest event that is known of a gap, or that it is before.
+    /// The oldest known event of a gap, or else the event that follows the gap.
     #[must_use]
     pub fn oldest_of_gap(&self, gap: Offset) -> Offset {
         let inner = self.inner.read();
@@ -460,7 +460,7 @@ impl Room {
         last.map_or(gap, |(event, _)| *event)
     }
 
-    /// The gaps of which more may be found, oldest first.
+    /// The gaps that may get more events, oldest first.
     #[must_use]
     pub fn open_gaps(&self, now_ms: u64) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -526,7 +526,7 @@ impl Room {
                     let Some((found, is_event, is_gap)) = inner.first_after(offset) else { break };
                     if is_gap {
                         let Some(of) = inner.gaps.gaps.get(&found) else { break };
-                        // Who enters it from its far end must not be overtaken by what is found.
+                        // Stop at the far end: later finds would be behind the reader.
                         let entered = Place::Within { gap: found, passed: of.known(reading.at) };
                         if to <= entered {
                             break;
@@ -562,14 +562,14 @@ impl Room {
 }
 
 impl Rooms {
-    /// Fills a gap of a room; returns the events that are redacted now.
+    /// Fills a gap of a room; returns the events that are now redacted.
     pub(in crate::state) fn fill(&self, offset: Offset, body: RoomGap) -> Vec<Offset> {
         let Some(room) = self.get(&body.room_id) else { return Vec::new() };
         let room_id = body.room_id.clone();
         self.lifetimes.change(&room_id, || room.oldest(), || room.inner.write().fill(offset, body))
     }
 
-    /// Notes what is to be known of an event once it is in a gap.
+    /// Notes the facts that become visible once an event is in a gap.
     pub(in crate::state) fn await_gap(
         &self,
         offset: Offset,

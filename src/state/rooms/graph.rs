@@ -1,7 +1,7 @@
-//! The event graph of a room as far as it is not a line: events of other homeservers that are not
-//! in the timeline, extremities besides the newest event, and state that state resolution chose.
+//! The part of a room's event graph that is not a line: events of other homeservers that are not in
+//! the timeline, extremities besides the newest event, and state that state resolution chose.
 //!
-//! A room that only this server has events in has none of this.
+//! A room that has events of this server only has none of this.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use crate::{
 /// Why an event is not in the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Aside {
-    /// Its place in the room is not known.
+    /// Its position in the room is not known.
     Outlier,
     /// The current state did not allow it.
     SoftFailed,
-    /// It was not allowed where it was sent.
+    /// It was not allowed at its place in the room.
     Rejected,
 }
 
@@ -41,15 +41,15 @@ impl From<&Outcome> for Aside {
 pub(super) struct Graph {
     /// The forward extremities besides the tip.
     pub(super) others: Vec<Tip>,
-    /// The events that hold a key since an offset at which it is another record that changed it:
-    /// by the key's index and that offset; none, if the key has been without an event since.
+    /// The events that hold a key since an offset at which another record changed it, by the key's
+    /// index and that offset; `None` if the key has had no event since.
     reassigned: BTreeMap<(u32, Offset), Option<Offset>>,
     /// The events that are not in the timeline.
     pub(super) asides: BTreeMap<Offset, Aside>,
 }
 
 impl Graph {
-    /// Whether each key has been held by the events that changed it.
+    /// Whether each key was always held by the events that changed it.
     pub(super) fn is_plain(&self) -> bool {
         self.reassigned.is_empty()
     }
@@ -60,19 +60,19 @@ impl Graph {
     }
 }
 
-/// A change of state that is not an event's own.
+/// A change of state other than by an event that sets its own key.
 #[derive(Clone, Debug)]
 pub(in crate::state) struct Change {
     pub(in crate::state) key: (ruma::events::StateEventType, Box<str>),
     pub(in crate::state) event: Option<Offset>,
-    /// For a member: who, and what they are now.
+    /// For a member: the user, and their membership now.
     pub(in crate::state) membership: Option<(ruma::OwnedUserId, Membership)>,
-    /// For an event that says how long events live: the index of its name, and what it says.
+    /// For an event about lifetimes: the index of its type, and the lifetimes.
     pub(in crate::state) lifetime: Option<(usize, Option<Own>)>,
 }
 
 impl Change {
-    /// Of a member whose event is gone, it is as if they had left.
+    /// If a member's event is gone, they count as having left.
     pub(in crate::state) fn of(change: StateChange) -> Self {
         let StateChange { event_type, state_key, event, membership, lifetime } = change;
         let name = RETENTION.iter().position(|name| *name == event_type && state_key.is_empty());
@@ -123,14 +123,14 @@ impl Inner {
 }
 
 impl Room {
-    /// The forward extremities, the newest record first.
+    /// The forward extremities, newest record first.
     #[must_use]
     pub fn extremities(&self) -> Vec<Tip> {
         let inner = self.inner.read();
         inner.tip.iter().chain(&inner.graph.others).cloned().collect()
     }
 
-    /// Whether the event at `offset` is known but not in the timeline, and why.
+    /// The reason why the event at `offset` is not in the timeline, if it is known but not there.
     #[must_use]
     pub fn aside(&self, offset: Offset) -> Option<Aside> {
         self.inner.read().graph.asides.get(&offset).copied()
@@ -142,7 +142,7 @@ impl Room {
         self.inner.read().graph.asides.keys().copied().collect()
     }
 
-    /// The newest events that were rejected or soft-failed, the newest first, at most `limit`.
+    /// The newest events that were rejected or soft-failed, newest first, at most `limit`.
     #[must_use]
     pub fn refused(&self, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
@@ -151,7 +151,7 @@ impl Room {
         refused.map(|(offset, _)| *offset).take(limit).collect()
     }
 
-    /// The last change of state up to and including `at`: the room's state is the same as of both.
+    /// The last change of state up to and including `at`: the room's state is the same at both.
     #[must_use]
     pub fn last_state_change(&self, at: Offset) -> Offset {
         let inner = self.inner.read();

@@ -1,5 +1,4 @@
-//! Who is in a room now, and on which homeservers: these are counted, so that nothing has to look
-//! at every member.
+//! The users who are in a room now, and their homeservers. The counts avoid a scan of all members.
 
 use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
 
@@ -13,12 +12,12 @@ pub(super) struct Servers(Vec<Count>);
 #[derive(Debug)]
 struct Count {
     server: OwnedServerName,
-    /// How many of its users are joined.
+    /// The number of its joined users.
     joined: u32,
 }
 
 impl Servers {
-    /// A membership of the user has changed.
+    /// Updates the counts when the membership of the user has changed.
     pub(super) fn change(&mut self, user: &UserId, before: Option<Membership>, after: Membership) {
         let server = user.server_name();
         let place = self.0.binary_search_by(|count| (*count.server).cmp(server));
@@ -56,7 +55,7 @@ impl Room {
         self.inner.read().servers.get(server).is_some_and(|count| count.joined > 0)
     }
 
-    /// How many users of the homeserver are joined now.
+    /// The number of the homeserver's users who are joined now.
     #[must_use]
     pub fn joined_of(&self, server: &ServerName) -> usize {
         self.inner.read().servers.get(server).map_or(0, |count| count.joined as usize)

@@ -1,5 +1,5 @@
-//! Copies of files of other homeservers that another node of the cluster has. Each node keeps copies
-//! of its own; when a homeserver does not give its file any more, those of the others are asked for.
+//! Copies of other homeservers' files at other nodes of the cluster. Each node keeps its own
+//! copies; if a homeserver no longer returns a file, the other nodes are asked for theirs.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
     record::command::FileHash,
 };
 
-/// What such a question begins with. A forwarded request begins with a brace.
+/// The prefix of such a request. A forwarded request begins with a brace.
 const COPY: &[u8] = b"copy ";
 
-/// How long another node may take for a piece.
+/// The timeout for a piece from another node.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A question of another node: for a part of a copy, and what is known of it.
+/// A request to another node for a part of a copy, with its metadata.
 #[derive(Serialize, Deserialize)]
 struct Wanted {
     address: OwnedMxcUri,
@@ -75,7 +75,7 @@ impl Server {
                     }
                     let next = piece(&*cluster, node, &address, from).await;
                     let next = next.filter(|(of, piece)| of.hash == hash && !piece.is_empty());
-                    // After a failure, nothing more is asked for.
+                    // After a failure, stop.
                     Some(match next {
                         Some((_, piece)) => (Ok(piece.clone()), from + piece.len() as u64),
                         None => (Err(Unreachable::Late), size),
@@ -89,7 +89,7 @@ impl Server {
         None
     }
 
-    /// Answers the question of another node for a part of a copy; `None` if it is another question.
+    /// Answers another node's request for a part of a copy; `None` if it is a different request.
     pub(crate) async fn answer_node(&self, question: &Bytes) -> Option<Bytes> {
         let wanted = question.strip_prefix(COPY)?;
         let Ok(wanted) = serde_json::from_slice::<Wanted>(wanted) else {
@@ -111,7 +111,7 @@ fn read(files: &Arc<RemoteFiles>, wanted: &Wanted) -> Option<Bytes> {
     Some(answer.freeze())
 }
 
-/// The part of a file of this size that is answered at a time.
+/// The part of a file of this size that one answer holds.
 fn part(size: u64, from: u64) -> Range<u64> {
     let from = from.min(size);
     from..size.min(from.saturating_add(limits::MEDIA_PIECE_BYTES as u64))

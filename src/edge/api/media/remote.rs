@@ -1,6 +1,5 @@
-//! Files of other homeservers for users of this one: fetched when somebody asks for them, and then
-//! served from a copy (client-server API, "Content repository"; server-server API, "Content
-//! Repository").
+//! Files of other homeservers for local users: fetched on the first request, and then served from a
+//! copy (client-server API, "Content repository"; server-server API, "Content Repository").
 
 use std::{
     collections::HashMap,
@@ -36,32 +35,32 @@ use crate::{
     record::command::FileHash,
 };
 
-/// After how long a client that is turned away may try again.
+/// The delay after which a refused client may retry.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Files of other homeservers.
 pub(crate) struct Remote {
     /// The copies.
     pub(super) files: Arc<RemoteFiles>,
-    /// For addresses that homeservers redirect to; none if federation is off.
+    /// For addresses that homeservers redirect to; `None` if federation is off.
     outbound: Option<Outbound>,
-    /// The files that are being fetched, each with the first who wanted it.
+    /// The files that are being fetched, each with its first requester.
     under_way: Mutex<HashMap<OwnedMxcUri, (Whose, watch::Receiver<Progress>)>>,
     by_caller: Arc<Places<Whose>>,
     by_origin: Arc<Places<OwnedServerName>>,
     at_once: Semaphore,
-    /// By address or name of a homeserver: what failed, and until when it is not tried again.
+    /// By address or name of a homeserver: the failure, and when a retry is allowed.
     failed: Cache<String, (Failure, Instant)>,
 }
 
-/// How far the fetch of a file is.
+/// The progress of a file's fetch.
 #[derive(Clone)]
 enum Progress {
     /// Its homeserver was not asked, or has not answered.
     Asked,
     /// It is arriving.
     Arriving,
-    /// It is there or not.
+    /// The fetch has ended.
     Done(Result<Arc<RemoteFile>, Failure>),
 }
 
@@ -71,7 +70,7 @@ enum Failure {
     #[error(transparent)]
     NoFile(#[from] NoFile),
     /// Too many are being fetched.
-    #[error("others are being fetched")]
+    #[error("too many files are being fetched")]
     Busy,
     /// The disk has no room for it.
     #[error("the disk is full")]
@@ -91,7 +90,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull => Self::Full,
-            // Others that are on their way take all the room.
+            // Other files being received take all the space.
             io::ErrorKind::QuotaExceeded => Self::Busy,
             _ => Self::Disk(Arc::new(error)),
         }
@@ -138,7 +137,7 @@ impl Remote {
         })
     }
 
-    /// The failure of which it is too soon to try again.
+    /// The recent failure that forbids a retry now.
     fn lately_failed(&self, address: &MxcUri) -> Option<Failure> {
         let origin = address.server_name().ok()?.as_str();
         let now = Instant::now();
@@ -146,7 +145,7 @@ impl Remote {
         failed.into_iter().find(|(_, until)| *until > now).map(|(failure, _)| failure)
     }
 
-    /// Remembers for a while that it failed. If nothing has arrived, the homeserver may be away.
+    /// Remembers a failure for a while. If nothing has arrived, the homeserver may be down.
     fn remember(&self, address: &MxcUri, has_begun: bool, failure: &Failure) {
         let Failure::NoFile(why) = failure else { return };
         let (of_file, of_origin) = limits::REMOTE_FILE_FAILED;
@@ -189,7 +188,7 @@ struct Fetch {
 }
 
 impl Server {
-    /// A file of another homeserver; has it fetched if there is no copy.
+    /// A file of another homeserver, fetched if there is no copy.
     pub(super) async fn remote_file(
         self: &Arc<Self>,
         wanted: Wanted<'_>,
@@ -217,14 +216,14 @@ impl Server {
                 }
             };
             tokio::select! {
-                // It is told how it ended, unless the task panicked.
+                // The task sends the result, unless it panicked.
                 changed = changed => changed?.map_err(ApiError::internal)?,
                 () = shutdown.given() => return Err(late()),
             }
         }
     }
 
-    /// The copy of a file of another homeserver, if it may be served and there is one.
+    /// The copy of a file of another homeserver, if there is one and it may be served.
     pub(super) async fn remote_copy(
         self: &Arc<Self>,
         wanted: &Wanted<'_>,
@@ -246,7 +245,7 @@ impl Server {
     fn remote_address(&self, wanted: &Wanted<'_>) -> Result<OwnedMxcUri, ApiError> {
         let Wanted { server, media_id, .. } = wanted;
         let Some(federation) = &self.outside.federation else {
-            return Err(ApiError::not_found("Files of other servers are not to be had here."));
+            return Err(ApiError::not_found("This server has no files of other servers."));
         };
         let address = OwnedMxcUri::from(format!("mxc://{server}/{media_id}"));
         let is_quarantined = self.engine.state().remote_media.quarantined(&address).is_some();
@@ -260,7 +259,7 @@ impl Server {
         Duration::from_secs(self.config.media.remote_wait_seconds)
     }
 
-    /// Has a file fetched, unless that is under way or has failed lately.
+    /// Starts to fetch a file, unless a fetch is in progress or has failed recently.
     fn fetch_remote(
         self: &Arc<Self>,
         wanted: &Wanted<'_>,
@@ -287,7 +286,7 @@ impl Server {
         let (origin, media_id) = (wanted.server.to_owned(), wanted.media_id.to_owned());
         let fetch = Fetch { address, origin, media_id, wait, caller };
         let app = Arc::clone(self);
-        // In its own task: others may wait for it when the client hangs up.
+        // In its own task: others may wait for it when the client disconnects.
         tokio::spawn(async move { app.carry_out(fetch, &tell).await });
         Ok(progress)
     }
@@ -299,12 +298,12 @@ impl Server {
         if let Err(failure) = &fetched {
             match failure {
                 Failure::Disk(error) => error!(%error, "a file cannot be stored"),
-                failure => debug!(address = %fetch.address, %failure, "a file is not to be had"),
+                failure => debug!(address = %fetch.address, %failure, "a file is not available"),
             }
             let has_begun = matches!(*tell.borrow(), Progress::Arriving);
             remote.remember(&fetch.address, has_begun, failure);
         }
-        // Whoever comes now finds the copy, or has it fetched again.
+        // A later request finds the copy, or fetches the file again.
         drop(under_way);
         tell.send_replace(Progress::Done(fetched.map(Arc::new)));
     }
@@ -322,7 +321,7 @@ impl Server {
         let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
         let places = async {
             (
-                // The origin first: a request that waits for a slow origin holds no other place.
+                // The origin first: a request that waits for a slow origin holds no other slot.
                 remote.by_origin.take(origin.clone()).await,
                 remote.by_caller.take(caller.clone()).await,
                 remote.at_once.acquire().await,
@@ -347,7 +346,7 @@ impl Server {
         }
     }
 
-    /// Takes in the copy of another node, if it arrives as that had it.
+    /// Receives the copy of another node, if it arrives undamaged.
     async fn take_in_copy(
         &self,
         address: &OwnedMxcUri,
@@ -371,7 +370,7 @@ impl Server {
     ) -> Result<RemoteFile, Failure> {
         let settings = &self.config.media;
         let most = settings.remote_file_bytes.min(settings.remote_cache_bytes);
-        // Something else may be around it.
+        // The body may have headers around it.
         let around = limits::REMOTE_FILE_HEAD_BYTES as u64;
         if file.length.is_some_and(|length| length.saturating_sub(around) > most) {
             return Err(NoFile::TooLarge.into());
@@ -382,7 +381,7 @@ impl Server {
         let (mut size, mut waited) = (0, Duration::ZERO);
         loop {
             let began = Instant::now();
-            // What the disk takes is not the homeserver's time.
+            // Disk time does not count as the homeserver's time.
             let left = pace.allows(size).saturating_sub(waited);
             let next = tokio::time::timeout(left, file.next()).await;
             waited += began.elapsed();
@@ -395,7 +394,7 @@ impl Server {
         }
         let copy = RemoteFile {
             address: address.clone(),
-            // They become known when it is complete.
+            // The hash and size are known when it is complete.
             hash: FileHash([0; 32]),
             size: 0,
             content_type: file.content_type,
