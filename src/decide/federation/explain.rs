@@ -127,7 +127,7 @@ impl Fate {
                 format!("was not allowed when its turn came: {reason}")
             }
             Self::Agreed => "all branches agree on another event".to_owned(),
-            Self::Unknown => "cannot be read any more".to_owned(),
+            Self::Unknown => "can no longer be read".to_owned(),
         }
     }
 }

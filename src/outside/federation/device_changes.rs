@@ -42,7 +42,8 @@ impl DeviceChanges {
         self.rate.take(user_id.to_owned(), Instant::now()).is_ok()
     }
 
-    /// A change of a stale list may go unrecorded. An answer on its way may lack it.
+    /// Counts a change that may go unrecorded, because its list is stale. An answer in progress may
+    /// lack it.
     pub(crate) fn pass_over(&self, user_id: &UserId) {
         if let Some(fetched) = self.fetches.lock().get_mut(user_id) {
             fetched.passed_over += 1;

@@ -160,7 +160,7 @@ impl Peers {
 
 /// The file at an address that a homeserver redirects to.
 async fn elsewhere(outbound: &Outbound, location: &str) -> Result<OnItsWay, NoFile> {
-    let unexpected = || Unreachable::Unexpected("it names no HTTP address".to_owned());
+    let unexpected = || Unreachable::Unexpected("it names no HTTPS address".to_owned());
     let mut url = Url::parse(location).map_err(|_| unexpected())?;
     for _ in 0..=limits::REMOTE_FILE_REDIRECTS {
         if url.scheme() != "https" {

@@ -264,7 +264,8 @@ impl Peers {
 
 /// Reads a whole body, if it is not larger than `max_bytes`.
 async fn whole(mut incoming: Incoming, max_bytes: usize) -> Result<Bytes, Unreachable> {
-    // A body with a known length is refused without being read, or gets its memory at once.
+    // If the length is known, a body that is too large is refused unread. Any other gets its
+    // memory at once.
     let expected = incoming.size_hint();
     if expected.lower() > max_bytes as u64 {
         return Err(Unreachable::TooLarge(max_bytes));

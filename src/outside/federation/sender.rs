@@ -345,7 +345,7 @@ impl Sender {
     /// of them if they are few, or else the newest, from which the homeserver finds the others.
     fn missed(&self, server: &ServerName, up_to: Offset) -> Result<BTreeSet<Offset>, ReadError> {
         let state = self.engine.state();
-        // `dispatch` handles records from after this offset.
+        // `dispatch` handles later records.
         let until = state.applied();
         let mut missed = self.missed_edus(&state, server, up_to);
         let rooms = self.destinations.lock().get(server).map(|of| of.rooms.clone());
@@ -387,8 +387,8 @@ impl Sender {
         Ok(missed)
     }
 
-    /// Notes that a homeserver is unreachable. Returns the pause before the retry, and the signal
-    /// that the homeserver is back sooner.
+    /// Notes that a homeserver is unreachable. Returns the pause before the retry, and the notification
+    /// for when the homeserver is back sooner.
     fn note_failure(&self, server: &ServerName, error: &Unreachable) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
         let mut all = self.destinations.lock();

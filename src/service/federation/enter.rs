@@ -117,7 +117,7 @@ impl Receiving<'_> {
     ) -> Result<(), EnterError> {
         match self.by_one_of(act, wish, via).await {
             Err(error) if act == Act::Leave && !matches!(error, EnterError::Rejected(_)) => {
-                info!(room_id = %wish.room_id, %error, "an invite is rejected only here");
+                info!(room_id = %wish.room_id, %error, "an invite is rejected locally only");
                 self.leave_alone(wish).await
             }
             done => done,
@@ -142,7 +142,7 @@ impl Receiving<'_> {
                 Ok(()) => return Ok(()),
                 Err(error @ EnterError::Rejected(_)) => return Err(error),
                 Err(error) => {
-                    debug!(%server, %error, "a room is not entered by way of a homeserver");
+                    debug!(%server, %error, "a room cannot be entered through a homeserver");
                     // A homeserver's refusal tells the user more than another one's absence.
                     let said = matches!(worst, EnterError::Refused { .. });
                     if !said || matches!(error, EnterError::Refused { .. }) {

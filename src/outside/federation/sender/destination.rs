@@ -149,7 +149,7 @@ impl Destination {
         self.next = missed.into();
     }
 
-    /// Finding the records missed since this one failed: it is repeated.
+    /// The search for the records missed since this one failed, and is repeated.
     pub(super) fn missed_again(&mut self, since: Offset) {
         self.next.clear();
         self.last = since.max(self.given_up);

@@ -98,7 +98,7 @@ impl Growing {
     }
 }
 
-/// One who reads page by page.
+/// A reader who reads page by page.
 struct Reader {
     backward: bool,
     place: Place,
@@ -178,7 +178,7 @@ proptest! {
         }
         let order = room.order();
         for earlier in orders {
-            // Nothing moves, and nothing is gone.
+            // No event moves or disappears.
             let mut all = order.iter();
             prop_assert!(earlier.iter().all(|event| all.any(|other| other == event)));
         }
@@ -187,7 +187,7 @@ proptest! {
         }
         prop_assert_eq!(&readers[0].read, &order);
         for (reader, head) in begun {
-            // What was found for the gaps before it, whenever.
+            // Events found for the gaps before it, at any time.
             let end = room.room.last_event(Offset::new(head));
             let end = end.and_then(|end| order.iter().position(|event| *event == end));
             let mut expected = end.map_or_else(Vec::new, |end| order[..=end].to_vec());

@@ -29,7 +29,8 @@ pub(super) fn edus(letter: ToDeviceSend, server: &ServerName) -> Vec<Edu> {
     vec![edu("m.direct_to_device", &content)]
 }
 
-/// Further ones are found after these are delivered.
+/// The messages that a homeserver missed, up to a limit. Further ones are found after these are
+/// delivered.
 pub(super) fn missed(state: &State, server: &ServerName, since: Offset) -> Vec<Offset> {
     state.to_device.waiting_outside(server, since, limits::DESTINATION_EVENTS + 1)
 }
