@@ -387,8 +387,8 @@ impl Sender {
         Ok(missed)
     }
 
-    /// Notes that a homeserver is unreachable. Returns the pause before the retry, and the notification
-    /// for when the homeserver is back sooner.
+    /// Notes that a homeserver is unreachable. Returns the pause before the retry, and a
+    /// notification for when the homeserver is back sooner.
     fn note_failure(&self, server: &ServerName, error: &Unreachable) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
         let mut all = self.destinations.lock();

@@ -332,7 +332,7 @@ impl Receiving<'_> {
             match self.verify(room, pdu).await.and_then(|event| self.without_erased(room, event)) {
                 Ok(event) => verified.push(event),
                 Err(error) => {
-                    debug!(%error, room_id = %room.id, event_id = %step.event_id, "event not shown");
+                    debug!(%error, room_id = %room.id, event_id = %step.event_id, "not shown");
                 }
             }
         }
