@@ -284,6 +284,11 @@ pub trait Proposal: Send + 'static {
         false
     }
 
+    /// Whether the decision may take long, as it grows with the state of a room.
+    fn is_long(&self) -> bool {
+        false
+    }
+
     /// Whether it takes in what other homeservers have made.
     fn is_from_elsewhere(&self) -> bool {
         false

@@ -134,10 +134,7 @@ pub(crate) struct Kept {
 impl Lifetimes for Kept {
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
         let Some(lifetime_ms) = self.retention.of_event(room, event) else { return false };
-        // Old history does not become young by being fetched.
-        let sent_ms = event.aside.is_some().then(|| event.origin_server_ts.get().into());
-        let begin_ms = sent_ms.map_or(event.time_ms, |sent_ms: u64| sent_ms.min(event.time_ms));
-        begin_ms.saturating_add(lifetime_ms) <= self.clock.now_ms()
+        event.lives_since_ms().saturating_add(lifetime_ms) <= self.clock.now_ms()
     }
 
     fn youngest_over_ms(&self, room: &Room) -> Option<u64> {

@@ -20,6 +20,7 @@ use tokio::sync::{RwLock, oneshot};
 use super::{Durable, Head, projections::Live};
 use crate::{
     base::{
+        background::at_length,
         metrics::{WriteStage, metrics},
         traces::{self, traces},
     },
@@ -240,7 +241,9 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
     }
     for attempt in 1..=CONFLICTS {
         let began = Instant::now();
-        let (batch, applied) = decide(shared, stream, &mut jobs, is_exclusive);
+        let is_long = jobs.iter().any(|job| job.is_long());
+        let mut decide = || decide(shared, stream, &mut jobs, is_exclusive);
+        let (batch, applied) = if is_long { at_length(&mut decide) } else { decide() };
         stages.since(WriteStage::Decide, began);
         trace(&jobs, began);
         if batch.records.is_empty() {
@@ -286,6 +289,7 @@ trait Job: Send + std::fmt::Debug {
     fn shares_commit(&self) -> bool;
     fn commit_size(&self) -> usize;
     fn is_exclusive(&self) -> bool;
+    fn is_long(&self) -> bool;
     fn lingers(&self) -> Duration;
     fn queued(&self) -> Instant;
     /// The id of the request that it is of; empty if it is of none.
@@ -320,6 +324,10 @@ impl<P: Proposal> Job for Pending<P> {
 
     fn is_exclusive(&self) -> bool {
         self.proposal.is_exclusive()
+    }
+
+    fn is_long(&self) -> bool {
+        self.proposal.is_long()
     }
 
     fn lingers(&self) -> Duration {

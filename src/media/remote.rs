@@ -312,7 +312,20 @@ impl Arriving {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub async fn finish(self, mut file: RemoteFile) -> io::Result<RemoteFile> {
+    pub async fn finish(self, file: RemoteFile) -> io::Result<RemoteFile> {
+        self.finish_as(file, None).await
+    }
+
+    /// As [`Self::finish`], if the copy has this hash. Otherwise, it is deleted before anybody can
+    /// read it.
+    ///
+    /// # Errors
+    /// When it cannot be written, or has another hash.
+    pub async fn finish_as(
+        self,
+        mut file: RemoteFile,
+        hash: Option<FileHash>,
+    ) -> io::Result<RemoteFile> {
         let Self { receiving, mut room } = self;
         let name = name(&file.address);
         let before = {
@@ -320,6 +333,12 @@ impl Arriving {
             spawn_blocking(move || files.bytes(&name)).await.map_err(io::Error::other)?
         };
         (file.hash, file.size) = receiving.finish_as(name).await?;
+        if hash.is_some_and(|hash| hash != file.hash) {
+            let (files, address) = (Arc::clone(&room.files), file.address.clone());
+            let forgetting = spawn_blocking(move || files.forget(&address));
+            forgetting.await.map_err(io::Error::other)??;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the copy is damaged"));
+        }
         let json = serde_json::to_vec(&file)?;
         room.add(json.len() as u64).await?;
         let writing = spawn_blocking(move || {

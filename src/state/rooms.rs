@@ -212,6 +212,32 @@ pub(super) struct EventFacts {
     pub(super) relates_to_unknown: Option<OwnedEventId>,
 }
 
+#[cfg(test)]
+impl EventFacts {
+    /// Those of a message.
+    fn message(event_id: OwnedEventId) -> Self {
+        Self {
+            event_id,
+            event_type: "m.room.message".into(),
+            lifetime: None,
+            depth: 1,
+            ts: 1,
+            state_key: None,
+            membership: None,
+            redacts: None,
+            relation: None,
+            activity: true,
+            horizon: u64::MAX,
+            takes_effect: true,
+            changes: Vec::new(),
+            others: Vec::new(),
+            missing: Vec::new(),
+            redacts_unknown: None,
+            relates_to_unknown: None,
+        }
+    }
+}
+
 impl Room {
     /// The offset of the last record that changed the room, typing and receipts included.
     #[must_use]
@@ -1041,7 +1067,9 @@ impl Rooms {
         facts: EventFacts,
     ) -> Option<Offset> {
         let room = self.get(room_id)?;
-        if facts.lifetime.is_none() && facts.redacts.is_none() {
+        let changes_lifetime = facts.lifetime.is_some()
+            || facts.changes.iter().any(|change| change.lifetime.is_some());
+        if !changes_lifetime && facts.redacts.is_none() {
             let event_type = facts.state_key.is_none().then(|| facts.event_type.clone());
             let target = room.add_event(offset, facts);
             if let Some(event_type) = event_type

@@ -17,6 +17,10 @@ pub(crate) const PEER_KEYS_BYTES: usize = 16 * 1024;
 /// How many requests for keys of homeservers are made at a time.
 pub(crate) const PEER_KEYS_FETCHES: usize = 16;
 
+/// The same for the keys that the events of an answer need, which may be of very many homeservers,
+/// and how long each request may take.
+pub(crate) const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
+
 /// How often the keys of homeservers that were not known are recorded: what bounds how fast the log
 /// grows by names that somebody makes up.
 pub(crate) const PEERS_NEW: Rate = Rate::per_minute(60, 2_000);
@@ -116,12 +120,15 @@ pub(crate) const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
 pub(crate) const VERIFIED_IN_PARALLEL: usize = 32;
 pub(crate) const VERIFIED_AT_ONCE: usize = 2000;
 
-/// How long the signing keys that the events of one answer need are fetched. Events of homeservers
-/// whose keys are not there by then are not used.
+/// How long the signing keys that the events of one answer need are fetched. If there is no time
+/// for the keys of events on which others may rest, the answer is not used.
 pub(crate) const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);
 
 /// Changes of state in one record, when a room of other homeservers is entered.
 pub const ROOM_STATE_CHANGES: usize = 1000;
+
+/// Events in the state of a room when it is taken from another homeserver.
+pub(crate) const STATE_EVENTS: usize = 250_000;
 
 /// The answer of a homeserver with the state of a room, in bytes.
 pub(crate) const FEDERATION_STATE_BYTES: usize = 64 << 20;

@@ -122,6 +122,10 @@ impl Proposal for PlaceOutlier {
         Stream::room(&self.room_id)
     }
 
+    fn is_long(&self) -> bool {
+        true
+    }
+
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
@@ -174,6 +178,10 @@ impl Proposal for EnterRoom {
 
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
+    }
+
+    fn is_long(&self) -> bool {
+        true
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {

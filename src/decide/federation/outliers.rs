@@ -59,6 +59,10 @@ impl Proposal for RecordOutliers {
         Stream::room(&self.room_id)
     }
 
+    fn is_long(&self) -> bool {
+        true
+    }
+
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<Judged>, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;

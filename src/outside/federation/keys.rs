@@ -77,6 +77,15 @@ impl Known {
     }
 }
 
+/// What keys are fetched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// One request or event.
+    Urgent,
+    /// The events of an answer. Requests for these do not delay urgent ones.
+    InBulk,
+}
+
 /// The keys with which a homeserver has signed events, each with the end of its validity, in
 /// milliseconds since the Unix epoch.
 #[derive(Clone, Debug, Default)]
@@ -158,6 +167,8 @@ pub(crate) struct KeyRing {
     /// One fetch at a time for each homeserver.
     turns: Mutex<HashMap<OwnedServerName, Arc<tokio::sync::Mutex<()>>>>,
     fetches: Semaphore,
+    /// Places for requests for the keys of many homeservers.
+    in_bulk: Semaphore,
     /// Limits how many new homeservers are recorded.
     new: Limiter<()>,
 }
@@ -175,6 +186,7 @@ impl KeyRing {
             attempts: Cache::new(limits::DELEGATIONS),
             turns: Mutex::default(),
             fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
+            in_bulk: Semaphore::new(limits::PEER_KEYS_IN_BULK.0),
             new: Limiter::new(limits::PEERS_NEW),
         }
     }
@@ -194,7 +206,12 @@ impl KeyRing {
         let known = self.engine.state().peers.get(origin).map(Known::from);
         let known = match known {
             Some(known) if known.for_request(key_id, now_ms).is_some() => known,
-            _ => self.fetch(origin, |known| known.for_request(key_id, now_ms).is_some()).await?,
+            _ => {
+                self.fetch(origin, Haste::Urgent, |known| {
+                    known.for_request(key_id, now_ms).is_some()
+                })
+                .await?
+            }
         };
         let key = known.for_request(key_id, now_ms).ok_or_else(no_key)?;
         let key = Base64::parse(key).map_err(|_| no_key())?;
@@ -234,24 +251,39 @@ impl KeyRing {
         key_ids: &[String],
         ts_ms: u64,
     ) -> Result<EventKeys, KeyError> {
-        let known = self.known_for_events(server);
-        if known.has_any(key_ids, ts_ms) {
-            return Ok(known);
+        let keys = self.learned_for_events(server, key_ids, ts_ms, Haste::Urgent).await?;
+        if keys.has_any(key_ids, ts_ms) {
+            Ok(keys)
+        } else {
+            Err(KeyError::NoKey(server.to_owned(), key_ids.join(", ")))
         }
-        let no_key = || KeyError::NoKey(server.to_owned(), key_ids.join(", "));
-        if server == self.peers.own_name() {
-            return Err(no_key());
+    }
+
+    /// As [`Self::for_events`], with all keys that are known then, whether or not one was valid.
+    ///
+    /// # Errors
+    /// When they cannot be fetched.
+    pub(crate) async fn learned_for_events(
+        &self,
+        server: &ServerName,
+        key_ids: &[String],
+        ts_ms: u64,
+        haste: Haste,
+    ) -> Result<EventKeys, KeyError> {
+        let known = self.known_for_events(server);
+        if known.has_any(key_ids, ts_ms) || server == self.peers.own_name() {
+            return Ok(known);
         }
         let suffices = |known: &Known| {
             ts_ms <= known.valid_until_ms && key_ids.iter().any(|id| known.keys.contains_key(id))
         };
-        let fetched = self.fetch(server, suffices).await?;
+        let fetched = self.fetch(server, haste, suffices).await?;
         let mut keys = self.known_for_events(server);
         // They may not have been recorded.
         for (id, key) in fetched.keys {
             keys.add(id, &key, fetched.valid_until_ms);
         }
-        if keys.has_any(key_ids, ts_ms) { Ok(keys) } else { Err(no_key()) }
+        Ok(keys)
     }
 
     /// The keys of a homeserver, fetched unless they are known and valid until `until_ms`. The
@@ -268,7 +300,7 @@ impl KeyRing {
         let known = self.engine.state().peers.get(server);
         let is_known = known.is_some();
         if !known.is_some_and(|peer| suffices(&peer.into())) {
-            let fetched = self.fetch(server, suffices).await;
+            let fetched = self.fetch(server, Haste::Urgent, suffices).await;
             if let Err(error) = fetched
                 && !is_known
             {
@@ -290,6 +322,7 @@ impl KeyRing {
     async fn fetch(
         &self,
         server: &ServerName,
+        haste: Haste,
         suffices: impl Fn(&Known) -> bool,
     ) -> Result<Known, KeyError> {
         if !self.peers.permits(server) {
@@ -297,12 +330,13 @@ impl KeyRing {
         }
         let turn = Turn::of(self, server);
         let _turn = turn.own.lock().await;
-        self.fetch_in_turn(server, suffices).await
+        self.fetch_in_turn(server, haste, suffices).await
     }
 
     async fn fetch_in_turn(
         &self,
         server: &ServerName,
+        haste: Haste,
         suffices: impl Fn(&Known) -> bool,
     ) -> Result<Known, KeyError> {
         let known = self.engine.state().peers.get(server).map(Known::from);
@@ -313,8 +347,15 @@ impl KeyRing {
         if before.is_some_and(|attempt| attempt.again > Instant::now()) {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
-        let fetched = match self.fetches.acquire().await {
-            Ok(_place) => self.published(server).await,
+        let (places, time) = match haste {
+            Haste::Urgent => (&self.fetches, Duration::MAX),
+            Haste::InBulk => (&self.in_bulk, limits::PEER_KEYS_IN_BULK.1),
+        };
+        let fetched = match places.acquire().await {
+            Ok(_place) => match tokio::time::timeout(time, self.published(server)).await {
+                Ok(fetched) => fetched,
+                Err(_) => Err(Unreachable::Late),
+            },
             Err(_) => Err(Unreachable::Late),
         };
         let [after_success, first, longest] = limits::PEER_KEYS_AGAIN;

@@ -41,7 +41,7 @@ use tokio::{sync::Semaphore, time::timeout};
 pub(crate) use device_changes::{DeviceChanges, Fetch};
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use gaps::{GapFilling, Memory};
-pub(crate) use keys::{EventKeys, KeyError, KeyRing};
+pub(crate) use keys::{EventKeys, Haste, KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
 pub(crate) use sender::Sender;

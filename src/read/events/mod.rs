@@ -167,6 +167,15 @@ impl StoredEvent {
         Some((user_id, self.content_as::<Content>().ok()?.membership))
     }
 
+    /// Since when it counts as living, in milliseconds since the Unix epoch. Old history does not
+    /// become young by being fetched.
+    pub(crate) fn lives_since_ms(&self) -> u64 {
+        if self.aside.is_none() {
+            return self.time_ms;
+        }
+        self.time_ms.min(self.origin_server_ts.get().into())
+    }
+
     /// The content, read as `T`.
     ///
     /// # Errors

@@ -281,7 +281,11 @@ impl<'v> Sight<'v> {
         {
             self.looks.set(self.looks.get().saturating_sub(1));
             let Some(event) = self.view.events.get(offset)? else { continue };
-            if event.time_ms > youngest_ms {
+            if event.lives_since_ms() > youngest_ms {
+                // Fetched history is in the order in which it came.
+                if event.aside.is_some() {
+                    continue;
+                }
                 break;
             }
             let counted = sought.holds(offset) && !sought.without.contains(&event.sender);

@@ -186,6 +186,9 @@ impl Receiving<'_> {
             let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
             return self.join_as_another(server, &room, join).await;
         }
+        if joined.state.len() > limits::STATE_EVENTS {
+            return Err(wrong(&"the state has too many events"));
+        }
         let create = joined.state.iter().find(|raw| is_create(raw));
         let create = create.ok_or_else(|| wrong(&"the state has no first event"))?;
         let create = Pdu::object(create)
@@ -193,9 +196,11 @@ impl Receiving<'_> {
             .map_err(|error| wrong(&error))?;
         self.begin(room_id, &signed.version, server, create).await?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
-        let mut events = self.verify_all(&room, &joined.auth_chain).await;
+        let chain = self.verify_all(&room, &joined.auth_chain).await;
+        let mut events = chain.map_err(|error| wrong(&error))?;
         let mut state = Vec::with_capacity(joined.state.len());
-        for Checked { event_id, event } in self.check_all(&room, &joined.state).await {
+        let checked = self.check_all(&room, &joined.state).await;
+        for Checked { event_id, event } in checked.map_err(|error| wrong(&error))? {
             state.push(event_id);
             events.extend(event);
         }

@@ -198,7 +198,7 @@ impl Receiving<'_> {
         let mut events = answered.events;
         events.truncate(limit);
         budget.events = budget.events.saturating_sub(events.len());
-        Ok(self.verify_all(room, &events).await)
+        self.verify_all(room, &events).await
     }
 
     async fn fetch_authorities(
@@ -214,7 +214,7 @@ impl Receiving<'_> {
             encoded(event_id.as_str())
         );
         let events = self.auth_chain(origin, path, budget).await?;
-        let events = self.verify_all(room, &events).await;
+        let events = self.verify_all(room, &events).await?;
         self.record_outliers(origin, events).await
     }
 
@@ -241,7 +241,7 @@ impl Receiving<'_> {
     ) -> Result<Option<Verified>, PduError> {
         let path = format!("/_matrix/federation/v1/event/{}", encoded(event_id.as_str()));
         let one: One = self.ask(origin, Question::get(path), budget).await?;
-        let found = self.verify_all(room, &one.pdus[..one.pdus.len().min(1)]).await.pop();
+        let found = self.verify_all(room, &one.pdus[..one.pdus.len().min(1)]).await?.pop();
         Ok(found.filter(|event| event.event_id == event_id))
     }
 
@@ -274,8 +274,12 @@ impl Receiving<'_> {
             )
         };
         let ids: StateIds = self.ask(origin, Question::get(of("state_ids")), budget).await?;
+        let state: BTreeSet<_> = ids.pdu_ids.into_iter().collect();
+        if state.len() > limits::STATE_EVENTS {
+            return Err(PduError::Missing);
+        }
         let mut unknown = Vec::new();
-        for event_id in ids.pdu_ids.iter().chain(&ids.auth_chain_ids) {
+        for event_id in state.iter().chain(&ids.auth_chain_ids) {
             if !self.knows(room, event_id)? {
                 unknown.push(event_id);
             }
@@ -290,14 +294,14 @@ impl Receiving<'_> {
             let whole: Whole = self.ask(origin, Question::get(of("state")), budget).await?;
             let mut events = whole.auth_chain;
             events.extend(whole.pdus);
-            self.verify_all(room, &events).await
+            self.verify_all(room, &events).await?
         };
         self.record_outliers(origin, events).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
-            state: ids.pdu_ids,
+            state: state.into_iter().collect(),
         };
         self.engine.propose(Origin::server(), place).await?.into_inner();
         Ok(())

@@ -9,10 +9,7 @@ use std::{
     time::Instant,
 };
 
-use ruma::{
-    CanonicalJsonValue, OwnedEventId, OwnedServerName, ServerName, UserId, api::Direction,
-    canonical_json::redact,
-};
+use ruma::{CanonicalJsonValue, OwnedEventId, OwnedServerName, ServerName, UserId, api::Direction};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout_at;
@@ -20,7 +17,7 @@ use tracing::debug;
 
 use super::{
     fetch::{Allowance, StateIds, Whole},
-    outliers::parts,
+    outliers::{in_order, parts},
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
@@ -350,10 +347,7 @@ impl Receiving<'_> {
         if self.engine.state().accounts.erased(&of.sender).is_none() {
             return Ok(event);
         }
-        let object = serde_json::from_str(event.pdu.get()).map_err(|error| form(&error))?;
-        let object = redact(object, &room.rules.redaction, None).map_err(|error| form(&error))?;
-        let pdu = serde_json::value::to_raw_value(&object).map_err(|error| form(&error))?;
-        Ok(Verified { pdu, ..event })
+        event.redacted(room)
     }
 
     /// Records events and their authorities. Returns whether each event may be shown, except for
@@ -419,14 +413,13 @@ impl Receiving<'_> {
             encoded(event_id.as_str())
         );
         let events = self.auth_chain(server, path, &mut budget.asking).await?;
-        let mut verified = self.verify_all(room, &events).await;
+        let verified = self.verify_all(room, &events).await?;
         let bytes: usize = verified.iter().map(|event| event.pdu.get().len()).sum();
         if !self.federation.gaps.admits(server, u64::try_from(bytes).unwrap_or(u64::MAX)) {
             return Err(PduError::Missing);
         }
         budget.recorded = budget.recorded.saturating_add(bytes);
-        verified.sort_by_key(|event| event.depth);
-        for part in parts(verified) {
+        for part in parts(in_order(verified)) {
             let record = RecordOutliers {
                 room_id: room.id.clone(),
                 from: server.to_owned(),

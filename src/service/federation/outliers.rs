@@ -3,7 +3,8 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque, hash_map::RandomState},
+    hash::BuildHasher as _,
 };
 
 use futures_util::{StreamExt as _, stream};
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     base::{background, limits},
     decide::federation::{Judged, RecordOutliers},
-    outside::federation::{EventKeys, KeyError},
+    outside::federation::{EventKeys, Haste, KeyError, Unreachable},
     record::Origin,
     state::Room,
 };
@@ -31,56 +32,115 @@ pub(super) struct Checked {
     pub(super) event: Option<Verified>,
 }
 
-/// The fields that show which keys an event needs.
+/// The parts of an event that say whose keys are needed. It is as lenient as the verification.
 #[derive(Deserialize)]
 struct Sketch<'a> {
-    sender: OwnedUserId,
-    origin_server_ts: u64,
+    #[serde(borrow, rename = "type")]
+    event_type: Cow<'a, str>,
+    #[serde(borrow)]
+    sender: Cow<'a, str>,
     #[serde(default)]
-    content: SketchContent,
+    state_key: Option<Box<RawValue>>,
+    origin_server_ts: u64,
     #[serde(default, borrow)]
-    signatures: HashMap<Cow<'a, str>, HashMap<Cow<'a, str>, IgnoredAny>>,
+    content: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    signatures: HashMap<Cow<'a, str>, &'a RawValue>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct SketchContent {
-    join_authorised_via_users_server: Option<OwnedUserId>,
-}
-
-/// The needed keys of a homeserver, each with the latest time at which it signed.
-type Needed = BTreeMap<String, u64>;
-
-impl Receiving<'_> {
-    /// Verifies events; leaves out those that are invalid or known.
-    pub(super) async fn verify_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Verified> {
-        let checked = self.check_all(room, events).await;
-        checked.into_iter().filter_map(|checked| checked.event).collect()
+impl Sketch<'_> {
+    /// The homeservers whose signatures it needs: the sender's, and that of the user who authorised
+    /// a restricted join.
+    fn signers(&self) -> Vec<OwnedServerName> {
+        #[derive(Deserialize)]
+        struct Content {
+            join_authorised_via_users_server: OwnedUserId,
+        }
+        let content = self.content.filter(|_| self.event_type == "m.room.member");
+        let content = content.and_then(|raw| serde_json::from_str::<Content>(raw.get()).ok());
+        let authoriser = content.map(|content| content.join_authorised_via_users_server);
+        let sender = OwnedUserId::try_from(&*self.sender).ok();
+        let users = authoriser.iter().chain(&sender);
+        users.map(|user_id| user_id.server_name().to_owned()).collect()
     }
 
-    /// Verifies events; leaves out those that are invalid.
-    pub(super) async fn check_all(&self, room: &Room, events: &[Box<RawValue>]) -> Vec<Checked> {
-        let keys = self.keys_of(events).await;
+    /// The keys with which a homeserver has signed it.
+    fn key_ids(&self, server: &ServerName) -> Vec<String> {
+        let raw = self.signatures.get(server.as_str());
+        let keys = raw.and_then(|raw| {
+            serde_json::from_str::<HashMap<Cow<'_, str>, IgnoredAny>>(raw.get()).ok()
+        });
+        let ids = keys.into_iter().flat_map(HashMap::into_keys);
+        ids.filter(|id| id.starts_with("ed25519:")).map(Cow::into_owned).collect()
+    }
+
+    /// Whether others may rest on it: it is more than a user's word on their own membership.
+    fn has_weight(&self) -> bool {
+        let own = serde_json::value::to_raw_value(&self.sender).ok();
+        let text = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().to_owned());
+        self.event_type != "m.room.member" || text(&self.state_key) != text(&own)
+    }
+}
+
+/// The keys that are needed of a homeserver.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Needed {
+    /// By id, each with the latest time at which it is said to have signed.
+    keys: BTreeMap<String, u64>,
+    /// Whether an event with weight needs one.
+    has_weight: bool,
+}
+
+impl Receiving<'_> {
+    /// Verifies events. Leaves out those that are invalid or known.
+    ///
+    /// # Errors
+    /// As for [`Self::check_all`].
+    pub(super) async fn verify_all(
+        &self,
+        room: &Room,
+        events: &[Box<RawValue>],
+    ) -> Result<Vec<Verified>, PduError> {
+        let checked = self.check_all(room, events).await?;
+        Ok(checked.into_iter().filter_map(|checked| checked.event).collect())
+    }
+
+    /// Verifies events. Leaves out those that are invalid.
+    ///
+    /// # Errors
+    /// When it cannot be said which are valid: the log cannot be read, or there is no time to fetch
+    /// the keys for events on which others may rest.
+    pub(super) async fn check_all(
+        &self,
+        room: &Room,
+        events: &[Box<RawValue>],
+    ) -> Result<Vec<Checked>, PduError> {
+        let keys = self.keys_of(events).await?;
         let check = |events: &[Box<RawValue>]| -> Vec<_> {
             if events.len() < limits::VERIFIED_IN_PARALLEL {
                 return events.iter().map(|raw| self.check(room, raw, &keys)).collect();
             }
             background::in_parallel(events, |raw| self.check(room, raw, &keys))
         };
-        let mut checked = Vec::with_capacity(events.len());
+        let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
-            let _turn = match part.len() {
+            let turn = match part.len() {
                 ..limits::VERIFIED_IN_PARALLEL => None,
                 _ => Some(self.federation.verifying.lock().await),
             };
-            checked.extend(background::at_length(|| check(part)));
+            let checked = background::at_length(|| check(part));
+            drop(turn);
+            for checked in checked {
+                match checked {
+                    Ok(checked) => valid.push(checked),
+                    Err(error @ PduError::Rejected(_)) => return Err(error),
+                    Err(error) => {
+                        debug!(%error, room_id = %room.id, "an event is not used");
+                    }
+                }
+            }
         }
-        let valid = checked.into_iter().filter_map(|checked| {
-            checked
-                .inspect_err(|error| debug!(%error, room_id = %room.id, "an event is not used"))
-                .ok()
-        });
-        valid.collect()
+        Ok(valid)
     }
 
     fn check(
@@ -90,7 +150,7 @@ impl Receiving<'_> {
         keys: &HashMap<OwnedServerName, EventKeys>,
     ) -> Result<Checked, PduError> {
         let pdu = Pdu::of_room(room, raw)?;
-        let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
+        let event_id = pdu.event_id.clone();
         if self.knows(room, &event_id)? {
             return Ok(Checked { event_id, event: None });
         }
@@ -101,43 +161,54 @@ impl Receiving<'_> {
             let of = of.ok_or_else(|| KeyError::NoKey(server.clone(), key_ids.join(", ")))?;
             valid.insert(server.to_string(), of);
         }
-        let pdu = pdu.verified_by(&valid, &room.rules)?;
-        let event = Verified::new(room_id, event_id.clone(), pdu)?;
+        let event = self.verified(room, pdu, |pdu| pdu.verified_by(&valid, &room.rules))?;
         Ok(Checked { event_id, event: Some(event) })
     }
 
-    /// The keys of the homeservers whose signatures events need, fetched if they are not known.
-    async fn keys_of(&self, events: &[Box<RawValue>]) -> HashMap<OwnedServerName, EventKeys> {
+    /// The keys of those whose signatures events need, fetched if they are not known.
+    async fn keys_of(
+        &self,
+        events: &[Box<RawValue>],
+    ) -> Result<HashMap<OwnedServerName, EventKeys>, PduError> {
         let needed = background::at_length(|| needed(events));
         let ring = &self.federation.keys;
         let mut keys = HashMap::new();
-        let mut lacking = Vec::new();
-        for (server, needed) in needed {
+        let (mut lacking, random) = (Vec::new(), RandomState::new());
+        for (server, Needed { keys: mut of, has_weight }) in needed {
             let known = ring.known_for_events(&server);
-            let lacks = |id: &String, ts_ms| !known.has_any(std::slice::from_ref(id), ts_ms);
-            let unknown: Needed =
-                needed.into_iter().filter(|(id, ts_ms)| lacks(id, *ts_ms)).collect();
-            if !unknown.is_empty() {
-                lacking.push((server.clone(), unknown));
+            of.retain(|id, ts_ms| !known.has_any(std::slice::from_ref(id), *ts_ms));
+            if !of.is_empty() {
+                // Nobody chooses by their name to be asked first.
+                lacking.push((!has_weight, random.hash_one(&server), server.clone(), of));
             }
             keys.insert(server, known);
         }
-        let fetched = stream::iter(lacking).map(|(server, needed)| async move {
-            let latest = needed.values().copied().max().unwrap_or(0);
-            let ids: Vec<_> = needed.into_keys().collect();
-            let fetched = ring.for_events(&server, &ids, latest).await;
+        lacking.sort_unstable_by_key(|(no_weight, random, ..)| (*no_weight, *random));
+        let mut unasked: BTreeSet<_> = lacking
+            .iter()
+            .filter(|(no_weight, ..)| !no_weight)
+            .map(|(.., server, _)| server.clone())
+            .collect();
+        let fetched = stream::iter(lacking).map(|(.., server, of)| async move {
+            let latest = of.values().copied().max().unwrap_or(0);
+            let ids: Vec<_> = of.into_keys().collect();
+            let fetched = ring.learned_for_events(&server, &ids, latest, Haste::InBulk).await;
             (server, fetched)
         });
-        let fetched = fetched.buffer_unordered(limits::PEER_KEYS_FETCHES);
+        let fetched = fetched.buffer_unordered(limits::PEER_KEYS_IN_BULK.0);
         let until = tokio::time::sleep(limits::EVENT_KEYS_TIME);
         let fetched: Vec<_> = fetched.take_until(until).collect().await;
         for (server, fetched) in fetched {
+            unasked.remove(&server);
             match fetched {
                 Ok(fetched) => drop(keys.insert(server, fetched)),
                 Err(error) => debug!(%error, "events of a homeserver are not used"),
             }
         }
-        keys
+        match unasked.pop_first() {
+            Some(server) => Err(KeyError::Unreachable(server, Unreachable::Late).into()),
+            None => Ok(keys),
+        }
     }
 
     /// Records events as authorities for others, each after its own authorities. Leaves out those
@@ -174,17 +245,25 @@ fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
         if Pdu::is_too_large(raw) {
             continue;
         }
-        let Ok(sketch) = serde_json::from_str::<Sketch<'_>>(raw.get()) else { continue };
-        let authoriser = &sketch.content.join_authorised_via_users_server;
-        for user_id in authoriser.iter().chain([&sketch.sender]) {
-            let server = user_id.server_name();
-            let Some(signatures) = sketch.signatures.get(server.as_str()) else { continue };
-            let needed = needed.entry(server.to_owned()).or_default();
-            for id in signatures.keys().filter(|id| id.starts_with("ed25519:")) {
-                if let Some(latest) = needed.get_mut(&**id) {
+        let canonical;
+        let sketch = if let Ok(sketch) = serde_json::from_str::<Sketch<'_>>(raw.get()) {
+            sketch
+        } else {
+            // It may have a key twice, of which the last one counts.
+            let object = Pdu::object(raw).ok().and_then(|of| serde_json::to_string(&of).ok());
+            canonical = object.unwrap_or_default();
+            let Ok(sketch) = serde_json::from_str(&canonical) else { continue };
+            sketch
+        };
+        for server in sketch.signers() {
+            let ids = sketch.key_ids(&server);
+            let needed = needed.entry(server).or_default();
+            needed.has_weight |= sketch.has_weight();
+            for id in ids {
+                if let Some(latest) = needed.keys.get_mut(&id) {
                     *latest = sketch.origin_server_ts.max(*latest);
-                } else if needed.len() < limits::PEER_OLD_KEYS {
-                    needed.insert(id.to_string(), sketch.origin_server_ts);
+                } else if needed.keys.len() < limits::PEER_OLD_KEYS {
+                    needed.keys.insert(id, sketch.origin_server_ts);
                 }
             }
         }
@@ -194,7 +273,7 @@ fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
 
 /// The events, each once, and after those of them that authorise it. Events that authorise each
 /// other in a circle are left out.
-fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
+pub(super) fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
     events.sort_by_key(|event| event.depth);
     let mut seen = HashSet::new();
     events.retain(|event| seen.insert(event.event_id.clone()));
@@ -305,26 +384,42 @@ mod tests {
 
     #[test]
     fn the_keys_that_are_needed_are_those_of_senders_and_authorisers() {
-        let event = |sender: &str, ts_ms: u64, content: serde_json::Value| {
+        let event = |event_type: &str, state_key: &str, ts_ms: u64, authoriser: &str| {
             raw(&json!({
-                "sender": sender, "origin_server_ts": ts_ms, "content": content,
+                "type": event_type, "sender": "@ann:a.example", "state_key": state_key,
+                "origin_server_ts": ts_ms,
+                "content": { "join_authorised_via_users_server": authoriser },
                 "signatures": {
                     "a.example": { "ed25519:1": "", "other:1": "" },
                     "b.example": { "ed25519:2": "" },
                     "policy.example": { "ed25519:policy_server": "" },
+                    "odd.example": null,
                 },
             }))
         };
-        let authorised = json!({ "join_authorised_via_users_server": "@ann:b.example" });
-        let events = [
-            event("@ann:a.example", 5, json!({})),
-            event("@ann:a.example", 3, authorised),
-            event("@ann:c.example", 9, json!({})),
+        let (member, ann, bob) = ("m.room.member", "@ann:a.example", "@bob:b.example");
+        let is = |id: &str, ts_ms, has_weight| Needed {
+            keys: BTreeMap::from([(id.to_owned(), ts_ms)]),
+            has_weight,
+        };
+        let of = |events: &[Box<RawValue>]| -> Vec<_> {
+            needed(events).into_iter().map(|(server, is)| (server.to_string(), is)).collect()
+        };
+        let a = |ts_ms, has_weight| ("a.example".to_owned(), is("ed25519:1", ts_ms, has_weight));
+        let b = |ts_ms, has_weight| ("b.example".to_owned(), is("ed25519:2", ts_ms, has_weight));
+        assert_eq!(of(&[event(member, ann, 5, bob)]), [a(5, false), b(5, false)]);
+        // A ban, or any other state.
+        assert_eq!(of(&[event(member, bob, 5, "nobody")]), [a(5, true)]);
+        assert_eq!(of(&[event("m.room.name", "", 5, bob)]), [a(5, true)]);
+        let late = event("m.room.topic", "", 10, ann);
+        let twice = late.get().replacen('{', "{\"sender\":7,", 1);
+        let twice = RawValue::from_string(twice).unwrap();
+        let all = [
+            event(member, ann, 3, bob),
             raw(&json!(["not an event"])),
+            twice,
+            event("m.room.topic", "", 9, ann),
         ];
-        let is = |id: &str, ts_ms| Needed::from([(id.to_owned(), ts_ms)]);
-        let all = [("a.example", is("ed25519:1", 5)), ("b.example", is("ed25519:2", 3))];
-        let all = all.map(|(server, keys)| (server.try_into().unwrap(), keys));
-        assert_eq!(needed(&events), BTreeMap::from(all));
+        assert_eq!(of(&all), [a(10, true), b(3, false)]);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
+    OwnedUserId,
     canonical_json::redact,
     room_version_rules::RoomVersionRules,
     signatures::{
@@ -120,6 +121,15 @@ impl Pdu {
         let event_id =
             OwnedEventId::try_from(format!("${hash}")).map_err(|error| form(error.to_string()))?;
         Ok(Self { room_id, event_id, object })
+    }
+
+    /// Its sender, if it is no state event.
+    pub(super) fn message_sender(&self) -> Option<OwnedUserId> {
+        if self.object.contains_key("state_key") {
+            return None;
+        }
+        let sender = self.object.get("sender").and_then(CanonicalJsonValue::as_str)?;
+        sender.try_into().ok()
     }
 
     fn ts_ms(&self) -> Option<u64> {

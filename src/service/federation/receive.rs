@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName};
+use ruma::{
+    EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, canonical_json::redact,
+    signatures::PublicKeyMap,
+};
 use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::{
     fetch::Budget,
-    pdu::{Pdu, PduError},
+    pdu::{Pdu, PduError, Signer},
 };
 use crate::{
     base::limits,
     decide::{
         Refusal,
         federation::{ReceivePdu, Taken},
+        is_local,
     },
     engine::Engine,
     outside::federation::Federation,
@@ -63,6 +67,14 @@ impl Verified {
         let Place { depth, auth_events } = place;
         let (relayed, not_recommended) = (false, None);
         Ok(Self { room_id, event_id, depth, auth_events, relayed, not_recommended, pdu })
+    }
+
+    /// It without its content.
+    pub(super) fn redacted(self, room: &Room) -> Result<Self, PduError> {
+        let form = |error: &dyn std::fmt::Display| PduError::Form(error.to_string());
+        let object = redact(Pdu::object(&self.pdu)?, &room.rules.redaction, None);
+        let pdu = serde_json::value::to_raw_value(&object.map_err(|error| form(&error))?);
+        Ok(Self { pdu: pdu.map_err(|error| form(&error))?, ..self })
     }
 }
 
@@ -119,9 +131,29 @@ impl<'a> Receiving<'a> {
 
     /// Verifies the signatures of an event.
     pub(crate) async fn verify(&self, room: &Room, pdu: Pdu) -> Result<Verified, PduError> {
+        let mut keys = PublicKeyMap::new();
+        for Signer { server, key_ids, ts_ms } in pdu.signers(&room.rules)? {
+            let of = self.federation.keys.for_events(&server, &key_ids, ts_ms).await?;
+            keys.insert(server.to_string(), of.valid(&key_ids, ts_ms));
+        }
+        self.verified(room, pdu, |pdu| pdu.verified_by(&keys, &room.rules))
+    }
+
+    /// An event that this finds valid. The messages of a user of this homeserver that were erased
+    /// do not come back.
+    pub(super) fn verified(
+        &self,
+        room: &Room,
+        pdu: Pdu,
+        verify: impl FnOnce(Pdu) -> Result<Box<RawValue>, PduError>,
+    ) -> Result<Verified, PduError> {
         let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
-        let pdu = pdu.verified(&self.federation.keys, &room.rules).await?;
-        Verified::new(room_id, event_id, pdu)
+        let is_erased = pdu.message_sender().is_some_and(|sender| {
+            let env = self.engine.env();
+            is_local(&env.server, &sender) && env.state.accounts.erased(&sender).is_some()
+        });
+        let event = Verified::new(room_id, event_id, verify(pdu)?)?;
+        if is_erased { event.redacted(room) } else { Ok(event) }
     }
 
     /// Records an event, after those that it needs.

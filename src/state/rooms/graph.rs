@@ -208,3 +208,40 @@ impl Rooms {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ruma::{OwnedRoomId, RoomVersionId};
+
+    use super::*;
+    use crate::state::{lifetimes::Class, rooms::EventFacts};
+
+    #[test]
+    fn a_lifetime_that_state_resolution_changes_moves_the_room_in_the_index() {
+        let room_id: OwnedRoomId = "!r:test".try_into().unwrap();
+        let rooms = Rooms::default();
+        assert!(rooms.create(Offset::new(1), room_id.clone(), RoomVersionId::V11));
+        let message = |number: u64| EventFacts::message(format!("${number}").try_into().unwrap());
+        rooms.add_event(Offset::new(2), &room_id, message(2));
+        let class = |max_ms| Class {
+            own: Own { max_ms, min_ms: None },
+            event_type: "m.room.message".into(),
+        };
+        assert_eq!(rooms.lifetimes.classes(), [class(None)]);
+        let change = |max_ms: Option<u64>| StateChange {
+            event_type: RETENTION[0].to_owned(),
+            state_key: String::new(),
+            event: Some(Offset::new(1)),
+            membership: None,
+            lifetime: Some(SaidLifetime { max_ms, min_ms: None }),
+        };
+        for (number, max_ms) in [(3, Some(1000)), (4, Some(2000)), (5, None)] {
+            let changes = vec![Change::of(change(max_ms))];
+            let facts = EventFacts { changes, ..message(number) };
+            rooms.add_event(Offset::new(number), &room_id, facts);
+            assert_eq!(rooms.lifetimes.classes(), [class(max_ms)]);
+            let due = rooms.lifetimes.rooms(&class(max_ms), Offset::new(2), 10, |_| true);
+            assert_eq!(due, std::slice::from_ref(&room_id));
+        }
+    }
+}

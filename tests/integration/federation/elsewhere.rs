@@ -87,7 +87,8 @@ impl Elsewhere {
         }
         if path.starts_with("v2/send_join") {
             let state = whole(self.state.values().collect());
-            return Some(reply_json(200, &json!({ "state": state, "auth_chain": state })));
+            let chain = whole(self.order.iter().take(4).collect());
+            return Some(reply_json(200, &json!({ "state": state, "auth_chain": chain })));
         }
         if path.starts_with("v1/backfill") {
             self.asked += 1;
@@ -213,8 +214,13 @@ impl Stage {
     }
 
     pub(super) fn signed(&self, event: Value) -> (String, Value) {
+        self.signed_by(&self.peer, event)
+    }
+
+    /// The event with its hashes and the signature of a peer, and its id.
+    pub(super) fn signed_by(&self, peer: &Peer, event: Value) -> (String, Value) {
         let mut object: CanonicalJsonObject = serde_json::from_value(event).expect("an object");
-        let (name, keys) = (self.peer.name.as_str(), &self.peer.keys);
+        let (name, keys) = (peer.name.as_str(), &peer.keys);
         hash_and_sign_event(name, keys, &mut object, &self.rules.redaction).expect("an event");
         let hash = reference_hash(&object, &self.rules).expect("an event");
         (format!("${hash}"), json!(object))

@@ -150,3 +150,43 @@ async fn a_gap_that_nobody_can_fill_is_passed() {
     assert_eq!(texts(&ann, &room_id, "limit=50").await, (Vec::new(), None));
     assert_eq!(stage.room().asked, 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_odd_event_does_not_cost_a_homeserver_its_others() {
+    let Some((authority, _cabin, stage, ann)) = stage().await else { return };
+    let other = Peer::start(&authority).await;
+    let joins = |user: &str| {
+        let content = json!({ "membership": "join" });
+        let (_, mut event) = stage.event("m.room.member", Some(user), content);
+        let authorities = ["m.room.create", "m.room.power_levels", "m.room.join_rules"];
+        let id = |event_type: &str| stage.room().state[&(event_type.to_owned(), "".into())].clone();
+        event["auth_events"] = json!(authorities.map(id));
+        event["sender"] = json!(user);
+        let event = event.as_object_mut().expect("an event");
+        event.retain(|name, _| name != "hashes" && name != "signatures");
+        json!(event)
+    };
+    let add = |user: &str, signed: (String, Value)| {
+        let id = stage.add(signed);
+        stage.room().state.insert(("m.room.member".to_owned(), user.to_owned()), id);
+    };
+    let (mia, max) = (format!("@mia:{}", other.name), format!("@max:{}", other.name));
+    add(&mia, stage.signed_by(&other, joins(&mia)));
+    // From a time at which no key is valid, with signatures of keys that nobody has.
+    let mut odd = joins(&max);
+    odd["origin_server_ts"] = json!(9_007_199_254_740_991_u64);
+    let (id, mut odd) = stage.signed_by(&other, odd);
+    let signatures = odd["signatures"].as_object_mut().expect("signatures");
+    let of_other = signatures[other.name.as_str()].as_object_mut().expect("signatures");
+    of_other.extend((0..40).map(|number| (format!("ed25519:{number:02}"), json!("AAAA"))));
+    signatures.insert("odd.example".to_owned(), Value::Null);
+    add(&max, (id, odd));
+
+    let room_id = stage.entered_by(&ann).await;
+    let member = async |user: &str| {
+        let path = format!("/rooms/{}/state/m.room.member/{}", encode(&room_id), encode(user));
+        ann.request("GET", &path, None).await
+    };
+    assert_eq!(member(&mia).await.ok()["membership"], "join");
+    member(&max).await.refused(404, "M_NOT_FOUND");
+}

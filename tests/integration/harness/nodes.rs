@@ -1,7 +1,7 @@
 //! A test server as a cluster: with `LOGCABIN_TEST_NODES` of more than one, every [`TestServer`]
 //! is that many nodes on a NATS server of its own, and each request goes to a random one: through a
-//! proxy of the tests' own, or with `LOGCABIN_TEST_BALANCER=haproxy` through HAProxy. Each node has a
-//! listener of its own for other homeservers, whose connections go to one node after another.
+//! proxy of the tests' own, or with `LOGCABIN_TEST_BALANCER=haproxy` through HAProxy. Each node has
+//! a listener of its own for other homeservers, whose connections go to one node after another.
 //!
 //! [`TestServer`]: super::TestServer
 

@@ -333,40 +333,24 @@ impl Server {
         let failure = match asked.unwrap_or_else(|_| Err(Unreachable::Late.into())) {
             Ok(file) => {
                 tell.send_replace(Progress::Arriving);
-                return self.take_in_remote(address, file).await;
+                return self.take_in_remote(address, file, None).await;
             }
             Err(failure) => failure,
         };
         match self.copy_of_another_node(address).await {
             Some((copy, hash)) => {
                 tell.send_replace(Progress::Arriving);
-                self.take_in_copy(address, copy, hash).await
+                self.take_in_remote(address, copy, Some(hash)).await
             }
             None => Err(failure.into()),
         }
-    }
-
-    /// Receives the copy of another node, if it arrives undamaged.
-    async fn take_in_copy(
-        &self,
-        address: &OwnedMxcUri,
-        copy: OnItsWay,
-        hash: FileHash,
-    ) -> Result<RemoteFile, Failure> {
-        let taken = self.take_in_remote(address, copy).await?;
-        if taken.hash == hash {
-            return Ok(taken);
-        }
-        let (files, address) = (Arc::clone(&self.media.remote.files), address.clone());
-        let forgetting = spawn_blocking(move || files.forget(&address));
-        forgetting.await.map_err(io::Error::other)??;
-        Err(io::Error::other("the copy of another node is damaged").into())
     }
 
     async fn take_in_remote(
         &self,
         address: &OwnedMxcUri,
         mut file: OnItsWay,
+        hash: Option<FileHash>,
     ) -> Result<RemoteFile, Failure> {
         let settings = &self.config.media;
         let most = settings.remote_file_bytes.min(settings.remote_cache_bytes);
@@ -401,7 +385,7 @@ impl Server {
             name: file.name,
             fetched_ms: self.engine.clock().now_ms(),
         };
-        Ok(arriving.finish(copy).await?)
+        Ok(arriving.finish_as(copy, hash).await?)
     }
 }
 

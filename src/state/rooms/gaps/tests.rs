@@ -34,25 +34,8 @@ impl Growing {
 
     fn live(&mut self, has_gap: bool) {
         let offset = self.next();
-        let facts = EventFacts {
-            event_id: id(offset.get()),
-            event_type: "m.room.message".into(),
-            lifetime: None,
-            depth: 1,
-            ts: 1,
-            state_key: None,
-            membership: None,
-            redacts: None,
-            relation: None,
-            activity: true,
-            horizon: u64::MAX,
-            takes_effect: true,
-            changes: Vec::new(),
-            others: Vec::new(),
-            missing: if has_gap { vec![id(0)] } else { Vec::new() },
-            redacts_unknown: None,
-            relates_to_unknown: None,
-        };
+        let missing = if has_gap { vec![id(0)] } else { Vec::new() };
+        let facts = EventFacts { missing, ..EventFacts::message(id(offset.get())) };
         self.room.add_event(offset, facts);
         if has_gap {
             self.gaps.push(offset);
