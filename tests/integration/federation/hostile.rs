@@ -160,6 +160,16 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
         event[name] = value;
         event
     };
+    let visibility =
+        ann.request("GET", &format!("/rooms/{}/state", encode(&room_id)), None).await.ok();
+    let is_visibility = |event: &&Value| event["type"] == "m.room.history_visibility";
+    let visibility = visibility.as_array().expect("a list").iter().find(is_visibility);
+    let visibility = visibility.expect("the history's visibility")["event_id"].clone();
+    let and_by = |authority: &Value| {
+        let mut authorities = message["auth_events"].as_array().expect("a list").clone();
+        authorities.push(authority.clone());
+        json!(authorities)
+    };
     let mut unsigned = bad("without a signature", message.clone());
     unsigned.2.as_object_mut().expect("an event").remove("signatures");
     let mut altered = bad("with another's signature", with("depth", json!(77)));
@@ -175,6 +185,8 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
         bad("after nothing", with("prev_events", json!([]))),
         bad("by nobody's leave", with("auth_events", json!([format!("${}", "y".repeat(43))]))),
         bad("without authorities", with("auth_events", json!([]))),
+        bad("with an authority twice", with("auth_events", and_by(&message["auth_events"][0]))),
+        bad("with an authority that gives none", with("auth_events", and_by(&visibility))),
         large,
         bad("with a negative depth", with("depth", json!(-1))),
         bad("with too many predecessors", {

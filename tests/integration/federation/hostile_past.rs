@@ -190,3 +190,26 @@ async fn one_odd_event_does_not_cost_a_homeserver_its_others() {
     assert_eq!(member(&mia).await.ok()["membership"], "join");
     member(&max).await.refused(404, "M_NOT_FOUND");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_events_for_one_key_of_the_state_a_room_has_one() {
+    let Some((_authority, mut cabin, stage, ann)) = stage().await else { return };
+    let name = |name: &str, key: &str| {
+        let id = stage.add(stage.event("m.room.name", Some(""), json!({ "name": name })));
+        stage.room().state.insert(("m.room.name".to_owned(), key.to_owned()), id);
+    };
+    name("one", "");
+    name("two", "the same key, in fact");
+    let room_id = stage.entered_by(&ann).await;
+    let names = async || -> Vec<Value> {
+        let state =
+            ann.request("GET", &format!("/rooms/{}/state", encode(&room_id)), None).await.ok();
+        let state = state.as_array().expect("a list").clone().into_iter();
+        state.filter(|event| event["type"] == "m.room.name").collect()
+    };
+    let before = names().await;
+    assert_eq!(before.len(), 1, "{before:?}");
+    cabin.server.kill9();
+    cabin.server.restart().await;
+    assert_eq!(names().await[0]["event_id"], before[0]["event_id"]);
+}
