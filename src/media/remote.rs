@@ -417,6 +417,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_copy_with_another_hash_than_expected_is_not_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = open(directory.path(), 10_000);
+        let arrives = async |hash| {
+            let mut arriving = files.receive(None).await.unwrap();
+            arriving.write(Bytes::from_static(b"a file")).await.unwrap();
+            arriving.finish_as(known("a"), Some(hash)).await
+        };
+        let error = arrives(FileHash([7; 32])).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(files.get(&address("a")), None);
+        assert!(!files.store.path(&name(&address("a"))).exists());
+        let hash = FileHash(*blake3::hash(b"a file").as_bytes());
+        assert_eq!(arrives(hash).await.unwrap().hash, hash);
+        assert!(files.get(&address("a")).is_some());
+    }
+
+    #[tokio::test]
     async fn copies_stay_within_their_limit_and_the_least_used_go_first() {
         let directory = tempfile::tempdir().unwrap();
         let files = open(directory.path(), 4_500);

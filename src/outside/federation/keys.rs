@@ -18,7 +18,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 use tracing::{debug, warn};
 
 use super::{Peers, Question, Unreachable};
@@ -328,6 +328,11 @@ impl KeyRing {
         if !self.peers.permits(server) {
             return Err(KeyError::Unreachable(server.to_owned(), Unreachable::Denied));
         }
+        // Before the turn: an urgent fetch does not wait for a place with others.
+        let _place = match haste {
+            Haste::Urgent => None,
+            Haste::InBulk => self.in_bulk.acquire().await.ok(),
+        };
         let turn = Turn::of(self, server);
         let _turn = turn.own.lock().await;
         self.fetch_in_turn(server, haste, suffices).await
@@ -347,16 +352,15 @@ impl KeyRing {
         if before.is_some_and(|attempt| attempt.again > Instant::now()) {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
-        let (places, time) = match haste {
-            Haste::Urgent => (&self.fetches, Duration::MAX),
-            Haste::InBulk => (&self.in_bulk, limits::PEER_KEYS_IN_BULK.1),
-        };
-        let fetched = match places.acquire().await {
-            Ok(_place) => match tokio::time::timeout(time, self.published(server)).await {
-                Ok(fetched) => fetched,
+        let fetched = match haste {
+            Haste::Urgent => match self.fetches.acquire().await {
+                Ok(_place) => self.published(server).await,
                 Err(_) => Err(Unreachable::Late),
             },
-            Err(_) => Err(Unreachable::Late),
+            Haste::InBulk => {
+                let published = timeout(limits::PEER_KEYS_IN_BULK.1, self.published(server));
+                published.await.unwrap_or(Err(Unreachable::Late))
+            }
         };
         let [after_success, first, longest] = limits::PEER_KEYS_AGAIN;
         let failed_for = match &fetched {

@@ -275,7 +275,7 @@ impl Receiving<'_> {
         };
         let ids: StateIds = self.ask(origin, Question::get(of("state_ids")), budget).await?;
         let state: BTreeSet<_> = ids.pdu_ids.into_iter().collect();
-        if state.len() > limits::STATE_EVENTS {
+        if state.len().max(ids.auth_chain_ids.len()) > limits::STATE_EVENTS {
             return Err(PduError::Missing);
         }
         let mut unknown = Vec::new();
