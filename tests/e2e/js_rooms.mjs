@@ -61,7 +61,13 @@ const root = await send(ann, roomId, text("the root"));
 await until("ann has the root", () => ann.client.getRoom(roomId).findEventById(root));
 const replies = [];
 for (const body of ["first", "second", "third"]) {
-    replies.push(await send(bob, roomId, text(body, inThread(root))));
+    const reply = await send(bob, roomId, text(body, inThread(root)));
+    replies.push(reply);
+    // One after the other: while the client still asks for the root, it can lose count of replies.
+    await until(`ann's client has ${body}`, () => {
+        const room = ann.client.getRoom(roomId);
+        return (room.getThread(root)?.findEventById(reply) ?? room.findEventById(reply)) !== undefined;
+    });
 }
 // Its length may come with the root, before the replies themselves.
 await until("ann's client has the thread", () => {
