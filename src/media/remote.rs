@@ -308,20 +308,12 @@ impl Arriving {
     }
 
     /// Moves the complete copy into place. `file` is its metadata, except for the hash and length.
-    /// Returns the whole metadata.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub async fn finish(self, file: RemoteFile) -> io::Result<RemoteFile> {
-        self.finish_as(file, None).await
-    }
-
-    /// As [`Self::finish`], if the copy has this hash. Otherwise, it is deleted before anybody can
-    /// read it.
+    /// Returns the whole metadata. If `hash` is given and the copy has another one, the copy is
+    /// deleted before anybody can read it.
     ///
     /// # Errors
     /// When it cannot be written, or has another hash.
-    pub async fn finish_as(
+    pub async fn finish(
         self,
         mut file: RemoteFile,
         hash: Option<FileHash>,
@@ -383,7 +375,7 @@ mod tests {
         for piece in vec![length as u8; length].chunks(100) {
             arriving.write(Bytes::copy_from_slice(piece)).await?;
         }
-        arriving.finish(known(id)).await
+        arriving.finish(known(id), None).await
     }
 
     /// Makes the copy look as if it was last used this many hours ago.
@@ -423,7 +415,7 @@ mod tests {
         let arrives = async |hash| {
             let mut arriving = files.receive(None).await.unwrap();
             arriving.write(Bytes::from_static(b"a file")).await.unwrap();
-            arriving.finish_as(known("a"), Some(hash)).await
+            arriving.finish(known("a"), Some(hash)).await
         };
         let error = arrives(FileHash([7; 32])).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -239,31 +239,32 @@ impl KeyRing {
         keys
     }
 
-    /// The keys with which a homeserver has signed events. They are fetched, unless one of
-    /// `key_ids` is known to have been valid at `ts_ms` (server-server API, "Retrieving server
-    /// keys"; room version 5, "Signing key validity period").
+    /// Those of `key_ids` with which a homeserver may have signed an event at `ts_ms`
+    /// (server-server API, "Retrieving server keys"; room version 5, "Signing key validity
+    /// period"). They are fetched if none is known.
     ///
     /// # Errors
     /// When they are unknown and cannot be fetched, or none was valid then.
-    pub(crate) async fn for_events(
+    pub(crate) async fn for_event(
         &self,
         server: &ServerName,
         key_ids: &[String],
         ts_ms: u64,
-    ) -> Result<EventKeys, KeyError> {
-        let keys = self.learned_for_events(server, key_ids, ts_ms, Haste::Urgent).await?;
-        if keys.has_any(key_ids, ts_ms) {
-            Ok(keys)
-        } else {
-            Err(KeyError::NoKey(server.to_owned(), key_ids.join(", ")))
+    ) -> Result<BTreeMap<String, Base64>, KeyError> {
+        let keys = self.for_events(server, key_ids, ts_ms, Haste::Urgent).await?;
+        let valid = keys.valid(key_ids, ts_ms);
+        if valid.is_empty() {
+            return Err(KeyError::NoKey(server.to_owned(), key_ids.join(", ")));
         }
+        Ok(valid)
     }
 
-    /// As [`Self::for_events`], with all keys that are known then, whether or not one was valid.
+    /// All keys with which a homeserver has signed events. They are fetched, unless one of
+    /// `key_ids` is known to have been valid at `ts_ms`; one that was need not be among them.
     ///
     /// # Errors
-    /// When they cannot be fetched.
-    pub(crate) async fn learned_for_events(
+    /// When they are unknown and cannot be fetched.
+    pub(crate) async fn for_events(
         &self,
         server: &ServerName,
         key_ids: &[String],

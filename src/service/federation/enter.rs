@@ -205,7 +205,7 @@ impl Receiving<'_> {
             events.extend(event);
         }
         drop(joined);
-        self.record_outliers(server, events).await.map_err(|error| wrong(&error))?;
+        self.record_outliers(server, &room, events, true).await.map_err(|error| wrong(&error))?;
         let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),

@@ -215,7 +215,7 @@ impl Receiving<'_> {
         );
         let events = self.auth_chain(origin, path, budget).await?;
         let events = self.verify_all(room, &events).await?;
-        self.record_outliers(origin, events).await
+        self.record_outliers(origin, room, events, true).await
     }
 
     /// The events of an auth chain, up to the limit.
@@ -296,7 +296,7 @@ impl Receiving<'_> {
             events.extend(whole.pdus);
             self.verify_all(room, &events).await?
         };
-        self.record_outliers(origin, events).await?;
+        self.record_outliers(origin, room, events, true).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),

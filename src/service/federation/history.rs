@@ -17,13 +17,13 @@ use tracing::debug;
 
 use super::{
     fetch::{Allowance, StateIds, Whole},
-    outliers::{in_order, parts},
+    outliers::parts,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
 use crate::{
     base::{limits, text::encoded},
-    decide::federation::{FillGap, Judged, RecordOutliers},
+    decide::federation::{FillGap, Judged},
     outside::federation::{Memory, Question},
     read::{
         events::{EventRef, StoredEvent},
@@ -365,20 +365,11 @@ impl Receiving<'_> {
         while !left.is_empty() {
             let mut waiting = Vec::new();
             for part in parts(left) {
-                let record = RecordOutliers {
-                    room_id: room.id.clone(),
-                    from: server.to_owned(),
-                    events: part.iter().map(|of| (of.event_id.clone(), of.pdu.clone())).collect(),
-                    keeps_rejected: false,
-                };
-                let outcomes = self.engine.propose(Origin::server(), record).await?.into_inner();
+                let outcomes = self.record_part(server, room, &part, false).await?;
                 for (event, outcome) in part.into_iter().zip(outcomes) {
                     match outcome {
                         Judged::Recorded => drop(judged.insert(event.event_id, true)),
-                        Judged::Rejected(reason) => {
-                            debug!(event_id = %event.event_id, reason, "an event is not allowed");
-                            judged.insert(event.event_id, false);
-                        }
+                        Judged::Rejected(_) => drop(judged.insert(event.event_id, false)),
                         Judged::NeedsAuthorities => waiting.push(event),
                     }
                 }
@@ -419,16 +410,7 @@ impl Receiving<'_> {
             return Err(PduError::Missing);
         }
         budget.recorded = budget.recorded.saturating_add(bytes);
-        for part in parts(in_order(verified)) {
-            let record = RecordOutliers {
-                room_id: room.id.clone(),
-                from: server.to_owned(),
-                events: part.into_iter().map(|of| (of.event_id, of.pdu)).collect(),
-                keeps_rejected: false,
-            };
-            self.engine.propose(Origin::server(), record).await?.into_inner();
-        }
-        Ok(())
+        self.record_outliers(server, room, verified, false).await
     }
 
     /// The history visibility before an event that changes it, taken from a homeserver's answer for

@@ -39,8 +39,8 @@ struct Sketch<'a> {
     event_type: Cow<'a, str>,
     #[serde(borrow)]
     sender: Cow<'a, str>,
-    #[serde(default)]
-    state_key: Option<Box<RawValue>>,
+    #[serde(default, borrow)]
+    state_key: Option<Cow<'a, str>>,
     origin_server_ts: u64,
     #[serde(default, borrow)]
     content: Option<&'a RawValue>,
@@ -76,9 +76,7 @@ impl Sketch<'_> {
 
     /// Whether others may rest on it: it is more than a user's word on their own membership.
     fn has_weight(&self) -> bool {
-        let own = serde_json::value::to_raw_value(&self.sender).ok();
-        let text = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().to_owned());
-        self.event_type != "m.room.member" || text(&self.state_key) != text(&own)
+        self.event_type != "m.room.member" || self.state_key.as_deref() != Some(&*self.sender)
     }
 }
 
@@ -161,7 +159,7 @@ impl Receiving<'_> {
             let of = of.ok_or_else(|| KeyError::NoKey(server.clone(), key_ids.join(", ")))?;
             valid.insert(server.to_string(), of);
         }
-        let event = self.verified(room, pdu, |pdu| pdu.verified_by(&valid, &room.rules))?;
+        let event = self.verify_by(room, pdu, &valid)?;
         Ok(Checked { event_id, event: Some(event) })
     }
 
@@ -192,7 +190,7 @@ impl Receiving<'_> {
         let fetched = stream::iter(lacking).map(|(.., server, of)| async move {
             let latest = of.values().copied().max().unwrap_or(0);
             let ids: Vec<_> = of.into_keys().collect();
-            let fetched = ring.learned_for_events(&server, &ids, latest, Haste::InBulk).await;
+            let fetched = ring.for_events(&server, &ids, latest, Haste::InBulk).await;
             (server, fetched)
         });
         let fetched = fetched.buffer_unordered(limits::PEER_KEYS_IN_BULK.0);
@@ -216,25 +214,37 @@ impl Receiving<'_> {
     pub(super) async fn record_outliers(
         &self,
         origin: &ServerName,
+        room: &Room,
         events: Vec<Verified>,
+        keeps_rejected: bool,
     ) -> Result<(), PduError> {
-        for part in parts(in_order(events)) {
-            let Some(first) = part.first() else { continue };
-            let record = RecordOutliers {
-                room_id: first.room_id.clone(),
-                from: origin.to_owned(),
-                events: part.into_iter().map(|event| (event.event_id, event.pdu)).collect(),
-                keeps_rejected: true,
-            };
-            let ids: Vec<_> = record.events.iter().map(|(event_id, _)| event_id.clone()).collect();
-            let judged = self.engine.propose(Origin::server(), record).await?.into_inner();
-            for (event_id, judged) in ids.iter().zip(judged) {
-                if let Judged::Rejected(reason) = judged {
-                    debug!(%origin, %event_id, reason, "an event is not accepted");
-                }
-            }
+        for part in background::at_length(|| parts(in_order(events))) {
+            self.record_part(origin, room, &part, keeps_rejected).await?;
         }
         Ok(())
+    }
+
+    /// Records events in one commit. Returns what became of each.
+    pub(super) async fn record_part(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        part: &[Verified],
+        keeps_rejected: bool,
+    ) -> Result<Vec<Judged>, PduError> {
+        let record = RecordOutliers {
+            room_id: room.id.clone(),
+            from: origin.to_owned(),
+            events: part.iter().map(|event| (event.event_id.clone(), event.pdu.clone())).collect(),
+            keeps_rejected,
+        };
+        let judged = self.engine.propose(Origin::server(), record).await?.into_inner();
+        for (event, judged) in part.iter().zip(&judged) {
+            if let Judged::Rejected(reason) = judged {
+                debug!(%origin, event_id = %event.event_id, reason, "an event is not allowed");
+            }
+        }
+        Ok(judged)
     }
 }
 
@@ -273,7 +283,7 @@ fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
 
 /// The events, each once, and after those of them that authorise it. Events that authorise each
 /// other in a circle are left out.
-pub(super) fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
+fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
     events.sort_by_key(|event| event.depth);
     let mut seen = HashSet::new();
     events.retain(|event| seen.insert(event.event_id.clone()));

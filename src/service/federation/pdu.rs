@@ -168,12 +168,22 @@ impl Pdu {
         ring: &KeyRing,
         rules: &RoomVersionRules,
     ) -> Result<Box<RawValue>, PduError> {
+        let keys = self.keys(ring, rules).await?;
+        self.verified_by(&keys, rules)
+    }
+
+    /// The keys of the homeservers whose signatures it needs. Unknown ones are fetched.
+    pub(super) async fn keys(
+        &self,
+        ring: &KeyRing,
+        rules: &RoomVersionRules,
+    ) -> Result<PublicKeyMap, PduError> {
         let mut keys = PublicKeyMap::new();
         for Signer { server, key_ids, ts_ms } in self.signers(rules)? {
-            let of = ring.for_events(&server, &key_ids, ts_ms).await?;
-            keys.insert(server.to_string(), of.valid(&key_ids, ts_ms));
+            let of = ring.for_event(&server, &key_ids, ts_ms).await?;
+            keys.insert(server.to_string(), of);
         }
-        self.verified_by(&keys, rules)
+        Ok(keys)
     }
 
     /// Like [`Self::verified`], with the keys of the homeservers whose signatures it needs.

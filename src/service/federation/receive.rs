@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::{
     fetch::Budget,
-    pdu::{Pdu, PduError, Signer},
+    pdu::{Pdu, PduError},
 };
 use crate::{
     base::limits,
@@ -131,28 +131,24 @@ impl<'a> Receiving<'a> {
 
     /// Verifies the signatures of an event.
     pub(crate) async fn verify(&self, room: &Room, pdu: Pdu) -> Result<Verified, PduError> {
-        let mut keys = PublicKeyMap::new();
-        for Signer { server, key_ids, ts_ms } in pdu.signers(&room.rules)? {
-            let of = self.federation.keys.for_events(&server, &key_ids, ts_ms).await?;
-            keys.insert(server.to_string(), of.valid(&key_ids, ts_ms));
-        }
-        self.verified(room, pdu, |pdu| pdu.verified_by(&keys, &room.rules))
+        let keys = pdu.keys(&self.federation.keys, &room.rules).await?;
+        self.verify_by(room, pdu, &keys)
     }
 
-    /// An event that this finds valid. The messages of a user of this homeserver that were erased
-    /// do not come back.
-    pub(super) fn verified(
+    /// Like [`Self::verify`], with the keys of the homeservers whose signatures it needs. The
+    /// messages of a user of this homeserver that were erased do not come back.
+    pub(super) fn verify_by(
         &self,
         room: &Room,
         pdu: Pdu,
-        verify: impl FnOnce(Pdu) -> Result<Box<RawValue>, PduError>,
+        keys: &PublicKeyMap,
     ) -> Result<Verified, PduError> {
         let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
         let is_erased = pdu.message_sender().is_some_and(|sender| {
             let env = self.engine.env();
             is_local(&env.server, &sender) && env.state.accounts.erased(&sender).is_some()
         });
-        let event = Verified::new(room_id, event_id, verify(pdu)?)?;
+        let event = Verified::new(room_id, event_id, pdu.verified_by(keys, &room.rules)?)?;
         if is_erased { event.redacted(room) } else { Ok(event) }
     }
 

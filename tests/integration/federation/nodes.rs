@@ -163,6 +163,15 @@ fn after(event: &Value, id: &str, text: &str) -> Value {
     next
 }
 
+/// Two users, each at a node, in a room.
+async fn ann_and_ben(several: &Several) -> (User, User, String) {
+    let (ann, ben) = (several.register(0, "ann").await, several.register(1, "ben").await);
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    ben.join(&room_id).await.ok();
+    (ann, ben, room_id)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_homeserver_sends_takes_effect_once_whichever_nodes_it_sends_it_to() {
     const DEVICES: &str = "m.device_list_update";
@@ -170,10 +179,7 @@ async fn what_a_homeserver_sends_takes_effect_once_whichever_nodes_it_sends_it_t
     let Some(mut several) = Several::start("several nodes", &authority).await else { return };
     let told = Told::start(&authority).await;
     let peer = &told.peer;
-    let (ann, ben) = (several.register(0, "ann").await, several.register(1, "ben").await);
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    ben.join(&room_id).await.ok();
+    let (ann, ben, room_id) = ann_and_ben(&several).await;
     let (mut one, other) = (several.peer(peer, 0, &room_id), several.peer(peer, 1, &room_id));
     one.join().await;
     let pia = one.user("pia");
@@ -324,10 +330,7 @@ async fn a_homeserver_is_told_everything_in_order_whichever_node_tells_it() {
     let Some(mut several) = Several::start("several nodes", &authority).await else { return };
     let told = Told::start(&authority).await;
     let peer = &told.peer;
-    let (ann, ben) = (several.register(0, "ann").await, several.register(1, "ben").await);
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    ben.join(&room_id).await.ok();
+    let (ann, ben, room_id) = ann_and_ben(&several).await;
     let mut of_peer = several.peer(peer, 0, &room_id);
     of_peer.join().await;
     let pia = of_peer.user("pia");

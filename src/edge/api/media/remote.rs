@@ -385,7 +385,7 @@ impl Server {
             name: file.name,
             fetched_ms: self.engine.clock().now_ms(),
         };
-        Ok(arriving.finish_as(copy, hash).await?)
+        Ok(arriving.finish(copy, hash).await?)
     }
 }
 
