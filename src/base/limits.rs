@@ -200,6 +200,17 @@ pub const TRANSACTION_ID_BYTES: usize = 255;
 /// and content is wrapped in several more before a client reads it back in a sync response.
 pub(crate) const JSON_DEPTH: usize = 100;
 
+/// How deep an event or an EDU may nest as a whole: deeper than what a client sends by what servers
+/// put around it, and still less than serde_json reads in a record.
+pub(crate) const ITEM_DEPTH: usize = 110;
+
+/// How deep a text may nest whose signature is verified: deeper than any event of the largest size,
+/// so that a deep one is refused by itself, and not the transaction that it is in.
+pub(crate) const TEXT_DEPTH: usize = 70_000;
+
+/// Characters of a number that an error message repeats.
+pub(crate) const NUMBER_SHOWN: usize = 40;
+
 /// How much of the body of a refused request is read and discarded to keep its connection usable.
 /// After a longer body the connection is closed.
 pub(crate) const REFUSED_BODY_DRAIN: u64 = 256 * 1024;

@@ -111,8 +111,8 @@ pub(crate) fn parameters<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
     })
 }
 
-/// The JSON body of a request, checked: one well-formed object of bounded depth.
-pub(crate) fn json_body(body: Bytes) -> Result<Bytes, ApiError> {
+/// The JSON body of a request, checked: one well-formed object that nests no deeper than `depth`.
+pub(crate) fn json_body(body: Bytes, depth: usize) -> Result<Bytes, ApiError> {
     let Some(first) = body.iter().position(|byte| !byte.is_ascii_whitespace()) else {
         return Ok(Bytes::from_static(b"{}"));
     };
@@ -126,7 +126,7 @@ pub(crate) fn json_body(body: Bytes) -> Result<Bytes, ApiError> {
             ApiError::not_json("The body is not JSON.")
         });
     }
-    match check_nesting(&body[first..]) {
+    match check_nesting(&body[first..], depth) {
         // Not every request type looks into the body: what is no JSON must not get as far as any.
         Nesting::Fine if !is_json(&body) => Err(ApiError::not_json("The body is not JSON.")),
         Nesting::Fine => Ok(body),
@@ -294,7 +294,7 @@ enum Nesting {
 
 /// Walks a text that begins with `{` once. Says whether its brackets close exactly at its end, and
 /// how deep they go; all else is the parser's to find.
-fn check_nesting(text: &[u8]) -> Nesting {
+fn check_nesting(text: &[u8], most: usize) -> Nesting {
     let mut depth = 0_usize;
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -311,7 +311,7 @@ fn check_nesting(text: &[u8]) -> Nesting {
             },
             b'{' | b'[' => {
                 depth += 1;
-                if depth > limits::JSON_DEPTH {
+                if depth > most {
                     return Nesting::TooDeep;
                 }
             }
@@ -340,7 +340,7 @@ pub(crate) fn decode_as<R: IncomingRequest>(
     args: &[&str],
     body: &'static [u8],
 ) -> Result<R, String> {
-    let decoded = json_body(Bytes::from_static(body)).and_then(|body| {
+    let decoded = json_body(Bytes::from_static(body), limits::JSON_DEPTH).and_then(|body| {
         let mut http = Request::new(&body[..]);
         *http.method_mut() = R::METHOD;
         let args: Vec<_> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
@@ -359,12 +359,16 @@ mod tests {
 
     use super::*;
 
+    fn json_of(body: Bytes) -> Result<Bytes, ApiError> {
+        json_body(body, limits::JSON_DEPTH)
+    }
+
     fn code(result: Result<impl Sized, ApiError>) -> &'static str {
         result.map_or_else(|error| error.code().as_str(), |_| "ok")
     }
 
     fn decode<R: IncomingRequest>(uri: &str, args: &[&str], body: &'static [u8]) -> &'static str {
-        let result = json_body(Bytes::from_static(body)).and_then(|body| {
+        let result = json_of(Bytes::from_static(body)).and_then(|body| {
             let http = Request::builder().method(R::METHOD).uri(uri).body(&body[..]).unwrap();
             let args: Vec<_> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
             request::<R>(http, &args, Checks::NONE)
@@ -398,7 +402,7 @@ mod tests {
             (b"}", "M_NOT_JSON"),
         ] {
             let shown = String::from_utf8_lossy(body);
-            assert_eq!(code(json_body(Bytes::from_static(body))), expected, "{shown}");
+            assert_eq!(code(json_of(Bytes::from_static(body))), expected, "{shown}");
         }
     }
 
@@ -408,11 +412,11 @@ mod tests {
             let levels = n - 1;
             Bytes::from(format!("{{\"a\":{}1{}}}", "[".repeat(levels), "]".repeat(levels)))
         };
-        assert_eq!(code(json_body(nested(limits::JSON_DEPTH))), "ok");
-        assert_eq!(code(json_body(nested(limits::JSON_DEPTH + 1))), "M_BAD_JSON");
-        assert_eq!(code(json_body(nested(100_000))), "M_BAD_JSON");
+        assert_eq!(code(json_of(nested(limits::JSON_DEPTH))), "ok");
+        assert_eq!(code(json_of(nested(limits::JSON_DEPTH + 1))), "M_BAD_JSON");
+        assert_eq!(code(json_of(nested(100_000))), "M_BAD_JSON");
         let braces_in_text = Bytes::from(format!("{{\"a\":\"{}\\\"\"}}", "{[".repeat(500)));
-        assert_eq!(code(json_body(braces_in_text)), "ok");
+        assert_eq!(code(json_of(braces_in_text)), "ok");
     }
 
     #[test]

@@ -355,7 +355,12 @@ impl<A: App> Edge<A> {
             // The signature covers the body.
             who.server = Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
         }
-        let body = if route.body == Body::Json { decode::json_body(body)? } else { body };
+        let depth = match route.access {
+            // Each event of another homeserver is judged by itself.
+            Access::Server => limits::TEXT_DEPTH,
+            _ => limits::JSON_DEPTH,
+        };
+        let body = if route.body == Body::Json { decode::json_body(body, depth)? } else { body };
         // What other homeservers refer to is in the log.
         if !self.for_servers
             && !headers.contains_key(forward::FORWARDED)

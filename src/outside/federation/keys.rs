@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedServerName, ServerName, ServerSigningKeyId,
-    api::federation::authentication::XMatrix,
     serde::{Base64, base64::Standard},
     signatures::{PublicKeyMap, verify_json},
 };
@@ -21,7 +20,7 @@ use thiserror::Error;
 use tokio::{sync::Semaphore, time::timeout};
 use tracing::{debug, warn};
 
-use super::{Peers, Question, Unreachable};
+use super::{Peers, Question, Unreachable, XMatrix, x_matrix::NotSigned};
 use crate::{
     base::{clock::millis, limits, rate::Limiter},
     decide::federation::LearnKeys,
@@ -47,7 +46,7 @@ pub(crate) enum KeyError {
     NoKey(OwnedServerName, String),
     /// The signature is wrong.
     #[error("the signature is wrong: {0}")]
-    Wrong(String),
+    Wrong(#[from] NotSigned),
 }
 
 /// The signing keys of a homeserver, by their ids.
@@ -200,7 +199,7 @@ impl KeyRing {
         signed: &XMatrix,
         request: &http::Request<&[u8]>,
     ) -> Result<(), KeyError> {
-        let (origin, key_id) = (&signed.origin, signed.key.as_str());
+        let (origin, key_id) = (&signed.origin, &*signed.key_id);
         let no_key = || KeyError::NoKey(origin.clone(), key_id.to_owned());
         let now_ms = self.engine.clock().now_ms();
         let known = self.engine.state().peers.get(origin).map(Known::from);
@@ -214,12 +213,8 @@ impl KeyRing {
             }
         };
         let key = known.for_request(key_id, now_ms).ok_or_else(no_key)?;
-        let key = Base64::parse(key).map_err(|_| no_key())?;
-        let keys = BTreeMap::from([(key_id.to_owned(), key)]);
-        let keys = PublicKeyMap::from([(origin.to_string(), keys)]);
-        signed
-            .verify_http_request(request, self.peers.own_name(), &keys)
-            .map_err(|error| KeyError::Wrong(error.to_string()))
+        let key = Base64::<Standard>::parse(key).map_err(|_| no_key())?;
+        Ok(signed.verify(request, self.peers.own_name(), key.as_bytes())?)
     }
 
     /// The known keys with which a homeserver, or this one, has signed events.

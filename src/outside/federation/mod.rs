@@ -10,6 +10,7 @@ mod multipart;
 mod names;
 mod policy;
 mod sender;
+mod x_matrix;
 
 use std::{
     collections::HashSet,
@@ -31,10 +32,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use parking_lot::Mutex;
-use ruma::{
-    OwnedServerName, OwnedUserId, ServerName, UserId,
-    api::federation::authentication::{XMatrix, XMatrixSigningInput},
-};
+use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
 use thiserror::Error;
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -45,6 +43,7 @@ pub(crate) use keys::{EventKeys, Haste, KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
 pub(crate) use sender::Sender;
+pub(crate) use x_matrix::XMatrix;
 
 use crate::{
     base::{limits, rate::Refundable},
@@ -239,11 +238,9 @@ impl Peers {
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         if signed {
-            let header = self.own.with_current(|pair| {
-                let (own, server) = (self.own.name.clone(), server.to_owned());
-                XMatrix::sign_http_request(&request, XMatrixSigningInput::new(own, server, pair))
-            });
-            let header = header.map_err(|error| unexpected(&error))?.to_string();
+            let (own, sign) = (&self.own.name, XMatrix::sign);
+            let signed = self.own.with_current(|pair| sign(&request, own, server, pair));
+            let header = signed.map_err(|error| unexpected(&error))?.header();
             let mut header = HeaderValue::from_str(&header).map_err(|error| unexpected(&error))?;
             header.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, header);

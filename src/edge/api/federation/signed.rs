@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Instant};
 
-use ruma::{OwnedServerName, api::federation::authentication::XMatrix};
+use ruma::OwnedServerName;
 use tracing::debug;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         api::Server,
         http::{ApiError, ErrorCode},
     },
-    outside::federation::KeyError,
+    outside::federation::{KeyError, XMatrix},
 };
 
 /// State for checking request signatures.
@@ -60,8 +60,7 @@ impl Server {
         client: IpAddr,
     ) -> Result<OwnedServerName, ApiError> {
         let federation = self.outside.federation.as_ref().ok_or(Trouble::Denied)?;
-        let signed = XMatrix::extract_from_http_headers(request.headers());
-        let signed = signed.map_err(|_| Trouble::Unsigned)?;
+        let signed = XMatrix::of(request.headers()).ok_or(Trouble::Unsigned)?;
         let own = federation.peers.own_name();
         if signed.origin == *own || signed.destination.as_ref().is_some_and(|to| to != own) {
             return Err(Trouble::Destination.into());

@@ -1,0 +1,40 @@
+//! The numbers of JSON texts.
+
+use std::borrow::Cow;
+
+/// The largest integer of canonical JSON: 2^53 - 1.
+const LARGEST: u64 = (1 << 53) - 1;
+
+/// Whether canonical JSON has this number of a JSON text, written like this.
+pub(crate) fn is_strict(token: &str) -> bool {
+    let digits = token.strip_prefix('-').unwrap_or(token);
+    token != "-0"
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && digits.parse::<u64>().is_ok_and(|value| value <= LARGEST)
+}
+
+/// A number of a JSON text as Python writes it, which is how Synapse signs and hashes it; `None` if
+/// it is not finite. An integer keeps all its digits. Anything else is a double in the shortest
+/// form that reads as the same.
+pub(crate) fn normal(token: &str) -> Option<Cow<'_, str>> {
+    if !token.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
+        return Some(Cow::Borrowed(if token == "-0" { "0" } else { token }));
+    }
+    let value: f64 = token.parse().ok().filter(|value: &f64| value.is_finite())?;
+    let written = float(value);
+    Some(if written == token { Cow::Borrowed(token) } else { Cow::Owned(written) })
+}
+
+/// A double as Python's `repr` writes it.
+fn float(value: f64) -> String {
+    // Rust writes the same digits, as few as needed: `-1.25e-7`.
+    let scientific = format!("{value:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        let plain = format!("{value}");
+        return if plain.contains('.') { plain } else { plain + ".0" };
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+}
