@@ -186,7 +186,7 @@ impl World {
                 sender: sender.clone(),
                 event_type: TimelineEventType::RoomMessage,
                 state_key: None,
-                content: CanonicalJsonObject::from([("body".to_owned(), body)]),
+                content: CanonicalJsonObject::from([("body".to_owned(), body)]).into(),
                 redacts: None,
                 transaction: None,
                 ts: ts(),

@@ -100,12 +100,12 @@ async fn play(steps: &[Step]) -> (Engine, OwnedUserId, OwnedRoomId) {
         ts: at(20),
     };
     let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
-    let send = |event_type: &str, state: bool, content, ts| SendEvent {
+    let send = |event_type: &str, state: bool, content: CanonicalJsonObject, ts| SendEvent {
         room_id: room_id.clone(),
         sender: ann.clone(),
         event_type: TimelineEventType::from(event_type),
         state_key: state.then(String::new),
-        content,
+        content: content.into(),
         redacts: None,
         transaction: None,
         ts: at(ts),

@@ -71,6 +71,7 @@ use logcabin::{
             KeysDrop, OldKey, PeerKeys, PresenceState, Requirements, RoomUndo, ServerKey,
             ServerRestore, Sighting, TokenHash, Tokens, Transaction, UnderWay, UndoneRoom,
         },
+        lax_object::LaxObject,
         pusher::{PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherSet},
         server_keys::ServerKeys,
         threepid::{Medium, Purpose, Threepid},
@@ -133,7 +134,7 @@ fn events_are_signed_later_as_they_were_signed_when_they_were_written() {
                 }
                 Some(Command::RoomEvent(body)) => {
                     let stored: CanonicalJsonObject = serde_json::from_str(body.pdu.get()).unwrap();
-                    let mut now = stored.clone();
+                    let mut now = LaxObject::from(stored.clone());
                     now.remove("signatures");
                     let rules = state.rooms.get(&body.room_id).unwrap().rules.redaction.clone();
                     keys.as_ref().unwrap().sign_event(&mut now, &rules).unwrap();
@@ -622,7 +623,7 @@ async fn fill(engine: &Engine) {
                 TimelineEventType::RoomRedaction
             },
             state_key: None,
-            content: CanonicalJsonObject::from([("body".to_owned(), body.clone())]),
+            content: CanonicalJsonObject::from([("body".to_owned(), body.clone())]).into(),
             redacts,
             transaction: Some(Transaction {
                 session: Offset::new(3),
@@ -774,7 +775,7 @@ async fn fill(engine: &Engine) {
         sender: ann.clone(),
         event_type: "m.passing".into(),
         state_key: None,
-        content: CanonicalJsonObject::new(),
+        content: CanonicalJsonObject::new().into(),
         redacts: None,
         transaction: None,
         ts,

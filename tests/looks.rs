@@ -121,7 +121,7 @@ impl World {
             sender: user_id(user),
             event_type: TimelineEventType::RoomMessage,
             state_key: None,
-            content: canonical(content),
+            content: canonical(content).into(),
             redacts: None,
             transaction: None,
             ts: ts(),

@@ -221,7 +221,7 @@ impl World {
             sender: user_id(user),
             event_type,
             state_key: None,
-            content: canonical(content),
+            content: canonical(content).into(),
             redacts,
             transaction: None,
             ts: ts(),

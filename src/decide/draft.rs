@@ -10,7 +10,6 @@ use ruma::{
     OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, UserId,
     events::{StateEventType, TimelineEventType},
     room_version_rules::RoomVersionRules,
-    signatures::{content_hash, reference_hash},
     state_res::{
         auth_types_for_event, check_state_dependent_auth_rules, check_state_independent_auth_rules,
         events::RoomPowerLevelsIntField,
@@ -24,6 +23,7 @@ use crate::{
     record::{
         Offset,
         command::{RoomEvent, Transaction},
+        lax_object::LaxObject,
     },
     state::{Membership, Room, rooms::Tip},
 };
@@ -36,7 +36,7 @@ pub struct NewEvent {
     /// The state key, for a state event.
     pub state_key: Option<String>,
     /// The content.
-    pub content: CanonicalJsonObject,
+    pub content: LaxObject,
     /// The sender.
     pub sender: OwnedUserId,
     /// The time, by the server's clock.
@@ -53,14 +53,14 @@ impl NewEvent {
     pub fn state(
         event_type: TimelineEventType,
         state_key: impl Into<String>,
-        content: CanonicalJsonObject,
+        content: impl Into<LaxObject>,
         sender: &UserId,
         ts: MilliSecondsSinceUnixEpoch,
     ) -> Self {
         Self {
             event_type,
             state_key: Some(state_key.into()),
-            content,
+            content: content.into(),
             sender: sender.to_owned(),
             ts,
             redacts: None,
@@ -281,15 +281,15 @@ impl RoomDraft {
         let auth_events = self.auth_events(env, new)?;
         let pdu = self.pdu(new, &auth_events)?;
         let bad = |error: &dyn std::fmt::Display| Refusal::BadJson(error.to_string());
-        let hash = reference_hash(&pdu, &self.rules).map_err(|error| bad(&error))?;
+        let event_id = pdu.event_id(&self.rules).map_err(|error| bad(&error))?;
         let body = RoomEvent::new(
             self.room_id.clone().ok_or_else(not_in_it)?,
-            format!("${hash}").try_into().map_err(|error| bad(&error))?,
-            serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?,
+            event_id,
+            pdu.to_raw().map_err(|error| bad(&error))?,
         );
         let event = StoredEvent::new(Offset::ZERO, body).map_err(|error| bad(&error))?;
         self.authorise(env, &Arc::new(event))?;
-        Ok(pdu)
+        Ok(pdu.into_strict())
     }
 
     /// Builds the event on the room's extremities, hashes it, authorises it, and adds it.
@@ -303,16 +303,15 @@ impl RoomDraft {
             None => self.auth_events(env, &new)?,
         };
         let mut pdu = self.pdu(&new, &auth_events)?;
-        let hash = content_hash(&pdu)
-            .map_err(|error| Refusal::TooLarge(format!("The event cannot be hashed: {error}")))?;
-        let hash = CanonicalJsonValue::String(hash.encode());
-        pdu.insert(
-            "hashes".to_owned(),
-            CanonicalJsonValue::Object([("sha256".to_owned(), hash)].into()),
-        );
-        let hash = reference_hash(&pdu, &self.rules)
-            .map_err(|error| Refusal::TooLarge(format!("The event cannot be hashed: {error}")))?;
-        let pdu = serde_json::value::to_raw_value(&pdu)
+        if pdu.has_odd_numbers() && self.rules.authorization.strict_canonical_json {
+            let message = "In this room, numbers have to be integers between -2^53 and 2^53.";
+            return Err(Refusal::BadJson(message.to_owned()));
+        }
+        let no_hash = |error| Refusal::TooLarge(format!("The event cannot be hashed: {error}"));
+        pdu.add_content_hash().map_err(no_hash)?;
+        let hash = pdu.reference_hash(&self.rules).map_err(no_hash)?;
+        let pdu = pdu
+            .to_raw()
             .map_err(|error| Refusal::BadJson(format!("Not canonical JSON: {error}")))?;
         // The limit is for the event as another server gets it.
         let length = pdu.get().len() + env.server.signature_bytes();
@@ -388,11 +387,7 @@ impl RoomDraft {
         }
     }
 
-    fn pdu(
-        &self,
-        new: &NewEvent,
-        auth_events: &[OwnedEventId],
-    ) -> Result<CanonicalJsonObject, Refusal> {
+    fn pdu(&self, new: &NewEvent, auth_events: &[OwnedEventId]) -> Result<LaxObject, Refusal> {
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
         let ids = |ids: &[OwnedEventId]| {
             CanonicalJsonValue::Array(ids.iter().map(|id| text(id.as_str())).collect())
@@ -402,11 +397,11 @@ impl RoomDraft {
         let ts = Int::try_from(u64::from(new.ts.get()))
             .map_err(|_| Refusal::BadJson("The time is out of range.".to_owned()))?;
 
-        let mut pdu = CanonicalJsonObject::new();
+        let mut pdu = LaxObject::default();
         pdu.insert("type".to_owned(), text(&new.event_type.to_string()));
         pdu.insert("sender".to_owned(), text(new.sender.as_str()));
         pdu.insert("origin_server_ts".to_owned(), CanonicalJsonValue::Integer(ts));
-        pdu.insert("content".to_owned(), CanonicalJsonValue::Object(new.content.clone()));
+        pdu.insert_object("content", new.content.clone());
         pdu.insert("depth".to_owned(), CanonicalJsonValue::Integer(depth));
         if let Some(room_id) = &self.room_id {
             pdu.insert("room_id".to_owned(), text(room_id.as_str()));

@@ -177,7 +177,7 @@ impl Proposal for OpenReplacement {
         commit.add_event(NewEvent {
             event_type: TimelineEventType::RoomMessage,
             state_key: None,
-            content,
+            content: content.into(),
             sender: creator,
             ts: self.ts,
             redacts: None,

@@ -5,8 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use ruma::{
-    CanonicalJsonObject, OwnedEventId, RoomId, events::room::member::MembershipState,
-    room_version_rules::RedactionRules,
+    OwnedEventId, RoomId, events::room::member::MembershipState, room_version_rules::RedactionRules,
 };
 
 use super::{Commit, Env, Proposal, Refusal};
@@ -16,7 +15,11 @@ use crate::{
         events::StoredEvent,
         policy::{PolicyServer, is_subject, policy_server},
     },
-    record::{Command, NewRecord, Offset, Origin, Stream, command::RoomEvent},
+    record::{
+        Command, NewRecord, Offset, Origin, Stream,
+        command::RoomEvent,
+        lax_object::{LaxError, LaxObject},
+    },
 };
 
 /// An event that is about to be recorded, in federation format, and the policy server that has to
@@ -26,7 +29,7 @@ pub(crate) struct Unsigned {
     pub(crate) event_id: OwnedEventId,
     pub(crate) policy: PolicyServer,
     pub(crate) rules: RedactionRules,
-    pub(crate) pdu: CanonicalJsonObject,
+    pub(crate) pdu: LaxObject,
     /// It is recorded without the signature, too: a policy server keeps nobody in a room.
     pub(crate) is_leave: bool,
 }
@@ -53,9 +56,9 @@ pub(crate) fn to_be_signed<P: Proposal>(
         let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
         let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
         if is_subject(&event) {
-            let mut pdu = serde_json::from_str(body.pdu.get()).map_err(bad)?;
-            let signed = env.server.sign_event(&mut pdu, &rules);
-            signed.map_err(|error| Refusal::BadJson(error.to_string()))?;
+            let unusable = |error: LaxError| Refusal::BadJson(error.to_string());
+            let mut pdu = LaxObject::parse(body.pdu.get()).map_err(unusable)?;
+            env.server.sign_event(&mut pdu, &rules).map_err(unusable)?;
             let is_leave = is_leave(&event);
             found.push(Unsigned { event_id: body.event_id, policy, rules, pdu, is_leave });
         }
@@ -123,9 +126,10 @@ impl<P: Proposal> Proposal for Signed<P> {
                 None if is_leave(&event) => continue,
                 None => return Err(Refusal::Unsigned),
             };
-            let mut pdu = serde_json::from_str(body.pdu.get()).map_err(bad)?;
+            let pdu = LaxObject::parse(body.pdu.get());
+            let mut pdu = pdu.map_err(|error| Refusal::BadJson(error.to_string()))?;
             policy.add(&mut pdu, signature.clone());
-            body.pdu = serde_json::value::to_raw_value(&pdu).map_err(bad)?;
+            body.pdu = pdu.to_raw().map_err(bad)?;
             let length = body.pdu.get().len() + env.server.signature_bytes();
             if length > limits::EVENT_BYTES {
                 return Err(Refusal::TooLarge(

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::limits,
     read::events::StoredEvent,
-    record::{Offset, Stream, command::Transaction},
+    record::{Offset, Stream, command::Transaction, lax_object::LaxObject},
     state::{
         RelatesTo, Sought,
         relations::{ANNOTATION, THREAD},
@@ -35,7 +35,7 @@ pub struct SendEvent {
     /// Its state key, for a state event.
     pub state_key: Option<String>,
     /// Its content.
-    pub content: CanonicalJsonObject,
+    pub content: LaxObject,
     /// For a redaction: the redacted event.
     pub redacts: Option<OwnedEventId>,
     /// The client's transaction, if the endpoint has one.

@@ -2,16 +2,18 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedServerName,
-    canonical_json::redact,
     events::{StateEventType, TimelineEventType},
     room_version_rules::RedactionRules,
     serde::Base64,
-    signatures::{PublicKeyMap, verify_json},
 };
 use serde::Deserialize;
 
 use super::events::{Derived, EventStore, StoredEvent, as_shown};
-use crate::{log::ReadError, record::Offset, state::Room};
+use crate::{
+    log::ReadError,
+    record::{Offset, lax_object::LaxObject},
+    state::Room,
+};
 
 /// The type of the state event that names a room's policy server, with an empty key.
 const POLICY: &str = "m.room.policy";
@@ -83,15 +85,8 @@ impl PolicyServer {
     }
 
     /// Whether an event has a valid signature of this policy server.
-    pub(crate) fn has_signed(&self, event: &CanonicalJsonObject, rules: &RedactionRules) -> bool {
-        let signature = event.get("signatures").and_then(|all| self.signature(all));
-        let Some(signature) = signature else { return false };
-        let Ok(mut signed) = redact(event.clone(), rules, None) else { return false };
-        signed.remove("signatures");
-        self.add(&mut signed, signature);
-        let keys = [(POLICY_KEY.to_owned(), self.key.clone())];
-        let keys = PublicKeyMap::from([(self.via.to_string(), keys.into())]);
-        verify_json(&keys, &signed).is_ok()
+    pub(crate) fn has_signed(&self, event: &LaxObject, rules: &RedactionRules) -> bool {
+        event.is_signed_with(self.via.as_str(), POLICY_KEY, &self.key, rules)
     }
 
     /// Adds a signature of this policy server to an event, beside those that it has.

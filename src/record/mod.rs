@@ -15,6 +15,7 @@ pub mod client;
 pub mod codec;
 pub mod command;
 mod holds;
+pub mod lax_object;
 pub mod mask;
 pub mod merkle;
 pub mod pusher;

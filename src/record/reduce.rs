@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ruma::{CanonicalJsonObject, RoomVersionId, canonical_json::redact};
+use ruma::RoomVersionId;
 use serde_json::value::RawValue;
 
-use super::command::{Erased, KINDS};
+use super::{
+    command::{Erased, KINDS},
+    lax_object::LaxObject,
+};
 
 /// Why a payload cannot be reduced.
 #[derive(Debug, thiserror::Error)]
@@ -93,11 +96,9 @@ pub fn reduced(
             let rules =
                 version.rules().ok_or_else(|| ReduceError::RoomVersion(version.to_string()))?;
             let pdu = members.get("pdu").ok_or_else(|| bad(&"it has no PDU"))?;
-            let pdu: CanonicalJsonObject =
-                serde_json::from_str(pdu.get()).map_err(|error| bad(&error))?;
-            let pdu = redact(pdu, &rules.redaction, None).map_err(|error| bad(&error))?;
-            let pdu = serde_json::value::to_raw_value(&pdu).map_err(|error| bad(&error))?;
-            members.insert("pdu".to_owned(), pdu);
+            let pdu = LaxObject::parse(pdu.get()).map_err(|error| bad(&error))?;
+            let pdu = pdu.redacted(&rules.redaction).map_err(|error| bad(&error))?;
+            members.insert("pdu".to_owned(), pdu.to_raw().map_err(|error| bad(&error))?);
             members
         }
     };

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedServerName,
-    canonical_json::redact,
-    room_version_rules::RedactionRules,
-    signatures::{Ed25519KeyPair, sign_json},
+    CanonicalJsonValue, OwnedServerName, room_version_rules::RedactionRules,
+    signatures::Ed25519KeyPair,
 };
 
 use crate::{
     base::clock::random_letters,
-    record::command::{Secret, ServerKey},
+    record::{
+        command::{Secret, ServerKey},
+        lax_object::{LaxError, LaxObject},
+    },
 };
 
 /// The server's name and the keys it signs with.
@@ -69,11 +70,6 @@ pub fn new_key() -> Result<ServerKey, NoKey> {
     })
 }
 
-/// Why an event cannot be signed: it lacks a field that every event has.
-#[derive(Debug, thiserror::Error)]
-#[error("the event cannot be signed: {0}")]
-pub struct NotSigned(String);
-
 impl ServerKeys {
     /// The keys of a server that has only those of its identity.
     #[must_use]
@@ -104,18 +100,8 @@ impl ServerKeys {
     ///
     /// # Errors
     /// When `pdu` is not an event.
-    pub fn sign_event(
-        &self,
-        pdu: &mut CanonicalJsonObject,
-        rules: &RedactionRules,
-    ) -> Result<(), NotSigned> {
-        let failed = |error: &dyn std::fmt::Display| NotSigned(error.to_string());
-        let mut kept = redact(pdu.clone(), rules, None).map_err(|error| failed(&error))?;
-        self.with_current(|pair| sign_json(self.name.as_str(), pair, &mut kept))
-            .map_err(|error| failed(&error))?;
-        let signatures = kept.remove("signatures").ok_or_else(|| failed(&"no signature"))?;
-        pdu.insert("signatures".to_owned(), signatures);
-        Ok(())
+    pub fn sign_event(&self, pdu: &mut LaxObject, rules: &RedactionRules) -> Result<(), LaxError> {
+        self.with_current(|pair| pdu.sign(self.name.as_str(), pair, rules))
     }
 
     /// How many bytes [`sign_event`](Self::sign_event) adds to the canonical JSON of an event.
@@ -131,7 +117,9 @@ impl ServerKeys {
 
 #[cfg(test)]
 mod tests {
-    use ruma::{RoomVersionId, signatures::hash_and_sign_event};
+    use ruma::{
+        CanonicalJsonObject, RoomVersionId, canonical_json::redact, signatures::hash_and_sign_event,
+    };
     use serde_json::json;
 
     use super::*;
@@ -154,7 +142,8 @@ mod tests {
         stored.remove("signatures");
         let unsigned_bytes = serde_json::to_string(&stored).unwrap().len();
         let redacted = redact(stored.clone(), &rules, None).unwrap();
-        for mut event in [stored, redacted] {
+        for event in [stored, redacted] {
+            let mut event = LaxObject::from(event);
             keys.sign_event(&mut event, &rules).unwrap();
             assert_eq!(event["signatures"], signed["signatures"]);
         }

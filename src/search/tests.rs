@@ -74,7 +74,7 @@ impl World {
             sender: self.ann.clone(),
             event_type,
             state_key: None,
-            content: CanonicalJsonObject::from([("body".to_owned(), body)]),
+            content: CanonicalJsonObject::from([("body".to_owned(), body)]).into(),
             redacts,
             transaction: None,
             ts: MilliSecondsSinceUnixEpoch(UInt::from(1_u32)),

@@ -137,7 +137,7 @@ impl Homeserver {
             sender: self.user.clone(),
             event_type: TimelineEventType::from(event_type),
             state_key: state_key.map(ToOwned::to_owned),
-            content: object(content),
+            content: object(content).into(),
             redacts: None,
             transaction: None,
             ts,

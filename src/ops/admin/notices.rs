@@ -97,7 +97,7 @@ impl Act for SendNotice {
             sender,
             event_type,
             state_key,
-            content,
+            content: content.into(),
             redacts: None,
             transaction,
             ts,

@@ -655,7 +655,7 @@ async fn redact(engine: &Engine, redaction: &Redaction) -> Result<Option<Offset>
         sender: redaction.sender.clone(),
         event_type: TimelineEventType::RoomRedaction,
         state_key: None,
-        content,
+        content: content.into(),
         redacts: Some(event.event_id.clone()),
         transaction: None,
         ts: MilliSecondsSinceUnixEpoch(ts),

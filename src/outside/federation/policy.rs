@@ -9,8 +9,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedServerName, events::StateEventType,
-    room_version_rules::RedactionRules,
+    CanonicalJsonValue, OwnedServerName, events::StateEventType, room_version_rules::RedactionRules,
 };
 use serde::Deserialize;
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
@@ -22,7 +21,7 @@ use crate::{
     decide::{Env, Refusal, policy::Unsigned},
     engine::Voucher,
     read::policy::{PolicyServer, is_subject_object},
-    record::{Offset, Stream},
+    record::{Offset, Stream, lax_object::LaxObject},
 };
 
 /// Asks policy servers.
@@ -74,11 +73,7 @@ impl PolicyServers {
     }
 
     /// Asks for a signature of an event. The signature is not verified.
-    async fn signature(
-        &self,
-        policy: &PolicyServer,
-        pdu: &CanonicalJsonObject,
-    ) -> Result<String, NotSigned> {
+    async fn signature(&self, policy: &PolicyServer, pdu: &LaxObject) -> Result<String, NotSigned> {
         let mut question = Question::post("/_matrix/policy/v1/sign", pdu);
         question.timeout = limits::POLICY_TIMEOUT;
         question.max_bytes = limits::POLICY_ANSWER_BYTES;
@@ -112,7 +107,7 @@ impl PolicyServers {
     pub(crate) async fn signed(
         &self,
         policy: &PolicyServer,
-        pdu: &CanonicalJsonObject,
+        pdu: &LaxObject,
         rules: &RedactionRules,
     ) -> Result<String, NotSigned> {
         let signature = self.signature(policy, pdu).await?;
@@ -131,7 +126,7 @@ impl PolicyServers {
     pub(crate) async fn recommends(
         &self,
         policy: &PolicyServer,
-        pdu: &mut CanonicalJsonObject,
+        pdu: &mut LaxObject,
         rules: &RedactionRules,
         (left, until): (&mut usize, Instant),
     ) -> Result<bool, String> {

@@ -6,17 +6,20 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use ruma::{
     CanonicalJsonObject, DeviceId, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId, RoomId,
     UserId,
-    canonical_json::RedactedBecause,
     events::{StateEventType, TimelineEventType},
 };
 use serde::{
-    Serialize, Serializer,
+    Deserialize, Serialize, Serializer,
     ser::{Error as _, SerializeStruct as _},
 };
 use serde_json::value::RawValue;
 
 use super::{EventRef, EventStore, Fields, StoredEvent};
-use crate::{log::ReadError, record::Offset, state::Room};
+use crate::{
+    log::ReadError,
+    record::{Offset, lax_object::LaxObject},
+    state::Room,
+};
 
 /// The viewer of an event, and the offset of the view.
 #[derive(Clone, Copy, Debug)]
@@ -308,22 +311,25 @@ pub(crate) fn age(event: &StoredEvent, now_ms: u64) -> i64 {
 
 /// The event after redaction by the rules of its room version.
 pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
+    #[derive(Deserialize)]
+    struct Content {
+        content: Box<RawValue>,
+    }
     let rules = &room.rules.redaction;
     let strip = || -> Option<StoredEvent> {
-        let pdu: CanonicalJsonObject = serde_json::from_str(event.pdu.get()).ok()?;
-        let because: Option<RedactedBecause> = None;
-        let pdu = ruma::canonical_json::redact(pdu, rules, because).ok()?;
-        let content = to_raw(pdu.get("content")?);
+        let pdu = LaxObject::parse(event.pdu.get()).ok()?.redacted(rules).ok()?;
+        let pdu = pdu.to_raw().ok()?;
+        let Content { content } = serde_json::from_str(pdu.get()).ok()?;
         Some(StoredEvent {
             content,
             // If it stays in the content, clients also keep getting it beside the content.
             redacts: event.redacts.clone().filter(|_| rules.keep_room_redaction_redacts),
             transaction: None,
-            pdu: to_raw(&pdu),
+            pdu,
             ..StoredEvent::clone(event)
         })
     };
-    // Every stored event is canonical JSON and can be redacted. If one could not, none of its
+    // Every stored event can be redacted. If one could not, none of its
     // content may be shown.
     let stripped = strip().unwrap_or_else(|| StoredEvent {
         content: to_raw(&CanonicalJsonObject::new()),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use quick_cache::{Weighter, sync::Cache};
-use ruma::{CanonicalJsonObject, EventId, RoomId, UserId, events::TimelineEventType};
+use ruma::{EventId, RoomId, UserId, events::TimelineEventType};
 use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
@@ -23,6 +23,7 @@ use crate::{
     record::{
         Command, Offset, Record,
         command::{LogErase, RoomEvent, RoomPdu},
+        lax_object::LaxObject,
         server_keys::ServerKeys,
     },
     state::{Room, State},
@@ -132,9 +133,9 @@ impl EventStore {
             if event.received.is_some() || event.aside.is_some() {
                 return None;
             }
-            let mut pdu: CanonicalJsonObject = serde_json::from_str(event.pdu.get()).ok()?;
+            let mut pdu = LaxObject::parse(event.pdu.get()).ok()?;
             self.keys.get()?.sign_event(&mut pdu, &room.rules.redaction).ok()?;
-            serde_json::value::to_raw_value(&pdu).ok()
+            pdu.to_raw().ok()
         };
         signed().unwrap_or_else(|| event.pdu.clone())
     }

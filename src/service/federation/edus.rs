@@ -15,7 +15,12 @@ use serde_json::value::RawValue;
 use tracing::{debug, warn};
 
 use super::Receiving;
-use crate::{decide::Refusal, engine::Rejected, log::ReadError};
+use crate::{
+    base::canonical::{NotCanonical, Numbers, check},
+    decide::Refusal,
+    engine::Rejected,
+    log::ReadError,
+};
 
 /// Why an EDU is dropped.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +28,12 @@ pub(crate) enum EduError {
     /// It does not have the form of its type.
     #[error("its form is wrong: {0}")]
     Form(#[from] serde_json::Error),
+    /// Clients or other homeservers could not read it.
+    #[error(transparent)]
+    NotJson(#[from] NotCanonical),
+    /// Clients expect an object in it.
+    #[error("its content is not an object")]
+    NotObject,
     /// A text or a list in it is too long.
     #[error("it is too large")]
     TooLarge,
@@ -50,6 +61,12 @@ struct Edu<'a> {
     content: &'a RawValue,
 }
 
+/// An EDU that clients and other homeservers can read.
+fn read(raw: &RawValue) -> Result<Edu<'_>, EduError> {
+    check(raw.get(), Numbers::Lax)?;
+    Ok(serde_json::from_str(raw.get())?)
+}
+
 fn content<T: DeserializeOwned>(content: &RawValue) -> Result<T, EduError> {
     Ok(serde_json::from_str(content.get())?)
 }
@@ -64,7 +81,7 @@ impl Receiving<'_> {
         origin: &ServerName,
         raw: &RawValue,
     ) -> Result<(), Rejected> {
-        let edu: Edu<'_> = match serde_json::from_str(raw.get()) {
+        let edu: Edu<'_> = match read(raw) {
             Ok(edu) => edu,
             Err(error) => {
                 debug!(%origin, %error, "an EDU is dropped");

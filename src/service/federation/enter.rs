@@ -6,9 +6,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
-    ServerName, UserId,
-    events::room::member::MembershipState,
-    signatures::{content_hash, reference_hash},
+    ServerName, UserId, events::room::member::MembershipState,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -29,7 +27,7 @@ use crate::{
     },
     engine::Rejected,
     outside::federation::{Question, Unreachable},
-    record::{Origin, room_version::ROOM_VERSIONS},
+    record::{Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
     state::Room,
 };
 
@@ -86,7 +84,7 @@ struct Refusal {
 pub(super) struct Signed {
     version: RoomVersionId,
     pub(super) event_id: OwnedEventId,
-    pub(super) object: CanonicalJsonObject,
+    pub(super) object: LaxObject,
 }
 
 /// The membership change that a user makes.
@@ -291,6 +289,7 @@ impl Receiving<'_> {
             CanonicalJsonValue::Array(ids.collect())
         };
         let depth = tips.iter().map(|tip| tip.depth).max().unwrap_or(0).saturating_add(1);
+        let depth = depth.min(limits::EVENT_DEPTH);
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
         let object = CanonicalJsonObject::from([
             ("type".to_owned(), text("m.room.member")),
@@ -321,7 +320,7 @@ impl Receiving<'_> {
             version: signed.version,
             from: server.to_owned(),
             event_id: signed.event_id,
-            pdu: serde_json::value::to_raw_value(&signed.object).map_err(|error| wrong(&error))?,
+            pdu: signed.object.to_raw().map_err(|error| wrong(&error))?,
             stripped: bounded(stripped),
         };
         self.engine.propose(Origin::server(), membership).await?.into_inner();
@@ -411,15 +410,12 @@ impl Receiving<'_> {
 pub(super) fn seal(
     env: &Env,
     version: &RoomVersionId,
-    mut object: CanonicalJsonObject,
+    object: CanonicalJsonObject,
 ) -> Result<Signed, String> {
     let rules = version.rules().ok_or("the version of the room")?;
-    let hash = content_hash(&object).map_err(|error| error.to_string())?;
-    let hash = CanonicalJsonValue::String(hash.encode());
-    let hash = CanonicalJsonObject::from([("sha256".to_owned(), hash)]);
-    object.insert("hashes".to_owned(), CanonicalJsonValue::Object(hash));
-    let hash = reference_hash(&object, &rules).map_err(|error| error.to_string())?;
-    let event_id = format!("${hash}").try_into().map_err(|_| "the event's id".to_owned())?;
+    let mut object = LaxObject::from(object);
+    object.add_content_hash().map_err(|error| error.to_string())?;
+    let event_id = object.event_id(&rules).map_err(|error| error.to_string())?;
     env.server.sign_event(&mut object, &rules.redaction).map_err(|error| error.to_string())?;
     Ok(Signed { version: version.clone(), event_id, object })
 }

@@ -22,7 +22,7 @@ use crate::{
     },
     outside::federation::Question,
     read::{events::as_shown, policy::policy_server, servers::admits},
-    record::{Offset, Origin, room_version::ROOM_VERSIONS},
+    record::{Offset, Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
     state::Room,
 };
 
@@ -188,7 +188,7 @@ impl Receiving<'_> {
         version: RoomVersionId,
         raw: &RawValue,
         stripped: Vec<Box<RawValue>>,
-    ) -> Result<CanonicalJsonObject, PduError> {
+    ) -> Result<LaxObject, PduError> {
         let form = |why: &str| PduError::Form(why.to_owned());
         let rules = version.rules().filter(|_| ROOM_VERSIONS.contains(&version));
         let rules = rules.ok_or_else(|| {
@@ -219,8 +219,7 @@ impl Receiving<'_> {
         env.server
             .sign_event(&mut object, &rules.redaction)
             .map_err(|error| PduError::Form(error.to_string()))?;
-        let pdu = serde_json::value::to_raw_value(&object)
-            .map_err(|error| PduError::Form(error.to_string()))?;
+        let pdu = object.to_raw().map_err(|error| PduError::Form(error.to_string()))?;
         if let Some(room) = room {
             if !admits(self.engine.events(), &room, origin).map_err(super::receive::read)? {
                 return Err(PduError::AccessControl);

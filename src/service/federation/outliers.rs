@@ -260,9 +260,8 @@ fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
             sketch
         } else {
             // It may have a key twice, of which the last one counts.
-            let object = Pdu::object(raw).ok().and_then(|of| serde_json::to_string(&of).ok());
-            canonical = object.unwrap_or_default();
-            let Ok(sketch) = serde_json::from_str(&canonical) else { continue };
+            canonical = Pdu::object(raw).ok().and_then(|of| of.to_raw().ok()).unwrap_or_default();
+            let Ok(sketch) = serde_json::from_str(canonical.get()) else { continue };
             sketch
         };
         for server in sketch.signers() {

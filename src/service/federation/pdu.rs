@@ -6,13 +6,8 @@ use std::collections::BTreeMap;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
     OwnedUserId,
-    canonical_json::redact,
     room_version_rules::RoomVersionRules,
-    signatures::{
-        PublicKeyMap, Verified, reference_hash, required_server_signatures_to_verify_event,
-        verify_event,
-    },
-    state_res::check_pdu_format,
+    signatures::{PublicKeyMap, required_server_signatures_to_verify_event},
 };
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -20,6 +15,7 @@ use thiserror::Error;
 use crate::{
     base::limits,
     outside::federation::{KeyError, KeyRing},
+    record::lax_object::{LaxError, LaxObject},
     state::Room,
 };
 
@@ -55,6 +51,12 @@ pub(crate) enum PduError {
     Rejected(#[from] crate::engine::Rejected),
 }
 
+impl From<LaxError> for PduError {
+    fn from(error: LaxError) -> Self {
+        Self::Form(error.to_string())
+    }
+}
+
 /// A homeserver that has signed an event.
 pub(super) struct Signer {
     pub(super) server: OwnedServerName,
@@ -69,7 +71,7 @@ pub(super) struct Signer {
 pub(crate) struct Pdu {
     pub(crate) room_id: OwnedRoomId,
     pub(crate) event_id: OwnedEventId,
-    pub(crate) object: CanonicalJsonObject,
+    pub(crate) object: LaxObject,
 }
 
 impl Pdu {
@@ -87,11 +89,11 @@ impl Pdu {
     }
 
     /// The JSON object that was sent.
-    pub(crate) fn object(raw: &RawValue) -> Result<CanonicalJsonObject, PduError> {
+    pub(crate) fn object(raw: &RawValue) -> Result<LaxObject, PduError> {
         if Self::is_too_large(raw) {
             return Err(PduError::Form("it is too large".to_owned()));
         }
-        serde_json::from_str(raw.get()).map_err(|error| PduError::Form(error.to_string()))
+        Ok(LaxObject::parse(raw.get())?)
     }
 
     /// Parses an event of a room.
@@ -107,19 +109,16 @@ impl Pdu {
     /// Parses an event of a room with these rules.
     pub(crate) fn new(
         room_id: OwnedRoomId,
-        mut object: CanonicalJsonObject,
+        mut object: LaxObject,
         rules: &RoomVersionRules,
     ) -> Result<Self, PduError> {
-        let form = |error: String| PduError::Form(error);
         // Members that others add to an event on its way are not part of it.
         object.remove("unsigned");
         if !rules.event_format.require_event_id {
             object.remove("event_id");
         }
-        check_pdu_format(&object, &rules.event_format).map_err(form)?;
-        let hash = reference_hash(&object, rules).map_err(|error| form(error.to_string()))?;
-        let event_id =
-            OwnedEventId::try_from(format!("${hash}")).map_err(|error| form(error.to_string()))?;
+        object.check_format(rules)?;
+        let event_id = object.event_id(rules)?;
         Ok(Self { room_id, event_id, object })
     }
 
@@ -194,12 +193,9 @@ impl Pdu {
     ) -> Result<Box<RawValue>, PduError> {
         let wrong = |error: &dyn std::fmt::Display| PduError::Signatures(error.to_string());
         let mut object = self.object;
-        match verify_event(keys, &object, rules).map_err(|error| wrong(&error))? {
-            Verified::All => {}
-            Verified::Signatures => {
-                object = redact(object, &rules.redaction, None).map_err(|error| wrong(&error))?;
-            }
+        if !object.verify(keys, rules).map_err(|error| wrong(&error))? {
+            object = object.redacted(&rules.redaction).map_err(|error| wrong(&error))?;
         }
-        serde_json::value::to_raw_value(&object).map_err(|error| PduError::Form(error.to_string()))
+        object.to_raw().map_err(|error| PduError::Form(error.to_string()))
     }
 }

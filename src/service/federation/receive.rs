@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use ruma::{
-    EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, canonical_json::redact,
-    signatures::PublicKeyMap,
-};
+use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, signatures::PublicKeyMap};
 use serde_json::value::RawValue;
 use tracing::debug;
 
@@ -71,10 +68,9 @@ impl Verified {
 
     /// It without its content.
     pub(super) fn redacted(self, room: &Room) -> Result<Self, PduError> {
-        let form = |error: &dyn std::fmt::Display| PduError::Form(error.to_string());
-        let object = redact(Pdu::object(&self.pdu)?, &room.rules.redaction, None);
-        let pdu = serde_json::value::to_raw_value(&object.map_err(|error| form(&error))?);
-        Ok(Self { pdu: pdu.map_err(|error| form(&error))?, ..self })
+        let redacted = Pdu::object(&self.pdu)?.redacted(&room.rules.redaction)?;
+        let pdu = redacted.to_raw().map_err(|error| PduError::Form(error.to_string()))?;
+        Ok(Self { pdu, ..self })
     }
 }
 
@@ -181,8 +177,7 @@ impl<'a> Receiving<'a> {
         match servers.recommends(&policy, &mut object, rules, bound).await {
             Ok(false) => {}
             Ok(true) => {
-                let pdu = serde_json::value::to_raw_value(&object);
-                let pdu = pdu.map_err(|error| PduError::Form(error.to_string()))?;
+                let pdu = object.to_raw().map_err(|error| PduError::Form(error.to_string()))?;
                 // If there is no space for the signature, others ask for it themselves.
                 if pdu.get().len() <= limits::EVENT_BYTES {
                     event.pdu = pdu;

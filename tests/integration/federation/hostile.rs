@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ruma::room_version_rules::RoomVersionRules;
-use ruma::signatures::{hash_and_sign_event, reference_hash};
+use ruma::serde::{Base64, base64::Standard};
+use ruma::signatures::{hash_and_sign_event, reference_hash, sign_json};
 use ruma::{CanonicalJsonObject, RoomVersionId};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::peer::Peer;
 use super::{Federated, authority};
@@ -19,6 +21,7 @@ pub(super) struct Hostile<'a> {
     name: String,
     address: SocketAddr,
     room_id: String,
+    version: RoomVersionId,
     rules: RoomVersionRules,
     transactions: u32,
 }
@@ -31,9 +34,17 @@ impl<'a> Hostile<'a> {
 
     /// One that asks the server of this name at this address.
     pub(super) fn at(peer: &'a Peer, name: &str, address: SocketAddr, room_id: &str) -> Self {
-        let rules = RoomVersionId::V10.rules().expect("rules");
+        let version = RoomVersionId::V10;
+        let rules = version.rules().expect("rules");
         let (name, room_id) = (name.to_owned(), room_id.to_owned());
-        Self { peer, name, address, room_id, rules, transactions: 0 }
+        Self { peer, name, address, room_id, version, rules, transactions: 0 }
+    }
+
+    /// The same in a room of this version.
+    pub(super) fn of_version(mut self, version: RoomVersionId) -> Self {
+        self.rules = version.rules().expect("rules");
+        self.version = version;
+        self
     }
 
     pub(super) fn user(&self, name: &str) -> String {
@@ -57,6 +68,20 @@ impl<'a> Hostile<'a> {
         hash_and_sign_event(name, keys, &mut object, &self.rules.redaction).expect("an event");
         let hash = reference_hash(&object, &self.rules).expect("an event");
         (format!("${hash}"), json!(object))
+    }
+
+    /// The same for a message with numbers that canonical JSON does not have.
+    pub(super) fn signed_with_odd_numbers(&self, mut event: Value) -> (String, Value) {
+        let hash = Base64::<Standard, _>::new(Sha256::digest(event.to_string())).encode();
+        event["hashes"] = json!({ "sha256": hash });
+        // The content of a message is not signed.
+        let mut redacted = event.clone();
+        redacted["content"] = json!({});
+        let mut redacted: CanonicalJsonObject = serde_json::from_value(redacted).expect("JSON");
+        let hash = reference_hash(&redacted, &self.rules).expect("an event");
+        sign_json(self.peer.name.as_str(), &self.peer.keys, &mut redacted).expect("an event");
+        event["signatures"] = json!(redacted["signatures"]);
+        (format!("${hash}"), event)
     }
 
     /// What the server says of events that are sent to it.
@@ -100,9 +125,10 @@ impl<'a> Hostile<'a> {
     pub(super) async fn join(&mut self) {
         let user = self.user("pia");
         let (room, of) = (encode(&self.room_id), encode(&user));
-        let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver=10");
+        let version = &self.version;
+        let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver={version}");
         let made = self.ask("GET", &path, &Value::Null).await.ok();
-        assert_eq!(made["room_version"], "10");
+        assert_eq!(made["room_version"], json!(version));
         let (event_id, event) = self.signed(made["event"].clone());
         let path = format!("/_matrix/federation/v2/send_join/{room}/{}", encode(&event_id));
         let joined = self.ask("PUT", &path, &event).await.ok();

@@ -13,6 +13,7 @@ mod hostile;
 mod hostile_past;
 mod media;
 mod nodes;
+mod odd_items;
 mod operators;
 mod outages;
 mod partition;

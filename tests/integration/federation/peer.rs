@@ -11,7 +11,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use ruma::api::federation::authentication::{XMatrix, XMatrixSigningInput};
 use ruma::serde::{Base64, base64::Standard};
-use ruma::signatures::{Ed25519KeyPair, sign_json};
+use ruma::signatures::{Ed25519KeyPair, KeyPair as _, sign_json};
 use ruma::{CanonicalJsonObject, OwnedServerName};
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
@@ -91,9 +91,20 @@ impl Peer {
         }
     }
 
-    /// The header of a request to `to`, signed by this peer.
+    /// The header of a request to `to`, signed by this peer, whatever numbers the body has.
     pub(super) fn header(&self, to: &str, method: &str, path: &str, body: &Value) -> String {
-        sign(&self.name, &self.keys, to, method, path, body).to_string()
+        let mut signed =
+            json!({ "origin": self.name, "destination": to, "method": method, "uri": path });
+        if !body.is_null() {
+            signed["content"] = body.clone();
+        }
+        // The members of a value are sorted.
+        let (key, signature) = self.keys.sign(signed.to_string().as_bytes()).into_parts();
+        let signature = Base64::<Standard, _>::new(signature).encode();
+        format!(
+            r#"X-Matrix origin="{}",destination="{to}",key="{key}",sig="{signature}""#,
+            self.name
+        )
     }
 
     /// Sends a request to the server at `address`, properly signed for `to`.

@@ -22,6 +22,7 @@ use crate::{
         http::{ApiError, Cx, ErrorCode, Homeserver},
     },
     read::events::EventRef,
+    record::lax_object::LaxObject,
     service::federation::{Pdu, PduError},
 };
 
@@ -168,7 +169,7 @@ fn authorise(
     app: &Server,
     room_id: &RoomId,
     user_id: &UserId,
-    object: &mut CanonicalJsonObject,
+    object: &mut LaxObject,
     look: &Look<'_>,
 ) -> Result<(), ApiError> {
     let content = object.get("content").and_then(CanonicalJsonValue::as_object);

@@ -161,7 +161,7 @@ impl Addressee {
             sender: cx.caller.user_id.clone(),
             event_type: TimelineEventType::RoomThirdPartyInvite,
             state_key: Some(kept.token),
-            content: canonical(&to_raw(&content))?,
+            content: canonical(&to_raw(&content))?.into(),
             redacts: None,
             transaction: None,
             ts: cx.app.now(),

@@ -497,7 +497,7 @@ fn to_send(
         sender: event.user_id.clone(),
         event_type: event.event_type.as_str().into(),
         state_key: event.state_key.clone(),
-        content,
+        content: content.into(),
         redacts,
         transaction: None,
         ts: ruma::MilliSecondsSinceUnixEpoch(ts),

@@ -23,12 +23,12 @@ use super::{
 };
 use crate::{
     base::limits,
-    decide::{canonical, send::SendEvent},
+    decide::{content as content_of, send::SendEvent},
     edge::{
         api::{Server, auth::rights::suspended, json},
         http::{ApiError, Cx, Json, endpoint},
     },
-    record::command::Transaction,
+    record::{command::Transaction, lax_object::LaxObject},
 };
 
 #[allow(clippy::too_many_arguments, reason = "the parts of an event, each of its own type")]
@@ -37,7 +37,7 @@ async fn send(
     room_id: OwnedRoomId,
     event_type: TimelineEventType,
     state_key: Option<String>,
-    content: CanonicalJsonObject,
+    content: LaxObject,
     redacts: Option<OwnedEventId>,
     transaction: Option<Transaction>,
     ts: Option<MilliSecondsSinceUnixEpoch>,
@@ -126,7 +126,7 @@ impl Message {
             let event = delayed::Event { event_type, state_key: None, content };
             return delayed::schedule(cx, room_id, event, delay, transaction).await;
         }
-        let mut content = canonical(&content)?;
+        let mut content = content_of(&content)?;
         let event_type = TimelineEventType::from(event_type);
         let redacts = match event_type {
             TimelineEventType::RoomRedaction => Some(delayed::redacts(&mut content)?),
@@ -162,7 +162,7 @@ pub(super) async fn state(
         };
         return delayed::schedule(&cx, request.room_id, event, delay, None).await;
     }
-    let content = canonical(request.body.json())?;
+    let content = content_of(request.body.json())?;
     let event_type = TimelineEventType::from(request.event_type.to_string());
     if event_type == TimelineEventType::RoomMember
         && content.get("membership").and_then(CanonicalJsonValue::as_str) == Some("invite")
@@ -223,7 +223,7 @@ impl Redaction {
             content.insert("reason".to_owned(), CanonicalJsonValue::String(reason));
         }
         let kind = TimelineEventType::RoomRedaction;
-        send(cx, room_id, kind, None, content, Some(event_id), transaction, None).await
+        send(cx, room_id, kind, None, content.into(), Some(event_id), transaction, None).await
     }
 }
 

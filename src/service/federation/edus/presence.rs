@@ -15,7 +15,8 @@ use crate::{
 
 #[derive(Deserialize)]
 struct Content {
-    push: Vec<Update>,
+    /// Each is read by itself.
+    push: Vec<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -42,7 +43,7 @@ impl Receiving<'_> {
         let Content { push } = content(raw)?;
         let mut received = Vec::new();
         for update in push {
-            match self.presence(origin, update) {
+            match self.presence(origin, &update) {
                 Ok(said) => received.extend(said),
                 Err(EduError::TooMany) => break,
                 Err(error) => debug!(%origin, %error, "a user's presence is dropped"),
@@ -54,9 +55,10 @@ impl Receiving<'_> {
     fn presence(
         &self,
         origin: &ServerName,
-        update: Update,
+        update: &RawValue,
     ) -> Result<Option<ReceivePresence>, EduError> {
-        let Update { user_id, presence, status_msg, last_active_ago, currently_active } = update;
+        let Update { user_id, presence, status_msg, last_active_ago, currently_active } =
+            content(update)?;
         if user_id.server_name() != origin {
             return Err(EduError::NotTheirs);
         }

@@ -14,11 +14,11 @@ use crate::{
     service::federation::Receiving,
 };
 
-/// The receipts of a room, except private ones.
+/// The receipts of a room, except private ones. Each is read by itself.
 #[derive(Default, Deserialize)]
 struct OfRoom {
     #[serde(default, rename = "m.read")]
-    read: BTreeMap<OwnedUserId, OfUser>,
+    read: BTreeMap<String, Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
@@ -40,11 +40,16 @@ impl Receiving<'_> {
         origin: &ServerName,
         raw: &RawValue,
     ) -> Result<(), EduError> {
-        let rooms: BTreeMap<OwnedRoomId, OfRoom> = content(raw)?;
+        let rooms: BTreeMap<String, Box<RawValue>> = content(raw)?;
         let mut receipts = Vec::new();
-        for (room_id, OfRoom { read }) in rooms {
+        for (room_id, of_room) in rooms {
+            let (Ok(room_id), Ok(OfRoom { read })) =
+                (OwnedRoomId::try_from(room_id), content(&of_room))
+            else {
+                continue;
+            };
             for (user_id, of_user) in read {
-                match self.receipt(origin, &room_id, user_id, of_user) {
+                match self.receipt(origin, &room_id, &user_id, &of_user) {
                     Ok(receipt) => receipts.extend(receipt),
                     // Later ones would fail, too.
                     Err(EduError::TooMany) => break,
@@ -59,9 +64,11 @@ impl Receiving<'_> {
         &self,
         origin: &ServerName,
         room_id: &OwnedRoomId,
-        user_id: OwnedUserId,
-        OfUser { data, event_ids }: OfUser,
+        user_id: &str,
+        of_user: &RawValue,
     ) -> Result<Option<SetReceipt>, EduError> {
+        let user_id = OwnedUserId::try_from(user_id).map_err(|_| EduError::NotTheirs)?;
+        let OfUser { data, event_ids } = content(of_user)?;
         let room = self.room_of(origin, room_id, &user_id)?;
         if data.thread_id.as_deref().is_some_and(|id| !is_thread(id)) {
             return Err(EduError::TooLarge);

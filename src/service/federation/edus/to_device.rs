@@ -43,9 +43,9 @@ impl Receiving<'_> {
                 if content.get().len() > limits::EVENT_BYTES {
                     return Err(EduError::TooLarge);
                 }
-                // Clients expect an object.
-                let _: serde_json::Map<String, serde_json::Value> =
-                    serde_json::from_str(content.get())?;
+                if !content.get().starts_with('{') {
+                    return Err(EduError::NotObject);
+                }
                 let device_id = (device_id != "*").then(|| OwnedDeviceId::from(device_id));
                 of_user.push((device_id, content));
             }
