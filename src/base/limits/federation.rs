@@ -90,6 +90,14 @@ pub(crate) const HIERARCHY_VIA: usize = 3;
 /// Rooms of spaces that other homeservers are asked for during one request of a client. The next
 /// page continues there.
 pub(crate) const HIERARCHY_ASKED: usize = 20;
+/// How often a user has this server write to homeservers that it has never reached: each may be a
+/// name that somebody made up, is tried for [`STRANGER_TIME`], and leaves a position behind.
+pub(crate) const STRANGERS: Rate = Rate::per_minute(1, 60);
+
+/// How long a homeserver without a room in common may be unreachable before what waits for it is
+/// dropped.
+pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(86_400);
+
 
 /// Memory for what other homeservers said of rooms.
 pub(crate) const DESCRIPTIONS_BYTES: u64 = 8 << 20;
