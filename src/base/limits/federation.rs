@@ -112,6 +112,12 @@ pub(crate) const REMOTE_SERVERS: usize = 50;
 /// Forward extremities of a room. An event names at most so many predecessors (room version 1,
 /// "Event format").
 pub const EXTREMITIES: usize = 20;
+/// Characters of why another homeserver refuses a request, which a client is told, and the longest
+/// pause that it may ask for.
+pub(crate) const REFUSED_TEXT: usize = 500;
+/// See [`REFUSED_TEXT`].
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
+
 
 /// Events that are looked at to resolve the state of a room where branches meet.
 pub const RESOLUTION_EVENTS: usize = 50_000;

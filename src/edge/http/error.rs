@@ -41,7 +41,6 @@ pub(crate) enum ErrorCode {
     Exclusive,
     Forbidden,
     GuestAccessForbidden,
-    #[allow(dead_code, reason = "only other servers have rooms of versions that this one lacks")]
     IncompatibleRoomVersion {
         room_version: RoomVersionId,
     },

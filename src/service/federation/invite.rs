@@ -2,14 +2,14 @@
 //! "Inviting to a room").
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedRoomId, RoomId, RoomVersionId,
-    ServerName, UserId, events::room::member::MembershipState,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, RoomId,
+    RoomVersionId, ServerName, UserId, events::room::member::MembershipState,
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
-    enter::{EnterError, Wish, bounded, seal},
+    enter::{EnterError, bounded, seal},
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
@@ -32,16 +32,16 @@ struct Invited {
 }
 
 impl Receiving<'_> {
-    /// Invites a user of another homeserver.
+    /// Invites a user of another homeserver, by an event with this content. Returns its id.
     pub(crate) async fn invite(
         &self,
-        wish: Wish<'_>,
+        room_id: &RoomId,
+        user_id: &UserId,
         target: &UserId,
-        is_direct: bool,
-    ) -> Result<(), EnterError> {
-        let Wish { room_id, user_id, reason } = wish;
+        content: CanonicalJsonObject,
+    ) -> Result<OwnedEventId, EnterError> {
         let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
-        let template = invitation(&env, room_id, user_id, target, reason, is_direct, now);
+        let template = invitation(&env, room_id, user_id, target, content, now);
         let (version, object) = template.map_err(|error| match error {
             TemplateError::Refused(refusal) => EnterError::Rejected(refusal.into()),
             _ => EnterError::Rejected(
@@ -58,7 +58,7 @@ impl Receiving<'_> {
         server: &ServerName,
         version: &RoomVersionId,
         object: CanonicalJsonObject,
-    ) -> Result<(), EnterError> {
+    ) -> Result<OwnedEventId, EnterError> {
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
         let mut signed = seal(&self.engine.env(), version, object).map_err(|why| wrong(&why))?;
@@ -95,7 +95,8 @@ impl Receiving<'_> {
         self.accept(own, &room, event).await.map_err(|error| match error {
             PduError::Rejected(rejected) => rejected.into(),
             error => wrong(&error),
-        })
+        })?;
+        Ok(signed.event_id)
     }
 
     /// Turns the invitation of an address in a room of this homeserver into an invite, using what
@@ -191,9 +192,7 @@ impl Receiving<'_> {
     ) -> Result<CanonicalJsonObject, PduError> {
         let form = |why: &str| PduError::Form(why.to_owned());
         let rules = version.rules().filter(|_| ROOM_VERSIONS.contains(&version));
-        let rules = rules.ok_or_else(|| {
-            PduError::Rejected(Refusal::UnsupportedRoomVersion(version.to_string()).into())
-        })?;
+        let rules = rules.ok_or_else(|| PduError::Version(version.clone()))?;
         let pdu = Pdu::new(room_id.clone(), Pdu::object(raw)?, &rules)?;
         if pdu.event_id != event_id || Pdu::room_of(&pdu.object)? != room_id {
             return Err(PduError::OtherEvent);

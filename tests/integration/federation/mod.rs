@@ -20,6 +20,7 @@ mod past;
 mod past_rules;
 mod peer;
 mod policy;
+mod refusals;
 mod requests;
 mod rooms;
 mod rules;

@@ -44,6 +44,10 @@ impl From<PduError> for ApiError {
             PduError::Form(_) | PduError::OtherEvent => {
                 Self::bad_json("This is not the expected event.").with_cause(error)
             }
+            PduError::Version(room_version) => Self::new(
+                ErrorCode::IncompatibleRoomVersion { room_version },
+                "This server does not support the version of the room.",
+            ),
             PduError::NotInRoom => Self::forbidden("Your server is not in this room."),
             PduError::NoRoom => Self::not_found("This server is not in the room."),
             PduError::AccessControl => Self::forbidden("This room denies your server."),

@@ -7,13 +7,14 @@ mod keys;
 mod memberships;
 mod outgoing;
 mod queries;
+mod refused;
 mod signed;
 mod transactions;
 
 use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;
 
 pub(crate) use outgoing::Asking;
-pub(super) use outgoing::unreachable;
+pub(super) use refused::Asked;
 pub(crate) use signed::Incoming;
 
 use super::{

@@ -12,13 +12,14 @@ use ruma::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use super::refused::Asked;
 use crate::{
     base::{limits, rate::Refundable, text::encoded},
     edge::{
         api::{Server, server::Whose},
-        http::{ApiError, Caller, Cx, ErrorCode},
+        http::{ApiError, Caller, Cx},
     },
-    outside::federation::{Question, Unreachable},
+    outside::federation::Question,
     record::Offset,
 };
 
@@ -154,24 +155,15 @@ impl<C: Caller> Cx<Server, C> {
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
         self.may_ask()?;
         question.timeout = limits::OUTBOUND_TIMEOUT;
+        let unreachable = |error| Asked::Other.unreachable(error);
         let answer = federation.peers.ask(server, question).await.map_err(unreachable)?;
-        answer.json().map_err(unreachable)
+        match answer.refused() {
+            Some(refused) => Err(Asked::Other.refused(refused)),
+            None => answer.json().map_err(unreachable),
+        }
     }
 }
 
 fn query(pairs: &[(&str, &str)]) -> Result<String, ApiError> {
     serde_html_form::to_string(pairs).map_err(ApiError::internal)
-}
-
-pub(in crate::edge::api) fn unreachable(error: Unreachable) -> ApiError {
-    let (code, said) = match &error {
-        Unreachable::Denied => {
-            (ErrorCode::Forbidden, "This server does not federate with that one.")
-        }
-        Unreachable::Status(404) => (ErrorCode::NotFound, "The other server does not have it."),
-        Unreachable::Status(401 | 403) => (ErrorCode::Forbidden, "The other server refuses."),
-        Unreachable::Late => (ErrorCode::ConnectionTimeout, "The other server does not answer."),
-        _ => (ErrorCode::ConnectionFailed, "The other server is unreachable."),
-    };
-    ApiError::new(code, said).with_cause(error)
 }

@@ -3,63 +3,20 @@
 use std::sync::Arc;
 
 use ruma::{
-    OwnedRoomId, OwnedServerName, OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName,
-    UserId,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
+    OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName, UserId,
 };
 use tracing::warn;
 
 use crate::{
     edge::{
-        api::{Server, appservice::services as appservice},
+        api::{Server, appservice::services as appservice, federation::Asked},
         http::{ApiError, Caller, Cx, ErrorCode},
     },
-    outside::federation::Unreachable,
     record::Offset,
-    service::federation::{Act, EnterError, Wish},
+    service::federation::{Act, Wish},
     state::Membership,
 };
-
-impl From<EnterError> for ApiError {
-    fn from(error: EnterError) -> Self {
-        let error = match error {
-            EnterError::Rejected(rejected) => return rejected.into(),
-            other => other,
-        };
-        let (code, said) = match &error {
-            EnterError::Nowhere | EnterError::Rejected(_) => {
-                (ErrorCode::NotFound, "No server is known that is in this room.".to_owned())
-            }
-            EnterError::Refused { errcode, error, status, .. } => match (&**errcode, status) {
-                ("M_FORBIDDEN", _) if !error.is_empty() => {
-                    (ErrorCode::Forbidden, format!("The room's server refuses: {error}"))
-                }
-                ("M_UNABLE_TO_AUTHORISE_JOIN" | "M_UNABLE_TO_GRANT_JOIN", _) => (
-                    ErrorCode::UnableToGrantJoin,
-                    "The room's servers cannot authorise this join.".to_owned(),
-                ),
-                ("M_NOT_FOUND", _) | (_, 404) => {
-                    (ErrorCode::NotFound, "The room's server does not have it.".to_owned())
-                }
-                (_, 401 | 403) => (ErrorCode::Forbidden, "The room's server refuses.".to_owned()),
-                _ => (
-                    ErrorCode::ConnectionFailed,
-                    "The room's server cannot do this now.".to_owned(),
-                ),
-            },
-            EnterError::Unreachable(_, Unreachable::Late) => {
-                (ErrorCode::ConnectionTimeout, "The room's server does not answer.".to_owned())
-            }
-            EnterError::Unreachable(..) => {
-                (ErrorCode::ConnectionFailed, "The room's server cannot be reached.".to_owned())
-            }
-            EnterError::Wrong(..) => (
-                ErrorCode::ConnectionFailed,
-                "The room's server does not answer as it should.".to_owned(),
-            ),
-        };
-        Self::new(code, said).with_cause(error)
-    }
-}
 
 /// A room that a client names, and homeservers that may be in it.
 pub(super) struct Place {
@@ -156,23 +113,23 @@ impl Cx<Server> {
         // It goes on if the client hangs up: others may have recorded it already.
         let acting = tokio::spawn(async move {
             let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            Ok::<_, ApiError>(app.receiving()?.act(act, wish, &via).await?)
+            let failed = |error| Asked::OfRoom.failed(error);
+            app.receiving()?.act(act, wish, &via).await.map_err(failed)
         });
         acting.await.map_err(ApiError::internal)?
     }
 
-    /// Invites a user of another homeserver.
+    /// Invites a user of another homeserver, by an event with this content.
     pub(super) async fn invite_elsewhere(
         &self,
         room_id: OwnedRoomId,
         target: OwnedUserId,
-        reason: Option<String>,
-        is_direct: bool,
-    ) -> Result<(), ApiError> {
+        content: CanonicalJsonObject,
+    ) -> Result<OwnedEventId, ApiError> {
         let (app, user_id) = (Arc::clone(&self.app), self.caller.user_id.clone());
         let inviting = tokio::spawn(async move {
-            let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            Ok::<_, ApiError>(app.receiving()?.invite(wish, &target, is_direct).await?)
+            let failed = |error| Asked::OfInvited.failed(error);
+            app.receiving()?.invite(&room_id, &user_id, &target, content).await.map_err(failed)
         });
         inviting.await.map_err(ApiError::internal)?
     }
@@ -186,12 +143,23 @@ impl Cx<Server> {
     ) {
         for target in targets {
             // The room exists: a client that got an error would create another.
-            let invite = self.invite_elsewhere(room_id.to_owned(), target.clone(), None, is_direct);
+            let content = invite_content(None, is_direct);
+            let invite = self.invite_elsewhere(room_id.to_owned(), target.clone(), content);
             if let Err(error) = invite.await {
                 warn!(%room_id, %target, %error, "a user could not be invited to a new room");
             }
         }
     }
+}
+
+/// What an invite says besides whom it is for.
+pub(super) fn invite_content(reason: Option<String>, is_direct: bool) -> CanonicalJsonObject {
+    let mut content = CanonicalJsonObject::new();
+    content.extend(reason.map(|of| ("reason".to_owned(), CanonicalJsonValue::String(of))));
+    if is_direct {
+        content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
+    }
+    content
 }
 
 /// Homeservers that may be in a room: those that the client names, that of who invited the user,
