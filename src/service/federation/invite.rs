@@ -17,13 +17,13 @@ use crate::{
     base::text::encoded,
     decide::{
         Refusal,
-        federation::{MembershipOutside, TemplateError, address_invite, invitation},
+        federation::{MembershipOutside, Taken, TemplateError, address_invite, invitation},
         is_local,
     },
     outside::federation::Question,
     read::{events::as_shown, policy::policy_server, servers::admits},
     record::{Offset, Origin, room_version::ROOM_VERSIONS},
-    state::Room,
+    state::{Membership, Room},
 };
 
 #[derive(Deserialize)]
@@ -238,5 +238,46 @@ impl Receiving<'_> {
             self.engine.propose(Origin::server(), invite).await?.into_inner();
         }
         Ok(object)
+    }
+
+    /// Whether an event says that a user of this homeserver, which is not in the room, is invited
+    /// no more, or may not knock.
+    pub(super) fn is_withdrawal(&self, room: &Room, pdu: &Pdu) -> bool {
+        let env = self.engine.env();
+        if room.has_server(&env.server.name) {
+            return false;
+        }
+        let text = |name: &str| pdu.object.get(name).and_then(CanonicalJsonValue::as_str);
+        let content = pdu.object.get("content").and_then(CanonicalJsonValue::as_object);
+        let membership = content.and_then(|content| content.get("membership")?.as_str());
+        let target = text("state_key").and_then(|key| <&UserId>::try_from(key).ok());
+        let now = target.and_then(|target| room.membership(target, Offset::MAX));
+        text("type") == Some("m.room.member")
+            && matches!(membership, Some("leave" | "ban"))
+            && text("sender") != text("state_key")
+            && target.is_some_and(|target| is_local(&env.server, target))
+            && now.is_some_and(|(_, now)| matches!(now, Membership::Invite | Membership::Knock))
+    }
+
+    /// Ends the invite or the knock of a user of this homeserver. The decision is whether `origin`
+    /// may.
+    pub(super) async fn withdraw(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        pdu: Pdu,
+    ) -> Result<Taken, PduError> {
+        let event_id = pdu.event_id.clone();
+        let pdu = pdu.verified(&self.federation.keys, &room.rules).await?;
+        let withdrawal = MembershipOutside {
+            room_id: room.id.clone(),
+            version: room.version.clone(),
+            from: origin.to_owned(),
+            event_id,
+            pdu,
+            stripped: Vec::new(),
+        };
+        self.engine.propose(Origin::server(), withdrawal).await?.into_inner();
+        Ok(Taken::Accepted)
     }
 }
