@@ -125,6 +125,9 @@ pub const RESOLUTION_EVENTS: usize = 50_000;
 /// Conflicts that the record of a resolution explains.
 pub const RESOLUTION_CONFLICTS: usize = 100;
 
+/// Refused events that are looked at on the way back from an event, for the extremities that it
+/// follows by way of them. An extremity that is not found is only named once more.
+pub(crate) const REFUSED_BEFORE: usize = 100;
 /// How many events are recorded in one commit as known without a place in the timeline, and their
 /// size in bytes.
 pub(crate) const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
