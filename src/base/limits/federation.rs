@@ -298,6 +298,17 @@ pub(crate) const PRESENCE_LOOK: Duration = Duration::from_secs(60);
 pub(crate) const REMOTE_NAMES: usize = 200_000;
 
 /// The longest name of such a user that is found, in bytes.
+/// Users of whose presence a homeserver is told when its first user enters their room, and how many
+/// of them one EDU names. Of others it is told at their next change.
+pub(crate) const PRESENCE_AT_JOIN: usize = 500;
+/// See [`PRESENCE_AT_JOIN`].
+pub(crate) const PRESENCE_IN_EDU: usize = 50;
+
+/// How long after its join a homeserver is told, and how much later once more: it drops what comes
+/// before it has recorded the join.
+pub(crate) const PRESENCE_AFTER_JOIN: [Duration; 2] =
+    [Duration::from_secs(2), Duration::from_secs(30)];
+
 pub(crate) const REMOTE_NAME_BYTES: usize = 1024;
 
 /// How many users' device lists of other homeservers are kept.
