@@ -280,6 +280,21 @@ impl ApiError {
         }))
     }
 
+    /// The same error once more, for another request that waited for the same outcome.
+    pub(crate) fn again(&self) -> Self {
+        Self(Box::new(Inner {
+            code: self.0.code.clone(),
+            status: self.0.status,
+            message: self.0.message.clone(),
+            foreign: self.0.foreign.clone(),
+            cause: self.0.cause.as_ref().map(|cause| cause.to_string().into()),
+            auth: self.0.auth.clone(),
+            headers: self.0.headers.clone(),
+            refusal: self.0.refusal,
+            may_be_behind: self.0.may_be_behind,
+        }))
+    }
+
     /// The same error with another status.
     #[must_use]
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {

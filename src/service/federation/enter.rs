@@ -85,7 +85,7 @@ pub(super) struct Signed {
 }
 
 /// The membership change that a user makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Join,
     Knock,

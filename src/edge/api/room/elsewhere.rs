@@ -1,11 +1,13 @@
 //! What clients ask of rooms that this homeserver is not in, by way of others that are.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
     OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName, UserId,
 };
+use tokio::{sync::watch, task::JoinHandle};
 use tracing::warn;
 
 use crate::{
@@ -17,6 +19,41 @@ use crate::{
     service::federation::{Act, Wish},
     state::Membership,
 };
+
+/// What a user does in which room.
+type Entry = (OwnedUserId, OwnedRoomId, Act);
+
+/// The outcome of an attempt, once there is one.
+type Outcome = Option<Result<(), Arc<ApiError>>>;
+
+/// The attempts to enter rooms of others that are in progress. A client that did not wait for the
+/// end of one, and asks again, waits for the same one.
+#[derive(Default)]
+pub(crate) struct Entering(Arc<Mutex<HashMap<Entry, watch::Receiver<Outcome>>>>);
+
+impl Entering {
+    /// The attempt that is in progress, or else the one that this begins.
+    fn run(
+        &self,
+        entry: Entry,
+        begin: impl FnOnce(Entry) -> JoinHandle<Result<(), ApiError>>,
+    ) -> watch::Receiver<Outcome> {
+        let mut all = self.0.lock();
+        if let Some(running) = all.get(&entry) {
+            return running.clone();
+        }
+        let (tell, running) = watch::channel(None);
+        all.insert(entry.clone(), running.clone());
+        drop(all);
+        let (all, attempt) = (Arc::clone(&self.0), begin(entry.clone()));
+        tokio::spawn(async move {
+            let outcome = attempt.await.map_err(ApiError::internal).and_then(|outcome| outcome);
+            all.lock().remove(&entry);
+            tell.send_replace(Some(outcome.map_err(Arc::new)));
+        });
+        running
+    }
+}
 
 /// A room that a client names, and homeservers that may be in it.
 pub(super) struct Place {
@@ -110,13 +147,19 @@ impl Cx<Server> {
             env.quotas.room(&env.state, &user_id)?;
         }
         let via = all_via(&app, &room_id, &user_id, via);
-        // It goes on if the client hangs up: others may have recorded it already.
-        let acting = tokio::spawn(async move {
-            let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            let failed = |error| Asked::OfRoom.failed(error);
-            app.receiving()?.act(act, wish, &via).await.map_err(failed)
+        let key = (user_id, room_id, act);
+        let mut running = self.app.outside.entering.run(key, |(user_id, room_id, act)| {
+            // It goes on if the client hangs up: others may have recorded it already.
+            tokio::spawn(async move {
+                let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
+                let failed = |error| Asked::OfRoom.failed(error);
+                app.receiving()?.act(act, wish, &via).await.map_err(failed)
+            })
         });
-        acting.await.map_err(ApiError::internal)?
+        match running.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(outcome)) => outcome.as_ref().map(|()| ()).map_err(|error| error.again()),
+            _ => Err(ApiError::internal("an attempt to enter a room was lost")),
+        }
     }
 
     /// Invites a user of another homeserver, by an event with this content.
