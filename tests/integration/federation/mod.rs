@@ -25,6 +25,7 @@ mod requests;
 mod rooms;
 mod rules;
 mod several;
+mod specified;
 mod synapse;
 mod to_device;
 mod view;
