@@ -141,7 +141,7 @@ pub(super) fn vet_content(
             Ok(())
         }
         Some("invite") if !is_local(&env.server, target) => Err(Refusal::Forbidden(
-            "This server does not federate: it cannot reach other servers' users.".to_owned(),
+            "A user of another server cannot be invited by this request.".to_owned(),
         )),
         Some("knock") => {
             must_not_be_blocked(env, room)?;

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Commit, Env, Proposal, Refusal, is_local};
 use crate::{
+    base::limits,
     log::{MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES},
     record::{
         Command, Offset, Stream,
@@ -200,8 +201,8 @@ impl Letters {
         }
     }
 
-    /// Only those are written to who are in rooms that this server knows: the others need not
-    /// exist, nor their homeservers.
+    /// They may be in no room that this server knows, and need not exist. There is a limit on the
+    /// homeservers to which this one ever writes.
     fn add_outside(
         &mut self,
         env: &Env,
@@ -210,10 +211,11 @@ impl Letters {
         message_id: &str,
         fits: impl Fn(&ServerName) -> bool,
     ) {
-        if env.state.memberships.count(user_id) == 0 {
-            return;
-        }
-        if !fits(user_id.server_name()) {
+        let (server, destinations) = (user_id.server_name(), &env.state.destinations);
+        let is_one_too_many = destinations.get(server).is_none()
+            && destinations.len() >= limits::PEERS
+            && env.state.memberships.count(user_id) == 0;
+        if is_one_too_many || !fits(server) {
             self.full |= !messages.is_empty();
             return;
         }

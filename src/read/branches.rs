@@ -113,6 +113,12 @@ impl<'a> Branches<'a> {
         Ok(self.events.find_shown(self.state, event_id)?.or(found))
     }
 
+    /// Whether clients are shown this event in another room.
+    pub(crate) fn is_in_another_room(&self, event_id: &EventId) -> Result<bool, ReadError> {
+        let found = self.events.find_shown(self.state, event_id)?;
+        Ok(found.is_some_and(|event| event.room_id != self.room.id))
+    }
+
     /// Whether an event is only known as an authority for others, or by the state before it: it has
     /// no place in the history that clients see.
     pub(crate) fn is_out_of_sight(&self, event: &StoredEvent) -> Result<bool, ReadError> {

@@ -299,6 +299,7 @@ impl Parts {
                 federation: federation.transpose()?,
                 incoming: Default::default(),
                 asking: Default::default(),
+                entering: Default::default(),
             },
             media,
             presence: tracker(config, engine),

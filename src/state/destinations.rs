@@ -52,6 +52,11 @@ impl Destinations {
         inner.servers.iter().map(|(name, of)| (name.clone(), of.clone())).collect()
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.read().servers.len()
+    }
+
     /// How many there are, and how many of them could not be reached last.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {

@@ -40,6 +40,12 @@ pub(crate) const OWN_KEYS_LIFETIME: Duration = Duration::from_secs(86_400);
 /// How many homeservers one request to a notary may name. Each may be a request to another server.
 pub(crate) const NOTARY_SERVERS: usize = 50;
 
+/// How many such requests this server makes at a time to one notary, and how long it asks notaries
+/// for the keys that one answer needs.
+pub(crate) const NOTARY_REQUESTS: usize = 4;
+/// See [`NOTARY_REQUESTS`].
+pub(crate) const NOTARY_TIME: Duration = Duration::from_secs(30);
+
 /// How many wrong signatures may come from one address.
 pub(crate) const WRONG_SIGNATURES: Rate = Rate::per_minute(20, 50);
 
@@ -84,6 +90,14 @@ pub(crate) const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
 /// How often a caller has other homeservers asked for profiles, aliases and public rooms.
 pub(crate) const REMOTE_QUESTIONS: Rate = Rate::per_second(5, 60);
 
+/// How often a user has this server write to homeservers that it has never reached: each may be a
+/// name that somebody made up, is tried for [`STRANGER_TIME`], and leaves a position behind.
+pub(crate) const STRANGERS: Rate = Rate::per_minute(1, 60);
+
+/// How long a homeserver without a room in common may be unreachable before what waits for it is
+/// dropped.
+pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(86_400);
+
 /// Homeservers that are asked for a room of a space, one after the other.
 pub(crate) const HIERARCHY_VIA: usize = 3;
 
@@ -98,12 +112,22 @@ pub(crate) const DESCRIPTIONS_BYTES: u64 = 8 << 20;
 pub(crate) const DESCRIPTION_TIME: (Duration, Duration) =
     (Duration::from_secs(300), Duration::from_secs(60));
 
+/// Characters of why another homeserver refuses a request, which a client is told, and the longest
+/// pause that it may ask for.
+pub(crate) const REFUSED_TEXT: usize = 500;
+/// See [`REFUSED_TEXT`].
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
+
 /// How many servers that have a room are told to a client.
 pub(crate) const REMOTE_SERVERS: usize = 50;
 
 /// Forward extremities of a room. An event names at most so many predecessors (room version 1,
 /// "Event format").
 pub const EXTREMITIES: usize = 20;
+
+/// Refused events that are looked at on the way back from an event, for the extremities that it
+/// follows by way of them. An extremity that is not found is only named once more.
+pub(crate) const REFUSED_BEFORE: usize = 100;
 
 /// Events that are looked at to resolve the state of a room where branches meet.
 pub const RESOLUTION_EVENTS: usize = 50_000;
@@ -273,6 +297,17 @@ pub(crate) const REMOTE_PRESENCE: (Duration, Duration) =
 /// How often other homeservers are told again of the presence of a user who stays. They take it for
 /// over after half an hour.
 pub(crate) const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
+
+/// Users of whose presence a homeserver is told when its first user enters their room, and how many
+/// of them one EDU names. Of others it is told at their next change.
+pub(crate) const PRESENCE_AT_JOIN: usize = 500;
+/// See [`PRESENCE_AT_JOIN`].
+pub(crate) const PRESENCE_IN_EDU: usize = 50;
+
+/// How long after its join a homeserver is told, and how much later once more: it drops what comes
+/// before it has recorded the join.
+pub(crate) const PRESENCE_AFTER_JOIN: [Duration; 2] =
+    [Duration::from_secs(2), Duration::from_secs(30)];
 
 /// How often it is looked whether presence is to be told again, or has ended.
 pub(crate) const PRESENCE_LOOK: Duration = Duration::from_secs(60);

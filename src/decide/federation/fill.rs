@@ -81,6 +81,11 @@ impl Proposal for FillGap {
             if room.aside(event.offset) != Some(Aside::Outlier) {
                 continue;
             }
+            if graph.is_void(&event)? {
+                // A step on the way back that clients are not shown.
+                candidates.extend(event.prev_events.iter().cloned());
+                continue;
+            }
             let before = match earlier {
                 Some(name) if is_visibility(&event) => Some(known_name(name).to_owned()),
                 _ => visibility.clone(),
@@ -190,6 +195,15 @@ impl Graph<'_> {
     fn shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         let shown = self.events.find_shown(self.state, event_id)?;
         Ok(shown.filter(|event| event.room_id == self.room.id))
+    }
+
+    /// Whether it is a redaction of a known event on which it never takes effect.
+    fn is_void(&self, event: &EventRef) -> Result<bool, ReadError> {
+        let target = event.redacts.as_ref();
+        let target = target.filter(|_| event.event_type == TimelineEventType::RoomRedaction);
+        let Some(target) = target else { return Ok(false) };
+        let Some(shown) = self.events.find_shown(self.state, target)? else { return Ok(false) };
+        Ok(shown.room_id != self.room.id || !self.may_redact(event, &shown)?)
     }
 
     /// Whether a redaction takes effect (room version 3 and later, "Handling redactions"). Its

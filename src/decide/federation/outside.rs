@@ -1,5 +1,5 @@
 //! Memberships of local users in rooms that this homeserver is not in: incoming invites, knocks,
-//! and the end of both.
+//! and the end of both, by the user or by those who are in the room.
 
 use std::sync::Arc;
 
@@ -16,11 +16,15 @@ use crate::{
         Commit, Membership, Proposal, Refusal, RoomDraft, is_local,
         member_event::{may_come, may_reject, must_not_be_blocked, must_take_invites},
     },
-    read::{branches::PENDING, events::StoredEvent},
+    read::{
+        branches::PENDING,
+        events::{EventRef, StoredEvent},
+    },
     record::{
         Offset, Stream,
         command::{Received, RoomEvent},
     },
+    state::Room,
 };
 
 /// Record a membership of a user of this homeserver in a room that it is not in.
@@ -105,6 +109,15 @@ impl Proposal for MembershipOutside {
                 unblocked()?;
                 may_come(env, user_id, now)?;
             }
+            (
+                MembershipState::Leave | MembershipState::Ban,
+                Some(Membership::Invite | Membership::Knock),
+            ) if event.sender != *user_id => {
+                if !room.as_ref().is_some_and(|room| self.ends(commit, room, user_id, &event)) {
+                    let why = "It does not end this user's invite or knock.";
+                    return Err(Refusal::Forbidden(why.to_owned()));
+                }
+            }
             (MembershipState::Leave, Some(Membership::Invite)) => {
                 may_reject(env, &self.room_id, user_id)?;
             }
@@ -115,5 +128,27 @@ impl Proposal for MembershipOutside {
         let room_version = room.is_none().then(|| self.version.clone());
         commit.append(self.stream(), RoomEvent { room_version, ..body });
         Ok(())
+    }
+}
+
+impl MembershipOutside {
+    /// Whether this event of somebody else ends the user's invite or knock. Nobody here can judge
+    /// by the room's state whether its sender has the power. So it counts only from the homeserver
+    /// that brought the invite, or that the user knocked by way of; and it must name the invite or
+    /// the knock among its authorities, so that it is not about an earlier one.
+    fn ends(
+        &self,
+        commit: &Commit<'_>,
+        room: &Room,
+        user_id: &UserId,
+        event: &StoredEvent,
+    ) -> bool {
+        let ended = room.membership(user_id, Offset::MAX);
+        let ended = ended.and_then(|(offset, _)| commit.env.events.get(offset).ok().flatten());
+        let is_of = |ended: EventRef| {
+            ended.received.as_ref().is_some_and(|received| received.from == self.from)
+                && event.auth_events.contains(&ended.event_id)
+        };
+        event.sender.server_name() == self.from && ended.is_some_and(is_of)
     }
 }

@@ -1,7 +1,7 @@
 //! Events of other homeservers (server-server API, "Checks performed on receipt of a PDU"). Their
 //! form, signatures and hashes are checked before.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{
     EventId, OwnedEventId, OwnedRoomId, OwnedServerName, RoomId,
@@ -255,10 +255,17 @@ impl Receipt<'_> {
             let outcome = Outcome::SoftFailed { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
-        let extremities = self.extremities();
+        let redacts = match self.redacts(&before)? {
+            Ok(redacts) => redacts,
+            Err(reason) => {
+                let outcome = Outcome::SoftFailed { reason };
+                return Ok(Verdict::Aside { outcome, before: noted });
+            }
+        };
+        let extremities = self.extremities()?;
         let resolved = self.resolved(&before, &current, &extremities)?;
         Ok(Verdict::Accepted {
-            redacts: self.redacts(&before)?,
+            redacts,
             extremities: extremities
                 .into_iter()
                 .map(|Tip { event_id, depth }| Extremity { event_id, depth })
@@ -350,13 +357,34 @@ impl Receipt<'_> {
     }
 
     /// The forward extremities besides the event, once it is in the room.
-    fn extremities(&self) -> Vec<Tip> {
+    fn extremities(&self) -> Result<Vec<Tip>, ReadError> {
         let mut others = self.room.extremities();
-        others.retain(|tip| !self.event.prev_events.contains(&tip.event_id));
+        let preceding = self.preceding()?;
+        others.retain(|tip| !preceding.contains(&tip.event_id));
         // The limit on the predecessors that an event names.
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
         others.truncate(limits::EXTREMITIES - 1);
-        others
+        Ok(others)
+    }
+
+    /// The predecessors, and those before them on the way back through refused ones. An event that
+    /// follows refused ones also follows what they follow, which may still be extremities, because
+    /// a refused event leaves them as they are.
+    fn preceding(&self) -> Result<BTreeSet<OwnedEventId>, ReadError> {
+        let mut preceding: BTreeSet<_> = self.event.prev_events.iter().cloned().collect();
+        let mut open: Vec<_> = preceding.iter().cloned().collect();
+        for _ in 0..limits::REFUSED_BEFORE {
+            let Some(event_id) = open.pop() else { break };
+            let Some(event) = self.branches.find(&event_id)? else { continue };
+            if matches!(
+                event.aside.as_deref(),
+                Some((Outcome::SoftFailed { .. } | Outcome::Rejected { .. }, _))
+            ) {
+                let further = event.prev_events.iter();
+                open.extend(further.filter(|id| preceding.insert((*id).clone())).cloned());
+            }
+        }
+        Ok(preceding)
     }
 
     /// The effect of the event on the current state.
@@ -389,23 +417,31 @@ impl Receipt<'_> {
         Ok(Some(Resolved { takes_effect, changes, conflicts }))
     }
 
-    /// The event that this one redacts, if it is a redaction that takes effect (room version 3 and
-    /// later, "Handling redactions").
-    fn redacts(&self, before: &View) -> Result<Option<Offset>, NoState> {
+    /// The event that this one redacts, if it is a redaction that takes effect; or why it never
+    /// will, so that clients must not see it (room version 3 and later, "Handling redactions").
+    fn redacts(&self, before: &View) -> Result<Result<Option<Offset>, String>, NoState> {
         let event = self.event;
         if event.event_type != TimelineEventType::RoomRedaction {
-            return Ok(None);
+            return Ok(Ok(None));
         }
-        let Some(target) = &event.redacts else { return Ok(None) };
-        let Some(target) = self.branches.find_shown(target)? else { return Ok(None) };
+        let Some(target_id) = &event.redacts else { return Ok(Ok(None)) };
+        let Some(target) = self.branches.find_shown(target_id)? else {
+            if self.branches.is_in_another_room(target_id)? {
+                return Ok(Err("it redacts an event of another room".to_owned()));
+            }
+            // The event may be in a part of the history that was not fetched yet.
+            return Ok(Ok(None));
+        };
         if target.sender.server_name() == event.sender.server_name() {
-            return Ok(Some(target.offset));
+            return Ok(Ok(Some(target.offset)));
         }
         let find = |event_type| self.branches.holder(before, &event_type, "");
         let (create, levels) =
             (find(StateEventType::RoomCreate)?, find(StateEventType::RoomPowerLevels)?);
         let powers = Powers::new(&self.room.rules.authorization, create, levels);
-        let may = powers.has_level(&event.sender, RoomPowerLevelsIntField::Redact);
-        Ok(may.then_some(target.offset))
+        if powers.has_level(&event.sender, RoomPowerLevelsIntField::Redact) {
+            return Ok(Ok(Some(target.offset)));
+        }
+        Ok(Err("its sender may not redact the event that it redacts".to_owned()))
     }
 }

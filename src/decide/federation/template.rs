@@ -2,8 +2,7 @@
 //! "Knocking upon a room", "Leaving Rooms").
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, MilliSecondsSinceUnixEpoch, RoomId, RoomVersionId,
-    UserId,
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, RoomId, RoomVersionId, UserId,
     events::{TimelineEventType, room::member::MembershipState},
 };
 
@@ -90,7 +89,8 @@ pub fn may_authorise(env: &Env, room_id: &RoomId, user_id: &UserId) -> Result<()
     Ok(())
 }
 
-/// The event with which `inviter` of this homeserver invites a user of another one.
+/// The event with which `inviter` of this homeserver invites a user of another one. `content` is
+/// what it says besides.
 ///
 /// # Errors
 /// When the inviter may not do that now.
@@ -99,8 +99,7 @@ pub fn invitation(
     room_id: &RoomId,
     inviter: &UserId,
     target: &UserId,
-    reason: Option<&str>,
-    is_direct: bool,
+    mut content: CanonicalJsonObject,
     ts: MilliSecondsSinceUnixEpoch,
 ) -> Result<(RoomVersionId, CanonicalJsonObject), TemplateError> {
     let room = env.state.rooms.get(room_id).ok_or(TemplateError::NoRoom)?;
@@ -113,10 +112,7 @@ pub fn invitation(
     if draft.membership(env, target)? == Some(Membership::Join) {
         return Err(Refusal::Forbidden("They are in this room already.".to_owned()).into());
     }
-    let mut content = member_content(env, target, MembershipState::Invite, reason);
-    if is_direct {
-        content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
-    }
+    content.extend(member_content(env, target, MembershipState::Invite, None));
     let kind = TimelineEventType::RoomMember;
     let event = NewEvent::state(kind, target.as_str(), content, inviter, ts);
     Ok((version, draft.template(env, &event)?))

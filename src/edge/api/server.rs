@@ -20,7 +20,7 @@ use super::{
     federation::{Asking, Incoming},
     media::files::Media,
     not_in_it,
-    room::{directory::Catalogue, space, walks::Walks},
+    room::{directory::Catalogue, elsewhere::Entering, space, walks::Walks},
     sync::filter::Filters,
 };
 use crate::{
@@ -171,6 +171,8 @@ pub(crate) struct Outside {
     pub(crate) incoming: Incoming,
     /// How often clients have them asked.
     pub(crate) asking: Asking,
+    /// Rooms of theirs that users are entering.
+    pub(crate) entering: Entering,
 }
 
 /// Whose long work is done in turns.

@@ -41,7 +41,6 @@ pub(crate) enum ErrorCode {
     Exclusive,
     Forbidden,
     GuestAccessForbidden,
-    #[allow(dead_code, reason = "only other servers have rooms of versions that this one lacks")]
     IncompatibleRoomVersion {
         room_version: RoomVersionId,
     },
@@ -278,6 +277,21 @@ impl ApiError {
             headers: HeaderMap::new(),
             refusal: None,
             may_be_behind: false,
+        }))
+    }
+
+    /// The same error once more, for another request that waited for the same outcome.
+    pub(crate) fn again(&self) -> Self {
+        Self(Box::new(Inner {
+            code: self.0.code.clone(),
+            status: self.0.status,
+            message: self.0.message.clone(),
+            foreign: self.0.foreign.clone(),
+            cause: self.0.cause.as_ref().map(|cause| cause.to_string().into()),
+            auth: self.0.auth.clone(),
+            headers: self.0.headers.clone(),
+            refusal: self.0.refusal,
+            may_be_behind: self.0.may_be_behind,
         }))
     }
 

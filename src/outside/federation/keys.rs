@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use ruma::{
@@ -17,7 +18,10 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use thiserror::Error;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep_until, timeout, timeout_at},
+};
 use tracing::{debug, warn};
 
 use super::{Peers, Question, Unreachable, XMatrix, x_matrix::NotSigned};
@@ -107,6 +111,16 @@ impl EventKeys {
     fn add(&mut self, id: String, key: &str, until_ms: u64) {
         if let Ok(key) = Base64::parse(key) {
             self.0.push((id, key, until_ms));
+        }
+    }
+
+    /// Adds what was learned, which may not be recorded.
+    fn extend(&mut self, learned: &PeerKeys) {
+        for (id, key) in &learned.keys {
+            self.add(id.clone(), key, learned.valid_until_ms);
+        }
+        for (id, old) in &learned.old {
+            self.add(id.clone(), &old.key, old.expired_ms);
         }
     }
 
@@ -423,6 +437,107 @@ impl KeyRing {
         verified(server, object, now_ms).map_err(Unreachable::Unexpected)
     }
 
+    /// Asks the notaries for the keys of many homeservers, a request for many of them at once, and
+    /// records what they attest. Each homeserver comes with the keys with which it has signed, and
+    /// the time until when. Returns the keys of those that a notary knows.
+    ///
+    /// A room may have users of thousands of homeservers that are gone: there is no time to wait
+    /// for each of them.
+    pub(crate) async fn vouched_in_bulk(
+        &self,
+        mut wanted: BTreeMap<OwnedServerName, BTreeMap<String, u64>>,
+    ) -> HashMap<OwnedServerName, EventKeys> {
+        let now_ms = self.engine.clock().now_ms();
+        let until = tokio::time::Instant::now() + limits::NOTARY_TIME;
+        wanted.retain(|server, _| self.peers.permits(server));
+        let mut all = HashMap::new();
+        for notary in self.notaries.iter().filter(|notary| **notary != *self.peers.own_name()) {
+            let of_notary = timeout_at(until, Box::pin(self.of_notary(notary, now_ms))).await;
+            let of_notary = &match of_notary.unwrap_or(Err(Unreachable::Late)) {
+                Ok(of_notary) => of_notary,
+                Err(error) => {
+                    debug!(%notary, %error, "a notary cannot be asked");
+                    continue;
+                }
+            };
+            let servers: Vec<_> = wanted.clone().into_iter().collect();
+            let parts: Vec<_> = servers.chunks(limits::NOTARY_SERVERS).map(<[_]>::to_vec).collect();
+            let parts = stream::iter(parts).map(|part| async move {
+                let asked = Box::pin(self.vouched_for_many(notary, of_notary, &part, now_ms));
+                asked.await.unwrap_or_default()
+            });
+            let parts = parts.buffer_unordered(limits::NOTARY_REQUESTS);
+            let parts = parts.take_until(sleep_until(until)).collect::<Vec<_>>().await;
+            let learned: Vec<_> = parts.into_iter().flatten().collect();
+            for of in &learned {
+                let mut keys = self.known_for_events(&of.server_name);
+                keys.extend(of);
+                wanted.remove(&of.server_name);
+                all.insert(of.server_name.clone(), keys);
+            }
+            let records = stream::iter(learned).map(|of| async move {
+                let is_new = self.engine.state().peers.get(&of.server_name).is_none();
+                self.record(of, is_new).await;
+            });
+            records.buffer_unordered(limits::PEER_KEYS_FETCHES).collect::<Vec<()>>().await;
+        }
+        all
+    }
+
+    /// Whether anybody attests the keys of others.
+    pub(crate) fn has_notaries(&self) -> bool {
+        !self.notaries.is_empty()
+    }
+
+    /// What a notary attests of these homeservers.
+    async fn vouched_for_many(
+        &self,
+        notary: &ServerName,
+        of_notary: &Known,
+        servers: &[(OwnedServerName, BTreeMap<String, u64>)],
+        now_ms: u64,
+    ) -> Result<Vec<PeerKeys>, Unreachable> {
+        let of = |keys: &BTreeMap<String, u64>| -> serde_json::Map<_, _> {
+            let until = |ts_ms| json!({ "minimum_valid_until_ts": ts_ms });
+            keys.iter().map(|(id, ts_ms)| (id.clone(), until(*ts_ms))).collect()
+        };
+        let asked: serde_json::Map<_, _> =
+            servers.iter().map(|(server, keys)| (server.to_string(), of(keys).into())).collect();
+        let body = json!({ "server_keys": asked });
+        let mut question = Question::post("/_matrix/key/v2/query", &body).unsigned();
+        // Twice: a notary may give one document for each key.
+        question.max_bytes = 2 * limits::NOTARY_SERVERS * limits::PEER_KEYS_BYTES;
+        let answered: Answered = match self.peers.ask(notary, question).await {
+            Ok(answer) => answer.json()?,
+            Err(error) => {
+                debug!(%notary, %error, "a notary does not answer");
+                return Err(error);
+            }
+        };
+        let mut learned = Vec::new();
+        let most = 2 * limits::NOTARY_SERVERS;
+        for object in answered.server_keys.into_iter().take(most) {
+            let name = object.get("server_name").and_then(CanonicalJsonValue::as_str);
+            let asked = servers.iter().find(|(server, _)| Some(server.as_str()) == name);
+            let Some((server, _)) = asked else { continue };
+            let vouched = has_signature(&object, notary, &of_notary.keys);
+            match vouched.and_then(|()| verified(server, object, now_ms)) {
+                Ok(of) => learned.push(of),
+                Err(error) => debug!(%notary, %server, error, "a notary's answer is not used"),
+            }
+        }
+        Ok(learned)
+    }
+
+    /// The keys of a notary, from itself.
+    async fn of_notary(&self, notary: &ServerName, now_ms: u64) -> Result<Known, Unreachable> {
+        let known = self.engine.state().peers.get(notary).map(Known::from);
+        match known.filter(|known| known.valid_until_ms > now_ms) {
+            Some(known) => Ok(known),
+            None => Ok(Known::from(&self.published_by_itself(notary, now_ms).await?)),
+        }
+    }
+
     /// The keys of a homeserver, from a notary.
     async fn vouched(
         &self,
@@ -430,15 +545,7 @@ impl KeyRing {
         server: &ServerName,
         now_ms: u64,
     ) -> Result<PeerKeys, Unreachable> {
-        #[derive(Deserialize)]
-        struct Answered {
-            server_keys: Vec<CanonicalJsonObject>,
-        }
-        let of_notary = self.engine.state().peers.get(notary).map(Known::from);
-        let of_notary = match of_notary.filter(|known| known.valid_until_ms > now_ms) {
-            Some(known) => known,
-            None => Known::from(&self.published_by_itself(notary, now_ms).await?),
-        };
+        let of_notary = self.of_notary(notary, now_ms).await?;
         let body = json!({ "server_keys": { server: {} } });
         let question = Question::post("/_matrix/key/v2/query", &body).unsigned();
         let answered: Answered = self.peers.ask(notary, question).await?.json()?;
@@ -452,6 +559,12 @@ impl KeyRing {
         }
         Err(Unreachable::Unexpected(last))
     }
+}
+
+/// The answer of a notary.
+#[derive(Deserialize)]
+struct Answered {
+    server_keys: Vec<CanonicalJsonObject>,
 }
 
 /// The document in which a homeserver publishes its keys.

@@ -9,6 +9,7 @@ mod keys;
 mod multipart;
 mod names;
 mod policy;
+mod refused;
 mod sender;
 mod x_matrix;
 
@@ -42,6 +43,7 @@ pub(crate) use gaps::{GapFilling, Memory};
 pub(crate) use keys::{EventKeys, Haste, KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
+pub(crate) use refused::Refused;
 pub(crate) use sender::Sender;
 pub(crate) use x_matrix::XMatrix;
 

@@ -249,7 +249,7 @@ impl Sender {
         }
         let Ok(Some(command)) = record.command() else { return Ok(()) };
         let (state, offset) = (self.engine.state(), record.offset());
-        let mut room_id = None;
+        let (mut room_id, mut greetings) = (None, Vec::new());
         let mut servers = self.concerned(&state, offset, &command);
         if let Command::RoomEvent(body) = &command
             && let Some(room) = state.rooms.get(&body.room_id)
@@ -257,6 +257,12 @@ impl Sender {
         {
             servers.extend(self.told_of(&room, &event));
             servers.extend(self.new_to(&state, &room, &event));
+            greetings = self.presence_at_join(&state, &room, &event);
+            let newcomer = edus::presence::newcomer(&room, &event);
+            if let Some(server) = newcomer.filter(|server| server != self.peers.own_name()) {
+                let this = Arc::clone(self);
+                tasks.spawn(async move { this.greet(&server, &room).await });
+            }
             room_id = Some(&body.room_id);
         }
         servers.remove(self.peers.own_name());
@@ -271,7 +277,35 @@ impl Sender {
             self.serve(server, tasks);
         }
         self.send_transient(self.transient(&state, &command), tasks);
+        self.send_transient(greetings, tasks);
         Ok(())
+    }
+
+    /// Tells a homeserver that enters a room of the presence of those in it: first when the answer
+    /// to its join is likely to have arrived, and again for the join of a large room.
+    async fn greet(&self, server: &ServerName, room: &Room) {
+        for pause in limits::PRESENCE_AFTER_JOIN {
+            sleep(pause).await;
+            if !room.has_server(server) {
+                return;
+            }
+            let now_ms = self.engine.clock().now_ms();
+            for (key, edu) in self.presence_in(room) {
+                let mut all = self.destinations.lock();
+                let Some(destination) = all.get_mut(server) else { return };
+                if !destination.add_transient(key, edu, now_ms) {
+                    return;
+                }
+            }
+            let is_served = self
+                .destinations
+                .lock()
+                .get_mut(server)
+                .is_none_or(|destination| std::mem::replace(&mut destination.is_served, true));
+            if !is_served {
+                self.tell(server).await;
+            }
+        }
     }
 
     /// Sends transient EDUs to the homeservers that are reachable.

@@ -21,6 +21,7 @@ pub use effort::{Effort, LookError, TooLong};
 pub use gone::CameFrom;
 pub use lazy::KnownMembers;
 use ruma::{OwnedRoomId, RoomId};
+pub(crate) use summary::heroes;
 
 use crate::{read::view::View, record::Offset, state::RoomMembership};
 

@@ -1,11 +1,11 @@
 //! The summary of a room, from which clients compute a name: the member counts and some members
 //! (client-server API, "Room Summary").
 
-use ruma::{OwnedUserId, events::StateEventType};
+use ruma::{OwnedUserId, UserId, events::StateEventType};
 
 use crate::{
     log::ReadError,
-    read::view::View,
+    read::{events::EventStore, view::View},
     record::Offset,
     state::{Membership, Room},
 };
@@ -33,10 +33,7 @@ impl Summary {
     pub(super) fn of(view: &View<'_>, room: &Room) -> Result<Self, ReadError> {
         let at = view.at();
         let counts = room.counts(at);
-        let text = |event_type, field| view.events.state_text(room, &event_type, field, at);
-        let named = text(StateEventType::RoomName, "name")?.is_some()
-            || text(StateEventType::RoomCanonicalAlias, "alias")?.is_some();
-        let heroes = (!named).then(|| heroes(view, room));
+        let heroes = heroes(view.events, room, view.user_id(), at)?;
         Ok(Self { heroes, joined: counts.joined, invited: counts.invited })
     }
 
@@ -51,10 +48,26 @@ impl Summary {
     }
 }
 
-fn heroes(view: &View<'_>, room: &Room) -> Vec<OwnedUserId> {
+/// The members that name a room for this user as of `at`, in the order in which they joined; `None`
+/// for a room with a name.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(crate) fn heroes(
+    events: &EventStore,
+    room: &Room,
+    user_id: &UserId,
+    at: Offset,
+) -> Result<Option<Vec<OwnedUserId>>, ReadError> {
+    let text = |event_type, field| events.state_text(room, &event_type, field, at);
+    if text(StateEventType::RoomName, "name")?.is_some()
+        || text(StateEventType::RoomCanonicalAlias, "alias")?.is_some()
+    {
+        return Ok(None);
+    }
     let others = |membership| {
-        let members = room.members(membership, view.at()).into_iter();
-        members.filter(|(user_id, _)| user_id != view.user_id())
+        let members = room.members(membership, at).into_iter();
+        members.filter(|(other, _)| other != user_id)
     };
     let mut heroes: Vec<_> = others(Membership::Join).chain(others(Membership::Invite)).collect();
     if heroes.is_empty() {
@@ -62,5 +75,5 @@ fn heroes(view: &View<'_>, room: &Room) -> Vec<OwnedUserId> {
     }
     heroes.sort_unstable_by_key(|(_, offset)| *offset);
     heroes.truncate(HEROES);
-    heroes.into_iter().map(|(user_id, _)| user_id).collect()
+    Ok(Some(heroes.into_iter().map(|(user_id, _)| user_id).collect()))
 }

@@ -26,7 +26,7 @@ use crate::{
         member_content,
     },
     engine::Rejected,
-    outside::federation::{Question, Unreachable},
+    outside::federation::{Question, Refused, Unreachable},
     record::{Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
     state::Room,
 };
@@ -38,8 +38,11 @@ pub(crate) enum EnterError {
     #[error("no homeserver is known that is in the room")]
     Nowhere,
     /// A homeserver in the room refused.
-    #[error("{server} refuses: {error}")]
-    Refused { server: OwnedServerName, status: u16, errcode: String, error: String },
+    #[error("{server} refuses: {}", .refused.error)]
+    Refused { server: OwnedServerName, refused: Refused },
+    /// The room has a version that this homeserver does not support.
+    #[error("{0} says that the room has version {1}")]
+    Version(OwnedServerName, RoomVersionId),
     /// None of the homeservers was reachable.
     #[error("{0} cannot be asked: {1}")]
     Unreachable(OwnedServerName, #[source] Unreachable),
@@ -72,14 +75,6 @@ struct Knocked {
     knock_room_state: Vec<Box<RawValue>>,
 }
 
-#[derive(Deserialize)]
-struct Refusal {
-    #[serde(default)]
-    errcode: String,
-    #[serde(default)]
-    error: String,
-}
-
 /// An event that this homeserver has signed.
 pub(super) struct Signed {
     version: RoomVersionId,
@@ -88,7 +83,7 @@ pub(super) struct Signed {
 }
 
 /// The membership change that a user makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Join,
     Knock,
@@ -103,6 +98,23 @@ pub(crate) struct Wish<'a> {
     pub(crate) room_id: &'a RoomId,
     pub(crate) user_id: &'a UserId,
     pub(crate) reason: Option<&'a str>,
+}
+
+impl EnterError {
+    /// How much it tells the user: the refusal of a homeserver more than another one's absence, and
+    /// least that a homeserver is not in the room.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Version(..) => 5,
+            Self::Refused { refused, .. } if refused.errcode == "M_INCOMPATIBLE_ROOM_VERSION" => 5,
+            Self::Refused { refused, .. } if (400..500).contains(&refused.status) => {
+                if refused.status == 404 { 3 } else { 4 }
+            }
+            Self::Refused { .. } | Self::Wrong(..) => 2,
+            Self::Unreachable(..) => 1,
+            Self::Nowhere | Self::Rejected(_) => 0,
+        }
+    }
 }
 
 impl Receiving<'_> {
@@ -141,9 +153,7 @@ impl Receiving<'_> {
                 Err(error @ EnterError::Rejected(_)) => return Err(error),
                 Err(error) => {
                     debug!(%server, %error, "a room cannot be entered through a homeserver");
-                    // A homeserver's refusal tells the user more than another one's absence.
-                    let said = matches!(worst, EnterError::Refused { .. });
-                    if !said || matches!(error, EnterError::Refused { .. }) {
+                    if error.weight() > worst.weight() {
                         worst = error;
                     }
                 }
@@ -349,7 +359,7 @@ impl Receiving<'_> {
         let version = room_version.unwrap_or(RoomVersionId::V1);
         let wrong = |why: String| EnterError::Wrong(server.to_owned(), why);
         if !ROOM_VERSIONS.contains(&version) {
-            return Err(wrong(format!("the room has version {version}")));
+            return Err(EnterError::Version(server.to_owned(), version));
         }
         self.sign(wish, membership, &version, event).map_err(wrong)
     }
@@ -395,14 +405,10 @@ impl Receiving<'_> {
     ) -> Result<T, EnterError> {
         let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
         let answer = self.federation.peers.ask(server, question).await.map_err(unreachable)?;
-        if answer.status.is_success() {
-            return answer.json().map_err(unreachable);
+        match answer.refused() {
+            Some(refused) => Err(EnterError::Refused { server: server.to_owned(), refused }),
+            None => answer.json().map_err(unreachable),
         }
-        let status = answer.status.as_u16();
-        let refusal = serde_json::from_slice(&answer.body);
-        let Refusal { errcode, error } =
-            refusal.unwrap_or(Refusal { errcode: String::new(), error: String::new() });
-        Err(EnterError::Refused { server: server.to_owned(), status, errcode, error })
     }
 }
 

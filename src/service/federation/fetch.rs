@@ -2,7 +2,7 @@
 //! API, "Backfilling and retrieving missing events", "Retrieving events").
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -97,6 +97,21 @@ pub(super) struct Whole {
     auth_chain: Vec<Box<RawValue>>,
 }
 
+/// The events whose authorities were asked for while one event was judged, so that none is asked
+/// for twice.
+#[derive(Default)]
+struct Asked {
+    /// For all of them at once.
+    chains: BTreeSet<OwnedEventId>,
+    /// In other ways.
+    others: BTreeSet<OwnedEventId>,
+}
+
+fn state_path(what: &str, room: &Room, event_id: &EventId) -> String {
+    let (room_id, event_id) = (encoded(room.id.as_str()), encoded(event_id.as_str()));
+    format!("/_matrix/federation/v1/{what}/{room_id}?event_id={event_id}")
+}
+
 impl Receiving<'_> {
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
@@ -131,31 +146,42 @@ impl Receiving<'_> {
         let target = event.event_id.clone();
         let mut waiting = HashMap::from([(target.clone(), event)]);
         let (mut placed, mut fetched) = (BTreeSet::new(), BTreeSet::new());
+        let mut asked = Asked::default();
         loop {
             let mut order: Vec<_> =
                 waiting.values().map(|event| (event.depth, event.event_id.clone())).collect();
             order.sort_unstable();
             let (mut missing, mut has_taken) = (BTreeSet::new(), false);
+            let mut lacking = BTreeMap::new();
             for (_, event_id) in order {
                 let Some(event) = waiting.get(&event_id) else { continue };
                 let mut taken = self.propose(origin, event, false).await?;
-                if matches!(&taken, Taken::Missing { auth, .. } if !auth.is_empty()) {
-                    self.fetch_authorities(origin, room, &event_id, &mut budget.missing).await?;
+                if matches!(&taken, Taken::Missing { auth, .. } if !auth.is_empty())
+                    && asked.chains.insert(event_id.clone())
+                {
+                    self.fetch_chain(origin, room, &event_id, &mut budget.missing).await?;
                     taken = self.propose(origin, event, false).await?;
                 }
                 match taken {
-                    Taken::Missing { prev, .. } => missing.extend(prev),
+                    Taken::Missing { auth, prev } => {
+                        missing.extend(prev);
+                        if !auth.is_empty() {
+                            lacking.insert(event_id, auth);
+                        }
+                    }
                     taken if event_id == target => return Ok(taken),
                     _ => has_taken |= waiting.remove(&event_id).is_some(),
                 }
             }
             missing.retain(|event_id| !waiting.contains_key(event_id));
-            if missing.is_empty() {
+            let unknown: BTreeSet<_> =
+                missing.iter().chain(lacking.values().flatten()).cloned().collect();
+            if unknown.is_empty() {
                 return Err(PduError::Missing);
             }
             // If they are still missing afterwards, they cannot be fetched, and no other request,
             // perhaps at another node, has recorded them meanwhile.
-            if missing != fetched {
+            if unknown != fetched {
                 let latest = waiting.keys();
                 let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
                 for mut event in between.unwrap_or_default() {
@@ -164,11 +190,25 @@ impl Receiving<'_> {
                         waiting.insert(event.event_id.clone(), event);
                     }
                 }
-                fetched = missing;
+                fetched = unknown;
                 continue;
             }
             if has_taken {
                 continue;
+            }
+            let mut has_asked = false;
+            for (event_id, auth) in lacking {
+                if asked.others.insert(event_id.clone()) {
+                    has_asked = true;
+                    let budget = &mut budget.state;
+                    self.fetch_authorities(origin, room, &event_id, auth, budget).await?;
+                }
+            }
+            if has_asked {
+                continue;
+            }
+            if missing.is_empty() {
+                return Err(PduError::Missing);
             }
             // The past cannot be fetched, or is too long: the room continues from its state there.
             for event_id in missing {
@@ -201,7 +241,8 @@ impl Receiving<'_> {
         self.verify_all(room, &events).await
     }
 
-    async fn fetch_authorities(
+    /// Records the authorities of an event and theirs, if the homeserver has them in one answer.
+    async fn fetch_chain(
         &self,
         origin: &ServerName,
         room: &Arc<Room>,
@@ -213,9 +254,59 @@ impl Receiving<'_> {
             encoded(room.id.as_str()),
             encoded(event_id.as_str())
         );
-        let events = self.auth_chain(origin, path, budget).await?;
+        let events = match self.auth_chain(origin, path, budget).await {
+            Err(PduError::Missing) => return Ok(()),
+            events => events?,
+        };
         let events = self.verify_all(room, &events).await?;
         self.record_outliers(origin, room, events, true).await
+    }
+
+    /// Records the authorities of an event that are not known, and theirs, from a homeserver that
+    /// does not answer with all of them at once: each by itself, or else the state that the event
+    /// comes after, among which they must be.
+    async fn fetch_authorities(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        auth: Vec<OwnedEventId>,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let mut seen: BTreeSet<_> = auth.iter().cloned().collect();
+        let (mut open, mut events, mut is_all) = (auth, Vec::new(), true);
+        while let Some(of) = open.pop() {
+            if self.knows(room, &of)? {
+                continue;
+            }
+            if events.len() >= limits::EVENTS_ONE_BY_ONE {
+                is_all = false;
+                break;
+            }
+            match self.fetch_one(origin, room, &of, budget).await {
+                Ok(Some(event)) => {
+                    let further = event.auth_events.iter();
+                    open.extend(further.filter(|id| seen.insert((*id).clone())).cloned());
+                    events.push(event);
+                }
+                Ok(None) | Err(PduError::Missing) => {
+                    is_all = false;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if is_all {
+            return self.record_outliers(origin, room, events, true).await;
+        }
+        let state = match self.fetch_state_ids(origin, room, event_id, budget).await {
+            Err(PduError::Missing) => return Ok(()),
+            state => state?,
+        };
+        match self.fetch_state(origin, room, event_id, &state, budget).await {
+            Err(PduError::Missing) => Ok(()),
+            fetched => fetched,
+        }
     }
 
     /// The events of an auth chain, up to the limit.
@@ -256,8 +347,13 @@ impl Receiving<'_> {
         if !self.knows(room, event_id)? {
             match self.fetch_one(origin, room, event_id, budget).await? {
                 Some(event) => {
-                    if matches!(self.propose(origin, &event, true).await?, Taken::Missing { .. }) {
-                        self.fetch_authorities(origin, room, event_id, budget).await?;
+                    let mut taken = self.propose(origin, &event, true).await?;
+                    if matches!(taken, Taken::Missing { .. }) {
+                        self.fetch_chain(origin, room, event_id, budget).await?;
+                        taken = self.propose(origin, &event, true).await?;
+                    }
+                    if let Taken::Missing { auth, .. } = taken {
+                        self.fetch_authorities(origin, room, event_id, auth, budget).await?;
                         self.propose(origin, &event, true).await?;
                     }
                 }
@@ -266,44 +362,85 @@ impl Receiving<'_> {
                 None => return Err(PduError::Missing),
             }
         }
-        let of = |what: &str| {
-            format!(
-                "/_matrix/federation/v1/{what}/{}?event_id={}",
-                encoded(room.id.as_str()),
-                encoded(event_id.as_str())
-            )
-        };
-        let ids: StateIds = self.ask(origin, Question::get(of("state_ids")), budget).await?;
-        let state: BTreeSet<_> = ids.pdu_ids.into_iter().collect();
-        if state.len().max(ids.auth_chain_ids.len()) > limits::STATE_EVENTS {
-            return Err(PduError::Missing);
-        }
-        let mut unknown = Vec::new();
-        for event_id in state.iter().chain(&ids.auth_chain_ids) {
-            if !self.knows(room, event_id)? {
-                unknown.push(event_id);
-            }
-        }
-        let events = if unknown.len() < limits::EVENTS_ONE_BY_ONE {
-            let mut events = Vec::new();
-            for event_id in unknown {
-                events.extend(self.fetch_one(origin, room, event_id, budget).await?);
-            }
-            events
-        } else {
-            let whole: Whole = self.ask(origin, Question::get(of("state")), budget).await?;
-            let mut events = whole.auth_chain;
-            events.extend(whole.pdus);
-            self.verify_all(room, &events).await?
-        };
-        self.record_outliers(origin, room, events, true).await?;
+        let state = self.fetch_state_ids(origin, room, event_id, budget).await?;
+        self.fetch_state(origin, room, event_id, &state, budget).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
-            state: state.into_iter().collect(),
+            state: state.pdu_ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         };
         self.engine.propose(Origin::server(), place).await?.into_inner();
         Ok(())
+    }
+
+    /// The ids of the state before an event.
+    async fn fetch_state_ids(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<StateIds, PduError> {
+        let question = Question::get(state_path("state_ids", room, event_id));
+        let ids: StateIds = self.ask(origin, question, budget).await?;
+        if ids.pdu_ids.len().max(ids.auth_chain_ids.len()) > limits::STATE_EVENTS {
+            return Err(PduError::Missing);
+        }
+        Ok(ids)
+    }
+
+    /// Records the events of this state that are not known, and their authorities.
+    async fn fetch_state(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        state: &StateIds,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let mut unknown = BTreeSet::new();
+        for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
+            if !self.knows(room, event_id)? {
+                unknown.insert(event_id);
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let mut events = None;
+        if unknown.len() < limits::EVENTS_ONE_BY_ONE {
+            events = self.fetch_each(origin, room, unknown, budget).await?;
+        }
+        let events = match events {
+            Some(events) => events,
+            None => {
+                let question = Question::get(state_path("state", room, event_id));
+                let whole: Whole = self.ask(origin, question, budget).await?;
+                let mut events = whole.auth_chain;
+                events.extend(whole.pdus);
+                self.verify_all(room, &events).await?
+            }
+        };
+        self.record_outliers(origin, room, events, true).await
+    }
+
+    /// These events, one by one; `None` if the homeserver does not answer so.
+    async fn fetch_each(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        ids: BTreeSet<&OwnedEventId>,
+        budget: &mut Allowance,
+    ) -> Result<Option<Vec<Verified>>, PduError> {
+        let mut events = Vec::new();
+        for event_id in ids {
+            match self.fetch_one(origin, room, event_id, budget).await {
+                Ok(event) => events.extend(event),
+                Err(PduError::Missing) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(events))
     }
 }

@@ -2,14 +2,14 @@
 //! "Inviting to a room").
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedRoomId, RoomId, RoomVersionId,
-    ServerName, UserId, events::room::member::MembershipState,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, RoomId,
+    RoomVersionId, ServerName, UserId, events::room::member::MembershipState,
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
-    enter::{EnterError, Wish, bounded, seal},
+    enter::{EnterError, bounded, seal},
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
@@ -17,13 +17,13 @@ use crate::{
     base::text::encoded,
     decide::{
         Refusal,
-        federation::{MembershipOutside, TemplateError, address_invite, invitation},
+        federation::{MembershipOutside, Taken, TemplateError, address_invite, invitation},
         is_local,
     },
     outside::federation::Question,
     read::{events::as_shown, policy::policy_server, servers::admits},
     record::{Offset, Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
-    state::Room,
+    state::{Membership, Room},
 };
 
 #[derive(Deserialize)]
@@ -32,16 +32,16 @@ struct Invited {
 }
 
 impl Receiving<'_> {
-    /// Invites a user of another homeserver.
+    /// Invites a user of another homeserver, by an event with this content. Returns its id.
     pub(crate) async fn invite(
         &self,
-        wish: Wish<'_>,
+        room_id: &RoomId,
+        user_id: &UserId,
         target: &UserId,
-        is_direct: bool,
-    ) -> Result<(), EnterError> {
-        let Wish { room_id, user_id, reason } = wish;
+        content: CanonicalJsonObject,
+    ) -> Result<OwnedEventId, EnterError> {
         let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
-        let template = invitation(&env, room_id, user_id, target, reason, is_direct, now);
+        let template = invitation(&env, room_id, user_id, target, content, now);
         let (version, object) = template.map_err(|error| match error {
             TemplateError::Refused(refusal) => EnterError::Rejected(refusal.into()),
             _ => EnterError::Rejected(
@@ -58,7 +58,7 @@ impl Receiving<'_> {
         server: &ServerName,
         version: &RoomVersionId,
         object: CanonicalJsonObject,
-    ) -> Result<(), EnterError> {
+    ) -> Result<OwnedEventId, EnterError> {
         let wrong =
             |error: &dyn std::fmt::Display| EnterError::Wrong(server.to_owned(), error.to_string());
         let mut signed = seal(&self.engine.env(), version, object).map_err(|why| wrong(&why))?;
@@ -95,7 +95,8 @@ impl Receiving<'_> {
         self.accept(own, &room, event).await.map_err(|error| match error {
             PduError::Rejected(rejected) => rejected.into(),
             error => wrong(&error),
-        })
+        })?;
+        Ok(signed.event_id)
     }
 
     /// Turns the invitation of an address in a room of this homeserver into an invite, using what
@@ -191,9 +192,7 @@ impl Receiving<'_> {
     ) -> Result<LaxObject, PduError> {
         let form = |why: &str| PduError::Form(why.to_owned());
         let rules = version.rules().filter(|_| ROOM_VERSIONS.contains(&version));
-        let rules = rules.ok_or_else(|| {
-            PduError::Rejected(Refusal::UnsupportedRoomVersion(version.to_string()).into())
-        })?;
+        let rules = rules.ok_or_else(|| PduError::Version(version.clone()))?;
         let pdu = Pdu::new(room_id.clone(), Pdu::object(raw)?, &rules)?;
         if pdu.event_id != event_id || Pdu::room_of(&pdu.object)? != room_id {
             return Err(PduError::OtherEvent);
@@ -238,5 +237,46 @@ impl Receiving<'_> {
             self.engine.propose(Origin::server(), invite).await?.into_inner();
         }
         Ok(object)
+    }
+
+    /// Whether an event says that a user of this homeserver, which is not in the room, is invited
+    /// no more, or may not knock.
+    pub(super) fn is_withdrawal(&self, room: &Room, pdu: &Pdu) -> bool {
+        let env = self.engine.env();
+        if room.has_server(&env.server.name) {
+            return false;
+        }
+        let text = |name: &str| pdu.object.get(name).and_then(CanonicalJsonValue::as_str);
+        let content = pdu.object.get("content").and_then(CanonicalJsonValue::as_object);
+        let membership = content.and_then(|content| content.get("membership")?.as_str());
+        let target = text("state_key").and_then(|key| <&UserId>::try_from(key).ok());
+        let now = target.and_then(|target| room.membership(target, Offset::MAX));
+        text("type") == Some("m.room.member")
+            && matches!(membership, Some("leave" | "ban"))
+            && text("sender") != text("state_key")
+            && target.is_some_and(|target| is_local(&env.server, target))
+            && now.is_some_and(|(_, now)| matches!(now, Membership::Invite | Membership::Knock))
+    }
+
+    /// Ends the invite or the knock of a user of this homeserver. The decision is whether `origin`
+    /// may.
+    pub(super) async fn withdraw(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        pdu: Pdu,
+    ) -> Result<Taken, PduError> {
+        let event_id = pdu.event_id.clone();
+        let pdu = pdu.verified(&self.federation.keys, &room.rules).await?;
+        let withdrawal = MembershipOutside {
+            room_id: room.id.clone(),
+            version: room.version.clone(),
+            from: origin.to_owned(),
+            event_id,
+            pdu,
+            stripped: Vec::new(),
+        };
+        self.engine.propose(Origin::server(), withdrawal).await?.into_inner();
+        Ok(Taken::Accepted)
     }
 }

@@ -168,6 +168,7 @@ impl Receiving<'_> {
         &self,
         events: &[Box<RawValue>],
     ) -> Result<HashMap<OwnedServerName, EventKeys>, PduError> {
+        let until = tokio::time::sleep(limits::EVENT_KEYS_TIME);
         let needed = background::at_length(|| needed(events));
         let ring = &self.federation.keys;
         let mut keys = HashMap::new();
@@ -180,6 +181,17 @@ impl Receiving<'_> {
                 lacking.push((!has_weight, random.hash_one(&server), server.clone(), of));
             }
             keys.insert(server, known);
+        }
+        // Not even one request to each would be over soon.
+        if ring.has_notaries() && lacking.len() > limits::PEER_KEYS_IN_BULK.0 {
+            let wanted = lacking.iter().map(|(.., server, of)| (server.clone(), of.clone()));
+            keys.extend(Box::pin(ring.vouched_in_bulk(wanted.collect())).await);
+            lacking.retain_mut(|(.., server, of)| {
+                if let Some(known) = keys.get(server) {
+                    of.retain(|id, ts_ms| !known.has_any(std::slice::from_ref(id), *ts_ms));
+                }
+                !of.is_empty()
+            });
         }
         lacking.sort_unstable_by_key(|(no_weight, random, ..)| (*no_weight, *random));
         let mut unasked: BTreeSet<_> = lacking
@@ -194,7 +206,6 @@ impl Receiving<'_> {
             (server, fetched)
         });
         let fetched = fetched.buffer_unordered(limits::PEER_KEYS_IN_BULK.0);
-        let until = tokio::time::sleep(limits::EVENT_KEYS_TIME);
         let fetched: Vec<_> = fetched.take_until(until).collect().await;
         for (server, fetched) in fetched {
             unasked.remove(&server);

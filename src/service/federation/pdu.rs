@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
-    OwnedUserId,
+    OwnedUserId, RoomVersionId,
     room_version_rules::RoomVersionRules,
     signatures::{PublicKeyMap, required_server_signatures_to_verify_event},
 };
@@ -31,6 +31,9 @@ pub(crate) enum PduError {
     /// The homeserver that sent it has never been in the room.
     #[error("the homeserver is not in the room")]
     NotInRoom,
+    /// This homeserver does not support the version of its room.
+    #[error("the room has version {0}")]
+    Version(RoomVersionId),
     /// Its id differs from the one in the request.
     #[error("its id is not that of the request")]
     OtherEvent,

@@ -101,6 +101,9 @@ impl<'a> Receiving<'a> {
         let room = self.room(&room_id)?;
         let pdu = Pdu::new(room_id, object, &room.rules)?;
         let event_id = pdu.event_id.clone();
+        if self.is_withdrawal(&room, &pdu) {
+            return Ok((event_id, self.withdraw(origin, &room, pdu).await));
+        }
         Ok((event_id, self.take_pdu(origin, &room, pdu, budget).await))
     }
 

@@ -1,11 +1,16 @@
 //! To-device messages between homeservers.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
+use super::authority::Authority;
 use super::hostile::Hostile;
-use super::peer::Peer;
+use super::peer::{Answers, Peer};
 use super::with_synapse::both;
 use super::{Federated, authority};
+use crate::harness::stand_in::reply_json;
 use crate::harness::{User, encode, until};
 
 /// What a device has received so far.
@@ -174,10 +179,11 @@ async fn a_homeserver_sends_messages_to_devices_for_its_own_users_only_and_each_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_to_nobody_known_reaches_no_homeserver() {
+async fn a_message_reaches_users_who_share_no_room_with_anybody_here() {
     let Some(authority) = authority("hostile peers") else { return };
     let cabin = Federated::start(&authority).await;
-    let (peer, other) = (Peer::start(&authority).await, Peer::start(&authority).await);
+    let (peer, other) =
+        (takes_transactions(&authority).await, takes_transactions(&authority).await);
     let ann = cabin.server.register("ann").await;
     let options = json!({ "preset": "public_chat", "room_version": "10" });
     let room_id = ann.create_room(options).await;
@@ -190,6 +196,36 @@ async fn a_message_to_nobody_known_reaches_no_homeserver() {
     send(&ann, &format!("@sam:{}", other.name), "*", "to a stranger").await;
     send(&ann, &known.user("nobody"), "*", "to nobody").await;
     send(&ann, &known.user("pia"), "*", "to pia").await;
+    until("a stranger's homeserver is told", async || sent(&other, "to a stranger") > 0).await;
     until("pia's homeserver is told", async || sent(&peer, "to pia") > 0).await;
-    assert_eq!((sent(&other, "to a stranger"), sent(&peer, "to nobody")), (0, 0));
+    assert_eq!((sent(&other, "to a stranger"), sent(&peer, "to nobody")), (1, 1));
+}
+
+/// A peer that takes whatever it is sent.
+async fn takes_transactions(authority: &Authority) -> Peer {
+    let answers: Answers = Arc::new(|asked| {
+        let is_sent = asked.path.starts_with("/_matrix/federation/v1/send/");
+        is_sent.then(|| reply_json(200, &json!({ "pdus": {} })))
+    });
+    Peer::start_with(authority, Duration::from_secs(3600), answers).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_the_server_write_to_few_homeservers_that_may_not_exist() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let limited = [("LOGCABIN_RATE_LIMITS_ENABLED", "true")];
+    let cabin = Federated::start_with(&authority, &limited).await;
+    let (ann, bob) = (cabin.server.register("ann").await, cabin.server.register("bob").await);
+    let to = async |user: &User, number: u32, servers: std::ops::Range<u32>| {
+        let of = |server| (format!("@x:localhost:{}", 60_000 + server), json!({ "*": {} }));
+        let messages: serde_json::Map<_, _> = servers.map(of).collect();
+        let path = format!("/sendToDevice/m.test/{number}");
+        user.request("PUT", &path, Some(&json!({ "messages": messages }))).await
+    };
+    to(&ann, 1, 0..61).await.refused(413, "M_TOO_LARGE");
+    to(&ann, 2, 0..50).await.ok();
+    to(&ann, 3, 100..120).await.refused(429, "M_LIMIT_EXCEEDED");
+    // What was refused did not count, and others have an allowance of their own.
+    to(&ann, 4, 100..105).await.ok();
+    to(&bob, 1, 100..120).await.ok();
 }

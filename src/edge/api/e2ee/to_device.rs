@@ -43,6 +43,7 @@ pub(super) async fn send(
         }
         messages.insert(user_id, of_user);
     }
+    cx.may_write_to(messages.keys().map(|user_id| &**user_id))?;
     let sender = cx.caller.user_id.clone();
     let federates = cx.app.outside.federation.is_some();
     let outside = federates.then(|| random_letters(20));

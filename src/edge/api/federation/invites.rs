@@ -13,7 +13,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{events::Look, memberships::must_be_of};
+use super::{events::Look, memberships::must_be_of, refused::Asked};
 use crate::edge::{
     api::Server,
     http::{ApiError, Cx, Homeserver},
@@ -55,7 +55,9 @@ pub(super) async fn exchange(
     let (app, signed) = (Arc::clone(&cx.app), content.third_party_invite.signed);
     // It continues if the other homeserver disconnects: the room may have the invite already.
     let inviting = tokio::spawn(async move {
-        Ok::<_, ApiError>(app.receiving()?.invite_by_address(&room_id, &target, &signed).await?)
+        let receiving = app.receiving()?;
+        let invited = receiving.invite_by_address(&room_id, &target, &signed).await;
+        invited.map_err(|error| Asked::OfInvited.failed(error))
     });
     inviting.await.map_err(ApiError::internal)??;
     Ok(exchange_invite::Response::new())

@@ -4,10 +4,13 @@
 use futures_util::{StreamExt as _, stream};
 use ruma::{
     CanonicalJsonObject, OwnedServerName, ServerName,
-    api::federation::discovery::{
-        get_remote_server_keys::v2 as get_remote_server_keys,
-        get_remote_server_keys_batch::v2 as get_remote_server_keys_batch,
-        get_server_keys::v2 as get_server_keys,
+    api::{
+        auth_scheme::NoAccessToken,
+        federation::discovery::{
+            get_remote_server_keys::v2 as get_remote_server_keys,
+            get_remote_server_keys_batch::v2 as get_remote_server_keys_batch,
+            get_server_keys::v2 as get_server_keys,
+        },
     },
     serde::{Base64, base64::Standard},
     signatures::sign_json,
@@ -19,12 +22,41 @@ use crate::{
     base::{clock::millis, limits},
     edge::{
         api::{Server, json as to_json},
-        http::{ApiError, Cx, ErrorCode, Json},
+        http::{ApiError, Cx, ErrorCode, Json, endpoint},
     },
 };
 
+endpoint! {
+    /// This server's keys, as homeservers ask that are older than v1.7 of the specification. The
+    /// answer has all keys, whichever one is named.
+    pub(super) struct OwnKey = GET "/_matrix/key/v2/server/{key_id}";
+    for NoAccessToken;
+    {}
+}
+
+endpoint! {
+    /// The same of another homeserver.
+    pub(super) struct KeyOfOne = GET "/_matrix/key/v2/query/{server_name}/{key_id}";
+    for NoAccessToken;
+    { server_name: OwnedServerName = path, minimum_valid_until_ts: Option<String> = parameter }
+}
+
 pub(super) async fn own(cx: Cx<Server, ()>, _: get_server_keys::Request) -> Result<Json, ApiError> {
     to_json(&own_document(&cx.app)?)
+}
+
+pub(super) async fn own_key(cx: Cx<Server, ()>, _: OwnKey) -> Result<Json, ApiError> {
+    to_json(&own_document(&cx.app)?)
+}
+
+pub(super) async fn key_of_one(cx: Cx<Server, ()>, request: KeyOfOne) -> Result<Json, ApiError> {
+    let until_ms = match request.minimum_valid_until_ts {
+        Some(until_ms) => until_ms.parse().map_err(|_| {
+            ApiError::invalid_param("`minimum_valid_until_ts` is not a number of milliseconds.")
+        })?,
+        None => cx.app.engine.clock().now_ms(),
+    };
+    answer(&cx.app, vec![(request.server_name, until_ms)]).await
 }
 
 pub(super) async fn query_one(

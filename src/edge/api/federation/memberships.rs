@@ -21,7 +21,7 @@ use crate::{
         api::Server,
         http::{ApiError, Cx, ErrorCode, Homeserver},
     },
-    read::events::EventRef,
+    read::{events::EventRef, sync::heroes},
     record::lax_object::LaxObject,
     service::federation::{Pdu, PduError},
 };
@@ -45,6 +45,10 @@ impl From<PduError> for ApiError {
             PduError::Form(_) | PduError::OtherEvent => {
                 Self::bad_json("This is not the expected event.").with_cause(error)
             }
+            PduError::Version(room_version) => Self::new(
+                ErrorCode::IncompatibleRoomVersion { room_version },
+                "This server does not support the version of the room.",
+            ),
             PduError::NotInRoom => Self::forbidden("Your server is not in this room."),
             PduError::NoRoom => Self::not_found("This server is not in the room."),
             PduError::AccessControl => Self::forbidden("This room denies your server."),
@@ -196,10 +200,23 @@ pub(super) async fn send_join(
         let (mut state, mut chain) = look.state_before(&branches, &event)?;
         let mut room_state = create_join_event::RoomState::new();
         if omit_members {
-            let servers = look.room.servers();
+            let (room, user_id) = (&look.room, &event.sender);
+            let before = event.offset.prev();
+            let mut servers = room.servers();
+            let was_in = room.is_joined(user_id, before);
+            // As they were before the join.
+            let own = user_id.server_name();
+            servers.retain(|server| server != own || was_in || room.joined_of(own) > 1);
             room_state.servers_in_room = Some(servers.iter().map(ToString::to_string).collect());
             room_state.members_omitted = true;
-            state.retain(|event| event.event_type.to_string() != "m.room.member");
+            let heroes = heroes(cx.app.engine.events(), room, user_id, before)?.unwrap_or_default();
+            state.retain(|event| {
+                event.event_type.to_string() != "m.room.member"
+                    || event
+                        .state_key
+                        .as_ref()
+                        .is_some_and(|key| heroes.iter().any(|hero| hero.as_str() == &**key))
+            });
             let ids = state.iter().map(|event| &event.event_id).chain([&event.event_id]);
             chain = branches.chain(ids).map_err(super::events::too_many)?.into_iter().collect();
         }

@@ -7,13 +7,14 @@ mod keys;
 mod memberships;
 mod outgoing;
 mod queries;
+mod refused;
 mod signed;
 mod transactions;
 
 use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;
 
 pub(crate) use outgoing::Asking;
-pub(super) use outgoing::unreachable;
+pub(super) use refused::Asked;
 pub(crate) use signed::Incoming;
 
 use super::{
@@ -35,7 +36,9 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
     Table::new(&["/_matrix"])
         .on(version, cheap())
         .on(keys::own, cheap())
+        .on(keys::own_key, cheap())
         .on(keys::query_one, limited(Class::Federation))
+        .on(keys::key_of_one, limited(Class::Federation))
         .on(keys::query, limited(Class::Federation))
         .on(queries::profile, limited(Class::Federation))
         .on(queries::directory, limited(Class::Federation))

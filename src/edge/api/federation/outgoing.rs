@@ -1,6 +1,9 @@
 //! Requests of this server's clients that this server forwards to other homeservers.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use ruma::{
     OwnedRoomId, OwnedServerName, RoomAliasId, RoomId, ServerName, UserId,
@@ -9,21 +12,29 @@ use ruma::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+use super::refused::Asked;
 use crate::{
     base::{limits, rate::Refundable, text::encoded},
     edge::{
         api::{Server, server::Whose},
-        http::{ApiError, Caller, Cx, ErrorCode},
+        http::{ApiError, Caller, Cx},
     },
-    outside::federation::{Question, Unreachable},
+    outside::federation::Question,
+    record::Offset,
 };
 
 /// The rates of callers' requests to other homeservers.
-pub(crate) struct Asking(Refundable<Whose>);
+pub(crate) struct Asking {
+    questions: Refundable<Whose>,
+    strangers: Refundable<Whose>,
+}
 
 impl Default for Asking {
     fn default() -> Self {
-        Self(Refundable::new(limits::REMOTE_QUESTIONS))
+        Self {
+            questions: Refundable::new(limits::REMOTE_QUESTIONS),
+            strangers: Refundable::new(limits::STRANGERS),
+        }
     }
 }
 
@@ -95,8 +106,40 @@ impl<C: Caller> Cx<Server, C> {
     /// Counts a request to another homeserver against the caller.
     pub(in crate::edge::api) fn may_ask(&self) -> Result<(), ApiError> {
         if self.app.config.rate_limits.enabled {
-            let taken = self.app.outside.asking.0.take(self.whose(), Instant::now());
+            let taken = self.app.outside.asking.questions.take(self.whose(), Instant::now());
             taken.map_err(ApiError::limit_exceeded)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the homeservers that this one has never reached against the caller who writes to
+    /// these users.
+    pub(in crate::edge::api) fn may_write_to<'a>(
+        &self,
+        users: impl Iterator<Item = &'a UserId>,
+    ) -> Result<(), ApiError> {
+        let state = self.app.engine.state();
+        let is_strange = |user_id: &&UserId| {
+            let server = user_id.server_name();
+            let reached = state.destinations.get(server).map(|of| of.up_to);
+            self.is_remote(server)
+                && state.memberships.count(user_id) == 0
+                && reached.is_none_or(|up_to| up_to == Offset::ZERO)
+        };
+        if !self.app.config.rate_limits.enabled {
+            return Ok(());
+        }
+        let strangers: BTreeSet<_> = users.filter(is_strange).map(UserId::server_name).collect();
+        if strangers.len() > limits::STRANGERS.burst().get() as usize {
+            let why = "These are too many servers that this one does not know. Write to fewer.";
+            return Err(ApiError::too_large(why));
+        }
+        let rate = &self.app.outside.asking.strangers;
+        for taken in 0..strangers.len() {
+            if let Err(wait) = rate.take(self.whose(), Instant::now()) {
+                (0..taken).for_each(|_| rate.give_back(&self.whose()));
+                return Err(ApiError::limit_exceeded(wait));
+            }
         }
         Ok(())
     }
@@ -112,24 +155,15 @@ impl<C: Caller> Cx<Server, C> {
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
         self.may_ask()?;
         question.timeout = limits::OUTBOUND_TIMEOUT;
+        let unreachable = |error| Asked::Other.unreachable(error);
         let answer = federation.peers.ask(server, question).await.map_err(unreachable)?;
-        answer.json().map_err(unreachable)
+        match answer.refused() {
+            Some(refused) => Err(Asked::Other.refused(refused)),
+            None => answer.json().map_err(unreachable),
+        }
     }
 }
 
 fn query(pairs: &[(&str, &str)]) -> Result<String, ApiError> {
     serde_html_form::to_string(pairs).map_err(ApiError::internal)
-}
-
-pub(in crate::edge::api) fn unreachable(error: Unreachable) -> ApiError {
-    let (code, said) = match &error {
-        Unreachable::Denied => {
-            (ErrorCode::Forbidden, "This server does not federate with that one.")
-        }
-        Unreachable::Status(404) => (ErrorCode::NotFound, "The other server does not have it."),
-        Unreachable::Status(401 | 403) => (ErrorCode::Forbidden, "The other server refuses."),
-        Unreachable::Late => (ErrorCode::ConnectionTimeout, "The other server does not answer."),
-        _ => (ErrorCode::ConnectionFailed, "The other server is unreachable."),
-    };
-    ApiError::new(code, said).with_cause(error)
 }

@@ -71,7 +71,7 @@ fn count(taken: &Result<&Taken, &PduError>) {
         Ok(Taken::SoftFailed(_)) => PduOutcome::SoftFailed,
         Ok(Taken::Rejected(_)) => PduOutcome::Rejected,
         Ok(Taken::Missing { .. }) | Err(PduError::Missing) => PduOutcome::Missing,
-        Err(PduError::Form(_) | PduError::OtherEvent) => PduOutcome::Form,
+        Err(PduError::Form(_) | PduError::OtherEvent | PduError::Version(_)) => PduOutcome::Form,
         Err(PduError::NoRoom | PduError::NotInRoom) => PduOutcome::Room,
         Err(PduError::AccessControl) => PduOutcome::AccessControl,
         Err(PduError::Key(_) | PduError::Signatures(_)) => PduOutcome::Signature,

@@ -24,7 +24,7 @@ use crate::{
     base::{limits, places::Places, shutdown::Shutdown},
     config::Config,
     edge::{
-        api::{Server, Whose, federation::unreachable},
+        api::{Server, Whose, federation::Asked},
         http::{ApiError, ErrorCode, Pace},
     },
     media::remote::{RemoteFile, RemoteFiles},
@@ -111,7 +111,7 @@ impl From<Failure> for ApiError {
                 Self::too_large(text).with_status(StatusCode::BAD_GATEWAY)
             }
             Failure::NoFile(NoFile::LimitExceeded) | Failure::Busy => Self::limit_exceeded(AGAIN),
-            Failure::NoFile(NoFile::Unreachable(error)) => unreachable(error),
+            Failure::NoFile(NoFile::Unreachable(error)) => Asked::Other.unreachable(error),
             Failure::Full => Self::unavailable("The server's disk is full: it fetches no files."),
             Failure::Disk(error) => Self::internal(error.to_string()),
         }

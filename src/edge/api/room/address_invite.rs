@@ -32,7 +32,7 @@ use crate::{
         send::SendEvent,
     },
     edge::{
-        api::Server,
+        api::{Server, federation::Asked},
         http::{ApiError, Cx, ErrorCode, Json, endpoint},
     },
     outside::outbound::{Answer, Ask},
@@ -289,10 +289,14 @@ async fn turn(cx: &Cx<Server, ()>, invite: BoundInvite) -> Result<bool, ApiError
         let receiving = app.receiving()?;
         match (room, sender) {
             (None, Some(sender)) => {
-                receiving.ask_for_invite(&room_id, &sender, &user_id, &signed).await?;
+                let asked = receiving.ask_for_invite(&room_id, &sender, &user_id, &signed).await;
+                asked.map_err(|error| Asked::OfInviter.failed(error))?;
                 Ok(true)
             }
-            _ => Ok::<_, ApiError>(receiving.invite_by_address(&room_id, &user_id, &signed).await?),
+            _ => {
+                let invited = receiving.invite_by_address(&room_id, &user_id, &signed).await;
+                invited.map_err(|error| Asked::OfInvited.failed(error))
+            }
         }
     });
     inviting.await.map_err(ApiError::internal)?

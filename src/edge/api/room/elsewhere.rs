@@ -1,63 +1,57 @@
 //! What clients ask of rooms that this homeserver is not in, by way of others that are.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use ruma::{
-    OwnedRoomId, OwnedServerName, OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName,
-    UserId,
+    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
+    OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName, UserId,
 };
+use tokio::{sync::watch, task::JoinHandle};
 use tracing::warn;
 
 use crate::{
     edge::{
-        api::{Server, appservice::services as appservice},
+        api::{Server, appservice::services as appservice, federation::Asked},
         http::{ApiError, Caller, Cx, ErrorCode},
     },
-    outside::federation::Unreachable,
     record::Offset,
-    service::federation::{Act, EnterError, Wish},
+    service::federation::{Act, Wish},
     state::Membership,
 };
 
-impl From<EnterError> for ApiError {
-    fn from(error: EnterError) -> Self {
-        let error = match error {
-            EnterError::Rejected(rejected) => return rejected.into(),
-            other => other,
-        };
-        let (code, said) = match &error {
-            EnterError::Nowhere | EnterError::Rejected(_) => {
-                (ErrorCode::NotFound, "No server is known that is in this room.".to_owned())
-            }
-            EnterError::Refused { errcode, error, status, .. } => match (&**errcode, status) {
-                ("M_FORBIDDEN", _) if !error.is_empty() => {
-                    (ErrorCode::Forbidden, format!("The room's server refuses: {error}"))
-                }
-                ("M_UNABLE_TO_AUTHORISE_JOIN" | "M_UNABLE_TO_GRANT_JOIN", _) => (
-                    ErrorCode::UnableToGrantJoin,
-                    "The room's servers cannot authorise this join.".to_owned(),
-                ),
-                ("M_NOT_FOUND", _) | (_, 404) => {
-                    (ErrorCode::NotFound, "The room's server does not have it.".to_owned())
-                }
-                (_, 401 | 403) => (ErrorCode::Forbidden, "The room's server refuses.".to_owned()),
-                _ => (
-                    ErrorCode::ConnectionFailed,
-                    "The room's server cannot do this now.".to_owned(),
-                ),
-            },
-            EnterError::Unreachable(_, Unreachable::Late) => {
-                (ErrorCode::ConnectionTimeout, "The room's server does not answer.".to_owned())
-            }
-            EnterError::Unreachable(..) => {
-                (ErrorCode::ConnectionFailed, "The room's server cannot be reached.".to_owned())
-            }
-            EnterError::Wrong(..) => (
-                ErrorCode::ConnectionFailed,
-                "The room's server does not answer as it should.".to_owned(),
-            ),
-        };
-        Self::new(code, said).with_cause(error)
+/// What a user does in which room.
+type Entry = (OwnedUserId, OwnedRoomId, Act);
+
+/// The outcome of an attempt, once there is one.
+type Outcome = Option<Result<(), Arc<ApiError>>>;
+
+/// The attempts to enter rooms of others that are in progress. A client that did not wait for the
+/// end of one, and asks again, waits for the same one.
+#[derive(Default)]
+pub(crate) struct Entering(Arc<Mutex<HashMap<Entry, watch::Receiver<Outcome>>>>);
+
+impl Entering {
+    /// The attempt that is in progress, or else the one that this begins.
+    fn run(
+        &self,
+        entry: Entry,
+        begin: impl FnOnce(Entry) -> JoinHandle<Result<(), ApiError>>,
+    ) -> watch::Receiver<Outcome> {
+        let mut all = self.0.lock();
+        if let Some(running) = all.get(&entry) {
+            return running.clone();
+        }
+        let (tell, running) = watch::channel(None);
+        all.insert(entry.clone(), running.clone());
+        drop(all);
+        let (all, attempt) = (Arc::clone(&self.0), begin(entry.clone()));
+        tokio::spawn(async move {
+            let outcome = attempt.await.map_err(ApiError::internal).and_then(|outcome| outcome);
+            all.lock().remove(&entry);
+            tell.send_replace(Some(outcome.map_err(Arc::new)));
+        });
+        running
     }
 }
 
@@ -153,26 +147,32 @@ impl Cx<Server> {
             env.quotas.room(&env.state, &user_id)?;
         }
         let via = all_via(&app, &room_id, &user_id, via);
-        // It goes on if the client hangs up: others may have recorded it already.
-        let acting = tokio::spawn(async move {
-            let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            Ok::<_, ApiError>(app.receiving()?.act(act, wish, &via).await?)
+        let key = (user_id, room_id, act);
+        let mut running = self.app.outside.entering.run(key, |(user_id, room_id, act)| {
+            // It goes on if the client hangs up: others may have recorded it already.
+            tokio::spawn(async move {
+                let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
+                let failed = |error| Asked::OfRoom.failed(error);
+                app.receiving()?.act(act, wish, &via).await.map_err(failed)
+            })
         });
-        acting.await.map_err(ApiError::internal)?
+        match running.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(outcome)) => outcome.as_ref().map(|()| ()).map_err(|error| error.again()),
+            _ => Err(ApiError::internal("an attempt to enter a room was lost")),
+        }
     }
 
-    /// Invites a user of another homeserver.
+    /// Invites a user of another homeserver, by an event with this content.
     pub(super) async fn invite_elsewhere(
         &self,
         room_id: OwnedRoomId,
         target: OwnedUserId,
-        reason: Option<String>,
-        is_direct: bool,
-    ) -> Result<(), ApiError> {
+        content: CanonicalJsonObject,
+    ) -> Result<OwnedEventId, ApiError> {
         let (app, user_id) = (Arc::clone(&self.app), self.caller.user_id.clone());
         let inviting = tokio::spawn(async move {
-            let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
-            Ok::<_, ApiError>(app.receiving()?.invite(wish, &target, is_direct).await?)
+            let failed = |error| Asked::OfInvited.failed(error);
+            app.receiving()?.invite(&room_id, &user_id, &target, content).await.map_err(failed)
         });
         inviting.await.map_err(ApiError::internal)?
     }
@@ -186,12 +186,23 @@ impl Cx<Server> {
     ) {
         for target in targets {
             // The room exists: a client that got an error would create another.
-            let invite = self.invite_elsewhere(room_id.to_owned(), target.clone(), None, is_direct);
+            let content = invite_content(None, is_direct);
+            let invite = self.invite_elsewhere(room_id.to_owned(), target.clone(), content);
             if let Err(error) = invite.await {
                 warn!(%room_id, %target, %error, "a user could not be invited to a new room");
             }
         }
     }
+}
+
+/// What an invite says besides whom it is for.
+pub(super) fn invite_content(reason: Option<String>, is_direct: bool) -> CanonicalJsonObject {
+    let mut content = CanonicalJsonObject::new();
+    content.extend(reason.map(|of| ("reason".to_owned(), CanonicalJsonValue::String(of))));
+    if is_direct {
+        content.insert("is_direct".to_owned(), CanonicalJsonValue::Bool(true));
+    }
+    content
 }
 
 /// Homeservers that may be in a room: those that the client names, that of who invited the user,

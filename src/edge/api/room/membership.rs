@@ -23,7 +23,11 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{address_invite::Addressee, elsewhere::Place, timeline::readable_as_of};
+use super::{
+    address_invite::Addressee,
+    elsewhere::{Place, invite_content},
+    timeline::readable_as_of,
+};
 use crate::{
     decide::{
         canonical,
@@ -212,7 +216,8 @@ pub(super) async fn invite(
         _ => return Err(ApiError::bad_json("Nobody to be invited is named.")),
     };
     if cx.is_remote(target.server_name()) {
-        cx.invite_elsewhere(request.room_id, target, reason, false).await?;
+        let content = invite_content(reason, false);
+        cx.invite_elsewhere(request.room_id, target, content).await?;
         return Ok(invite_user::Response::new());
     }
     check_invitee(&cx.app, &target).await?;

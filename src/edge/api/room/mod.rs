@@ -6,7 +6,7 @@ pub(crate) mod context;
 pub(crate) mod create_room;
 pub(crate) mod delayed;
 pub(crate) mod directory;
-mod elsewhere;
+pub(crate) mod elsewhere;
 pub(crate) mod membership;
 pub(crate) mod past;
 pub(crate) mod receipt;

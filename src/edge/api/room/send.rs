@@ -2,7 +2,7 @@
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, MilliSecondsSinceUnixEpoch, OwnedEventId,
-    OwnedRoomId, UInt, UserId,
+    OwnedRoomId, OwnedUserId, UInt, UserId,
     api::{
         auth_scheme::AccessToken,
         client::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     base::limits,
-    decide::{content as content_of, send::SendEvent},
+    decide::{canonical, content as content_of, send::SendEvent},
     edge::{
         api::{Server, auth::rights::suspended, json},
         http::{ApiError, Cx, Json, endpoint},
@@ -168,12 +168,31 @@ pub(super) async fn state(
         && content.get("membership").and_then(CanonicalJsonValue::as_str) == Some("invite")
         && let Ok(invitee) = UserId::parse(&request.state_key)
     {
+        if cx.is_remote(invitee.server_name()) {
+            let content = canonical(request.body.json())?;
+            return invite_by_state(&cx, request.room_id, invitee, content).await;
+        }
         check_invitee(&cx.app, &invitee).await?;
     }
     let state_key = Some(request.state_key);
     let ts = request.timestamp;
     let event_id =
         send(&cx, request.room_id, event_type, state_key, content, None, None, ts).await?;
+    json(&json!({ "event_id": event_id }))
+}
+
+/// Invites a user of another homeserver, which has to sign the event before it is in the room.
+async fn invite_by_state(
+    cx: &Cx<Server>,
+    room_id: OwnedRoomId,
+    invitee: OwnedUserId,
+    mut content: CanonicalJsonObject,
+) -> Result<Json, ApiError> {
+    // An identity server's word comes by another endpoint.
+    content.remove("third_party_invite");
+    content.remove("join_authorised_via_users_server");
+    cx.may_ask()?;
+    let event_id = cx.invite_elsewhere(room_id, invitee, content).await?;
     json(&json!({ "event_id": event_id }))
 }
 

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use super::{Sender, edus::Edu, is_told};
 use crate::{
     base::{
-        clock::random_letters,
+        clock::{millis, random_letters},
         limits,
         metrics::{Tried, metrics},
     },
@@ -108,6 +108,9 @@ impl Sender {
                     if offsets.is_empty() {
                         return;
                     }
+                    if self.is_lost(server) {
+                        break;
+                    }
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = back.notified() => sleep(Duration::from_millis(200)).await,
@@ -137,6 +140,18 @@ impl Sender {
                 () = back.notified() => {}
             }
         }
+    }
+
+    /// Whether what waits for an unreachable homeserver is dropped: users wrote to it, it shares no
+    /// room with this one, and perhaps it never existed.
+    fn is_lost(&self, server: &ServerName) -> bool {
+        let now_ms = self.engine.clock().now_ms();
+        self.destinations.lock().get(server).is_some_and(|destination| {
+            let since_ms = destination.failing.as_ref().map(|failing| failing.since_ms);
+            let longest = millis(limits::STRANGER_TIME);
+            destination.rooms.is_empty()
+                && since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > longest)
+        })
     }
 
     /// The contents of a transaction with the first of these records, as many as fit.

@@ -55,6 +55,15 @@ fn change(command: &Command) -> Option<Change<'_>> {
     })
 }
 
+/// The devices that a user of this server has, with keys or without.
+fn devices_of(state: &State, user_id: &UserId) -> BTreeSet<String> {
+    let account = state.accounts.get(user_id);
+    let devices = account.map(|account| {
+        account.read().active_devices().map(|(device_id, _)| device_id.to_string()).collect()
+    });
+    devices.unwrap_or_default()
+}
+
 /// The numbers of a change: its own, and the previous one.
 #[derive(Clone, Copy)]
 struct Numbers {
@@ -91,7 +100,7 @@ impl Sender {
     }
 
     /// The user of this server who enters a room by this event.
-    fn who_joins(&self, room: &Room, event: &EventRef) -> Option<OwnedUserId> {
+    pub(super) fn who_joins(&self, room: &Room, event: &EventRef) -> Option<OwnedUserId> {
         let (user_id, membership) = event.membership()?;
         let before = room.membership(user_id, event.offset.prev());
         let is_new = before.is_none_or(|(_, membership)| membership != Membership::Join);
@@ -108,7 +117,7 @@ impl Sender {
         event: &EventRef,
     ) -> BTreeSet<OwnedServerName> {
         let Some(user_id) = self.who_joins(room, event) else { return BTreeSet::new() };
-        if state.keys.get(&user_id).is_none() {
+        if state.keys.get(&user_id).is_none() && devices_of(state, &user_id).is_empty() {
             return BTreeSet::new();
         }
         let mut servers: BTreeSet<_> = self.servers_of(room).iter().cloned().collect();
@@ -140,10 +149,12 @@ impl Sender {
             return Ok(Vec::new());
         }
         let (last, _) = state.keys.told(&user_id, Offset::MAX);
-        let Some(id) = last else { return Ok(Vec::new()) };
+        // Without a change that others were told of, the join is the first one.
+        let numbers = Numbers { id: last.unwrap_or(event.offset), before: None };
         let keyring = Keyring::of(state, self.engine.events(), &user_id)?;
-        let devices = keyring.devices(self.engine.events())?.into_iter().map(|(id, _)| id);
-        self.device_edus(&user_id, &keyring, devices.collect(), Numbers { id, before: None })
+        let mut devices = devices_of(state, &user_id);
+        devices.extend(keyring.devices(self.engine.events())?.into_iter().map(|(id, _)| id));
+        self.device_edus(state, &user_id, &keyring, devices.into_iter().collect(), numbers)
     }
 
     /// The EDUs about a change of a user's devices or keys: the current values.
@@ -162,7 +173,8 @@ impl Sender {
         devices.retain(|name| !is_of_master(name));
         let mut edus = Vec::new();
         if is_told {
-            edus = self.device_edus(of, &keyring, devices, Numbers { id: offset, before })?;
+            let numbers = Numbers { id: offset, before };
+            edus = self.device_edus(state, of, &keyring, devices, numbers)?;
         }
         if keys {
             edus.push(self.keys_edu(of, &keyring)?);
@@ -174,6 +186,7 @@ impl Sender {
     /// fetch the list.
     fn device_edus(
         &self,
+        state: &State,
         of: &UserId,
         keyring: &Keyring,
         mut devices: Vec<String>,
@@ -185,6 +198,7 @@ impl Sender {
         }
         let events = self.engine.events();
         let known: BTreeMap<_, _> = keyring.devices(events)?.into_iter().collect();
+        let there = devices_of(state, of);
         let mut edus = Vec::with_capacity(devices.len());
         for device_id in devices {
             let previous: Vec<_> = before.map(Offset::get).into_iter().collect();
@@ -200,6 +214,8 @@ impl Sender {
                     keyring.add_signatures(events, None, &device_id, &mut keys)?;
                     content["keys"] = keys;
                 }
+                // A device may have no keys yet.
+                None if there.contains(&device_id) => {}
                 None => content["deleted"] = true.into(),
             }
             edus.push(edu("m.device_list_update", &content));

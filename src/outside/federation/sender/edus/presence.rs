@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use ruma::{OwnedServerName, OwnedUserId, UserId};
-use serde_json::json;
+use ruma::{OwnedServerName, OwnedUserId, UserId, events::room::member::MembershipState};
+use serde_json::{Value, json};
 
 use super::{Edu, edu};
 use crate::{
     base::{clock::millis, limits},
     outside::federation::Sender,
+    read::events::EventRef,
     record::{
         Offset,
         command::{PresenceSet, PresenceState},
     },
-    state::{Membership, State},
+    state::{Membership, Room, State},
 };
 
 /// The users who are not offline, each with the record of their presence and the time it was last
@@ -22,6 +23,15 @@ pub(in crate::outside::federation::sender) type Told = HashMap<OwnedUserId, (Off
 
 /// The key, and the EDU.
 pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
+    (format!("presence {}", said.user_id), presence_edu(&[update(said, now_ms)]))
+}
+
+fn presence_edu(updates: &[Value]) -> Edu {
+    edu("m.presence", &json!({ "push": updates }))
+}
+
+/// The presence of one user in an EDU.
+fn update(said: &PresenceSet, now_ms: u64) -> Value {
     let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = said;
     let mut update = json!({ "user_id": user_id, "presence": presence.as_str() });
     if *presence == PresenceState::Online {
@@ -33,7 +43,7 @@ pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
     if let Some(status_msg) = status_msg {
         update["status_msg"] = json!(status_msg);
     }
-    (format!("presence {user_id}"), edu("m.presence", &json!({ "push": [update] })))
+    update
 }
 
 /// Of these users, those whose unchanged presence is due to be repeated.
@@ -52,7 +62,56 @@ fn again(told: &mut Told, around: Vec<(OwnedUserId, Offset)>, now_ms: u64) -> Ve
     again
 }
 
+/// The presence of a user as it is now.
+fn said_by(state: &State, user_id: &UserId) -> Option<PresenceSet> {
+    let shown = state.presence.get(user_id)?;
+    Some(PresenceSet {
+        user_id: user_id.to_owned(),
+        presence: shown.presence,
+        status_msg: shown.status_msg,
+        currently_active: shown.currently_active,
+        last_active_ms: shown.last_active_ms,
+    })
+}
+
 impl Sender {
+    /// The presence of a user of this server who enters a room by this event, for the homeservers
+    /// in it.
+    pub(in crate::outside::federation::sender) fn presence_at_join(
+        &self,
+        state: &State,
+        room: &Room,
+        event: &EventRef,
+    ) -> Vec<(OwnedServerName, String, Edu)> {
+        let said = self.who_joins(room, event).and_then(|user_id| said_by(state, &user_id));
+        let Some(said) = said.filter(|said| said.presence != PresenceState::Offline) else {
+            return Vec::new();
+        };
+        let (key, edu) = transient(&said, self.engine.clock().now_ms());
+        let servers = self.servers_of(room);
+        servers.iter().map(|server| (server.clone(), key.clone(), edu.clone())).collect()
+    }
+
+    /// The presence of this server's users in a room who are around, for a homeserver that has
+    /// entered it.
+    pub(in crate::outside::federation::sender) fn presence_in(
+        &self,
+        room: &Room,
+    ) -> Vec<(String, Edu)> {
+        let (state, now_ms) = (self.engine.state(), self.engine.clock().now_ms());
+        let own = self.peers.own_name();
+        let mut around = state.presence.around();
+        around
+            .retain(|user_id| user_id.server_name() == own && room.is_joined(user_id, Offset::MAX));
+        around.truncate(limits::PRESENCE_AT_JOIN);
+        let said: Vec<_> = around.iter().filter_map(|user_id| said_by(&state, user_id)).collect();
+        let edus = said.chunks(limits::PRESENCE_IN_EDU).enumerate().map(|(number, part)| {
+            let updates: Vec<_> = part.iter().map(|said| update(said, now_ms)).collect();
+            (format!("presence in {} {number}", room.id), presence_edu(&updates))
+        });
+        edus.collect()
+    }
+
     /// The other homeservers with a user who may see the presence of this one.
     pub(super) fn servers_that_see(
         &self,
@@ -81,20 +140,26 @@ impl Sender {
         });
         let mut found = Vec::new();
         for user_id in again(told, around.collect(), now_ms) {
-            let Some(shown) = state.presence.get(&user_id) else { continue };
+            let Some(said) = said_by(&state, &user_id) else { continue };
             let servers = self.servers_that_see(&state, &user_id);
-            let said = PresenceSet {
-                user_id,
-                presence: shown.presence,
-                status_msg: shown.status_msg,
-                currently_active: shown.currently_active,
-                last_active_ms: shown.last_active_ms,
-            };
             let (key, edu) = transient(&said, now_ms);
             found.extend(servers.into_iter().map(|server| (server, key.clone(), edu.clone())));
         }
         found
     }
+}
+
+/// The homeserver whose first user enters a room by this event.
+pub(in crate::outside::federation::sender) fn newcomer(
+    room: &Room,
+    event: &EventRef,
+) -> Option<OwnedServerName> {
+    let (user_id, membership) = event.membership()?;
+    let before = room.membership(user_id, event.offset.prev());
+    let is_new = before.is_none_or(|(_, membership)| membership != Membership::Join);
+    let server = user_id.server_name();
+    let is_first = room.joined_of(server) == 1;
+    (membership == MembershipState::Join && is_new && is_first).then(|| server.to_owned())
 }
 
 #[cfg(test)]
