@@ -41,6 +41,7 @@ pub(super) struct Outgoing {
     total: AtomicU64,
     of_user: u64,
     of_address: u64,
+    of_all: u64,
 }
 
 impl Outgoing {
@@ -52,18 +53,26 @@ impl Outgoing {
             total: AtomicU64::new(0),
             of_user,
             of_address,
+            of_all: u64::MAX,
         }
+    }
+
+    /// The same bounds, and one for all together.
+    pub(super) fn bounded(&self, of_all: u64) -> Self {
+        Self { of_all, ..Self::new(self.of_user, self.of_address) }
     }
 
     /// Refuses a recipient who has not read enough of what was answered before.
     pub(super) fn check(&self, recipient: &Recipient) -> Result<(), ApiError> {
         // Nearly always nobody holds anything.
-        if self.total.load(Ordering::Relaxed) == 0 {
+        let total = self.total.load(Ordering::Relaxed);
+        if total == 0 {
             return Ok(());
         }
         let user = recipient.user.as_ref().and_then(|user| self.users.get(user).map(|held| *held));
         let address = self.addresses.get(&recipient.address).map(|held| *held);
-        let is_full = user.is_some_and(|held| held >= self.of_user)
+        let is_full = total >= self.of_all
+            || user.is_some_and(|held| held >= self.of_user)
             || address.is_some_and(|held| held >= self.of_address);
         if is_full { Err(ApiError::limit_exceeded(Duration::from_secs(1))) } else { Ok(()) }
     }

@@ -215,6 +215,7 @@ impl Receiving<'_> {
         );
         let events = self.auth_chain(origin, path, budget).await?;
         let events = self.verify_all(room, &events).await?;
+        self.charge_events(origin, &events);
         self.record_outliers(origin, room, events, true).await
     }
 
@@ -296,6 +297,7 @@ impl Receiving<'_> {
             events.extend(whole.pdus);
             self.verify_all(room, &events).await?
         };
+        self.charge_events(origin, &events);
         self.record_outliers(origin, room, events, true).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
@@ -303,7 +305,8 @@ impl Receiving<'_> {
             from: origin.to_owned(),
             state: state.into_iter().collect(),
         };
-        self.engine.propose(Origin::server(), place).await?.into_inner();
+        let placed = self.engine.propose(Origin::server(), place).await?;
+        self.charged(origin, placed);
         Ok(())
     }
 }

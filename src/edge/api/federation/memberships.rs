@@ -134,6 +134,10 @@ async fn send<'a>(
     }
     let user_id = member(&object, &membership).ok_or(PduError::OtherEvent)?;
     must_be_of(&user_id, server)?;
+    let receiving = app.receiving()?;
+    let is_knock = membership == MembershipState::Knock;
+    let admitted = receiving.admit_member(&look.room, server, &user_id, is_knock);
+    admitted.map_err(ApiError::limit_exceeded)?;
     if membership == MembershipState::Join {
         authorise(app, room_id, &user_id, &mut object, &look)?;
     }
@@ -141,13 +145,14 @@ async fn send<'a>(
     if pdu.event_id != event_id {
         return Err(PduError::OtherEvent.into());
     }
-    let receiving = app.receiving()?;
     let mut verified = receiving.verify(&look.room, pdu).await?;
     verified.relayed = true;
     receiving.accept(server, &look.room, verified).await?;
     let state = app.engine.state();
     let event = app.engine.events().find(&state, event_id)?;
     let event = event.ok_or_else(|| ApiError::internal("an accepted event is missing"))?;
+    // With its first user, it is no stranger any more.
+    receiving.judge_again(server);
     Ok(Sent { look: Look::at_all(app, room_id, server)?, event })
 }
 

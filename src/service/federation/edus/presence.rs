@@ -1,14 +1,17 @@
 //! `m.presence` (server-server API, "Presence").
 
+use std::collections::BTreeMap;
+
 use ruma::{OwnedUserId, ServerName, UInt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tracing::debug;
 
-use super::{EduError, content};
+use super::{Edu, EduError, content};
 use crate::{
     base::{clock::millis, limits},
     decide::presence::{ReceivePresence, is_seen_here},
+    engine::Rejected,
     record::command::{PresenceSet, PresenceState},
     service::federation::Receiving,
 };
@@ -31,24 +34,41 @@ struct Update {
 }
 
 impl Receiving<'_> {
-    pub(super) async fn take_presence(
+    /// Handles all presence of a transaction of `origin`: only the newest of each user counts.
+    ///
+    /// # Errors
+    /// When nothing can be recorded now: the homeserver is to retry.
+    pub(crate) async fn take_presences<'e>(
         &self,
         origin: &ServerName,
-        raw: &RawValue,
-    ) -> Result<(), EduError> {
+        edus: impl Iterator<Item = &'e RawValue>,
+    ) -> Result<(), Rejected> {
         if !self.federation.has_presence {
             return Ok(());
         }
-        let Content { push } = content(raw)?;
+        let mut newest = BTreeMap::new();
+        for raw in edus {
+            let edu = serde_json::from_str::<Edu<'_>>(raw.get());
+            let pushed = edu.map_err(EduError::from).and_then(|edu| content(edu.content));
+            match pushed {
+                Ok(Content { push }) => {
+                    newest.extend(push.into_iter().map(|of| (of.user_id.clone(), of)));
+                }
+                Err(error) => debug!(%origin, %error, "presence is dropped"),
+            }
+        }
         let mut received = Vec::new();
-        for update in push {
+        for update in newest.into_values().take(limits::PRESENCE_UPDATES) {
             match self.presence(origin, update) {
                 Ok(said) => received.extend(said),
                 Err(EduError::TooMany) => break,
                 Err(error) => debug!(%origin, %error, "a user's presence is dropped"),
             }
         }
-        self.propose_all(received).await
+        match self.propose_all(received).await {
+            Err(EduError::Rejected(error)) if error.is_for_now() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn presence(
