@@ -143,6 +143,9 @@ pub(crate) const STANDING_TIME: (Duration, Duration) =
 /// for all strangers together only.
 pub(crate) const ORIGIN_ACCOUNTS: usize = 20_000;
 
+/// What is counted in hindsight at one node of a cluster, in KiB, without the others being told.
+pub(crate) const ORIGIN_TOLD: u64 = 16;
+
 /// The longest that a homeserver waits for what it has spent beyond its share: what is counted in
 /// hindsight can exceed it by far.
 pub(crate) const ORIGIN_DEBT: Duration = Duration::from_secs(600);

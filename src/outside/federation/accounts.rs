@@ -390,7 +390,10 @@ impl Accounts {
             return;
         }
         self.note(server, &[(kind, amount)]);
-        self.tell(server, &[(kind, amount)]);
+        // Most are small, and not worth a message to each node.
+        if amount > limits::ORIGIN_TOLD {
+            self.tell(server, &[(kind, amount)]);
+        }
     }
 
     /// Charges bytes, in units of a KiB.
@@ -535,9 +538,8 @@ mod tests {
     fn all_amounts_are_taken_or_none_and_the_same_are_taken_after_the_wait() {
         let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
         let letters = limits::ORIGIN_LETTERS.stranger.burst().get().into();
-        let mut ask = |amounts: &[(Kind, u64)], now| {
-            super::tests::ask(&mut ledger, of, Standing::Stranger, amounts, now)
-        };
+        let mut ask =
+            |amounts: &[(Kind, u64)], now| ask(&mut ledger, of, Standing::Stranger, amounts, now);
         ask(&[(Kind::Letter, letters)], 0).unwrap();
         let both = [(Kind::Body, 4096), (Kind::Letter, 2)];
         let (kind, wait) = ask(&both, 0).unwrap_err();
@@ -553,9 +555,8 @@ mod tests {
     #[test]
     fn what_is_larger_than_the_share_passes_when_that_is_free_and_is_owed() {
         let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
-        let mut ask = |amount, now| {
-            super::tests::ask(&mut ledger, of, Standing::Stranger, &[(Kind::Body, amount)], now)
-        };
+        let mut ask =
+            |amount, now| ask(&mut ledger, of, Standing::Stranger, &[(Kind::Body, amount)], now);
         ask(8 * 1024, 0).unwrap();
         // Twice the share was taken: the rest of it is owed, too.
         let (_, wait) = ask(0, 0).unwrap_err();

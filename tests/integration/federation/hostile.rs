@@ -40,6 +40,11 @@ impl<'a> Hostile<'a> {
         format!("@{name}:{}", self.peer.name)
     }
 
+    /// Its name.
+    pub(super) fn origin(&self) -> &str {
+        self.peer.name.as_str()
+    }
+
     pub(super) async fn ask(
         &self,
         method: &str,
@@ -98,7 +103,11 @@ impl<'a> Hostile<'a> {
     }
 
     pub(super) async fn join(&mut self) {
-        let user = self.user("pia");
+        self.join_as("pia").await;
+    }
+
+    pub(super) async fn join_as(&mut self, name: &str) {
+        let user = self.user(name);
         let (room, of) = (encode(&self.room_id), encode(&user));
         let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver=10");
         let made = self.ask("GET", &path, &Value::Null).await.ok();

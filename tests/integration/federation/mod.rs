@@ -24,6 +24,7 @@ mod requests;
 mod rooms;
 mod rules;
 mod several;
+mod shares;
 mod synapse;
 mod to_device;
 mod view;
