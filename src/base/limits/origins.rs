@@ -143,6 +143,10 @@ pub(crate) const STANDING_TIME: (Duration, Duration) =
 /// for all strangers together only.
 pub(crate) const ORIGIN_ACCOUNTS: usize = 20_000;
 
+/// The largest transaction, in bytes, that is counted without letting other answers go first: one
+/// message to devices may be for very many users.
+pub(crate) const COUNTED_BYTES: usize = 64 * 1024;
+
 /// What is counted in hindsight at one node of a cluster, in KiB, without the others being told.
 pub(crate) const ORIGIN_TOLD: u64 = 16;
 

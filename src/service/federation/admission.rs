@@ -146,17 +146,20 @@ impl Receiving<'_> {
         pdus: &[Box<RawValue>],
         edus: &[Raw<E>],
     ) -> Result<HashSet<usize>, Duration> {
-        let (state, mut counted) = (self.engine.state(), Counted::default());
-        for pdu in pdus {
-            counted.add_event(&state, pdu);
-        }
-        let mut presence = HashSet::new();
-        for (place, edu) in edus.iter().enumerate() {
-            if counted.add_edu(self, &state, edu.json()) {
-                presence.insert(place);
+        let raws = pdus.iter().map(|pdu| &**pdu).chain(edus.iter().map(Raw::json));
+        let is_large = raws.map(|raw| raw.get().len()).sum::<usize>() > limits::COUNTED_BYTES;
+        let count = || {
+            let (state, mut counted) = (self.engine.state(), Counted::default());
+            for pdu in pdus {
+                counted.add_event(&state, pdu);
             }
-        }
-        self.federation.accounts.admit(origin, &counted.amounts())?;
+            let edus = edus.iter().enumerate();
+            let presence = edus.filter(|(_, edu)| counted.add_edu(self, &state, edu.json()));
+            let presence: HashSet<usize> = presence.map(|(place, _)| place).collect();
+            (counted.amounts(), presence)
+        };
+        let (amounts, presence) = if is_large { at_length(count) } else { count() };
+        self.federation.accounts.admit(origin, &amounts)?;
         Ok(presence)
     }
 

@@ -13,6 +13,9 @@ use crate::harness::{Answer, User, encode};
 
 const LETTER: &str = "m.direct_to_device";
 
+/// With rates, which most tests do without.
+const LIMITED: [(&str, &str); 1] = [("LOGCABIN_RATE_LIMITS_ENABLED", "true")];
+
 /// The body of a transaction with these EDUs.
 fn with_edus(origin: &str, edus: &[(&str, Value)]) -> Value {
     let edu = |(name, content): &(&str, Value)| json!({ "edu_type": name, "content": content });
@@ -47,7 +50,7 @@ fn disk(cabin: &Federated) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strangers_flood_of_messages_to_devices_is_refused_and_taken_when_it_is_repeated() {
     let Some(authority) = authority("hostile peers") else { return };
-    let cabin = Federated::start(&authority).await;
+    let cabin = Federated::start_with(&authority, &LIMITED).await;
     let (peer, flooding) = (Peer::start(&authority).await, Peer::start(&authority).await);
     let ann = cabin.server.register("ann").await;
     let mut of_ann = Inbox::of(&ann).await;
@@ -103,7 +106,7 @@ async fn a_strangers_flood_of_messages_to_devices_is_refused_and_taken_when_it_i
 #[tokio::test(flavor = "multi_thread")]
 async fn a_homeserver_that_is_over_its_share_is_refused_before_its_signature_is_verified() {
     let Some(authority) = authority("hostile peers") else { return };
-    let cabin = Federated::start(&authority).await;
+    let cabin = Federated::start_with(&authority, &LIMITED).await;
     let peer = Peer::start(&authority).await;
     let stranger = Hostile::new(&peer, &cabin, "!none");
     let junk = ("m.unknown", json!({ "junk": "x".repeat(7 << 20) }));
@@ -220,7 +223,7 @@ async fn made_up_users_of_one_homeserver_fill_no_room_with_knocks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_users_presence_in_one_transaction_the_newest_is_recorded() {
     let Some(authority) = authority("hostile peers") else { return };
-    let cabin = Federated::start(&authority).await;
+    let cabin = Federated::start_with(&authority, &LIMITED).await;
     let peer = Peer::start(&authority).await;
     let ann = cabin.server.register("ann").await;
     let options = json!({ "preset": "public_chat", "room_version": "10" });

@@ -88,7 +88,8 @@ pub(super) async fn make_join(
     request: prepare_join_event::Request,
 ) -> Result<prepare_join_event::Response, ApiError> {
     let prepare_join_event::Request { room_id, user_id, ver, .. } = request;
-    let (version, event) = cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Join, Some(&ver))).await?;
+    let (version, event) =
+        cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Join, Some(&ver))).await?;
     let mut response = prepare_join_event::Response::new(event);
     response.room_version = Some(version);
     Ok(response)
@@ -99,7 +100,8 @@ pub(super) async fn make_knock(
     request: prepare_knock_event::Request,
 ) -> Result<prepare_knock_event::Response, ApiError> {
     let prepare_knock_event::Request { room_id, user_id, ver, .. } = request;
-    let (version, event) = cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Knock, Some(&ver))).await?;
+    let (version, event) =
+        cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Knock, Some(&ver))).await?;
     Ok(prepare_knock_event::Response::new(version, event))
 }
 
@@ -108,7 +110,8 @@ pub(super) async fn make_leave(
     request: prepare_leave_event::Request,
 ) -> Result<prepare_leave_event::Response, ApiError> {
     let prepare_leave_event::Request { room_id, user_id, .. } = request;
-    let (version, event) = cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Leave, None)).await?;
+    let (version, event) =
+        cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Leave, None)).await?;
     Ok(prepare_leave_event::Response::new(Some(version), event))
 }
 
