@@ -38,10 +38,10 @@ pub(crate) const ORIGIN_KIB: Shares = Shares {
 /// Events in transactions.
 pub(crate) const ORIGIN_EVENTS: Shares = Shares {
     stranger: Rate::per_second(1, 100),
-    newcomer: Rate::per_second(50, 5000),
+    newcomer: Rate::per_second(100, 10_000),
     neighbour: Rate::per_second(200, 20_000),
     strangers: Rate::per_second(10, 500),
-    newcomers: Rate::per_second(200, 20_000),
+    newcomers: Rate::per_second(300, 30_000),
 };
 
 /// Messages to devices of users who share no room with the sender. There are some: who has left a

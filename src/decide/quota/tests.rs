@@ -458,8 +458,8 @@ async fn invites_by_strangers_at_other_homeservers_count_apart_from_local_ones()
     }
     let crowd = |inviter: &str| {
         let (state, inviter) = (world.state(), inviter.try_into().unwrap());
-        let quotas = world.engine.env().quotas;
-        quotas.crowd(&state, "test".try_into().unwrap(), &user("ann"), inviter)
+        let env = world.engine.env();
+        env.quotas.crowd(&state, "test".try_into().unwrap(), &user("ann"), inviter)
     };
     assert_eq!(crowd("@pia:peer9"), Some(Crowd::OfAll));
     for _ in 0..4 {
