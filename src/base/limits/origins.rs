@@ -181,8 +181,8 @@ pub(crate) const REMOTE_EPHEMERAL_IN_ALL: Rate = Rate::per_second(100, 2000);
 /// Users in the presence of one transaction. Others are passed over: presence is repeated.
 pub(crate) const PRESENCE_UPDATES: usize = 1000;
 
-/// What is held of answers to other homeservers until these have read them, in bytes. The one that
-/// exceeds it is still made.
+/// What is held of answers to other homeservers until these have read them, in bytes. Beyond it,
+/// who has not read an answer gets no other large one, and beyond twice as much, nobody does.
 pub(crate) const ANSWERS_TO_SERVERS_BYTES: u64 = 128 << 20;
 
 /// Pieces of long work done at a time for other homeservers, for each processor: fewer than for

@@ -329,6 +329,9 @@ impl<A: App> Edge<A> {
             address: household(client),
         };
         self.outgoing.check(&recipient)?;
+        if route.is_large {
+            self.outgoing.check_all(&recipient)?;
+        }
         if let Some(in_progress) = &self.in_progress {
             let place = in_progress.admit(recipient.address);
             let busy = || ApiError::limit_exceeded(Duration::from_secs(1));
