@@ -566,6 +566,19 @@ mod tests {
     }
 
     #[test]
+    fn a_newcomer_catches_up_with_ten_thousand_events_without_waiting() {
+        let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
+        for number in 0..200 {
+            let now = number * SECOND / 10;
+            let body = [(Kind::Body, 100), (Kind::Recorded, 0)];
+            ask(&mut ledger, of, Standing::Newcomer, &body, now).unwrap();
+            let events = [(Kind::Event, 50), (Kind::Edu, 10)];
+            ask(&mut ledger, of, Standing::Newcomer, &events, now).unwrap();
+            ledger.spend(of, Standing::Newcomer, &[(Kind::Recorded, 100)], now);
+        }
+    }
+
+    #[test]
     fn debts_in_hindsight_are_bounded_in_time() {
         let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
         ledger.judged(of, Standing::Stranger, 0);
