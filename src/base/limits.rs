@@ -2,10 +2,12 @@
 //! [`crate::config`].
 
 mod federation;
+mod origins;
 
 use std::time::Duration;
 
 pub use federation::*;
+pub(crate) use origins::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size
 /// limits").

@@ -59,6 +59,12 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
         Self::with_places(percent, limits::LONG_WORK_PER_PROCESSOR * processors)
     }
 
+    /// The same for other homeservers, which leave most of the processors to users.
+    pub(crate) fn for_servers(percent: Option<u32>) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::with_places(percent, limits::LONG_WORK_FOR_SERVERS * processors)
+    }
+
     /// The same, with this many places for all callers together.
     pub(crate) fn with_places(percent: Option<u32>, places: usize) -> Self {
         Self {

@@ -59,7 +59,7 @@ pub(super) fn must_take_invites(
     if now == Some(Membership::Invite) {
         return Ok(());
     }
-    env.quotas.invite(&env.state, user_id, inviter)
+    env.quotas.invite(&env.state, &env.server.name, user_id, inviter)
 }
 
 /// The content of the previous member event with the profile in `content`. Members about the join

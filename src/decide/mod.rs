@@ -360,6 +360,11 @@ impl<'a> Commit<'a> {
         self.batch
     }
 
+    /// The size of the records after the first `count`.
+    pub(crate) fn bytes_from(&self, count: usize) -> u64 {
+        self.batch.records.iter().skip(count).map(|record| record.payload.len() as u64).sum()
+    }
+
     /// How many records the commit holds so far.
     #[must_use]
     pub fn len(&self) -> usize {

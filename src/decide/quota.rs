@@ -16,7 +16,7 @@ use ruma::{DeviceId, RoomId, ServerName, UserId};
 use super::Refusal;
 use crate::{
     base::limits,
-    record::command::AccountDataSet,
+    record::{Offset, command::AccountDataSet},
     state::{State, usage},
 };
 
@@ -79,6 +79,16 @@ impl Default for Quotas {
             exempt: Exempt::default(),
         }
     }
+}
+
+/// Pending invites of a user that leave no place for another one. If strangers sent some of them,
+/// the oldest gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowd {
+    /// Those by users of the same homeserver.
+    OfOne,
+    /// Those by users of all other homeservers.
+    OfAll,
 }
 
 /// Users without quotas.
@@ -198,20 +208,30 @@ impl Quotas {
         Err(over(why + " Leave some first."))
     }
 
-    /// Checks a new invite of `user_id`.
+    /// Checks a new invite of `user_id` at the homeserver `own`. Invites by its users and those of
+    /// others are counted apart: others can make up any number of users.
     pub(super) fn invite(
         &self,
         state: &State,
+        own: &ServerName,
         user_id: &UserId,
         inviter: &UserId,
     ) -> Result<(), Refusal> {
         let waiting = state.usage.invites(user_id);
-        if waiting < self.invites.min(self.invites_by_one) || self.exempt.has(user_id) {
+        if self.exempt.has(user_id) {
             return Ok(());
         }
-        if waiting >= self.invites {
+        let is_full = if inviter.server_name() == own {
+            waiting >= self.invites && state.usage.invites_from(user_id, own) >= self.invites
+        } else {
+            self.crowd(state, own, user_id, inviter).is_some()
+        };
+        if is_full {
             let why = format!("{user_id} already has {waiting} pending invites");
             return Err(over(why + ", which is the limit."));
+        }
+        if waiting < self.invites_by_one {
+            return Ok(());
         }
         let by_one = state.usage.invites_by(user_id, inviter);
         if by_one >= self.invites_by_one && !self.exempt.has(inviter) {
@@ -219,6 +239,29 @@ impl Quotas {
             return Err(over(why + ", which is the limit."));
         }
         Ok(())
+    }
+
+    /// Which pending invites leave no place for one by a user of another homeserver.
+    pub(crate) fn crowd(
+        &self,
+        state: &State,
+        own: &ServerName,
+        user_id: &UserId,
+        inviter: &UserId,
+    ) -> Option<Crowd> {
+        if self.exempt.has(user_id) {
+            return None;
+        }
+        let server = inviter.server_name();
+        let remote = || state.usage.invites(user_id) - state.usage.invites_from(user_id, own);
+        if state.memberships.share_a_room(user_id, inviter, Offset::MAX) {
+            return (remote() >= self.invites).then_some(Crowd::OfAll);
+        }
+        let (of_one, of_all) = limits::STRANGE_INVITES;
+        if state.usage.invites_from(user_id, server) >= of_one.min(self.invites_by_one) {
+            return Some(Crowd::OfOne);
+        }
+        (remote() >= of_all.min(self.invites.div_ceil(2))).then_some(Crowd::OfAll)
     }
 
     /// Whether a device's inbox accepts another message from `sender`. If it does not, the new
@@ -235,17 +278,26 @@ impl Quotas {
         all < self.to_device && (by_sender < self.to_device_by_one || self.exempt.has(sender))
     }
 
-    /// The same for a message from another homeserver. What its users have sent counts together,
-    /// because it could make up any number of them.
+    /// The same for a message of a user of another homeserver, who may share no room with
+    /// `user_id`. What users of one homeserver have sent counts together, because it could make up
+    /// any number of them. It could make up homeservers, too: strangers leave space for others.
     pub(super) fn to_device_from(
         &self,
         state: &State,
         user_id: &UserId,
         device_id: &DeviceId,
-        server: &ServerName,
+        sender: &UserId,
+        is_strange: bool,
     ) -> bool {
-        let (all, by_server) = state.to_device.count(user_id, device_id, server.as_str());
-        all < self.to_device && by_server < self.to_device_by_one
+        let server = sender.server_name().as_str();
+        let (all, by_server) = state.to_device.count(user_id, device_id, server);
+        let (most, most_by_one) = match is_strange {
+            true => {
+                (self.to_device.div_ceil(2), self.to_device_by_one.min(limits::STRANGE_LETTERS))
+            }
+            false => (self.to_device, self.to_device_by_one),
+        };
+        all < most && by_server < most_by_one
     }
 
     /// The same for a message to devices of another homeserver.

@@ -71,7 +71,7 @@ impl Proposal for SendToDevice {
             }
         }
         letters.fit()?;
-        if letters.full && letters.records.is_empty() {
+        if letters.full > 0 && letters.records.is_empty() {
             let why = "The inboxes of these devices are full. Try again once they have synced.";
             return Err(Refusal::OverQuota(why.to_owned()));
         }
@@ -98,18 +98,19 @@ pub struct ReceiveToDevice {
 }
 
 impl Proposal for ReceiveToDevice {
-    type Outcome = ();
+    /// How many messages are dropped because too many wait for their devices.
+    type Outcome = u64;
 
     fn stream(&self) -> Stream {
         Stream::peer(self.sender.server_name())
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<u64, Refusal> {
         let Env { state, quotas, .. } = commit.env;
         if state.to_device.was_received(&self.sender, &self.message_id) {
-            return Ok(());
+            return Ok(0);
         }
-        let server = self.sender.server_name();
+        let sender = &self.sender;
         let mut letters = Letters::new(ToDeviceSend {
             sender: self.sender.clone(),
             event_type: self.event_type.clone(),
@@ -120,8 +121,10 @@ impl Proposal for ReceiveToDevice {
         });
         for (user_id, messages) in &self.messages {
             if is_local(&commit.env.server, user_id) {
-                let fits =
-                    |device: &DeviceId| quotas.to_device_from(state, user_id, device, server);
+                let is_strange = !state.memberships.share_a_room(user_id, sender, Offset::MAX);
+                let fits = |device: &DeviceId| {
+                    quotas.to_device_from(state, user_id, device, sender, is_strange)
+                };
                 letters.add_local(commit.env, user_id, messages, fits);
             }
         }
@@ -129,7 +132,7 @@ impl Proposal for ReceiveToDevice {
         for record in letters.records {
             commit.append(self.stream(), record);
         }
-        Ok(())
+        Ok(letters.full)
     }
 }
 
@@ -148,13 +151,13 @@ struct Letters {
     size: usize,
     /// The size of all records. Once it is too large, nothing is added.
     total: usize,
-    /// Somebody does not get theirs because too many wait already.
-    full: bool,
+    /// How many do not get theirs because too many wait already.
+    full: u64,
 }
 
 impl Letters {
     const fn new(empty: ToDeviceSend) -> Self {
-        Self { empty, records: Vec::new(), size: 0, total: 0, full: false }
+        Self { empty, records: Vec::new(), size: 0, total: 0, full: 0 }
     }
 
     /// Whether all of it can be recorded: one message may be for very many devices.
@@ -191,7 +194,7 @@ impl Letters {
                     return;
                 }
                 if !fits(device_id) {
-                    self.full = true;
+                    self.full += 1;
                     continue;
                 }
                 let place = self.place(user_id, device_id.as_str(), content);
@@ -216,7 +219,7 @@ impl Letters {
             && destinations.len() >= limits::PEERS
             && env.state.memberships.count(user_id) == 0;
         if is_one_too_many || !fits(server) {
-            self.full |= !messages.is_empty();
+            self.full += messages.len() as u64;
             return;
         }
         for (device_id, content) in messages {

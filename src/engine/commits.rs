@@ -141,7 +141,8 @@ impl Commits {
         let lingers = proposal.lingers(&self.shared.live.env());
         let (reply, answer) = oneshot::channel();
         let queued = Instant::now();
-        let job = Box::new(Pending { proposal, origin, lingers, queued, verdict: None, reply });
+        let (verdict, bytes) = (None, 0);
+        let job = Box::new(Pending { proposal, origin, lingers, queued, verdict, bytes, reply });
         match self.shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(job),
             Entry::Vacant(lane) => {
@@ -304,6 +305,8 @@ struct Pending<P: Proposal> {
     lingers: Duration,
     queued: Instant,
     verdict: Option<Result<P::Outcome, Refusal>>,
+    /// The size of its records.
+    bytes: u64,
     reply: oneshot::Sender<Result<Durable<P::Outcome>, Rejected>>,
 }
 
@@ -343,7 +346,9 @@ impl<P: Proposal> Job for Pending<P> {
     }
 
     fn decide(&mut self, commit: &mut Commit<'_>) {
+        let before = commit.len();
         self.verdict = Some(commit.take(&self.proposal, &self.origin));
+        self.bytes = commit.bytes_from(before);
     }
 
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>) {
@@ -352,7 +357,7 @@ impl<P: Proposal> Job for Pending<P> {
             // despite a failed batch only if it depends on nothing in the batch, which is not known
             // here: so the log's failure is reported instead.
             (Err(error), _) => Err(Rejected::Log(error)),
-            (Ok(offset), Some(Ok(outcome))) => Ok(Durable::proven(outcome, offset)),
+            (Ok(offset), Some(Ok(outcome))) => Ok(Durable::proven(outcome, offset, self.bytes)),
             (Ok(_), Some(Err(refusal))) => Err(Rejected::Refused(refusal)),
             (Ok(_), None) => Err(Rejected::Broken),
         };

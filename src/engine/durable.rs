@@ -10,17 +10,23 @@ use crate::record::Offset;
 pub struct Durable<T> {
     value: T,
     offset: Offset,
+    bytes: u64,
 }
 
 impl<T> Durable<T> {
     /// For [`super::commits`], after the batch was appended.
-    pub(super) const fn proven(value: T, offset: Offset) -> Self {
-        Self { value, offset }
+    pub(super) const fn proven(value: T, offset: Offset, bytes: u64) -> Self {
+        Self { value, offset, bytes }
     }
 
     /// The last durable record on which the value depends.
     pub const fn offset(&self) -> Offset {
         self.offset
+    }
+
+    /// The size of what the proposal has recorded, if that is records of its own.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The value, which may be reported.

@@ -247,6 +247,7 @@ impl Parts {
             let federation = Federation::new(config, engine);
             federation.map_err(ServerError::Federation)
         });
+        let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),
             epoch: engine.state().epoch(),
@@ -307,9 +308,8 @@ impl Parts {
             tally: Arc::new(Tally::of(&config.server.data_dir)),
             last_seen,
             notices: api::account::notices::Notices::new(&config.rate_limits),
-            long_work: LongWork::new(
-                config.rate_limits.enabled.then_some(config.rate_limits.processor_percent),
-            ),
+            long_work: LongWork::new(percent),
+            work_for_servers: LongWork::for_servers(percent),
             config: config.clone(),
         });
         Ok(Self { app, snapshots, pushers })

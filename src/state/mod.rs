@@ -461,7 +461,7 @@ impl State {
                 self.suspect_devices(user_id, &body.room_id);
             }
             self.memberships.set(offset, user_id, &body.room_id, *membership);
-            self.usage.set_membership(user_id, &body.room_id, *membership, &pdu.sender);
+            self.usage.set_membership(offset, user_id, &body.room_id, *membership, &pdu.sender);
             // Those who are in the room are woken with it; one who leaves is not in it any more.
             effects.push(Effect::WakeUser(user_id.clone()));
         }
@@ -564,7 +564,8 @@ impl State {
                 self.device_lists.suspect(user_id);
             }
             self.memberships.set(offset, user_id, &body.room_id, *membership);
-            self.usage.set_membership(user_id, &body.room_id, *membership, user_id.as_str());
+            let sender = user_id.as_str();
+            self.usage.set_membership(offset, user_id, &body.room_id, *membership, sender);
         }
         self.rooms.reassign(offset, &body.room_id, changes);
         vec![Effect::WakeRoom(body.room_id)]

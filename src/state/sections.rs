@@ -191,7 +191,7 @@ sections! {
     reports, "reports", 1;
     memberships, "memberships", 1;
     undone, "undone memberships", 1;
-    usage, "usage", 1, may begin empty;
+    usage, "usage", 2, may begin empty;
     keys, "keys", 3, reads 1 as super::keys::former::V2, reads 2 as super::keys::former::V2;
     backups, "key backups", 2, reads 1 as super::backups::former::V1;
     to_device, "messages to devices", 3, reads 1 as super::to_device::former::V1,

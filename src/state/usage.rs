@@ -8,11 +8,14 @@
 use std::collections::BTreeMap;
 
 use dashmap::DashMap;
-use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
+use ruma::{OwnedRoomId, OwnedUserId, RoomId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{index::hash, kept, rooms::Membership};
-use crate::record::command::{AccountDataSet, FilterCreate};
+use crate::record::{
+    Offset,
+    command::{AccountDataSet, FilterCreate},
+};
 
 /// Types of account data that only the server writes: one read marker for each room, and push
 /// rules, which have limits of their own.
@@ -33,8 +36,38 @@ struct OfUser {
     data_bytes: u64,
     /// The total size of filters.
     filter_bytes: u64,
-    /// Pending invites: the room, and the sender as a hash.
-    invites: BTreeMap<OwnedRoomId, u64>,
+    /// Pending invites, by room.
+    invites: BTreeMap<OwnedRoomId, Invite>,
+}
+
+/// A pending invite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invite {
+    /// The record that has it.
+    pub at: Offset,
+    /// Its sender, as a hash.
+    by: u64,
+    /// The sender's homeserver, as a hash.
+    server: u64,
+}
+
+impl Invite {
+    fn new(at: Offset, sender: &str) -> Self {
+        let server = sender.split_once(':').map_or("", |(_, server)| server);
+        Self { at, by: hash(&[sender]), server: hash(&[server]) }
+    }
+
+    /// Whether a user of this homeserver has sent it.
+    #[must_use]
+    pub fn is_from(&self, server: &ServerName) -> bool {
+        self.server == hash(&[server.as_str()])
+    }
+
+    /// Whether users of one homeserver have sent both.
+    #[must_use]
+    pub const fn is_from_that_of(&self, other: &Self) -> bool {
+        self.server == other.server
+    }
 }
 
 type DataKey = (u64, u64);
@@ -97,7 +130,24 @@ impl Usage {
     #[must_use]
     pub fn invites_by(&self, user_id: &UserId, inviter: &UserId) -> usize {
         let inviter = hash(&[inviter.as_str()]);
-        self.look(user_id, |of| of.invites.values().filter(|by| **by == inviter).count())
+        self.look(user_id, |of| of.invites.values().filter(|of| of.by == inviter).count())
+    }
+
+    /// The number of pending invites of `user_id` by users of a homeserver.
+    #[must_use]
+    pub fn invites_from(&self, user_id: &UserId, server: &ServerName) -> usize {
+        let server = hash(&[server.as_str()]);
+        self.look(user_id, |of| of.invites.values().filter(|of| of.server == server).count())
+    }
+
+    /// The pending invites of `user_id`, the oldest first.
+    #[must_use]
+    pub fn invites_by_age(&self, user_id: &UserId) -> Vec<(OwnedRoomId, Invite)> {
+        let mut invites: Vec<_> = self.look(user_id, |of| {
+            of.invites.iter().map(|(room_id, invite)| (room_id.clone(), *invite)).collect()
+        });
+        invites.sort_unstable_by_key(|(_, invite)| invite.at);
+        invites
     }
 
     fn look<T: Default>(&self, user_id: &UserId, look: impl FnOnce(&OfUser) -> T) -> T {
@@ -130,14 +180,15 @@ impl Usage {
     /// An event of `sender` changed the membership of `user_id`.
     pub(super) fn set_membership(
         &self,
+        offset: Offset,
         user_id: &UserId,
         room_id: &RoomId,
         membership: Membership,
         sender: &str,
     ) {
         if membership == Membership::Invite {
-            let inviter = hash(&[sender]);
-            self.change(user_id, |of| of.invites.insert(room_id.to_owned(), inviter));
+            let invite = Invite::new(offset, sender);
+            self.change(user_id, |of| of.invites.insert(room_id.to_owned(), invite));
         } else if self.0.contains_key(user_id) {
             self.change(user_id, |of| of.invites.remove(room_id));
         }
@@ -218,16 +269,16 @@ mod tests {
         let (bob, cat) = ("@bob:test", "@cat:test");
         let rooms = ["!a:test", "!b:test", "!c:test"].map(|id| <&RoomId>::try_from(id).unwrap());
         for (room_id, by) in rooms.iter().zip([bob, bob, cat]) {
-            usage.set_membership(ann(), room_id, Membership::Invite, by);
+            usage.set_membership(Offset::new(1), ann(), room_id, Membership::Invite, by);
         }
         let by = |user_id: &str| usage.invites_by(ann(), <&UserId>::try_from(user_id).unwrap());
         assert_eq!((usage.invites(ann()), by(bob), by(cat)), (3, 2, 1));
-        usage.set_membership(ann(), rooms[0], Membership::Join, ann().as_str());
+        usage.set_membership(Offset::new(2), ann(), rooms[0], Membership::Join, ann().as_str());
         // The sender of the latest invite counts.
-        usage.set_membership(ann(), rooms[1], Membership::Invite, cat);
+        usage.set_membership(Offset::new(2), ann(), rooms[1], Membership::Invite, cat);
         assert_eq!((usage.invites(ann()), by(bob), by(cat)), (2, 0, 2));
         usage.end_room(rooms[1]);
-        usage.set_membership(ann(), rooms[2], Membership::Leave, cat);
+        usage.set_membership(Offset::new(2), ann(), rooms[2], Membership::Leave, cat);
         assert!(usage.0.is_empty());
     }
 }

@@ -320,6 +320,13 @@ metrics! {
     federation_edus: IntCounter = "logcabin_federation_edus_received_total"
         "Ephemeral messages in the transactions of other homeservers"
         counter;
+    federation_refused: IntCounterVec = "logcabin_federation_over_share_total"
+        "Requests of other homeservers that were refused because these were over their share, by \
+         what of"
+        |r, n, h| counters(r, n, h, &["kind"]);
+    federation_dropped: IntCounterVec = "logcabin_federation_dropped_total"
+        "What was dropped of what strangers at other homeservers left for users of this one"
+        |r, n, h| counters(r, n, h, &["kind"]);
     federation_destinations: Each<Reachable, IntGauge> = "logcabin_federation_destinations"
         "Homeservers that were told of events, and whether they could be reached last"
         |r, n, h| gauge_by(r, n, h, "reachable");

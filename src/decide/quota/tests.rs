@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use ruma::{CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UInt};
+use ruma::{
+    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId, UInt,
+};
 use serde_json::value::RawValue;
 
 use super::*;
@@ -12,6 +14,7 @@ use crate::{
         account_data::{CreateFilter, SetAccountData, SetTag},
         create_room::{CreateRoom, InitialState, Preset, ROOM_VERSIONS},
         directory::{RemoveAlias, SetAlias},
+        federation::MembershipOutside,
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
         keys::SignKeys,
         membership::{Change, ChangeMembership},
@@ -396,7 +399,8 @@ async fn a_message_to_all_devices_reaches_each_of_them_or_none() {
         let before = world.engine.head().offset();
         let one = world.engine.propose(Origin::server(), received(bytes)).await;
         let other = world.engine.propose(Origin::server(), sent(bytes)).await;
-        for result in [one.map(Durable::into_inner), other.map(Durable::into_inner)] {
+        let one = one.map(|one| assert_eq!(one.into_inner(), 0, "nothing was dropped"));
+        for result in [one, other.map(Durable::into_inner)] {
             if is_too_large(result) {
                 refused += 1;
             } else {
@@ -412,6 +416,56 @@ async fn a_message_to_all_devices_reaches_each_of_them_or_none() {
         }
     }
     assert!(reached >= 4, "{reached}");
+}
+
+#[tokio::test]
+async fn strangers_at_other_homeservers_leave_space_in_the_inbox_of_a_device() {
+    let quotas = Quotas { to_device: 5, ..Quotas::default() };
+    let world = World::new(quotas, &["ann", "bob"]).await;
+    let letter = |number: usize| ReceiveToDevice {
+        sender: format!("@pia:peer{number}").try_into().unwrap(),
+        message_id: number.to_string(),
+        event_type: "m.test".to_owned(),
+        messages: BTreeMap::from([(user("ann"), vec![(None, raw("{}"))])]),
+    };
+    let mut dropped = Vec::new();
+    for number in 0..5 {
+        let done = world.engine.propose(Origin::server(), letter(number)).await;
+        dropped.push(done.unwrap().into_inner());
+    }
+    assert_eq!(dropped, [0, 0, 0, 1, 1]);
+    world.done(send("bob", 1, &[("ann", "FIRST")])).await;
+}
+
+#[tokio::test]
+async fn invites_by_strangers_at_other_homeservers_count_apart_from_local_ones() {
+    let quotas = Quotas { invites: 4, ..Quotas::default() };
+    let world = World::new(quotas, &["ann", "bob"]).await;
+    let invite = |number: usize| MembershipOutside {
+        room_id: format!("!r{number}:peer").try_into().unwrap(),
+        version: RoomVersionId::V10,
+        from: format!("peer{number}").try_into().unwrap(),
+        event_id: format!("$invite{number}").try_into().unwrap(),
+        pdu: raw(&format!(
+            r#"{{"type":"m.room.member","room_id":"!r{number}:peer","sender":"@pia:peer{number}",
+            "state_key":"@ann:test","content":{{"membership":"invite"}},"origin_server_ts":1,
+            "prev_events":[],"auth_events":[],"depth":1}}"#
+        )),
+        stripped: Vec::new(),
+    };
+    for (number, is_over) in [(1, false), (2, false), (3, true)] {
+        assert_eq!(world.is_over(invite(number)).await, is_over, "{number}");
+    }
+    let crowd = |inviter: &str| {
+        let (state, inviter) = (world.state(), inviter.try_into().unwrap());
+        let env = world.engine.env();
+        env.quotas.crowd(&state, "test".try_into().unwrap(), &user("ann"), inviter)
+    };
+    assert_eq!(crowd("@pia:peer9"), Some(Crowd::OfAll));
+    for _ in 0..4 {
+        assert!(!world.is_over(room("bob", &["ann"])).await);
+    }
+    assert!(world.is_over(room("bob", &["ann"])).await);
 }
 
 #[tokio::test]

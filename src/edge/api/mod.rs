@@ -149,7 +149,8 @@ mod tests {
 
         let limits = concat!(
             include_str!("../../base/limits.rs"),
-            include_str!("../../base/limits/federation.rs")
+            include_str!("../../base/limits/federation.rs"),
+            include_str!("../../base/limits/origins.rs")
         );
         let settings = include_str!("../../config/list.rs");
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

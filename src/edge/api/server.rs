@@ -4,10 +4,10 @@ use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{Method, Uri};
+use http::{HeaderMap, Method, Uri};
 use ruma::{
     DeviceId, OwnedDeviceId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, RoomOrAliasId,
-    UserId,
+    ServerName, UserId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -33,7 +33,7 @@ use crate::{
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Service, Services},
-        federation::Federation,
+        federation::{Amounts, Federation, Kind},
         mail::Messages,
         oidc::Providers,
         outbound::Outbound,
@@ -96,6 +96,8 @@ pub(crate) struct Server {
     pub(crate) notices: Notices,
     /// The long work of users, and of those without a login by their address.
     pub(crate) long_work: LongWork<Whose>,
+    /// That of other homeservers.
+    pub(crate) work_for_servers: LongWork<Whose>,
 }
 
 /// What it takes to find out who somebody is.
@@ -180,6 +182,7 @@ pub(crate) struct Outside {
 pub(crate) enum Whose {
     User(OwnedUserId),
     Address(IpAddr),
+    Server(OwnedServerName),
 }
 
 impl App for Server {
@@ -225,6 +228,11 @@ impl App for Server {
                     federation.sender.is_back_elsewhere(&server);
                 }
             }
+            Ok(Told::Spent { server, amounts }) => {
+                if let Some(federation) = &self.outside.federation {
+                    federation.accounts.note(&server, &amounts);
+                }
+            }
             Err(error) => tracing::debug!(%error, "another node told something unknown"),
         }
     }
@@ -254,6 +262,16 @@ impl App for Server {
         client: IpAddr,
     ) -> BoxFuture<'a, Result<OwnedServerName, ApiError>> {
         Box::pin(self.signed_by(request, client))
+    }
+
+    fn claimed(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        self.not_overdrawn(headers)
+    }
+
+    fn answered(&self, server: &ServerName, bytes: usize) {
+        if let Some(federation) = &self.outside.federation {
+            federation.accounts.charge_bytes(server, Kind::Answer, bytes as u64);
+        }
     }
 
     fn service(&self, token: &str) -> Option<Arc<Service>> {
@@ -304,6 +322,8 @@ pub(crate) enum Told {
     Seen { session: Offset, sighting: Sighting },
     /// A homeserver can be reached again, for the node that tells it of events.
     Back { server: OwnedServerName },
+    /// What another homeserver has had this one take.
+    Spent { server: OwnedServerName, amounts: Amounts },
 }
 
 /// What a device does that others may see.
@@ -375,14 +395,20 @@ impl Server {
         });
     }
 
-    /// From now on, tells the other nodes which homeservers can be reached again.
+    /// From now on, tells the other nodes which homeservers can be reached again, and what they had
+    /// this node take.
     pub(crate) fn tell_of_homeservers(&self) {
         let (Some(cluster), Some(federation)) = (self.cluster.clone(), &self.outside.federation)
         else {
             return;
         };
+        let others = Arc::clone(&cluster);
         federation.sender.tell_others_with(move |server| {
             cluster.tell(Told::Back { server: server.to_owned() }.message());
+        });
+        federation.accounts.tell_others_with(move |server, amounts| {
+            let told = Told::Spent { server: server.to_owned(), amounts: amounts.to_vec() };
+            others.tell(told.message());
         });
     }
 
@@ -515,15 +541,24 @@ impl<C: Caller> Cx<Server, C> {
     ) -> Result<T, ApiError> {
         let session = self.caller.session();
         let exempt = session.is_some_and(|session| session::exempt(&self.app, session));
-        let done = self.app.long_work.run(&self.whose(), exempt, work).await;
+        let turns = match self.caller.server() {
+            Some(_) => &self.app.work_for_servers,
+            None => &self.app.long_work,
+        };
+        let done = turns.run(&self.whose(), exempt, work).await;
         done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
     }
 
-    /// Whose work this request is.
+    /// Whose work this request is. Strangers among other homeservers are told by their address:
+    /// names are cheap.
     pub(super) fn whose(&self) -> Whose {
-        match self.caller.session() {
-            Some(session) => Whose::User(session.user_id.clone()),
-            None => Whose::Address(household(self.client)),
+        let accounts = self.app.outside.federation.as_ref().map(|federation| &federation.accounts);
+        match (self.caller.session(), self.caller.server(), accounts) {
+            (Some(session), ..) => Whose::User(session.user_id.clone()),
+            (None, Some(server), Some(accounts)) if !accounts.is_stranger(server) => {
+                Whose::Server(server.clone())
+            }
+            _ => Whose::Address(household(self.client)),
         }
     }
 

@@ -161,6 +161,11 @@ pub(crate) trait Caller: Send + 'static {
     /// The caller's session, if it has one.
     fn session(&self) -> Option<&Session>;
 
+    /// The homeserver that calls, if it is one.
+    fn server(&self) -> Option<&OwnedServerName> {
+        None
+    }
+
     /// The origin of the records that this request causes.
     fn origin(&self, request: &str) -> Origin {
         self.session().map_or_else(
@@ -189,6 +194,10 @@ impl Caller for Session {
 impl Caller for Homeserver {
     fn session(&self) -> Option<&Session> {
         None
+    }
+
+    fn server(&self) -> Option<&OwnedServerName> {
+        Some(&self.0)
     }
 }
 

@@ -115,6 +115,7 @@ impl<A: App> Edge<A> {
     /// The same for other homeservers.
     pub(crate) fn for_servers(mut self) -> Self {
         self.for_servers = true;
+        self.outgoing = Arc::new(self.outgoing.bounded(limits::ANSWERS_TO_SERVERS_BYTES));
         self
     }
 
@@ -167,8 +168,12 @@ impl<A: App> Edge<A> {
             None => answered_nowhere(reply.status()),
         }
         let recipient = unread.recipient.take();
+        let server = unread.server.take();
         unread.drain().await;
         let reply = reply.compressed(encoding);
+        if let Some(server) = server {
+            self.app.answered(&server, reply.bytes_in_memory());
+        }
         let held = match recipient {
             // The answer to a request that changed something says what it did: it is not withheld.
             Some(recipient) if method.is_safe() => {
@@ -324,6 +329,9 @@ impl<A: App> Edge<A> {
             address: household(client),
         };
         self.outgoing.check(&recipient)?;
+        if route.is_large {
+            self.outgoing.check_all(&recipient)?;
+        }
         if let Some(in_progress) = &self.in_progress {
             let place = in_progress.admit(recipient.address);
             let busy = || ApiError::limit_exceeded(Duration::from_secs(1));
@@ -336,6 +344,9 @@ impl<A: App> Edge<A> {
         if let Some(class) = limited {
             self.throttle.check(class, who.session.as_ref(), client)?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client));
+        }
+        if route.access == Access::Server {
+            self.app.claimed(&headers)?;
         }
         let mut incoming = None;
         let body = match route.body {
@@ -353,7 +364,9 @@ impl<A: App> Edge<A> {
         };
         if route.access == Access::Server {
             // The signature covers the body.
-            who.server = Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
+            let server = self.homeserver(&method, &uri, &headers, &body, client).await?;
+            unread.server = Some(server.clone());
+            who.server = Some(server);
         }
         let depth = match route.access {
             // Each event of another homeserver is judged by itself.
@@ -542,6 +555,8 @@ struct Unread<S> {
     is_short: bool,
     /// Who the answer is for, once that is known.
     recipient: Option<Recipient>,
+    /// The homeserver that has signed the request.
+    server: Option<OwnedServerName>,
     /// Of the client's requests in progress.
     place: Option<Place>,
     /// Where the request is counted, once it is known what it is for.
@@ -558,7 +573,8 @@ impl<S> Unread<S> {
             && length.is_none_or(|length| length <= limits::REFUSED_BODY_DRAIN)
             // Who expects to be told to go on is not.
             && !headers.contains_key(EXPECT);
-        Self { body: Some(body), is_short, recipient: None, place: None, measured: None }
+        let (recipient, server, place, measured) = (None, None, None, None);
+        Self { body: Some(body), is_short, recipient, server, place, measured }
     }
 
     /// The body, for who reads it.

@@ -54,7 +54,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use ruma::OwnedServerName;
+use ruma::{OwnedServerName, ServerName};
 
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
@@ -136,6 +136,18 @@ pub(crate) trait App: Send + Sync + 'static {
         let _ = (request, client);
         let error = ApiError::forbidden("This server takes no requests of other homeservers.");
         Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// Refuses a request that claims to be of a homeserver which may send none now, before anything
+    /// of its body is read.
+    fn claimed(&self, headers: &::http::HeaderMap) -> Result<(), ApiError> {
+        let _ = headers;
+        Ok(())
+    }
+
+    /// Takes note that a homeserver was answered with so many bytes.
+    fn answered(&self, server: &ServerName, bytes: usize) {
+        let _ = (server, bytes);
     }
 
     /// The application service that a token is of.

@@ -41,6 +41,7 @@ pub(super) struct Outgoing {
     total: AtomicU64,
     of_user: u64,
     of_address: u64,
+    of_all: u64,
 }
 
 impl Outgoing {
@@ -52,7 +53,13 @@ impl Outgoing {
             total: AtomicU64::new(0),
             of_user,
             of_address,
+            of_all: u64::MAX,
         }
+    }
+
+    /// The same bounds, and one for all together.
+    pub(super) fn bounded(&self, of_all: u64) -> Self {
+        Self { of_all, ..Self::new(self.of_user, self.of_address) }
     }
 
     /// Refuses a recipient who has not read enough of what was answered before.
@@ -65,6 +72,16 @@ impl Outgoing {
         let address = self.addresses.get(&recipient.address).map(|held| *held);
         let is_full = user.is_some_and(|held| held >= self.of_user)
             || address.is_some_and(|held| held >= self.of_address);
+        if is_full { Err(ApiError::limit_exceeded(Duration::from_secs(1))) } else { Ok(()) }
+    }
+
+    /// Refuses a recipient while all together have not read enough: first those who have not read
+    /// their last large answer, and at twice as much everybody.
+    pub(super) fn check_all(&self, recipient: &Recipient) -> Result<(), ApiError> {
+        let total = self.total.load(Ordering::Relaxed);
+        let is_full = total >= self.of_all
+            && (total >= self.of_all.saturating_mul(2)
+                || self.addresses.contains_key(&recipient.address));
         if is_full { Err(ApiError::limit_exceeded(Duration::from_secs(1))) } else { Ok(()) }
     }
 
@@ -303,6 +320,22 @@ mod tests {
         assert!(outgoing.users.is_empty() && outgoing.addresses.is_empty());
         assert_eq!(outgoing.total.load(Ordering::Relaxed), 0);
         assert!(hold(&ann, limits::HELD_FROM - 1).expect("always").is_none(), "a small one counts");
+    }
+
+    #[test]
+    fn all_together_hold_a_bounded_amount_and_those_who_read_come_first() {
+        let outgoing = Arc::new(Outgoing::new(1 << 20, 1 << 20).bounded(100_000));
+        let (here, there) = (recipient(None, HERE), recipient(None, THERE));
+        let first = outgoing.hold(here.clone(), 60_000);
+        outgoing.check_all(&here).expect("it is little");
+        let second = outgoing.hold(here.clone(), 60_000);
+        assert!(outgoing.check_all(&here).is_err());
+        outgoing.check_all(&there).expect("it has read what it got");
+        let third = outgoing.hold(here.clone(), 80_000);
+        assert!(outgoing.check_all(&there).is_err());
+        outgoing.check(&there).expect("small answers are not concerned");
+        drop((first, second, third));
+        outgoing.check_all(&here).expect("all was read");
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) struct Policy {
     pub(super) checks: Checks,
     /// Whether it is answered even if this node of a cluster lags behind.
     pub(super) at_once: bool,
+    /// Whether its answers may be large, so that those in progress are bounded together.
+    pub(super) is_large: bool,
 }
 
 /// How often an endpoint may be called.
@@ -49,7 +51,8 @@ pub(crate) const fn cheap() -> Policy {
 
 impl Policy {
     const fn new(rate: Rate) -> Self {
-        Self { rate, open_to: OpenTo::UNRESTRICTED, checks: Checks::NONE, at_once: false }
+        let (open_to, checks) = (OpenTo::UNRESTRICTED, Checks::NONE);
+        Self { rate, open_to, checks, at_once: false, is_large: false }
     }
 
     /// Guests may call it, too (client-server API, "Guest Access").
@@ -84,6 +87,14 @@ impl Policy {
     #[must_use]
     pub(crate) const fn scope_of_changes(mut self) -> Self {
         self.open_to.scope_of_changes = true;
+        self
+    }
+
+    /// Its answers may be large: it is refused while other homeservers have not read enough of
+    /// what they were answered.
+    #[must_use]
+    pub(crate) const fn large(mut self) -> Self {
+        self.is_large = true;
         self
     }
 

@@ -111,6 +111,8 @@ pub(super) struct Route<A> {
     pub(super) class: Option<Class>,
     /// Whether it is answered even if this node of a cluster lags behind.
     pub(super) at_once: bool,
+    /// Whether its answers may be large.
+    pub(super) is_large: bool,
     pub(super) body: Body,
     /// How it shows that a request failed, if not as JSON.
     pub(super) refusal: Option<Refusal>,
@@ -147,7 +149,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
         T: Answer<R>,
     {
-        let Policy { rate, mut open_to, checks, at_once } = policy;
+        let Policy { rate, mut open_to, checks, at_once, is_large } = policy;
         let paths = R::paths();
         let path = paths.last().copied().unwrap_or_default();
         if let Some(reason) = misfit(&R::METHOD, R::MARKED, rate) {
@@ -165,8 +167,18 @@ impl<A: Send + Sync + 'static> Table<A> {
         });
         let (access, body, refusal) = (R::Gate::ACCESS, R::body(), R::REFUSAL);
         let measured = Arc::new(Measured::new(&R::METHOD, path));
-        let route =
-            Route { path, access, open_to, class, at_once, body, refusal, measured, handler };
+        let route = Route {
+            path,
+            access,
+            open_to,
+            class,
+            at_once,
+            is_large,
+            body,
+            refusal,
+            measured,
+            handler,
+        };
         self.add(&R::METHOD, paths, route)
     }
 

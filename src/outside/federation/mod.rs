@@ -1,6 +1,7 @@
 //! Other homeservers: where they are ([`names`]), how to connect to them ([`connect`]), their
 //! signing keys ([`keys`]), and signed requests to them.
 
+mod accounts;
 mod connect;
 mod device_changes;
 mod files;
@@ -9,6 +10,7 @@ mod keys;
 mod multipart;
 mod names;
 mod policy;
+mod rates;
 mod refused;
 mod sender;
 mod x_matrix;
@@ -18,7 +20,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -33,22 +35,24 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use parking_lot::Mutex;
-use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
+use ruma::{OwnedServerName, ServerName};
 use thiserror::Error;
 use tokio::{sync::Semaphore, time::timeout};
 
+pub(crate) use accounts::{Accounts, Amounts, Kind};
 pub(crate) use device_changes::{DeviceChanges, Fetch};
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use gaps::{GapFilling, Memory};
 pub(crate) use keys::{EventKeys, Haste, KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
+pub(crate) use rates::{EphemeralRates, Knocks};
 pub(crate) use refused::Refused;
 pub(crate) use sender::Sender;
 pub(crate) use x_matrix::XMatrix;
 
 use crate::{
-    base::{limits, rate::Refundable},
+    base::limits,
     config::{self, Config},
     engine::{Engine, Voucher},
     outside::federation::connect::{Dialer, Line},
@@ -342,37 +346,19 @@ pub(crate) struct Federation {
     pub(crate) key_answers: Semaphore,
     /// The rates of their typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
+    /// What they may have this server take.
+    pub(crate) accounts: Accounts,
+    /// How often they may knock on rooms.
+    pub(crate) knocks: Knocks,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
-}
-
-/// The rates of typing, receipts and presence, by homeserver and by user.
-pub(crate) struct EphemeralRates {
-    origins: Refundable<OwnedServerName>,
-    users: Refundable<OwnedUserId>,
-}
-
-impl Default for EphemeralRates {
-    fn default() -> Self {
-        let (of_origin, of_user) = limits::REMOTE_EPHEMERAL;
-        Self { origins: Refundable::new(of_origin), users: Refundable::new(of_user) }
-    }
-}
-
-impl EphemeralRates {
-    /// Counts an EDU about a user of another homeserver; false if it is over a rate.
-    pub(crate) fn admits(&self, user_id: &UserId) -> bool {
-        let now = Instant::now();
-        // The homeserver first: if it is over its rate, its users are not counted.
-        self.origins.take(user_id.server_name().to_owned(), now).is_ok()
-            && self.users.take(user_id.to_owned(), now).is_ok()
-    }
 }
 
 impl Federation {
     /// # Errors
     /// When certificates or the system's DNS configuration are not usable.
     pub(crate) fn new(config: &Config, engine: &Arc<Engine>) -> Result<Self, String> {
+        let accounts = Accounts::new(engine, config.rate_limits.enabled);
         let (config, has_presence) = (&config.federation, config.presence.enabled);
         let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);
         let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
@@ -390,6 +376,8 @@ impl Federation {
             device_changes: Arc::default(),
             key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
             ephemeral_rates: EphemeralRates::default(),
+            accounts,
+            knocks: Knocks::default(),
             has_presence,
         })
     }

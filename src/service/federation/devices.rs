@@ -250,7 +250,8 @@ impl Receiving<'_> {
         let mut all = true;
         for users in users.chunks(limits::DEVICE_LISTS_AT_ONCE) {
             let noted = NoteDevices { server: server.to_owned(), users: users.to_vec() };
-            all &= self.engine.propose(Origin::server(), noted).await?.into_inner();
+            let noted = self.engine.propose(Origin::server(), noted).await?;
+            all &= self.charged(server, noted);
         }
         Ok(all)
     }

@@ -72,7 +72,8 @@ fn content<T: DeserializeOwned>(content: &RawValue) -> Result<T, EduError> {
 }
 
 impl Receiving<'_> {
-    /// Handles an EDU of a transaction of `origin`.
+    /// Handles an EDU of a transaction of `origin`, except for presence: see
+    /// [`take_presences`](Self::take_presences).
     ///
     /// # Errors
     /// When nothing can be recorded now: the homeserver is to retry.
@@ -90,7 +91,6 @@ impl Receiving<'_> {
         };
         let taken = match &*edu.edu_type {
             "m.direct_to_device" => self.take_to_device(origin, edu.content).await,
-            "m.presence" => self.take_presence(origin, edu.content).await,
             "m.receipt" => self.take_receipts(origin, edu.content).await,
             "m.typing" => self.take_typing(origin, edu.content).await,
             "m.device_list_update" => self.take_device_list(origin, edu.content).await,

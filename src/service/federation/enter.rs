@@ -289,7 +289,7 @@ impl Receiving<'_> {
     }
 
     /// A leave that no other homeserver knows of.
-    async fn leave_alone(&self, wish: Wish<'_>) -> Result<(), EnterError> {
+    pub(super) async fn leave_alone(&self, wish: Wish<'_>) -> Result<(), EnterError> {
         let own = self.federation.peers.own_name().to_owned();
         let Ok(room) = self.room(wish.room_id) else { return Ok(()) };
         let wrong = |why: &dyn std::fmt::Display| EnterError::Wrong(own.clone(), why.to_string());

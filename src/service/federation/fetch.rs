@@ -259,6 +259,7 @@ impl Receiving<'_> {
             events => events?,
         };
         let events = self.verify_all(room, &events).await?;
+        self.charge_events(origin, &events);
         self.record_outliers(origin, room, events, true).await
     }
 
@@ -370,7 +371,8 @@ impl Receiving<'_> {
             from: origin.to_owned(),
             state: state.pdu_ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         };
-        self.engine.propose(Origin::server(), place).await?.into_inner();
+        let placed = self.engine.propose(Origin::server(), place).await?;
+        self.charged(origin, placed);
         Ok(())
     }
 
@@ -422,6 +424,7 @@ impl Receiving<'_> {
                 self.verify_all(room, &events).await?
             }
         };
+        self.charge_events(origin, &events);
         self.record_outliers(origin, room, events, true).await
     }
 

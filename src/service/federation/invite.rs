@@ -1,34 +1,44 @@
 //! Invites of users of other homeservers, and of users of this one by others (server-server API,
 //! "Inviting to a room").
 
+use std::sync::Arc;
+
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, RoomId,
-    RoomVersionId, ServerName, UserId, events::room::member::MembershipState,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, OwnedUserId,
+    RoomId, RoomVersionId, ServerName, UserId, events::room::member::MembershipState,
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
+use tracing::debug;
 
 use super::{
-    enter::{EnterError, bounded, seal},
+    enter::{EnterError, Wish, bounded, seal},
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
 use crate::{
-    base::text::encoded,
+    base::{metrics::metrics, text::encoded},
     decide::{
         Refusal,
         federation::{MembershipOutside, Taken, TemplateError, address_invite, invitation},
         is_local,
+        quota::Crowd,
     },
     outside::federation::Question,
     read::{events::as_shown, policy::policy_server, servers::admits},
     record::{Offset, Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
-    state::{Membership, Room},
+    state::{Membership, Room, usage::Invite},
 };
 
 #[derive(Deserialize)]
 struct Invited {
     event: Box<RawValue>,
+}
+
+/// Who an event invites, and who does.
+fn invited(object: &CanonicalJsonObject) -> Option<(OwnedUserId, OwnedUserId)> {
+    let user = |name: &str| object.get(name)?.as_str()?.try_into().ok();
+    Some((user("state_key")?, user("sender")?))
 }
 
 impl Receiving<'_> {
@@ -234,7 +244,11 @@ impl Receiving<'_> {
                 pdu,
                 stripped: bounded(stripped),
             };
-            self.engine.propose(Origin::server(), invite).await?.into_inner();
+            if let Some((user_id, inviter)) = invited(&object) {
+                self.make_place(&user_id, &inviter).await;
+            }
+            let invited = self.engine.propose(Origin::server(), invite).await?;
+            self.charged(origin, invited);
         }
         Ok(object)
     }
@@ -278,5 +292,52 @@ impl Receiving<'_> {
         };
         self.engine.propose(Origin::server(), withdrawal).await?.into_inner();
         Ok(Taken::Accepted)
+    }
+
+    /// Rejects the oldest invite by a stranger, if too many wait for a new one to be taken. The
+    /// user's clients see it vanish; its homeserver, which may send any number, is not told.
+    async fn make_place(&self, user_id: &UserId, inviter: &UserId) {
+        let env = self.engine.env();
+        let crowd = env.quotas.crowd(&env.state, &env.server.name, user_id, inviter);
+        let Some(crowd) = crowd else { return };
+        let Some(room_id) = self.oldest_of_strangers(user_id, inviter, crowd) else { return };
+        let wish = Wish { room_id: &room_id, user_id, reason: None };
+        match self.leave_alone(wish).await {
+            Ok(()) => metrics().federation_dropped.with_label_values(&["invite"]).inc(),
+            Err(error) => debug!(%user_id, %error, "an old invite stays"),
+        }
+    }
+
+    /// The room of the oldest of these invites of a user by somebody with whom the user shares no
+    /// room. Of all homeservers, it is one of those that has most: the few of others stay.
+    fn oldest_of_strangers(
+        &self,
+        user_id: &UserId,
+        inviter: &UserId,
+        crowd: Crowd,
+    ) -> Option<OwnedRoomId> {
+        let (state, own) = (self.engine.state(), &self.engine.env().server.name);
+        let mut invites = state.usage.invites_by_age(user_id);
+        invites.retain(|(room_id, invite)| {
+            let is_outside = |room: Arc<Room>| !room.has_server(own);
+            !invite.is_from(own) && state.rooms.get(room_id).is_some_and(is_outside)
+        });
+        invites.retain(|(_, invite)| {
+            let event = self.engine.events().get(invite.at).ok().flatten();
+            event.is_some_and(|event| {
+                !state.memberships.share_a_room(user_id, &event.sender, Offset::MAX)
+            })
+        });
+        match crowd {
+            Crowd::OfOne => invites.retain(|(_, of)| of.is_from(inviter.server_name())),
+            Crowd::OfAll => {
+                let count = |one: &Invite| {
+                    invites.iter().filter(|(_, other)| other.is_from_that_of(one)).count()
+                };
+                let most = invites.iter().map(|(_, of)| (count(of), *of)).max_by_key(|of| of.0)?.1;
+                invites.retain(|(_, of)| of.is_from_that_of(&most));
+            }
+        }
+        invites.into_iter().next().map(|(room_id, _)| room_id)
     }
 }

@@ -1,6 +1,7 @@
 //! Rooms with users of several homeservers: operations of several steps between an endpoint and a
 //! decision.
 
+mod admission;
 mod devices;
 mod edus;
 mod enter;

@@ -223,7 +223,8 @@ impl<'a> Receiving<'a> {
             relayed: event.relayed,
             not_recommended: event.not_recommended.clone(),
         };
-        let taken = self.engine.propose(Origin::server(), receive).await?.into_inner();
+        let taken = self.engine.propose(Origin::server(), receive).await?;
+        let taken = self.charged(origin, taken);
         match &taken {
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 debug!(%origin, event_id = %event.event_id, reason, "an event is not accepted");

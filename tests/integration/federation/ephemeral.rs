@@ -212,7 +212,7 @@ async fn typing_receipts_and_presence_cross_both_ways_and_receipts_whoever_was_a
 }
 
 /// How many records of typing, receipts and presence there are.
-fn recorded(cabin: &Federated) -> usize {
+pub(super) fn recorded(cabin: &Federated) -> usize {
     let data_dir = cabin.server.data_dir().display().to_string();
     let of = "room.typing,room.receipt,presence.set";
     let arguments = ["history", "tail", &data_dir, "--no-follow", "-n", "100000", "--kind", of];

@@ -51,6 +51,11 @@ impl<'a> Hostile<'a> {
         format!("@{name}:{}", self.peer.name)
     }
 
+    /// Its name.
+    pub(super) fn origin(&self) -> &str {
+        self.peer.name.as_str()
+    }
+
     pub(super) async fn ask(
         &self,
         method: &str,
@@ -123,7 +128,11 @@ impl<'a> Hostile<'a> {
     }
 
     pub(super) async fn join(&mut self) {
-        let user = self.user("pia");
+        self.join_as("pia").await;
+    }
+
+    pub(super) async fn join_as(&mut self, name: &str) {
+        let user = self.user(name);
         let (room, of) = (encode(&self.room_id), encode(&user));
         let version = &self.version;
         let path = format!("/_matrix/federation/v1/make_join/{room}/{of}?ver={version}");

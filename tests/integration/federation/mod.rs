@@ -26,6 +26,7 @@ mod requests;
 mod rooms;
 mod rules;
 mod several;
+mod shares;
 mod specified;
 mod synapse;
 mod to_device;

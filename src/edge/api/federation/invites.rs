@@ -79,6 +79,7 @@ pub(super) async fn invite(
         _ => None,
     });
     let receiving = cx.app.receiving()?;
+    receiving.admit_invite(server).map_err(ApiError::limit_exceeded)?;
     let stripped: Vec<Box<RawValue>> = stripped.collect();
     let taken = receiving.take_invite(server, room_id, &event_id, room_version, &event, stripped);
     let object = Box::pin(taken).await?;

@@ -93,7 +93,8 @@ pub(super) async fn make_join(
     request: prepare_join_event::Request,
 ) -> Result<prepare_join_event::Response, ApiError> {
     let prepare_join_event::Request { room_id, user_id, ver, .. } = request;
-    let (version, event) = make(&cx, &room_id, &user_id, MembershipState::Join, Some(&ver))?;
+    let (version, event) =
+        cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Join, Some(&ver))).await?;
     let mut response = prepare_join_event::Response::new(event);
     response.room_version = Some(version);
     Ok(response)
@@ -104,7 +105,8 @@ pub(super) async fn make_knock(
     request: prepare_knock_event::Request,
 ) -> Result<prepare_knock_event::Response, ApiError> {
     let prepare_knock_event::Request { room_id, user_id, ver, .. } = request;
-    let (version, event) = make(&cx, &room_id, &user_id, MembershipState::Knock, Some(&ver))?;
+    let (version, event) =
+        cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Knock, Some(&ver))).await?;
     Ok(prepare_knock_event::Response::new(version, event))
 }
 
@@ -113,7 +115,8 @@ pub(super) async fn make_leave(
     request: prepare_leave_event::Request,
 ) -> Result<prepare_leave_event::Response, ApiError> {
     let prepare_leave_event::Request { room_id, user_id, .. } = request;
-    let (version, event) = make(&cx, &room_id, &user_id, MembershipState::Leave, None)?;
+    let (version, event) =
+        cx.at_length(|| make(&cx, &room_id, &user_id, MembershipState::Leave, None)).await?;
     Ok(prepare_leave_event::Response::new(Some(version), event))
 }
 
@@ -139,6 +142,10 @@ async fn send<'a>(
     }
     let user_id = member(&object, &membership).ok_or(PduError::OtherEvent)?;
     must_be_of(&user_id, server)?;
+    let receiving = app.receiving()?;
+    let is_knock = membership == MembershipState::Knock;
+    let admitted = receiving.admit_member(&look.room, server, &user_id, is_knock);
+    admitted.map_err(ApiError::limit_exceeded)?;
     if membership == MembershipState::Join {
         authorise(app, room_id, &user_id, &mut object, &look)?;
     }
@@ -146,13 +153,14 @@ async fn send<'a>(
     if pdu.event_id != event_id {
         return Err(PduError::OtherEvent.into());
     }
-    let receiving = app.receiving()?;
     let mut verified = receiving.verify(&look.room, pdu).await?;
     verified.relayed = true;
     receiving.accept(server, &look.room, verified).await?;
     let state = app.engine.state();
     let event = app.engine.events().find(&state, event_id)?;
     let event = event.ok_or_else(|| ApiError::internal("an accepted event is missing"))?;
+    // With its first user, it is no stranger any more.
+    receiving.judge_again(server);
     Ok(Sent { look: Look::at_all(app, room_id, server)?, event })
 }
 

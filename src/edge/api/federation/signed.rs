@@ -14,7 +14,7 @@ use crate::{
         api::Server,
         http::{ApiError, ErrorCode},
     },
-    outside::federation::{KeyError, XMatrix},
+    outside::federation::{Amounts, KeyError, Kind, XMatrix},
 };
 
 /// State for checking request signatures.
@@ -53,6 +53,15 @@ impl From<Trouble> for ApiError {
 }
 
 impl Server {
+    /// Refuses a request that claims to be of a homeserver that has overdrawn its account. Whoever
+    /// sent it, it would be refused later, after the body was read and the signature verified.
+    pub(crate) fn not_overdrawn(&self, headers: &http::HeaderMap) -> Result<(), ApiError> {
+        let Some(federation) = &self.outside.federation else { return Ok(()) };
+        let Some(claimed) = XMatrix::of(headers) else { return Ok(()) };
+        let wait = federation.accounts.overdrawn(&claimed.origin);
+        wait.map_or(Ok(()), |wait| Err(ApiError::limit_exceeded(wait)))
+    }
+
     /// The homeserver that signed this request.
     pub(crate) async fn signed_by(
         &self,
@@ -78,6 +87,9 @@ impl Server {
             Ok(()) => {
                 wrong.give_back(&address);
                 federation.sender.is_back(&signed.origin);
+                let amounts = amounts(request.uri().path(), request.body().len());
+                let admitted = federation.accounts.admit(&signed.origin, &amounts);
+                admitted.map_err(ApiError::limit_exceeded)?;
                 Ok(signed.origin)
             }
             Err(error) => {
@@ -86,4 +98,14 @@ impl Server {
             }
         }
     }
+}
+
+/// What a request takes of its origin's account before it is decoded.
+fn amounts(path: &str, body_bytes: usize) -> Amounts {
+    let mut amounts = vec![(Kind::Body, body_bytes.div_ceil(1024) as u64), (Kind::Recorded, 0)];
+    // What is in a transaction is counted once it is decoded.
+    if !path.starts_with("/_matrix/federation/v1/send/") {
+        amounts.extend([(Kind::Question, 1), (Kind::Answer, 0)]);
+    }
+    amounts
 }

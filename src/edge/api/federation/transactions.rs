@@ -31,6 +31,7 @@ pub(super) async fn send(
     let receiving = cx.app.receiving()?;
     metrics().federation_transactions.inc();
     metrics().federation_edus.inc_by(edus.len() as u64);
+    let presence = receiving.admit(origin, &pdus, &edus).map_err(ApiError::limit_exceeded)?;
     let mut budget = Budget::new();
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
@@ -56,9 +57,12 @@ pub(super) async fn send(
         // Without a room, it has no id.
         outcomes.extend(event_id.map(|event_id| (event_id, outcome)));
     }
-    for edu in edus {
+    let is_presence = |place: usize| presence.contains(&place);
+    for (_, edu) in edus.iter().enumerate().filter(|(place, _)| !is_presence(*place)) {
         receiving.take_edu(origin, edu.json()).await?;
     }
+    let presence = edus.iter().enumerate().filter(|(place, _)| is_presence(*place));
+    receiving.take_presences(origin, presence.map(|(_, edu)| edu.json())).await?;
     fetch_outdated(&cx, origin);
     Ok(send_transaction_message::Response::new(outcomes))
 }

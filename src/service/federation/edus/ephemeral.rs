@@ -39,7 +39,10 @@ impl Receiving<'_> {
 
     /// Counts an EDU about a user of another homeserver against its rates.
     pub(super) fn admit_edu(&self, user_id: &UserId) -> Result<(), EduError> {
-        self.federation.ephemeral_rates.admits(user_id).then_some(()).ok_or(EduError::TooMany)
+        let federation = self.federation;
+        let is_neighbour = federation.accounts.is_neighbour(user_id.server_name());
+        let is_admitted = federation.ephemeral_rates.admits(user_id, is_neighbour);
+        is_admitted.then_some(()).ok_or(EduError::TooMany)
     }
 
     /// Proposes all of these at once, so that those of one room are one record. Those that are

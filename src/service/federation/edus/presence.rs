@@ -1,14 +1,17 @@
 //! `m.presence` (server-server API, "Presence").
 
+use std::collections::BTreeMap;
+
 use ruma::{OwnedUserId, ServerName, UInt};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tracing::debug;
 
-use super::{EduError, content};
+use super::{EduError, content, read};
 use crate::{
     base::{clock::millis, limits},
     decide::presence::{ReceivePresence, is_seen_here},
+    engine::Rejected,
     record::command::{PresenceSet, PresenceState},
     service::federation::Receiving,
 };
@@ -32,33 +35,52 @@ struct Update {
 }
 
 impl Receiving<'_> {
-    pub(super) async fn take_presence(
+    /// Handles all presence of a transaction of `origin`: only the newest of each user counts.
+    ///
+    /// # Errors
+    /// When nothing can be recorded now: the homeserver is to retry.
+    pub(crate) async fn take_presences<'e>(
         &self,
         origin: &ServerName,
-        raw: &RawValue,
-    ) -> Result<(), EduError> {
+        edus: impl Iterator<Item = &'e RawValue>,
+    ) -> Result<(), Rejected> {
         if !self.federation.has_presence {
             return Ok(());
         }
-        let Content { push } = content(raw)?;
+        let mut newest = BTreeMap::new();
+        for raw in edus {
+            let pushed = read(raw).and_then(|edu| content::<Content>(edu.content));
+            let pushed = pushed.map(|Content { push }| push).unwrap_or_else(|error| {
+                debug!(%origin, %error, "presence is dropped");
+                Vec::new()
+            });
+            for update in pushed {
+                match content::<Update>(&update) {
+                    Ok(of) => drop(newest.insert(of.user_id.clone(), of)),
+                    Err(error) => debug!(%origin, %error, "a user's presence is dropped"),
+                }
+            }
+        }
         let mut received = Vec::new();
-        for update in push {
-            match self.presence(origin, &update) {
+        for update in newest.into_values().take(limits::PRESENCE_UPDATES) {
+            match self.presence(origin, update) {
                 Ok(said) => received.extend(said),
                 Err(EduError::TooMany) => break,
                 Err(error) => debug!(%origin, %error, "a user's presence is dropped"),
             }
         }
-        self.propose_all(received).await
+        match self.propose_all(received).await {
+            Err(EduError::Rejected(error)) if error.is_for_now() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn presence(
         &self,
         origin: &ServerName,
-        update: &RawValue,
+        update: Update,
     ) -> Result<Option<ReceivePresence>, EduError> {
-        let Update { user_id, presence, status_msg, last_active_ago, currently_active } =
-            content(update)?;
+        let Update { user_id, presence, status_msg, last_active_ago, currently_active } = update;
         if user_id.server_name() != origin {
             return Err(EduError::NotTheirs);
         }

@@ -8,7 +8,9 @@ use serde_json::value::RawValue;
 
 use super::{EduError, content};
 use crate::{
-    base::limits, decide::to_device::ReceiveToDevice, record::Origin,
+    base::{limits, metrics::metrics},
+    decide::to_device::ReceiveToDevice,
+    record::Origin,
     service::federation::Receiving,
 };
 
@@ -52,7 +54,9 @@ impl Receiving<'_> {
             all.insert(user_id, of_user);
         }
         let received = ReceiveToDevice { sender, message_id, event_type, messages: all };
-        self.engine.propose(Origin::server(), received).await?.into_inner();
+        let done = self.engine.propose(Origin::server(), received).await?;
+        let dropped = self.charged(origin, done);
+        metrics().federation_dropped.with_label_values(&["letter"]).inc_by(dropped);
         Ok(())
     }
 }

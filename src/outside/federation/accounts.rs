@@ -1,0 +1,638 @@
+//! What other homeservers have this one take, in accounts by homeserver: how much of each kind they
+//! may still send now.
+//!
+//! A request is admitted before anything of it is taken, or refused as a whole with a time after
+//! which the same request is admitted. What cannot be known before, such as how much is recorded,
+//! is charged afterwards: it delays the next request.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use ruma::{OwnedServerName, ServerName};
+use serde::{Deserialize, Serialize};
+use tracing::debug;
+
+use crate::{
+    base::{
+        clock::millis,
+        limits::{self, Shares},
+        metrics::metrics,
+        rate::Rate,
+    },
+    engine::Engine,
+    record::Offset,
+    state::Room,
+};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// KiB of request bodies.
+    Body,
+    /// Events in transactions.
+    Event,
+    /// Messages to devices of users who share no room with the sender.
+    Letter,
+    /// Users who were not known.
+    NewUser,
+    /// EDUs about devices.
+    DeviceList,
+    /// EDUs of other kinds.
+    Edu,
+    /// Invites.
+    Invite,
+    /// Knocks.
+    Knock,
+    /// Requests other than transactions.
+    Question,
+    /// KiB of answers, in hindsight.
+    Answer,
+    /// KiB of records, in hindsight.
+    Recorded,
+}
+
+const KINDS: usize = 11;
+
+impl Kind {
+    const ALL: [Self; KINDS] = [
+        Self::Body,
+        Self::Event,
+        Self::Letter,
+        Self::NewUser,
+        Self::DeviceList,
+        Self::Edu,
+        Self::Invite,
+        Self::Knock,
+        Self::Question,
+        Self::Answer,
+        Self::Recorded,
+    ];
+
+    /// What counts before a request is read: that it is of the kinds that every request adds to.
+    const BEFORE_READING: [Self; 2] = [Self::Body, Self::Recorded];
+
+    const fn shares(self) -> Shares {
+        match self {
+            Self::Body => limits::ORIGIN_KIB,
+            Self::Event => limits::ORIGIN_EVENTS,
+            Self::Letter => limits::ORIGIN_LETTERS,
+            Self::NewUser => limits::ORIGIN_NEW_USERS,
+            Self::DeviceList => limits::ORIGIN_DEVICE_LISTS,
+            Self::Edu => limits::ORIGIN_EDUS,
+            Self::Invite => limits::ORIGIN_INVITES,
+            Self::Knock => limits::ORIGIN_KNOCKS,
+            Self::Question => limits::ORIGIN_QUESTIONS,
+            Self::Answer => limits::ORIGIN_ANSWERS_KIB,
+            Self::Recorded => limits::ORIGIN_RECORDED_KIB,
+        }
+    }
+
+    /// Its name in metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Body => "body",
+            Self::Event => "event",
+            Self::Letter => "letter",
+            Self::NewUser => "new_user",
+            Self::DeviceList => "device_list",
+            Self::Edu => "edu",
+            Self::Invite => "invite",
+            Self::Knock => "knock",
+            Self::Question => "question",
+            Self::Answer => "answer",
+            Self::Recorded => "recorded",
+        }
+    }
+}
+
+/// Amounts of some kinds. An amount of zero asks that the share is not used up.
+pub(crate) type Amounts = Vec<(Kind, u64)>;
+
+/// What a homeserver is to this one: see [`Shares`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Stranger,
+    Newcomer,
+    Neighbour,
+}
+
+impl Standing {
+    const fn rate(self, kind: Kind) -> Rate {
+        let shares = kind.shares();
+        match self {
+            Self::Stranger => shares.stranger,
+            Self::Newcomer => shares.newcomer,
+            Self::Neighbour => shares.neighbour,
+        }
+    }
+
+    /// The share of all of them together, if they have one.
+    const fn rate_of_all(self, kind: Kind) -> Option<Rate> {
+        let shares = kind.shares();
+        match self {
+            Self::Stranger => Some(shares.strangers),
+            Self::Newcomer => Some(shares.newcomers),
+            Self::Neighbour => None,
+        }
+    }
+}
+
+/// When the whole share of each kind is free again, in nanoseconds of the ledger's time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Purse([u64; KINDS]);
+
+/// What something costs at a rate, in nanoseconds.
+fn cost(rate: Rate, amount: u64) -> u64 {
+    nanos(rate.interval()).saturating_mul(amount)
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn depth(rate: Rate) -> u64 {
+    cost(rate, rate.burst().get().into())
+}
+
+impl Purse {
+    /// How long to wait for an amount. One that is larger than the whole share is let through when
+    /// that is free: otherwise it never could be.
+    fn wait(&self, kind: Kind, rate: Rate, amount: u64, now: u64) -> u64 {
+        let ahead = self.0[kind as usize].saturating_sub(now);
+        let wanted = cost(rate, amount).clamp(1, depth(rate));
+        ahead.saturating_add(wanted).saturating_sub(depth(rate))
+    }
+
+    fn spend(&mut self, kind: Kind, rate: Rate, amount: u64, now: u64) {
+        if amount == 0 {
+            return;
+        }
+        let full_at = &mut self.0[kind as usize];
+        let after = (*full_at).max(now).saturating_add(cost(rate, amount));
+        *full_at =
+            after.min(now.saturating_add(depth(rate)).saturating_add(nanos(limits::ORIGIN_DEBT)));
+    }
+
+    fn is_full(&self, now: u64) -> bool {
+        self.0.iter().all(|full_at| *full_at <= now)
+    }
+
+    /// At most half of each share is used up.
+    fn ease(&mut self, standing: Standing, now: u64) {
+        for kind in Kind::ALL {
+            let full_at = &mut self.0[kind as usize];
+            *full_at = (*full_at).min(now.saturating_add(depth(standing.rate(kind)) / 2));
+        }
+    }
+}
+
+/// The account of a homeserver.
+#[derive(Debug)]
+struct Account {
+    standing: Standing,
+    /// When that was found out, whether that still counts, and when the homeserver was first heard
+    /// of, as far as this account goes back.
+    judged: u64,
+    is_judged: bool,
+    first: u64,
+    purse: Purse,
+}
+
+/// The accounts without the engine: time and standing are given.
+#[derive(Debug, Default)]
+struct Ledger {
+    accounts: HashMap<OwnedServerName, Account>,
+    strangers: Purse,
+    newcomers: Purse,
+    swept: u64,
+}
+
+impl Ledger {
+    /// What a homeserver is, if that was found out lately.
+    fn standing(&mut self, server: &ServerName, now: u64) -> Option<Standing> {
+        self.sweep(now);
+        let account = self.accounts.get(server)?;
+        let (strange, known) = limits::STANDING_TIME;
+        let lasts = if account.standing == Standing::Stranger { strange } else { known };
+        let is_recent = now.saturating_sub(account.judged) < nanos(lasts);
+        (account.is_judged && is_recent).then_some(account.standing)
+    }
+
+    /// Takes note of what a homeserver was found to be, and opens its account. One for which there
+    /// is no space is treated as a stranger.
+    fn judged(&mut self, server: &ServerName, found: Standing, now: u64) -> Standing {
+        if let Some(account) = self.accounts.get_mut(server) {
+            let is_old = now.saturating_sub(account.first) >= nanos(limits::NEWCOMER_TIME);
+            let standing = match found {
+                Standing::Newcomer if is_old => Standing::Neighbour,
+                found => found,
+            };
+            if account.standing == Standing::Stranger && standing != Standing::Stranger {
+                account.purse.ease(standing, now);
+            }
+            (account.standing, account.judged, account.is_judged) = (standing, now, true);
+            return standing;
+        }
+        if self.accounts.len() >= limits::ORIGIN_ACCOUNTS {
+            return Standing::Stranger;
+        }
+        let (standing, purse) = (found, Purse::default());
+        let account = Account { standing, judged: now, is_judged: true, first: now, purse };
+        self.accounts.insert(server.to_owned(), account);
+        found
+    }
+
+    /// Forgets those who have their whole share again. Of those who share a room it is remembered
+    /// for some time when they were first heard of.
+    fn sweep(&mut self, now: u64) {
+        let is_full = self.accounts.len() >= limits::ORIGIN_ACCOUNTS;
+        let every = if is_full { Duration::from_secs(1) } else { limits::RATE_LIMIT_SWEEP };
+        if now.saturating_sub(self.swept) < nanos(every) {
+            return;
+        }
+        self.swept = now;
+        self.accounts.retain(|_, account| {
+            let is_remembered = account.standing == Standing::Newcomer
+                && now.saturating_sub(account.first) < 2 * nanos(limits::NEWCOMER_TIME);
+            is_remembered || !account.purse.is_full(now)
+        });
+        self.accounts.shrink_to_fit();
+    }
+
+    const fn of_all(&mut self, standing: Standing) -> Option<&mut Purse> {
+        match standing {
+            Standing::Stranger => Some(&mut self.strangers),
+            Standing::Newcomer => Some(&mut self.newcomers),
+            Standing::Neighbour => None,
+        }
+    }
+
+    /// The kind for which there is the longest wait, and that wait.
+    fn wait(
+        &mut self,
+        server: &ServerName,
+        standing: Standing,
+        amounts: &[(Kind, u64)],
+        now: u64,
+    ) -> Option<(Kind, u64)> {
+        let own = self.accounts.get(server).map(|account| account.purse);
+        let all = self.of_all(standing).copied();
+        let wait = |(kind, amount): &(Kind, u64)| {
+            let own = own.map_or(0, |own| own.wait(*kind, standing.rate(*kind), *amount, now));
+            let all = all.zip(standing.rate_of_all(*kind));
+            let all = all.map_or(0, |(all, rate)| all.wait(*kind, rate, *amount, now));
+            (*kind, own.max(all))
+        };
+        amounts.iter().map(wait).max_by_key(|(_, wait)| *wait).filter(|(_, wait)| *wait > 0)
+    }
+
+    fn spend(
+        &mut self,
+        server: &ServerName,
+        standing: Standing,
+        amounts: &[(Kind, u64)],
+        now: u64,
+    ) {
+        for (kind, amount) in amounts {
+            if let Some(account) = self.accounts.get_mut(server) {
+                account.purse.spend(*kind, standing.rate(*kind), *amount, now);
+            }
+            if let Some(rate) = standing.rate_of_all(*kind)
+                && let Some(all) = self.of_all(standing)
+            {
+                all.spend(*kind, rate, *amount, now);
+            }
+        }
+    }
+}
+
+type Tell = dyn Fn(&ServerName, &[(Kind, u64)]) + Send + Sync;
+
+/// The accounts of other homeservers.
+pub(crate) struct Accounts {
+    engine: Arc<Engine>,
+    is_enabled: bool,
+    began: Instant,
+    ledger: Mutex<Ledger>,
+    /// Tells the other nodes of a cluster what was spent.
+    tell: OnceLock<Box<Tell>>,
+}
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Accounts")
+    }
+}
+
+impl Accounts {
+    /// Accounts that bound nothing unless they are enabled.
+    pub(crate) fn new(engine: &Arc<Engine>, is_enabled: bool) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            is_enabled,
+            began: Instant::now(),
+            ledger: Mutex::default(),
+            tell: OnceLock::new(),
+        }
+    }
+
+    /// Whether they bound anything.
+    pub(crate) const fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    /// From now on, has the other nodes told what was spent here. To be called once.
+    pub(crate) fn tell_others_with(
+        &self,
+        tell: impl Fn(&ServerName, &[(Kind, u64)]) + Send + Sync + 'static,
+    ) {
+        let _ = self.tell.set(Box::new(tell));
+    }
+
+    fn now(&self) -> u64 {
+        nanos(self.began.elapsed())
+    }
+
+    /// Takes these amounts, all or none.
+    ///
+    /// # Errors
+    /// How long to wait until all of them are free.
+    pub(crate) fn admit(
+        &self,
+        server: &ServerName,
+        amounts: &[(Kind, u64)],
+    ) -> Result<(), Duration> {
+        if !self.is_enabled {
+            return Ok(());
+        }
+        let now = self.now();
+        let standing = self.standing(server, now);
+        let mut ledger = self.ledger.lock();
+        if let Some((kind, wait)) = ledger.wait(server, standing, amounts, now) {
+            drop(ledger);
+            return Err(refused(server, standing, kind, wait));
+        }
+        ledger.spend(server, standing, amounts, now);
+        drop(ledger);
+        self.tell(server, amounts);
+        Ok(())
+    }
+
+    /// Charges what has become of a request.
+    pub(crate) fn charge(&self, server: &ServerName, kind: Kind, amount: u64) {
+        if !self.is_enabled || amount == 0 {
+            return;
+        }
+        self.note(server, &[(kind, amount)]);
+        // Most are small, and not worth a message to each node.
+        if amount > limits::ORIGIN_TOLD {
+            self.tell(server, &[(kind, amount)]);
+        }
+    }
+
+    /// Charges bytes, in units of a KiB.
+    pub(crate) fn charge_bytes(&self, server: &ServerName, kind: Kind, bytes: u64) {
+        self.charge(server, kind, bytes.div_ceil(1024));
+    }
+
+    /// Charges what was spent at another node.
+    pub(crate) fn note(&self, server: &ServerName, amounts: &[(Kind, u64)]) {
+        if !self.is_enabled {
+            return;
+        }
+        let now = self.now();
+        let standing = self.standing(server, now);
+        let mut ledger = self.ledger.lock();
+        ledger.spend(server, standing, amounts, now);
+    }
+
+    /// How long a homeserver that has overdrawn its account has to wait with any request. Nothing
+    /// is charged, so it may be asked of one that a request only claims to be from: whoever it is
+    /// from, it would be refused.
+    pub(crate) fn overdrawn(&self, server: &ServerName) -> Option<Duration> {
+        if !self.is_enabled {
+            return None;
+        }
+        let now = self.now();
+        let ledger = self.ledger.lock();
+        let account = ledger.accounts.get(server)?;
+        let wait = |kind| account.purse.wait(kind, account.standing.rate(kind), 0, now);
+        let (kind, wait) = Kind::BEFORE_READING
+            .map(|kind| (kind, wait(kind)))
+            .into_iter()
+            .max_by_key(|of| of.1)?;
+        let standing = account.standing;
+        drop(ledger);
+        (wait > 0).then(|| refused(server, standing, kind, wait))
+    }
+
+    /// Whether a homeserver shares a room, and has done so for some time.
+    pub(crate) fn is_neighbour(&self, server: &ServerName) -> bool {
+        self.standing(server, self.now()) == Standing::Neighbour
+    }
+
+    /// Whether a homeserver shares no room.
+    pub(crate) fn is_stranger(&self, server: &ServerName) -> bool {
+        self.standing(server, self.now()) == Standing::Stranger
+    }
+
+    /// What a homeserver is has changed.
+    pub(crate) fn judge_again(&self, server: &ServerName) {
+        if let Some(account) = self.ledger.lock().accounts.get_mut(server) {
+            account.is_judged = false;
+        }
+    }
+
+    fn tell(&self, server: &ServerName, amounts: &[(Kind, u64)]) {
+        if let Some(tell) = self.tell.get()
+            && amounts.iter().any(|(_, amount)| *amount > 0)
+        {
+            tell(server, amounts);
+        }
+    }
+
+    /// What a homeserver is to this one. To find out takes a look at every room, for which nobody
+    /// waits.
+    fn standing(&self, server: &ServerName, now: u64) -> Standing {
+        let known = self.ledger.lock().standing(server, now);
+        known.unwrap_or_else(|| {
+            let found = self.judge(server);
+            self.ledger.lock().judged(server, found, now)
+        })
+    }
+
+    fn judge(&self, server: &ServerName) -> Standing {
+        let (state, own) = (self.engine.state(), &self.engine.env().server.name);
+        let shares = |room: &Arc<Room>| room.has_server(server) && room.has_server(own);
+        if !state.rooms.all().iter().any(shares) {
+            return Standing::Stranger;
+        }
+        // Its keys are renewed now and then: an account remembers it meanwhile.
+        let known = state.peers.get(server).map(|peer| peer.record);
+        let since = known.and_then(|record| self.time_of(record));
+        let age = since.map(|since| self.engine.clock().now_ms().saturating_sub(since));
+        if age.is_some_and(|age| age >= millis(limits::NEWCOMER_TIME)) {
+            Standing::Neighbour
+        } else {
+            Standing::Newcomer
+        }
+    }
+
+    fn time_of(&self, record: Offset) -> Option<u64> {
+        let read = self.engine.log().read(record, 1).ok()?;
+        read.first().map(|record| record.header.time_ms)
+    }
+}
+
+fn refused(server: &ServerName, standing: Standing, kind: Kind, wait: u64) -> Duration {
+    let wait = Duration::from_nanos(wait).max(Duration::from_millis(1));
+    debug!(%server, ?standing, kind = kind.name(), ?wait, "a homeserver is over its share");
+    metrics().federation_refused.with_label_values(&[kind.name()]).inc();
+    wait
+}
+
+#[cfg(test)]
+mod tests {
+    use ruma::server_name;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ask(
+        ledger: &mut Ledger,
+        server: &ServerName,
+        standing: Standing,
+        amounts: &[(Kind, u64)],
+        now: u64,
+    ) -> Result<(), (Kind, u64)> {
+        let standing =
+            ledger.standing(server, now).unwrap_or_else(|| ledger.judged(server, standing, now));
+        match ledger.wait(server, standing, amounts, now) {
+            Some(refused) => Err(refused),
+            None => {
+                ledger.spend(server, standing, amounts, now);
+                Ok(())
+            }
+        }
+    }
+
+    fn name(number: usize) -> OwnedServerName {
+        format!("s{number}.example").try_into().unwrap()
+    }
+
+    #[test]
+    fn kinds_have_their_places() {
+        for (place, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place);
+        }
+    }
+
+    #[test]
+    fn all_amounts_are_taken_or_none_and_the_same_are_taken_after_the_wait() {
+        let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
+        let letters = limits::ORIGIN_LETTERS.stranger.burst().get().into();
+        let mut ask =
+            |amounts: &[(Kind, u64)], now| ask(&mut ledger, of, Standing::Stranger, amounts, now);
+        ask(&[(Kind::Letter, letters)], 0).unwrap();
+        let both = [(Kind::Body, 4096), (Kind::Letter, 2)];
+        let (kind, wait) = ask(&both, 0).unwrap_err();
+        assert_eq!((kind, wait), (Kind::Letter, 2 * SECOND));
+        // What was refused has taken nothing of the other kind.
+        ask(&[(Kind::Body, 4096)], 0).unwrap();
+        let (kind, wait) = ask(&both, 0).unwrap_err();
+        assert_eq!(kind, Kind::Body);
+        ask(&both, wait - 1).unwrap_err();
+        ask(&both, wait).unwrap();
+    }
+
+    #[test]
+    fn what_is_larger_than_the_share_passes_when_that_is_free_and_is_owed() {
+        let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
+        let mut ask =
+            |amount, now| ask(&mut ledger, of, Standing::Stranger, &[(Kind::Body, amount)], now);
+        ask(8 * 1024, 0).unwrap();
+        // Twice the share was taken: the rest of it is owed, too.
+        let (_, wait) = ask(0, 0).unwrap_err();
+        assert!(wait > 127 * SECOND, "{wait}");
+        ask(8 * 1024, wait).unwrap_err();
+        ask(8 * 1024, 256 * SECOND).unwrap();
+    }
+
+    #[test]
+    fn a_newcomer_catches_up_with_ten_thousand_events_without_waiting() {
+        let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
+        for number in 0..200 {
+            let now = number * SECOND / 10;
+            let body = [(Kind::Body, 100), (Kind::Recorded, 0)];
+            ask(&mut ledger, of, Standing::Newcomer, &body, now).unwrap();
+            let events = [(Kind::Event, 50), (Kind::Edu, 10)];
+            ask(&mut ledger, of, Standing::Newcomer, &events, now).unwrap();
+            ledger.spend(of, Standing::Newcomer, &[(Kind::Recorded, 100)], now);
+        }
+    }
+
+    #[test]
+    fn debts_in_hindsight_are_bounded_in_time() {
+        let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
+        ledger.judged(of, Standing::Stranger, 0);
+        ledger.spend(of, Standing::Stranger, &[(Kind::Recorded, u64::MAX)], 0);
+        let asked = [(Kind::Recorded, 0)];
+        let (_, wait) = ledger.wait(of, Standing::Stranger, &asked, 0).unwrap();
+        assert!(wait <= nanos(limits::ORIGIN_DEBT) + 1, "{wait}");
+        assert_eq!(ledger.wait(of, Standing::Stranger, &asked, wait), None);
+    }
+
+    #[test]
+    fn strangers_share_what_a_neighbour_need_not_wait_for() {
+        let mut ledger = Ledger::default();
+        let invites = [(Kind::Invite, 1)];
+        let mut taken = 0;
+        for number in 0..1000 {
+            for _ in 0..10 {
+                taken += u32::from(
+                    ask(&mut ledger, &name(number), Standing::Stranger, &invites, 0).is_ok(),
+                );
+            }
+        }
+        assert_eq!(taken, limits::ORIGIN_INVITES.strangers.burst().get());
+        let others = [(5000, Standing::Newcomer), (5001, Standing::Neighbour)];
+        for (number, standing) in others {
+            ask(&mut ledger, &name(number), standing, &invites, 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn made_up_names_take_a_bounded_memory_and_share_one_account() {
+        let mut ledger = Ledger::default();
+        for number in 0..limits::ORIGIN_ACCOUNTS + 100 {
+            let _ = ask(&mut ledger, &name(number), Standing::Neighbour, &[(Kind::Event, 1)], 0);
+        }
+        assert_eq!(ledger.accounts.len(), limits::ORIGIN_ACCOUNTS);
+        let left = limits::ORIGIN_EVENTS.strangers.burst().get() - 100;
+        let amounts = [(Kind::Event, u64::from(left) + 1)];
+        let last = name(limits::ORIGIN_ACCOUNTS + 200);
+        ask(&mut ledger, &last, Standing::Neighbour, &amounts, 0).unwrap_err();
+        // Those that owe nothing are forgotten.
+        ask(&mut ledger, &last, Standing::Neighbour, &[(Kind::Event, 1)], 3600 * SECOND).unwrap();
+        assert_eq!(ledger.accounts.len(), 1);
+    }
+
+    #[test]
+    fn a_stranger_that_enters_a_room_has_the_share_of_a_newcomer_and_later_that_of_a_neighbour() {
+        let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
+        let questions = |count| [(Kind::Question, count)];
+        ask(&mut ledger, of, Standing::Stranger, &questions(200), 0).unwrap();
+        ask(&mut ledger, of, Standing::Stranger, &questions(1), 0).unwrap_err();
+        ledger.judged(of, Standing::Newcomer, SECOND);
+        ask(&mut ledger, of, Standing::Newcomer, &questions(1000), SECOND).unwrap();
+        let later = SECOND + nanos(limits::NEWCOMER_TIME);
+        assert_eq!(ledger.judged(of, Standing::Newcomer, later), Standing::Neighbour);
+    }
+}
