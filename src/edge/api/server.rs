@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use http::{Method, Uri};
 use ruma::{
     DeviceId, OwnedDeviceId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, RoomOrAliasId,
-    UserId,
+    ServerName, UserId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -252,6 +252,11 @@ impl App for Server {
         client: IpAddr,
     ) -> BoxFuture<'a, Result<OwnedServerName, ApiError>> {
         Box::pin(self.signed_by(request, client))
+    }
+
+    fn knows(&self, server: &ServerName) -> bool {
+        // It has been told of something.
+        self.engine.state().destinations.get(server).is_some()
     }
 
     fn service(&self, token: &str) -> Option<Arc<Service>> {

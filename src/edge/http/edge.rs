@@ -17,7 +17,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
     HeaderMap, HeaderValue, Method, StatusCode, Uri,
-    header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
+    header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
 use ruma::OwnedServerName;
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     base::{
+        bodies::{self, Bodies, Full, Payer},
         clock, limits,
         rate::household,
         shutdown::Shutdown,
@@ -58,6 +59,8 @@ pub(crate) struct Edge<A> {
     max_body_bytes: usize,
     max_upload_bytes: u64,
     pace: Pace,
+    /// Memory for bodies on their way.
+    bodies: Arc<Bodies>,
     trust_forwarded_for: bool,
     outgoing: Arc<Outgoing>,
     /// The requests in progress by the client's address, where connections do not tell it.
@@ -100,6 +103,7 @@ impl<A: App> Edge<A> {
                 grace: Duration::from_secs(config.http.body_timeout_seconds),
                 bytes_per_second: config.http.min_body_bytes_per_second,
             },
+            bodies: Bodies::new(config.body_shares()),
             trust_forwarded_for: trusts,
             outgoing: Arc::new(Outgoing::new(
                 config.http.response_bytes_per_user,
@@ -115,6 +119,12 @@ impl<A: App> Edge<A> {
     /// The same for other homeservers.
     pub(crate) fn for_servers(mut self) -> Self {
         self.for_servers = true;
+        self
+    }
+
+    /// The same with a budget for bodies that others share.
+    pub(crate) fn sharing(mut self, bodies: &Arc<Bodies>) -> Self {
+        self.bodies = Arc::clone(bodies);
         self
     }
 
@@ -337,25 +347,48 @@ impl<A: App> Edge<A> {
             self.throttle.check(class, who.session.as_ref(), client)?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client));
         }
-        let mut incoming = None;
-        let body = match route.body {
-            Body::None => Bytes::new(),
-            Body::Json | Body::Bytes => {
-                self.read(&headers, unread.take(), self.max_body_bytes).await?
+        if route.access == Access::Server && !headers.contains_key(AUTHORIZATION) {
+            // It is refused, whatever its body is.
+            self.homeserver(&method, &uri, &headers, &[], client).await?;
+        }
+        let (mut incoming, mut held) = (None, None);
+        let body = match self.largest(route, &who) {
+            Some(limit) => {
+                let payer = payer(&who, client);
+                let (body, of_body) = self.read(&headers, unread.take(), limit, payer).await?;
+                held = of_body;
+                body
             }
-            Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
-            Body::File => {
+            None if route.body == Body::File => {
                 let body = stream::iter(unread.take()).flatten();
                 let limit = self.max_upload_bytes;
                 incoming = Some(Incoming::new(body, declared(&headers), limit, self.pace));
                 Bytes::new()
             }
+            None => Bytes::new(),
         };
         if route.access == Access::Server {
             // The signature covers the body.
-            who.server = Some(self.homeserver(&method, &uri, &headers, &body, client).await?);
+            let server = self.homeserver(&method, &uri, &headers, &body, client).await?;
+            if let Some(held) = &mut held {
+                let is_known = self.app.knows(&server);
+                let payer = if is_known { Payer::Server } else { Payer::Stranger };
+                held.becomes(payer(server.clone())).map_err(full)?;
+            }
+            who.server = Some(server);
         }
         let body = if route.body == Body::Json { decode::json_body(body)? } else { body };
+        // Another homeserver repeats what is not answered, and may have to: what it sends can take
+        // minutes to be worked on. Whoever else sends a large body is a user.
+        let may_be_dropped = route.access == Access::Server;
+        let dropped = held.as_ref().filter(|_| may_be_dropped).map(bodies::Body::watch);
+        let body = match held {
+            Some(held) => {
+                held.arrived(may_be_dropped);
+                held.keep(body)
+            }
+            None => body,
+        };
         // What other homeservers refer to is in the log.
         if !self.for_servers
             && !headers.contains_key(forward::FORWARDED)
@@ -387,6 +420,10 @@ impl<A: App> Edge<A> {
         };
         let is_write = is_write(&call.method);
         let answer = (route.handler)(call, args);
+        let answer = match dropped {
+            Some(dropped) => answer.map(|answer| until(answer, dropped)),
+            None => answer,
+        };
         if is_current {
             return answer;
         }
@@ -398,6 +435,19 @@ impl<A: App> Edge<A> {
                 Err(error) => Err(error.of_stale_node(is_write).with_header(WARNING, stale)),
             }
         }))
+    }
+
+    /// How large the body of a request may be that is read as a whole; `None` if it is not.
+    fn largest(&self, route: &Route<A>, who: &Who) -> Option<usize> {
+        let is_anonymous = who.session.is_none() && who.service.is_none();
+        match route.body {
+            Body::None | Body::File => None,
+            Body::Short(limit) => Some(limit),
+            Body::Json if is_anonymous && route.access != Access::Server => {
+                Some(self.max_body_bytes.min(limits::ANONYMOUS_BODY_BYTES))
+            }
+            Body::Json | Body::Bytes => Some(self.max_body_bytes),
+        }
     }
 
     /// Whether a request counts against no rate limit.
@@ -470,31 +520,49 @@ impl<A: App> Edge<A> {
             .unwrap_or(peer)
     }
 
-    /// Reads a body of at most `limit` bytes, however it is sent.
+    /// Reads a body of at most `limit` bytes, however it is sent, and what it counts for unless it
+    /// is small.
     async fn read<S, D, E>(
         &self,
         headers: &HeaderMap,
         body: Option<S>,
         limit: usize,
-    ) -> Result<Bytes, ApiError>
+        payer: Payer,
+    ) -> Result<(Bytes, Option<bodies::Body>), ApiError>
     where
         S: Stream<Item = Result<D, E>> + Send,
         D: Buf,
         E: std::error::Error + Send + Sync + 'static,
     {
         let mut body = pin!(stream::iter(body).flatten());
-        let mut whole = Bytes::new();
-        let mut parts = BytesMut::new();
+        let mut account = Account { bodies: &self.bodies, payer, held: None };
+        let mut gathered = Gathered::default();
         let mut length = 0_usize;
         let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
         if declared(headers).is_some_and(|declared| declared > drain as u64) {
             return Err(too_large(limit));
         }
-        let began = tokio::time::Instant::now();
+        let mut began = tokio::time::Instant::now();
         loop {
-            let deadline = self.pace.deadline(began, length as u64);
-            let next = tokio::time::timeout_at(deadline, body.next()).await;
-            let Some(part) = next.map_err(|_| incoming::late())? else { break };
+            let next = match body.next().now_or_never() {
+                Some(next) => next,
+                None => {
+                    // What is there is in memory for as long as the client likes.
+                    if length > 0 && length <= limit {
+                        began += account.holds(length).await?;
+                        gathered.settle();
+                    }
+                    let deadline = self.pace.deadline(began, length as u64);
+                    tokio::select! {
+                        biased;
+                        () = account.dropped() => return Err(full(Full::Dropped)),
+                        next = tokio::time::timeout_at(deadline, body.next()) => {
+                            next.map_err(|_| incoming::late())?
+                        }
+                    }
+                }
+            };
+            let Some(part) = next else { break };
             let mut part = part.map_err(incoming::cut_off)?;
             let part = part.copy_to_bytes(part.remaining());
             length = length.saturating_add(part.len());
@@ -502,23 +570,101 @@ impl<A: App> Edge<A> {
                 return Err(too_large(limit));
             } else if length > limit {
                 // Read on, but keep nothing.
-                whole = Bytes::new();
-                parts = BytesMut::new();
-            } else if whole.is_empty() && parts.is_empty() {
-                // Most bodies come in one piece, which is then not copied.
-                whole = part;
+                gathered = Gathered::default();
+                account.held = None;
             } else {
-                if parts.is_empty() {
-                    parts.extend_from_slice(&std::mem::take(&mut whole));
+                if length > limits::SMALL_BODY_BYTES {
+                    // While there is no room, the client cannot go on.
+                    began += account.holds(length).await?;
                 }
-                parts.extend_from_slice(&part);
+                gathered.add(part);
             }
         }
         if length > limit {
             return Err(too_large(limit));
         }
-        Ok(if parts.is_empty() { whole } else { parts.freeze() })
+        let held = account.held.filter(|_| length > limits::SMALL_BODY_BYTES);
+        Ok((gathered.whole(), held))
     }
+}
+
+/// The parts of a body.
+#[derive(Default)]
+struct Gathered {
+    /// Most bodies come in one piece, which is then not copied.
+    first: Bytes,
+    parts: BytesMut,
+}
+
+impl Gathered {
+    fn add(&mut self, part: Bytes) {
+        if self.first.is_empty() && self.parts.is_empty() {
+            self.first = part;
+        } else {
+            self.settle();
+            self.parts.extend_from_slice(&part);
+        }
+    }
+
+    /// Copies what is there: the first piece is a part of a buffer that may be much larger.
+    fn settle(&mut self) {
+        if !self.first.is_empty() {
+            self.parts.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+    }
+
+    fn whole(self) -> Bytes {
+        if self.parts.is_empty() { self.first } else { self.parts.freeze() }
+    }
+}
+
+/// On whose account a body is read.
+struct Account<'a> {
+    bodies: &'a Arc<Bodies>,
+    payer: Payer,
+    held: Option<bodies::Body>,
+}
+
+impl Account<'_> {
+    /// Has the body count for this many bytes. Returns how long there was no room for that.
+    async fn holds(&mut self, bytes: usize) -> Result<Duration, ApiError> {
+        let begin = || self.bodies.begin(self.payer.clone(), limits::BODY_WEIGHT);
+        let began = tokio::time::Instant::now();
+        let held = self.held.get_or_insert_with(begin);
+        held.grow(bytes, began + limits::BODY_PATIENCE).await.map_err(full)?;
+        Ok(began.elapsed())
+    }
+
+    /// Resolves when the body has to make room.
+    async fn dropped(&self) {
+        match &self.held {
+            Some(held) => held.watch().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// On whose account the body of a request is, as far as is known before it is read.
+fn payer(who: &Who, client: IpAddr) -> Payer {
+    match &who.session {
+        Some(session) => Payer::User(session.user_id.clone()),
+        None => Payer::Address(household(client)),
+    }
+}
+
+fn full(error: Full) -> ApiError {
+    ApiError::limit_exceeded(limits::BODY_AGAIN).with_cause(error)
+}
+
+/// The answer, unless the request has to make room for others before.
+fn until(answer: Answering, dropped: impl Future<Output = ()> + Send + 'static) -> Answering {
+    Box::pin(async move {
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = dropped => Err(full(Full::Dropped)),
+        }
+    })
 }
 
 /// What a request is, without its body.

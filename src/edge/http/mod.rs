@@ -54,7 +54,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use ruma::OwnedServerName;
+use ruma::{OwnedServerName, ServerName};
 
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
@@ -136,6 +136,12 @@ pub(crate) trait App: Send + Sync + 'static {
         let _ = (request, client);
         let error = ApiError::forbidden("This server takes no requests of other homeservers.");
         Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// Whether a homeserver is one with whose users those of this server have to do.
+    fn knows(&self, server: &ServerName) -> bool {
+        let _ = server;
+        true
     }
 
     /// The application service that a token is of.
