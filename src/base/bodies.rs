@@ -181,7 +181,7 @@ impl Body {
         let mut ledger = self.bodies.ledger.lock();
         let reserved = ledger.reserve(shares, self.id, to, has_turn, now);
         if let Err(bound) = reserved {
-            ledger.waits(self.id)?;
+            ledger.waits(self.id, to, now)?;
             if !self.may_borrow(bound) {
                 ledger.make_room(shares, self.id, to, bound, waited, now);
             }
@@ -288,9 +288,14 @@ impl Strides {
     /// second length, at least the first many bytes have to come.
     pub(crate) fn deadline(&mut self, read: usize, (bytes, time): (usize, Duration)) -> Instant {
         if read.saturating_sub(self.from) >= bytes {
-            *self = Self { began: Instant::now(), from: read };
+            self.again(read);
         }
         self.began + time
+    }
+
+    /// A new stride begins now, of which `read` bytes are there.
+    pub(crate) fn again(&mut self, read: usize) {
+        *self = Self { began: Instant::now(), from: read };
     }
 
     /// So long, it was this server that did not read.

@@ -555,7 +555,7 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let outbound = Outbound::new(
             &crate::config::Outbound::default(),
-            &crate::base::bodies::Bodies::new(crate::config::Config::default().body_shares()),
+            &crate::base::bodies::Bodies::new(Config::default().body_shares()),
         )
         .unwrap();
         Provider::load(file.path(), "http://localhost/callback", &outbound)

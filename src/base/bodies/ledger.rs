@@ -65,10 +65,11 @@ impl Shares {
         }
     }
 
-    const fn of_kind(&self, kind: Kind) -> u64 {
+    /// The same of a kind of payers.
+    const fn of_kind(&self, kind: Kind) -> (u64, u64) {
         match kind {
-            Kind::Addresses => self.requests / 4 * 3,
-            Kind::Strangers => self.requests / 4,
+            Kind::Addresses => (self.requests / 4 * 3, self.requests / 8),
+            Kind::Strangers => (self.requests / 4, 0),
         }
     }
 
@@ -82,11 +83,16 @@ impl Shares {
 
     const fn of(&self, bound: Bound, payer: &Payer) -> u64 {
         match (bound, payer.kind()) {
-            (Bound::OfKind, Some(kind)) => self.of_kind(kind),
+            (Bound::OfKind, Some(kind)) => self.of_kind(kind).0,
             (Bound::OfPool, _) => self.of_pool(payer.pool()).0,
             _ => self.of_payer(payer),
         }
     }
+}
+
+/// What there is for a body of this size, of all that there is and of what is left to small ones.
+const fn for_body((most, for_small): (u64, u64), bytes: u64) -> u64 {
+    if bytes <= limits::BODY_SMALL_SHARE { most } else { most - for_small }
 }
 
 /// Where a body is on its way.
@@ -111,6 +117,8 @@ struct Entry {
     /// Tells who holds it to drop it.
     drop: watch::Sender<bool>,
     is_leaving: bool,
+    /// How many bytes it waits for, if it does.
+    wants: u64,
     /// Since when it may be larger than the share of who was asked, and for whom.
     turn: Option<(Instant, Urgency)>,
 }
@@ -150,8 +158,9 @@ pub(super) struct Ledger {
     answers: u64,
     addresses: u64,
     strangers: u64,
-    /// How many requests wait for room.
-    waiting: usize,
+    /// The bodies that wait for room, and how many of them are of requests.
+    waiting: BTreeSet<u64>,
+    waiting_requests: usize,
     /// When it was last looked who could make room in all, which takes a while.
     looked: Option<Instant>,
 }
@@ -169,6 +178,7 @@ impl Ledger {
             stage: Stage::Arriving,
             drop,
             is_leaving: false,
+            wants: 0,
             turn: None,
         };
         self.entries.insert(id, entry);
@@ -187,7 +197,10 @@ impl Ledger {
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         let sums = [self.requests, self.answers, self.addresses, self.strangers];
-        self.entries.is_empty() && self.accounts.is_empty() && sums == [0; 4] && self.waiting == 0
+        self.entries.is_empty()
+            && self.accounts.is_empty()
+            && sums == [0; 4]
+            && self.waiting.is_empty()
     }
 
     const fn in_pool(&self, pool: Pool) -> u64 {
@@ -242,9 +255,7 @@ impl Ledger {
 
     /// The bound that a body of this payer reaches, which has `own` bytes there, with `more`.
     fn bound(&self, shares: &Shares, payer: &Payer, own: u64, more: u64) -> Option<Bound> {
-        let (most, for_small) = shares.of_pool(payer.pool());
-        let is_small = own + more <= limits::BODY_SMALL_SHARE;
-        let most = if is_small { most } else { most - for_small };
+        let most = for_body(shares.of_pool(payer.pool()), own + more);
         if self.in_pool(payer.pool()) + more > most {
             return Some(Bound::OfPool);
         }
@@ -266,7 +277,8 @@ impl Ledger {
         }
         let kind = payer.kind()?;
         let of_kind = self.of_kind(kind);
-        let exceeds = of_kind + more > shares.of_kind(kind) && of_kind > own;
+        let most = for_body(shares.of_kind(kind), own + more);
+        let exceeds = of_kind + more > most && of_kind > own;
         exceeds.then_some(Bound::OfKind)
     }
 
@@ -284,6 +296,7 @@ impl Ledger {
         match self.bound(shares, &entry.payer, entry.bytes, more) {
             Some(Bound::OfAnswers) if has_turn => {}
             Some(bound) => return Err(bound),
+            None if self.gives_way(shares, id, entry, to, now) => return Err(Bound::OfPool),
             None => {}
         }
         let payer = entry.payer.clone();
@@ -296,19 +309,58 @@ impl Ledger {
         Ok(())
     }
 
-    /// A body waits for room, unless too many do.
-    pub(super) fn waits(&mut self, id: u64) -> Result<(), Bound> {
+    /// Whether what is left is for another body, which waits and is of a lower rank. Small ones
+    /// have some left for them.
+    fn gives_way(&self, shares: &Shares, id: u64, own: &Entry, to: u64, now: Instant) -> bool {
+        if self.waiting.is_empty() || to <= limits::BODY_SMALL_SHARE || own.turn.is_some() {
+            return false;
+        }
+        let (mine, more) = (self.rank(own, to, now), to.saturating_sub(own.bytes));
+        let waiting = self.waiting.iter().filter(|other| **other != id);
+        let mut waiting = waiting.filter_map(|other| self.entries.get(other));
+        waiting.any(|other| {
+            let wants = other.wants.saturating_sub(other.bytes);
+            let fits = |held: u64, most: u64| held + more + wants <= most;
+            let in_kind = other.payer.kind().filter(|kind| own.payer.kind() == Some(*kind));
+            let fits_both = in_kind.is_none_or(|kind| {
+                fits(self.of_kind(kind), for_body(shares.of_kind(kind), other.wants))
+            }) && fits(
+                self.in_pool(own.payer.pool()),
+                for_body(shares.of_pool(own.payer.pool()), other.wants),
+            );
+            other.payer.pool() == own.payer.pool()
+                && !other.is_leaving
+                && !fits_both
+                && self.rank(other, other.wants, now) < mine
+        })
+    }
+
+    /// A body waits for room for `to` bytes in all. If too many do, the one of the highest rank
+    /// does so no longer.
+    pub(super) fn waits(&mut self, id: u64, to: u64, now: Instant) -> Result<(), Bound> {
         let Some(entry) = self.entries.get_mut(&id) else { return Err(Bound::Waiting) };
+        entry.wants = to;
         if entry.stage == Stage::Waiting {
             return Ok(());
         }
-        if entry.payer.pool() == Pool::Requests {
-            if self.waiting >= limits::BODIES_WAITING {
-                return Err(Bound::Waiting);
+        let is_request = entry.payer.pool() == Pool::Requests;
+        if is_request && self.waiting_requests >= limits::BODIES_WAITING {
+            let mine = self.entries.get(&id).map(|entry| self.rank(entry, to, now));
+            let others = self.waiting.iter().filter_map(|other| {
+                let entry = self.entries.get(other)?;
+                let stays = entry.is_leaving || entry.payer.pool() != Pool::Requests;
+                (!stays).then(|| (self.rank(entry, entry.wants, now), *other))
+            });
+            match others.max() {
+                Some((rank, other)) if Some(rank) > mine => self.drop_one(other),
+                _ => return Err(Bound::Waiting),
             }
-            self.waiting += 1;
         }
-        entry.stage = Stage::Waiting;
+        self.waiting_requests += usize::from(is_request);
+        self.waiting.insert(id);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.stage = Stage::Waiting;
+        }
         Ok(())
     }
 
@@ -316,22 +368,28 @@ impl Ledger {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if entry.stage == Stage::Waiting {
             entry.stage = Stage::Arriving;
+            self.waiting.remove(&id);
             if entry.payer.pool() == Pool::Requests {
-                self.waiting = self.waiting.saturating_sub(1);
+                self.waiting_requests = self.waiting_requests.saturating_sub(1);
             }
         }
     }
 
     /// How much sooner a body goes than others: first whose payer holds more (twice as much, or
-    /// more than that), then which is larger and has been on its way for longer.
+    /// more than that), then which is larger and has been on its way for longer. For one that has
+    /// its turn, all others go, however large it is.
     fn rank(&self, entry: &Entry, own: u64, now: Instant) -> (u32, u128) {
+        if entry.turn.is_some() {
+            return (0, 0);
+        }
         let of_payer = self.of_payer(&entry.payer) - entry.bytes + own;
         let age = now.saturating_duration_since(entry.began).as_millis() + 1;
         (of_payer.checked_ilog2().unwrap_or(0), u128::from(own) * age)
     }
 
     /// Has others drop what they hold, so that a body which has waited for so long can have `to`
-    /// bytes: those that are idle, and after [`limits::BODY_YIELDS`] those of a higher rank.
+    /// bytes: those that are idle, and of a higher rank those that wait as well, and after
+    /// [`limits::BODY_YIELDS`] all.
     pub(super) fn make_room(
         &mut self,
         shares: &Shares,
@@ -349,15 +407,18 @@ impl Ledger {
         } else {
             self.looked
         };
-        let lately = |looked| now.saturating_duration_since(looked) < limits::BODY_LOOK / 2;
-        if looked.is_some_and(lately) {
+        let mine = self.rank(own, to, now);
+        // For whom others are to go is looked at more often: their looks are of no use to it.
+        let is_first = self.waiting.iter().filter(|other| **other != id).all(|other| {
+            self.entries.get(other).is_none_or(|other| self.rank(other, other.wants, now) >= mine)
+        });
+        let pause = limits::BODY_LOOK / if is_first { 10 } else { 2 };
+        if looked.is_some_and(|looked| now.saturating_duration_since(looked) < pause) {
             return;
         }
         let more = to.saturating_sub(own.bytes);
         // Somewhat more than is needed, so that it is not to be looked again at once.
         let wanted = more.max(shares.of(bound, &payer) / 8);
-        // Others wait for one that has its turn, however large it is.
-        let mine = if own.turn.is_some() { (0, 0) } else { self.rank(own, to, now) };
         let yields = waited >= limits::BODY_YIELDS;
         let mut leaving = 0;
         let mut found = Vec::new();
@@ -367,6 +428,7 @@ impl Ledger {
             } else if other != id && entry.may_be_dropped() {
                 let rank = self.rank(entry, entry.bytes, now);
                 let is_idle = entry.is_idle(now);
+                let yields = yields || entry.stage == Stage::Waiting;
                 if is_idle || (yields && rank > mine) {
                     found.push((is_idle, rank, other, entry.bytes));
                 }

@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
     HeaderMap, HeaderValue, Method, StatusCode, Uri,
-    header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
+    header::{AUTHORIZATION, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
 use ruma::OwnedServerName;
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
@@ -31,7 +31,8 @@ use super::{
     decode,
     endpoint::Body,
     forward,
-    incoming::{self, Pace},
+    gather::{self, declared},
+    incoming::Pace,
     measured::{Measured, answered_nowhere, trace},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answering, Call, Route, Routes},
@@ -39,7 +40,7 @@ use super::{
 };
 use crate::{
     base::{
-        bodies::{self, Bodies, Full, Payer},
+        bodies::{self, Bodies, Payer},
         clock, limits,
         rate::household,
         shutdown::Shutdown,
@@ -354,8 +355,10 @@ impl<A: App> Edge<A> {
         let (mut incoming, mut held) = (None, None);
         let body = match self.largest(route, &who) {
             Some(limit) => {
-                let payer = payer(&who, client);
-                let (body, of_body) = self.read(&headers, unread.take(), limit, payer).await?;
+                let payer = gather::payer(&who, client);
+                let reader = (&self.bodies, self.pace);
+                let (body, of_body) =
+                    gather::read(reader, &headers, unread.take(), limit, payer).await?;
                 held = of_body;
                 body
             }
@@ -373,7 +376,7 @@ impl<A: App> Edge<A> {
             if let Some(held) = &mut held {
                 let is_known = self.app.knows(&server);
                 let payer = if is_known { Payer::Server } else { Payer::Stranger };
-                held.becomes(payer(server.clone())).map_err(full)?;
+                held.becomes(payer(server.clone())).map_err(gather::full)?;
             }
             who.server = Some(server);
         }
@@ -421,7 +424,7 @@ impl<A: App> Edge<A> {
         let is_write = is_write(&call.method);
         let answer = (route.handler)(call, args);
         let answer = match dropped {
-            Some(dropped) => answer.map(|answer| until(answer, dropped)),
+            Some(dropped) => answer.map(|answer| gather::until(answer, dropped)),
             None => answer,
         };
         if is_current {
@@ -519,152 +522,6 @@ impl<A: App> Edge<A> {
             .and_then(|value| value.to_str().ok()?.rsplit(',').next()?.trim().parse().ok())
             .unwrap_or(peer)
     }
-
-    /// Reads a body of at most `limit` bytes, however it is sent, and what it counts for unless it
-    /// is small.
-    async fn read<S, D, E>(
-        &self,
-        headers: &HeaderMap,
-        body: Option<S>,
-        limit: usize,
-        payer: Payer,
-    ) -> Result<(Bytes, Option<bodies::Body>), ApiError>
-    where
-        S: Stream<Item = Result<D, E>> + Send,
-        D: Buf,
-        E: std::error::Error + Send + Sync + 'static,
-    {
-        let mut body = pin!(stream::iter(body).flatten());
-        let mut account = Account { bodies: &self.bodies, payer, held: None };
-        let mut gathered = Gathered::default();
-        let mut length = 0_usize;
-        let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
-        if declared(headers).is_some_and(|declared| declared > drain as u64) {
-            return Err(too_large(limit));
-        }
-        let mut began = tokio::time::Instant::now();
-        loop {
-            let next = match body.next().now_or_never() {
-                Some(next) => next,
-                None => {
-                    // What is there is in memory for as long as the client likes.
-                    if length > 0 && length <= limit {
-                        began += account.holds(length).await?;
-                        gathered.settle();
-                    }
-                    let deadline = self.pace.deadline(began, length as u64);
-                    tokio::select! {
-                        biased;
-                        () = account.dropped() => return Err(full(Full::Dropped)),
-                        next = tokio::time::timeout_at(deadline, body.next()) => {
-                            next.map_err(|_| incoming::late())?
-                        }
-                    }
-                }
-            };
-            let Some(part) = next else { break };
-            let mut part = part.map_err(incoming::cut_off)?;
-            let part = part.copy_to_bytes(part.remaining());
-            length = length.saturating_add(part.len());
-            if length > drain {
-                return Err(too_large(limit));
-            } else if length > limit {
-                // Read on, but keep nothing.
-                gathered = Gathered::default();
-                account.held = None;
-            } else {
-                if length > limits::SMALL_BODY_BYTES {
-                    // While there is no room, the client cannot go on.
-                    began += account.holds(length).await?;
-                }
-                gathered.add(part);
-            }
-        }
-        if length > limit {
-            return Err(too_large(limit));
-        }
-        let held = account.held.filter(|_| length > limits::SMALL_BODY_BYTES);
-        Ok((gathered.whole(), held))
-    }
-}
-
-/// The parts of a body.
-#[derive(Default)]
-struct Gathered {
-    /// Most bodies come in one piece, which is then not copied.
-    first: Bytes,
-    parts: BytesMut,
-}
-
-impl Gathered {
-    fn add(&mut self, part: Bytes) {
-        if self.first.is_empty() && self.parts.is_empty() {
-            self.first = part;
-        } else {
-            self.settle();
-            self.parts.extend_from_slice(&part);
-        }
-    }
-
-    /// Copies what is there: the first piece is a part of a buffer that may be much larger.
-    fn settle(&mut self) {
-        if !self.first.is_empty() {
-            self.parts.extend_from_slice(&std::mem::take(&mut self.first));
-        }
-    }
-
-    fn whole(self) -> Bytes {
-        if self.parts.is_empty() { self.first } else { self.parts.freeze() }
-    }
-}
-
-/// On whose account a body is read.
-struct Account<'a> {
-    bodies: &'a Arc<Bodies>,
-    payer: Payer,
-    held: Option<bodies::Body>,
-}
-
-impl Account<'_> {
-    /// Has the body count for this many bytes. Returns how long there was no room for that.
-    async fn holds(&mut self, bytes: usize) -> Result<Duration, ApiError> {
-        let begin = || self.bodies.begin(self.payer.clone(), limits::BODY_WEIGHT);
-        let began = tokio::time::Instant::now();
-        let held = self.held.get_or_insert_with(begin);
-        held.grow(bytes, began + limits::BODY_PATIENCE).await.map_err(full)?;
-        Ok(began.elapsed())
-    }
-
-    /// Resolves when the body has to make room.
-    async fn dropped(&self) {
-        match &self.held {
-            Some(held) => held.watch().await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-/// On whose account the body of a request is, as far as is known before it is read.
-fn payer(who: &Who, client: IpAddr) -> Payer {
-    match &who.session {
-        Some(session) => Payer::User(session.user_id.clone()),
-        None => Payer::Address(household(client)),
-    }
-}
-
-fn full(error: Full) -> ApiError {
-    ApiError::limit_exceeded(limits::BODY_AGAIN).with_cause(error)
-}
-
-/// The answer, unless the request has to make room for others before.
-fn until(answer: Answering, dropped: impl Future<Output = ()> + Send + 'static) -> Answering {
-    Box::pin(async move {
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = dropped => Err(full(Full::Dropped)),
-        }
-    })
 }
 
 /// What a request is, without its body.
@@ -727,15 +584,6 @@ where
         // Late or not, the request is answered.
         let _ = tokio::time::timeout(limits::REFUSED_BODY_TIME, drained).await;
     }
-}
-
-fn too_large(limit: usize) -> ApiError {
-    incoming::too_large(limit as u64)
-}
-
-/// How long the body is, if the client says.
-fn declared(headers: &HeaderMap) -> Option<u64> {
-    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
 /// Tells the log of a failed request: this is the one place where that is done.

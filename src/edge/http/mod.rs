@@ -37,6 +37,7 @@ mod endpoint;
 mod error;
 mod exchange;
 mod forward;
+mod gather;
 mod incoming;
 mod measured;
 mod objects;

@@ -359,9 +359,12 @@ async fn whole(
             return Err(Unreachable::TooLarge(max_bytes));
         }
         if length > limits::SMALL_BODY_BYTES {
-            let began = time::Instant::now();
+            let (began, had_turn) = (time::Instant::now(), held.has_turn());
             held.grow(length, until).await?;
             strides.pause(began.elapsed());
+            if held.has_turn() && !had_turn {
+                strides.again(body.len());
+            }
         }
         if length > body.capacity() {
             // Not more than the whole, which is not believed at once, and less often for more.
