@@ -151,6 +151,9 @@ impl Body {
         if to <= self.reserved {
             return Ok(());
         }
+        if *self.dropped.borrow() {
+            return Err(Full::Dropped);
+        }
         let began = Instant::now();
         loop {
             let now = Instant::now();

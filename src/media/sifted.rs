@@ -27,6 +27,8 @@ pub(super) struct Sifted<R> {
     /// The part that is being read, and where.
     part: usize,
     at: u64,
+    /// The same in what is kept.
+    position: u64,
 }
 
 impl<R: BufRead + Seek> Sifted<R> {
@@ -39,12 +41,7 @@ impl<R: BufRead + Seek> Sifted<R> {
         let kept = if start == PNG { kept(&mut source)? } else { Vec::new() };
         let at = kept.first().map_or(0, |first| first.start);
         source.seek(SeekFrom::Start(at))?;
-        Ok(Self { source, kept, part: 0, at })
-    }
-
-    /// How many bytes come before a part.
-    fn before(&self, part: usize) -> u64 {
-        self.kept.iter().take(part).map(|part| part.end - part.start).sum()
+        Ok(Self { source, kept, part: 0, at, position: 0 })
     }
 }
 
@@ -129,6 +126,7 @@ impl<R: BufRead + Seek> BufRead for Sifted<R> {
 
     fn consume(&mut self, amount: usize) {
         self.at += amount as u64;
+        self.position += amount as u64;
         self.source.consume(amount);
     }
 }
@@ -146,15 +144,14 @@ impl<R: BufRead + Seek> Seek for Sifted<R> {
         if self.kept.is_empty() {
             return self.source.seek(to);
         }
-        let all = self.before(self.kept.len());
-        let start = self.kept.get(self.part).map_or(self.at, |part| part.start);
-        let now = self.before(self.part) + self.at.saturating_sub(start);
+        let all: u64 = self.kept.iter().map(|part| part.end - part.start).sum();
         let target = match to {
             SeekFrom::Start(target) => Some(target),
-            SeekFrom::Current(by) => now.checked_add_signed(by),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
             SeekFrom::End(by) => all.checked_add_signed(by),
         };
         let target = target.ok_or(io::ErrorKind::InvalidInput)?;
+        self.position = target;
         let mut left = target;
         for (number, part) in self.kept.iter().enumerate() {
             let length = part.end - part.start;
@@ -165,7 +162,7 @@ impl<R: BufRead + Seek> Seek for Sifted<R> {
             }
             left -= length;
         }
-        (self.part, self.at) = (self.kept.len(), left);
+        self.part = self.kept.len();
         Ok(target)
     }
 }

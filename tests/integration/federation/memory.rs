@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::elsewhere::{Stage, stage};
 use super::hostile::{Hostile, now};
 use super::peer::Peer;
 use super::{Federated, authority};
@@ -246,4 +247,26 @@ async fn answers_that_stop_are_dropped_and_take_little_memory() {
     assert!(grown < 128, "{} MiB of answers took {grown} MiB", 20 * ROOMS);
     assert!(took < Duration::from_secs(25), "{took:?}");
     assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_room_whose_state_is_as_large_as_an_answer_may_be_is_joined() {
+    const EVENTS: usize = 950;
+    let Some((_authority, cabin, stage, ann)) = stage().await else { return };
+    let content = "x".repeat(60_000);
+    for number in 0..EVENTS {
+        stage.state("org.example.large", &number.to_string(), json!({ "x": content }));
+    }
+    let before = cabin.server.peak_memory();
+    // Two at a time: one waits for its turn.
+    let other = stage.another();
+    for number in 0..EVENTS / 2 {
+        other.state("org.example.large", &number.to_string(), json!({ "x": content }));
+    }
+    let joining = async |stage: &Stage| stage.entered_by(&ann).await;
+    let (room_id, _) = tokio::join!(joining(&stage), joining(&other));
+    let path = format!("/rooms/{}/state/org.example.large/{}", encode(&room_id), EVENTS - 1);
+    assert_eq!(ann.request("GET", &path, None).await.ok()["x"], content);
+    let grown = cabin.server.peak_memory().saturating_sub(before) / MIB;
+    println!("joins of 54 and of 27 MiB took {grown} MiB");
 }
