@@ -407,15 +407,12 @@ impl Ledger {
         } else {
             self.looked
         };
-        let mine = self.rank(own, to, now);
-        // For whom others are to go is looked at more often: their looks are of no use to it.
-        let is_first = self.waiting.iter().filter(|other| **other != id).all(|other| {
-            self.entries.get(other).is_none_or(|other| self.rank(other, other.wants, now) >= mine)
-        });
-        let pause = limits::BODY_LOOK / if is_first { 10 } else { 2 };
-        if looked.is_some_and(|looked| now.saturating_duration_since(looked) < pause) {
+        // Whoever looks does so for all: what becomes free is for the lowest rank.
+        let lately = |looked| now.saturating_duration_since(looked) < limits::BODY_LOOK / 2;
+        if looked.is_some_and(lately) {
             return;
         }
+        let mine = self.rank(own, to, now);
         let more = to.saturating_sub(own.bytes);
         // Somewhat more than is needed, so that it is not to be looked again at once.
         let wanted = more.max(shares.of(bound, &payer) / 8);
