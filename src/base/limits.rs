@@ -1,10 +1,12 @@
 //! Every fixed limit, with its reason. Limits that an administrator may want to change are in
 //! [`crate::config`].
 
+mod bodies;
 mod federation;
 
 use std::time::Duration;
 
+pub(crate) use bodies::*;
 pub use federation::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size
@@ -242,54 +244,6 @@ pub(crate) const HTTP2_HEADER_BYTES: u32 = 32 * 1024;
 
 /// The HTTP/1 read buffer, which bounds the request line with all headers.
 pub(crate) const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
-
-/// What a client may send on a stream of HTTP/2, and on all of a connection, before somebody reads
-/// it: so much is in memory for one connection whose requests are not read. Another homeserver may
-/// be far away, but proxies are near, and they are who speaks HTTP/2.
-pub(crate) const HTTP2_WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
-
-/// A body of at most this size, all of which is there, counts for nothing: with its connection, it
-/// takes little more than the connection alone. While it is on its way, it counts like others.
-pub(crate) const SMALL_BODY_BYTES: usize = 4 * 1024;
-
-/// What a byte of a JSON body counts for: itself, and its copy in what is made of the body, where
-/// texts and events are kept as they were written.
-pub(crate) const BODY_WEIGHT: u64 = 2;
-
-/// In which steps memory is reserved for a body as it arrives.
-pub(crate) const BODY_QUANTUM: u64 = 16 * 1024;
-
-/// The size of bodies, as they count, for which the last part of the memory is left: an eighth of
-/// that for requests, and a ninth of that for answers. Almost all are smaller.
-pub(crate) const BODY_SMALL_SHARE: u64 = 256 * 1024;
-
-/// How often a body that waits for room looks whether there is some, and at most how often it looks
-/// who could make some.
-pub(crate) const BODY_LOOK: Duration = Duration::from_millis(50);
-
-/// How long a body may hold memory without growing by [`BODY_QUANTUM`] before it makes room for
-/// others: 32 KiB a second.
-pub(crate) const BODY_IDLE: Duration = Duration::from_millis(500);
-
-/// How long a body waits before larger and older ones that do arrive make room for it.
-pub(crate) const BODY_YIELDS: Duration = Duration::from_secs(1);
-
-/// How long a body of another homeserver may be worked on before it may have to make room.
-pub(crate) const BODY_HANDLED: Duration = Duration::from_secs(10);
-
-/// How long the body of a request waits for room. Then its sender is asked to come back.
-pub(crate) const BODY_PATIENCE: Duration = Duration::from_secs(5);
-
-/// When a sender whose body found no room, or had to make some, is asked to come back.
-pub(crate) const BODY_AGAIN: Duration = Duration::from_secs(2);
-
-/// How many bodies of requests wait for room; more are refused at once. Each holds what was read of
-/// it last.
-pub(crate) const BODIES_WAITING: usize = 256;
-
-/// The largest body of a request without an access token, where one could be given, in bytes: names,
-/// passwords and proofs of who one is.
-pub(crate) const ANONYMOUS_BODY_BYTES: usize = 64 * 1024;
 
 /// How often a silent HTTP/2 peer is pinged.
 pub(crate) const HTTP2_PING: Duration = Duration::from_secs(60);

@@ -206,7 +206,8 @@ impl Parts {
         Shared { cluster, depot }: Shared,
         shutdown: &Shutdown,
     ) -> Result<Self, ServerError> {
-        let Named { bodies, services, outbound, messages, stages, providers, clients, to_gateways } =
+        let bodies = named.bodies;
+        let Named { services, outbound, messages, stages, providers, clients, to_gateways, .. } =
             named;
         let engine = &core.engine;
         let in_query = config.appservices.token_in_query;

@@ -133,22 +133,8 @@ pub(crate) const STATE_EVENTS: usize = 250_000;
 /// The answer of a homeserver with the state of a room, in bytes.
 pub(crate) const FEDERATION_STATE_BYTES: usize = 64 << 20;
 
-/// How often who waits for the turn of a large answer, which a user waits for, looks whether one that
-/// nobody waits for has had its turn for long, and how long that is.
-pub(crate) const LARGE_ANSWER_LOOK: Duration = Duration::from_secs(1);
-/// See [`LARGE_ANSWER_LOOK`].
-pub(crate) const LARGE_ANSWER_YIELDS: Duration = Duration::from_secs(15);
-
-/// The slowest pace of an answer: in so long, so many bytes have to come. One that stops half-way
-/// is not waited for until its request has taken too long.
-pub(crate) const ANSWER_PACE: (usize, Duration) = (16 * 1024, Duration::from_secs(10));
-
-/// The same of a large answer at its turn, since others wait for it: half a megabyte a second, less
-/// than what it takes to have it within [`FEDERATION_STATE_TIMEOUT`].
-pub(crate) const LARGE_ANSWER_PACE: (usize, Duration) = (2 << 20, Duration::from_secs(4));
-
-/// The answer with the ids of a room's state, in bytes: [`STATE_EVENTS`] ids of state and as many of
-/// authorities, of 44 characters each.
+/// The answer with the ids of a room's state, in bytes: [`STATE_EVENTS`] ids of state and as many
+/// of authorities, of 44 characters each.
 pub(crate) const FEDERATION_IDS_BYTES: usize = 24 << 20;
 
 /// Connections of one address to the listener for other homeservers, if no proxy is before it. A
