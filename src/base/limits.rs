@@ -1,11 +1,13 @@
 //! Every fixed limit, with its reason. Limits that an administrator may want to change are in
 //! [`crate::config`].
 
+mod bodies;
 mod federation;
 mod origins;
 
 use std::time::Duration;
 
+pub(crate) use bodies::*;
 pub use federation::*;
 pub(crate) use origins::*;
 
@@ -102,6 +104,10 @@ pub const APPSERVICE_QUESTIONS: usize = 32;
 /// How often a query is sent to an unreachable application service, and the delay in between.
 pub const APPSERVICE_TRIES: (usize, Duration) = (3, Duration::from_millis(250));
 
+/// What another service may send on a stream of HTTP/2, and on all of a connection, before it is
+/// read.
+pub(crate) const OUTBOUND_WINDOWS: (u32, u32) = (256 * 1024, 512 * 1024);
+
 /// The largest accepted response of another service, unless another limit applies.
 pub const OUTBOUND_ANSWER_BYTES: usize = 1024 * 1024;
 
@@ -133,6 +139,13 @@ pub const PICTURE_FILE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The largest decoded picture for thumbnails, in bytes: 44 million opaque pixels.
 pub const PICTURE_BYTES: u64 = 128 * 1024 * 1024;
+
+/// The largest colour profile of a picture that is used, in bytes. Those of screens and cameras
+/// have some kilobytes, and those of printers are not for RGB.
+pub const PICTURE_PROFILE_BYTES: u64 = 1024 * 1024;
+
+/// Parts of a PNG between which something is left out, such as texts: pictures have a few.
+pub const PICTURE_CHUNKS: usize = 1000;
 
 /// The longest side of a picture for thumbnails.
 pub const PICTURE_SIDE: u32 = 32_768;

@@ -2,6 +2,7 @@
 //! secrets.
 
 pub(crate) mod background;
+pub(crate) mod bodies;
 pub(crate) mod canonical;
 pub(crate) mod certificates;
 pub mod clock;

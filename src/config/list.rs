@@ -284,6 +284,12 @@ settings! {
         response_bytes_per_user: u64 = 32 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
         /// The same for everyone at one address (for IPv6, at one /64).
         response_bytes_per_address: u64 = 256 * 1024 * 1024, in 1_048_576..=1_099_511_627_776;
+        /// The memory for bodies of requests and for answers of other servers that are on their way
+        /// or being worked on, in bytes. A quarter is for requests and the rest for answers; one
+        /// address, user or homeserver gets a part of it. If it is used up, the slowest and largest
+        /// make room for others and are answered with 429. At least twelve times the largest body:
+        /// `max_body_bytes`, or 8 MiB with federation.
+        body_memory_bytes: u64 = 96 * 1024 * 1024, in 16_777_216..=1_099_511_627_776;
         /// Whether long responses are compressed (zstd, gzip) for clients that support it.
         compression: bool = true;
         /// Seconds that requests in progress get to finish when the server stops.

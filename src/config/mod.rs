@@ -17,6 +17,8 @@ use std::{
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
+use crate::base::{bodies::Shares, limits};
+
 mod cluster;
 mod entry;
 mod federation;
@@ -288,6 +290,17 @@ impl Config {
             OpenRegistration::Yes => true,
             OpenRegistration::No => false,
         }
+    }
+
+    /// The largest body of a request that is read as a whole.
+    pub(crate) fn largest_body(&self) -> usize {
+        let of_servers = if self.federation.enabled { limits::TRANSACTION_BYTES } else { 0 };
+        self.http.max_body_bytes.max(of_servers)
+    }
+
+    /// How the memory for bodies on their way is shared.
+    pub(crate) fn body_shares(&self) -> Shares {
+        Shares::new(self.http.body_memory_bytes, self.largest_body())
     }
 
     /// The address at which clients reach the server, without a trailing slash.

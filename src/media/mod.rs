@@ -11,6 +11,7 @@ pub mod download;
 pub mod page;
 pub mod picture;
 pub mod remote;
+mod sifted;
 pub mod store;
 pub mod webp;
 

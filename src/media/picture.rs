@@ -21,7 +21,7 @@ use image::{
     metadata::{LoopCount, Orientation},
 };
 
-use super::webp::Animation;
+use super::{sifted::Sifted, webp::Animation};
 use crate::base::limits;
 
 /// The quality of JPEG thumbnails.
@@ -198,7 +198,7 @@ pub struct About {
 /// # Errors
 /// When it is not a picture, or too large to decode.
 pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
-    let (format, mut decoder) = open(Cursor::new(bytes))?;
+    let (format, mut decoder) = open(Sifted::new(Cursor::new(bytes))?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     Ok(About { format, size: turned(decoder.dimensions(), orientation) })
 }
@@ -221,7 +221,7 @@ pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, Pictur
     let (format, mut decoder) = open(source(path)?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let size = turned(decoder.dimensions(), orientation);
-    let profile = decoder.icc_profile().ok().flatten().filter(|profile| is_rgb(profile));
+    let profile = decoder.icc_profile().ok().flatten().filter(|profile| is_usable(profile));
     let moves = moves_as(format, source(path)?)?;
     let mut decoder = Some(decoder);
     let mut decoded = None;
@@ -257,7 +257,7 @@ pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, Pictur
     wishes.iter().map(&mut answer).collect()
 }
 
-fn source(path: &Path) -> Result<BufReader<File>, PictureError> {
+fn source(path: &Path) -> Result<Sifted<BufReader<File>>, PictureError> {
     let file = BufReader::new(File::open(path)?);
     if file.get_ref().metadata()?.len() > limits::PICTURE_FILE_BYTES {
         let mut start = Vec::new();
@@ -265,7 +265,7 @@ fn source(path: &Path) -> Result<BufReader<File>, PictureError> {
         let known = image::guess_format(&start).ok().and_then(Format::of);
         return Err(known.map_or(PictureError::NotAPicture, |_| PictureError::TooLarge));
     }
-    Ok(file)
+    Ok(Sifted::new(file)?)
 }
 
 /// A decoder of a picture that is within the limits.
@@ -385,9 +385,10 @@ fn encode(
     Ok((Format::Jpeg, bytes))
 }
 
-/// Whether a colour profile is for RGB, as in thumbnails.
-fn is_rgb(profile: &[u8]) -> bool {
-    profile.get(16..20) == Some(b"RGB ")
+/// Whether a colour profile is for RGB, as in thumbnails, and no larger than those of real
+/// pictures: it is copied into each thumbnail.
+fn is_usable(profile: &[u8]) -> bool {
+    profile.get(16..20) == Some(b"RGB ") && profile.len() as u64 <= limits::PICTURE_PROFILE_BYTES
 }
 
 const fn swaps_sides(orientation: Orientation) -> bool {

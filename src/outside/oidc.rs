@@ -553,7 +553,11 @@ mod tests {
     fn load(text: &str) -> Result<Provider, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let outbound = Outbound::new(&crate::config::Outbound::default()).unwrap();
+        let outbound = Outbound::new(
+            &crate::config::Outbound::default(),
+            &crate::base::bodies::Bodies::new(Config::default().body_shares()),
+        )
+        .unwrap();
         Provider::load(file.path(), "http://localhost/callback", &outbound)
     }
 

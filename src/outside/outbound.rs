@@ -12,8 +12,10 @@ use reqwest::{
 };
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+use tokio::time::Instant;
 
 use crate::{
+    base::bodies::{Bodies, Full, Payer},
     base::limits,
     base::network::{Range, is_public},
     config::{self, FilePath},
@@ -25,6 +27,8 @@ pub(crate) struct Outbound {
     client: Client,
     /// The client for public addresses only.
     public: Option<PublicOnly>,
+    /// Memory for answers on their way.
+    bodies: Arc<Bodies>,
 }
 
 /// A request.
@@ -84,6 +88,9 @@ pub(crate) enum OutboundError {
     /// The answer exceeds the limit.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
+    /// There is no memory for the answer.
+    #[error(transparent)]
+    Full(#[from] Full),
     /// The answer is not what was expected.
     #[error("the answer is not understood: {0}")]
     Unexpected(serde_json::Error),
@@ -209,8 +216,12 @@ impl Outbound {
     ///
     /// # Errors
     /// When certificates are not usable.
-    pub(crate) fn new(config: &config::Outbound) -> Result<Self, OutboundError> {
-        Ok(Self { client: builder(config)?.build()?, public: None })
+    pub(crate) fn new(
+        config: &config::Outbound,
+        bodies: &Arc<Bodies>,
+    ) -> Result<Self, OutboundError> {
+        let bodies = Arc::clone(bodies);
+        Ok(Self { client: builder(config)?.build()?, public: None, bodies })
     }
 
     /// A client for addresses that users provide. It refuses addresses of this machine and of
@@ -221,11 +232,12 @@ impl Outbound {
     /// When certificates are not usable.
     pub(crate) fn public_only(
         config: &config::Outbound,
+        bodies: &Arc<Bodies>,
         allowed: &[Range],
     ) -> Result<Self, OutboundError> {
         let public = PublicOnly { allowed: allowed.into() };
         let client = builder(config)?.no_proxy().dns_resolver(public.clone()).build()?;
-        Ok(Self { client, public: Some(public) })
+        Ok(Self { client, public: Some(public), bodies: Arc::clone(bodies) })
     }
 
     /// Checks an IP address as the client of [`Outbound::public_only`] would.
@@ -245,21 +257,35 @@ impl Outbound {
         if let Some(public) = &self.public {
             public.check(&url)?;
         }
+        let (host, until) = (url.host_str().unwrap_or_default().into(), Instant::now() + timeout);
         let request = self.client.request(method, url).headers(headers).body(body).timeout(timeout);
         let mut response = request.send().await?;
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        let mut body = BytesMut::new();
-        while let Some(part) = response.chunk().await? {
-            if body.len() + part.len() > max_bytes {
-                if cut {
-                    body.extend_from_slice(&part[..max_bytes - body.len()]);
-                    break;
-                }
+        let mut held = self.bodies.begin(Payer::Asked(host), limits::BODY_WEIGHT);
+        let (mut body, mut dropped) = (BytesMut::new(), std::pin::pin!(held.watch()));
+        loop {
+            let part = tokio::select! {
+                part = response.chunk() => part?,
+                () = &mut dropped => return Err(Full::Dropped.into()),
+            };
+            let Some(mut part) = part else { break };
+            let is_last = body.len() + part.len() > max_bytes;
+            if is_last && !cut {
                 return Err(OutboundError::TooLarge(max_bytes));
             }
+            part.truncate(max_bytes - body.len());
+            if body.len() + part.len() > limits::SMALL_BODY_BYTES {
+                held.grow(body.len() + part.len(), until).await?;
+            }
             body.extend_from_slice(&part);
+            if is_last {
+                break;
+            }
         }
-        Ok(Answer { status, headers, body: body.freeze() })
+        held.arrived(false);
+        let body = body.freeze();
+        let body = if body.len() > limits::SMALL_BODY_BYTES { held.keep(body) } else { body };
+        Ok(Answer { status, headers, body })
     }
 
     /// Sends a request. Its answer has begun, and is not limited.
@@ -303,6 +329,8 @@ fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
     Ok(Client::builder()
         .tls_certs_merge(certificates)
         .redirect(Policy::none())
+        .http2_initial_stream_window_size(limits::OUTBOUND_WINDOWS.0)
+        .http2_initial_connection_window_size(limits::OUTBOUND_WINDOWS.1)
         .connect_timeout(limits::OUTBOUND_CONNECT_TIMEOUT)
         .user_agent(concat!("Logcabin/", env!("CARGO_PKG_VERSION"))))
 }
@@ -310,10 +338,13 @@ fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     async fn ask(allowed: &[&str], url: &str) -> Result<Answer, OutboundError> {
         let allowed: Vec<Range> = allowed.iter().map(|range| range.parse().unwrap()).collect();
-        let outbound = Outbound::public_only(&config::Outbound::default(), &allowed).unwrap();
+        let bodies = Bodies::new(Config::default().body_shares());
+        let outbound =
+            Outbound::public_only(&config::Outbound::default(), &bodies, &allowed).unwrap();
         outbound.ask(Ask::new(Method::GET, url.parse().unwrap())).await
     }
 

@@ -11,6 +11,7 @@ use super::{
 #[cfg(feature = "nats")]
 use crate::{
     base::{
+        bodies::Bodies,
         clock::{Clock, millis},
         shutdown::Shutdown,
         token_key,
@@ -111,7 +112,7 @@ async fn check_durability(config: &Config) -> Result<(), ServerError> {
         );
         return Ok(());
     }
-    let client = Outbound::new(&config.outbound);
+    let client = Outbound::new(&config.outbound, &Bodies::new(config.body_shares()));
     let client = client.map_err(|error| ServerError::Cluster(error.to_string()))?;
     for monitor in config.log.monitors.iter() {
         let url = monitor.url().map_err(ServerError::Cluster)?;

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{ServerError, open};
 use crate::{
-    base::{limits, shutdown::Shutdown},
+    base::{bodies::Bodies, limits, shutdown::Shutdown},
     config::{Config, FilePath},
     edge::{
         api::{self, Server},
@@ -60,6 +60,7 @@ impl Listening {
         self,
         app: &Arc<Server>,
         config: &Config,
+        bodies: &Arc<Bodies>,
         shutdown: &Shutdown,
     ) -> Result<(Arc<Edge<Server>>, BoxFuture<'static, ()>), ServerError> {
         let Self { listeners, tls } = self;
@@ -67,9 +68,13 @@ impl Listening {
         let mut config = config.clone();
         // Where there is no proxy, nobody is to say where a request comes from.
         config.server.trust_forwarded_for &= tls.is_none();
-        config.http.max_body_bytes = config.http.max_body_bytes.max(limits::TRANSACTION_BYTES);
+        config.http.max_body_bytes = config.largest_body();
+        if tls.is_some() {
+            let by_address = &mut config.http.max_connections_per_address;
+            *by_address = limits::FEDERATION_CONNECTIONS.min(*by_address);
+        }
         let edge = Edge::new(Arc::clone(app), table, &config, shutdown.clone())?;
-        let edge = Arc::new(edge.for_servers());
+        let edge = Arc::new(edge.for_servers().sharing(bodies));
         info!(
             bind = ?config.federation.bind,
             tls = tls.is_some(),

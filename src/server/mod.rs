@@ -167,6 +167,7 @@ pub async fn run(
     }
     let shared = joined.map(|joined| joined.shared).unwrap_or_default();
     let open::Shared { cluster, depot } = shared.clone();
+    let bodies = Arc::clone(&named.bodies);
     let parts = Parts::new(&config, named, &mut core, shared, &shutdown)?;
     let (app, snapshots) = (Arc::clone(&parts.app), Arc::clone(&parts.snapshots));
     let mut tasks = Tasks::new(shutdown.clone(), cluster.clone());
@@ -191,9 +192,10 @@ pub async fn run(
     }
     let search = Arc::clone(&app.listing.search);
     let told = Arc::clone(&app);
-    let federated = federation.map(|listening| listening.serve(&app, &config, &shutdown));
+    let federated = federation.map(|listening| listening.serve(&app, &config, &bodies, &shutdown));
     let (for_servers, federated) = federated.transpose()?.unzip();
-    let edge = Arc::new(Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?);
+    let edge = Edge::new(app, api::endpoints(&config), &config, shutdown.clone())?;
+    let edge = Arc::new(edge.sharing(&bodies));
     if let Some(cluster) = cluster {
         told.tell_of_guesses();
         told.tell_of_homeservers();

@@ -14,6 +14,7 @@ use super::{ServerError, cluster::Opened, memory::Caches};
 use crate::{
     base::{
         background,
+        bodies::Bodies,
         clock::{Clock, millis, random_bytes},
         disk, limits,
         long_work::LongWork,
@@ -96,6 +97,8 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Obser
 
 /// The files that the configuration names, read and checked before anything is changed.
 pub(super) struct Named {
+    /// Memory for bodies on their way, of all listeners and all requests to others.
+    pub(super) bodies: Arc<Bodies>,
     services: Services,
     outbound: Outbound,
     messages: Arc<Messages>,
@@ -109,8 +112,9 @@ impl Named {
     pub(super) fn load(config: &Config) -> Result<Self, ServerError> {
         let services = Services::load(&config.appservices.files, &config.server.name)
             .map_err(|error| ServerError::Appservice(error.into()))?;
-        let outbound =
-            Outbound::new(&config.outbound).map_err(|error| ServerError::Outbound(error.into()))?;
+        let bodies = Bodies::new(config.body_shares());
+        let outbound = Outbound::new(&config.outbound, &bodies)
+            .map_err(|error| ServerError::Outbound(error.into()))?;
         let messages = Messages::new(config, &outbound)
             .map_err(|error| ServerError::Messages(error.into()))?;
         let messages = Arc::new(messages);
@@ -118,9 +122,10 @@ impl Named {
         let providers = Providers::load(config, &api::sso_callback(config), &outbound)
             .map_err(|error| ServerError::Sso(error.into()))?;
         let clients = Clients::load(config).map_err(|error| ServerError::Oauth(error.into()))?;
-        let to_gateways = Outbound::public_only(&config.outbound, &config.push.allowed_networks)
-            .map_err(|error| ServerError::Outbound(error.into()))?;
-        Ok(Self { services, outbound, messages, stages, providers, clients, to_gateways })
+        let to_gateways =
+            Outbound::public_only(&config.outbound, &bodies, &config.push.allowed_networks);
+        let to_gateways = to_gateways.map_err(|error| ServerError::Outbound(error.into()))?;
+        Ok(Self { bodies, services, outbound, messages, stages, providers, clients, to_gateways })
     }
 }
 
@@ -201,7 +206,9 @@ impl Parts {
         Shared { cluster, depot }: Shared,
         shutdown: &Shutdown,
     ) -> Result<Self, ServerError> {
-        let Named { services, outbound, messages, stages, providers, clients, to_gateways } = named;
+        let bodies = named.bodies;
+        let Named { services, outbound, messages, stages, providers, clients, to_gateways, .. } =
+            named;
         let engine = &core.engine;
         let in_query = config.appservices.token_in_query;
         let questions = Arc::new(Questions::new(outbound.clone(), &services, in_query));
@@ -217,7 +224,7 @@ impl Parts {
         let passwords = Arc::new(Passwords::new(config));
         let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
         let signer = token_key::signer(&config.server.data_dir);
-        let media = api::media::files::Media::open(config, depot)
+        let media = api::media::files::Media::open(config, &bodies, depot)
             .map_err(|error| ServerError::Media(error.into()))?;
         let office = Arc::new(Office {
             engine: Arc::clone(engine),
@@ -244,7 +251,7 @@ impl Parts {
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
         let federation = config.federation.enabled.then(|| {
-            let federation = Federation::new(config, engine);
+            let federation = Federation::new(config, engine, &bodies);
             federation.map_err(ServerError::Federation)
         });
         let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);

@@ -157,8 +157,13 @@ pub(crate) const STATE_EVENTS: usize = 250_000;
 /// The answer of a homeserver with the state of a room, in bytes.
 pub(crate) const FEDERATION_STATE_BYTES: usize = 64 << 20;
 
-/// What is set aside at once for an answer that says how long it is, before any of it has come.
-pub(crate) const FEDERATION_EXPECTED_BYTES: usize = 1 << 20;
+/// The answer with the ids of a room's state, in bytes: [`STATE_EVENTS`] ids of state and as many
+/// of authorities, of 44 characters each.
+pub(crate) const FEDERATION_IDS_BYTES: usize = 24 << 20;
+
+/// Connections of one address to the listener for other homeservers, if no proxy is before it. A
+/// homeserver of many workers has some for each of them.
+pub(crate) const FEDERATION_CONNECTIONS: usize = 250;
 
 /// How long this server waits for the state of a room.
 pub(crate) const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);

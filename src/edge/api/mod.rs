@@ -149,6 +149,7 @@ mod tests {
 
         let limits = concat!(
             include_str!("../../base/limits.rs"),
+            include_str!("../../base/limits/bodies.rs"),
             include_str!("../../base/limits/federation.rs"),
             include_str!("../../base/limits/origins.rs")
         );

@@ -274,6 +274,11 @@ impl App for Server {
         }
     }
 
+    fn knows(&self, server: &ServerName) -> bool {
+        // It has been told of something.
+        self.engine.state().destinations.get(server).is_some()
+    }
+
     fn service(&self, token: &str) -> Option<Arc<Service>> {
         self.outside.services.by_token(&TokenHash::of(token))
     }

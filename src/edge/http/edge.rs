@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{
     HeaderMap, HeaderValue, Method, StatusCode, Uri,
-    header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
+    header::{AUTHORIZATION, EXPECT, TRANSFER_ENCODING, USER_AGENT, WARNING},
 };
 use ruma::OwnedServerName;
 use tracing::{Instrument as _, Level, Span, debug, error, field::Empty, info_span, warn};
@@ -31,7 +31,8 @@ use super::{
     decode,
     endpoint::Body,
     forward,
-    incoming::{self, Pace},
+    gather::{self, declared},
+    incoming::Pace,
     measured::{Measured, answered_nowhere, trace},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answering, Call, Route, Routes},
@@ -39,6 +40,7 @@ use super::{
 };
 use crate::{
     base::{
+        bodies::{self, Bodies, Payer},
         clock, limits,
         rate::household,
         shutdown::Shutdown,
@@ -58,6 +60,8 @@ pub(crate) struct Edge<A> {
     max_body_bytes: usize,
     max_upload_bytes: u64,
     pace: Pace,
+    /// Memory for bodies on their way.
+    bodies: Arc<Bodies>,
     trust_forwarded_for: bool,
     outgoing: Arc<Outgoing>,
     /// The requests in progress by the client's address, where connections do not tell it.
@@ -100,6 +104,7 @@ impl<A: App> Edge<A> {
                 grace: Duration::from_secs(config.http.body_timeout_seconds),
                 bytes_per_second: config.http.min_body_bytes_per_second,
             },
+            bodies: Bodies::new(config.body_shares()),
             trust_forwarded_for: trusts,
             outgoing: Arc::new(Outgoing::new(
                 config.http.response_bytes_per_user,
@@ -116,6 +121,12 @@ impl<A: App> Edge<A> {
     pub(crate) fn for_servers(mut self) -> Self {
         self.for_servers = true;
         self.outgoing = Arc::new(self.outgoing.bounded(limits::ANSWERS_TO_SERVERS_BYTES));
+        self
+    }
+
+    /// The same with a budget for bodies that others share.
+    pub(crate) fn sharing(mut self, bodies: &Arc<Bodies>) -> Self {
+        self.bodies = Arc::clone(bodies);
         self
     }
 
@@ -348,23 +359,36 @@ impl<A: App> Edge<A> {
         if route.access == Access::Server {
             self.app.claimed(&headers)?;
         }
-        let mut incoming = None;
-        let body = match route.body {
-            Body::None => Bytes::new(),
-            Body::Json | Body::Bytes => {
-                self.read(&headers, unread.take(), self.max_body_bytes).await?
+        if route.access == Access::Server && !headers.contains_key(AUTHORIZATION) {
+            // It is refused, whatever its body is.
+            self.homeserver(&method, &uri, &headers, &[], client).await?;
+        }
+        let (mut incoming, mut held) = (None, None);
+        let body = match self.largest(route, &who) {
+            Some(limit) => {
+                let payer = gather::payer(&who, client);
+                let reader = (&self.bodies, self.pace);
+                let (body, of_body) =
+                    gather::read(reader, &headers, unread.take(), limit, payer).await?;
+                held = of_body;
+                body
             }
-            Body::Short(limit) => self.read(&headers, unread.take(), limit).await?,
-            Body::File => {
+            None if route.body == Body::File => {
                 let body = stream::iter(unread.take()).flatten();
                 let limit = self.max_upload_bytes;
                 incoming = Some(Incoming::new(body, declared(&headers), limit, self.pace));
                 Bytes::new()
             }
+            None => Bytes::new(),
         };
         if route.access == Access::Server {
             // The signature covers the body.
             let server = self.homeserver(&method, &uri, &headers, &body, client).await?;
+            if let Some(held) = &mut held {
+                let is_known = self.app.knows(&server);
+                let payer = if is_known { Payer::Server } else { Payer::Stranger };
+                held.becomes(payer(server.clone())).map_err(gather::full)?;
+            }
             unread.server = Some(server.clone());
             who.server = Some(server);
         }
@@ -374,6 +398,17 @@ impl<A: App> Edge<A> {
             _ => limits::JSON_DEPTH,
         };
         let body = if route.body == Body::Json { decode::json_body(body, depth)? } else { body };
+        // Another homeserver repeats what is not answered, and may have to: what it sends can take
+        // minutes to be worked on. Whoever else sends a large body is a user.
+        let may_be_dropped = route.access == Access::Server;
+        let dropped = held.as_ref().filter(|_| may_be_dropped).map(bodies::Body::watch);
+        let body = match held {
+            Some(held) => {
+                held.arrived(may_be_dropped);
+                held.keep(body)
+            }
+            None => body,
+        };
         // What other homeservers refer to is in the log.
         if !self.for_servers
             && !headers.contains_key(forward::FORWARDED)
@@ -405,6 +440,10 @@ impl<A: App> Edge<A> {
         };
         let is_write = is_write(&call.method);
         let answer = (route.handler)(call, args);
+        let answer = match dropped {
+            Some(dropped) => answer.map(|answer| gather::until(answer, dropped)),
+            None => answer,
+        };
         if is_current {
             return answer;
         }
@@ -416,6 +455,19 @@ impl<A: App> Edge<A> {
                 Err(error) => Err(error.of_stale_node(is_write).with_header(WARNING, stale)),
             }
         }))
+    }
+
+    /// How large the body of a request may be that is read as a whole; `None` if it is not.
+    fn largest(&self, route: &Route<A>, who: &Who) -> Option<usize> {
+        let is_anonymous = who.session.is_none() && who.service.is_none();
+        match route.body {
+            Body::None | Body::File => None,
+            Body::Short(limit) => Some(limit),
+            Body::Json if is_anonymous && route.access != Access::Server => {
+                Some(self.max_body_bytes.min(limits::ANONYMOUS_BODY_BYTES))
+            }
+            Body::Json | Body::Bytes => Some(self.max_body_bytes),
+        }
     }
 
     /// Whether a request counts against no rate limit.
@@ -487,56 +539,6 @@ impl<A: App> Edge<A> {
             .and_then(|value| value.to_str().ok()?.rsplit(',').next()?.trim().parse().ok())
             .unwrap_or(peer)
     }
-
-    /// Reads a body of at most `limit` bytes, however it is sent.
-    async fn read<S, D, E>(
-        &self,
-        headers: &HeaderMap,
-        body: Option<S>,
-        limit: usize,
-    ) -> Result<Bytes, ApiError>
-    where
-        S: Stream<Item = Result<D, E>> + Send,
-        D: Buf,
-        E: std::error::Error + Send + Sync + 'static,
-    {
-        let mut body = pin!(stream::iter(body).flatten());
-        let mut whole = Bytes::new();
-        let mut parts = BytesMut::new();
-        let mut length = 0_usize;
-        let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
-        if declared(headers).is_some_and(|declared| declared > drain as u64) {
-            return Err(too_large(limit));
-        }
-        let began = tokio::time::Instant::now();
-        loop {
-            let deadline = self.pace.deadline(began, length as u64);
-            let next = tokio::time::timeout_at(deadline, body.next()).await;
-            let Some(part) = next.map_err(|_| incoming::late())? else { break };
-            let mut part = part.map_err(incoming::cut_off)?;
-            let part = part.copy_to_bytes(part.remaining());
-            length = length.saturating_add(part.len());
-            if length > drain {
-                return Err(too_large(limit));
-            } else if length > limit {
-                // Read on, but keep nothing.
-                whole = Bytes::new();
-                parts = BytesMut::new();
-            } else if whole.is_empty() && parts.is_empty() {
-                // Most bodies come in one piece, which is then not copied.
-                whole = part;
-            } else {
-                if parts.is_empty() {
-                    parts.extend_from_slice(&std::mem::take(&mut whole));
-                }
-                parts.extend_from_slice(&part);
-            }
-        }
-        if length > limit {
-            return Err(too_large(limit));
-        }
-        Ok(if parts.is_empty() { whole } else { parts.freeze() })
-    }
 }
 
 /// What a request is, without its body.
@@ -602,15 +604,6 @@ where
         // Late or not, the request is answered.
         let _ = tokio::time::timeout(limits::REFUSED_BODY_TIME, drained).await;
     }
-}
-
-fn too_large(limit: usize) -> ApiError {
-    incoming::too_large(limit as u64)
-}
-
-/// How long the body is, if the client says.
-fn declared(headers: &HeaderMap) -> Option<u64> {
-    headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
 }
 
 /// Tells the log of a failed request: this is the one place where that is done.

@@ -37,6 +37,7 @@ mod endpoint;
 mod error;
 mod exchange;
 mod forward;
+mod gather;
 mod incoming;
 mod measured;
 mod objects;
@@ -148,6 +149,12 @@ pub(crate) trait App: Send + Sync + 'static {
     /// Takes note that a homeserver was answered with so many bytes.
     fn answered(&self, server: &ServerName, bytes: usize) {
         let _ = (server, bytes);
+    }
+
+    /// Whether a homeserver is one with whose users those of this server have to do.
+    fn knows(&self, server: &ServerName) -> bool {
+        let _ = server;
+        true
     }
 
     /// The application service that a token is of.

@@ -175,9 +175,12 @@ impl Server {
             .timer(TokioTimer::new())
             .header_read_timeout(header_timeout)
             .max_buf_size(limits::HTTP1_BUFFER_BYTES);
+        let (of_stream, of_connection) = limits::HTTP2_WINDOWS;
         either
             .http2()
             .timer(TokioTimer::new())
+            .initial_stream_window_size(of_stream)
+            .initial_connection_window_size(of_connection)
             .max_concurrent_streams(limits::HTTP2_STREAMS)
             .max_send_buf_size(limits::RESPONSE_PIECE)
             .max_header_list_size(limits::HTTP2_HEADER_BYTES)

@@ -7,7 +7,7 @@ use super::{
     office::{ActError, Office},
 };
 use crate::{
-    base::{clock::Clock, shutdown::Shutdown, token_key},
+    base::{bodies::Bodies, clock::Clock, shutdown::Shutdown, token_key},
     config::Config,
     decide::{account::AccountLimit, ephemeral::Gather},
     engine::{self, Engine},
@@ -77,7 +77,7 @@ async fn on_log<A: Act>(
         quotas: Arc::default(),
     };
     let engine = Arc::new(Engine::start(log, state, options).await?);
-    let identity = Outbound::new(&config.outbound);
+    let identity = Outbound::new(&config.outbound, &Bodies::new(config.body_shares()));
     if let Err(error) = &identity {
         tracing::warn!(%error, "requests to other services are not possible");
     }

@@ -14,9 +14,10 @@ use reqwest::Url;
 use ruma::{ServerName, http_headers::ContentDisposition};
 use serde::Deserialize;
 use thiserror::Error;
+use tokio::time;
 
 use super::{
-    Peers, Question, Unreachable,
+    Account, Peers, Question, Unreachable,
     multipart::{Pieces, SecondPart, boundary},
     whole,
 };
@@ -135,7 +136,7 @@ impl Peers {
             }
             return Ok(OnItsWay::new(&headers, length(&head.headers), Content::Part(part)));
         }
-        match refusal(head.status, body).await {
+        match self.refusal(server, head.status, body).await {
             // Its version lacks this endpoint.
             (_, errcode) if errcode == "M_UNRECOGNIZED" => {}
             (status, errcode) => return Err(refused(status, &errcode)),
@@ -153,8 +154,22 @@ impl Peers {
             let location = head.headers.get(LOCATION).and_then(|location| location.to_str().ok());
             return elsewhere(outbound, location.unwrap_or_default()).await;
         }
-        let (status, errcode) = refusal(head.status, body).await;
+        let (status, errcode) = self.refusal(server, head.status, body).await;
         Err(refused(status, &errcode))
+    }
+
+    /// The failure for a refusal, with its error code if there is one.
+    async fn refusal(
+        &self,
+        server: &ServerName,
+        status: StatusCode,
+        body: Incoming,
+    ) -> (StatusCode, String) {
+        let account = Account::of_host(&self.bodies, server.as_str());
+        let until = time::Instant::now() + limits::FEDERATION_TIMEOUT;
+        let body = whole(body, account, limits::REMOTE_FILE_ERROR_BYTES, until).await;
+        let refusal = serde_json::from_slice::<Refusal>(&body.unwrap_or_default());
+        (status, refusal.unwrap_or_default().errcode)
     }
 }
 
@@ -199,12 +214,6 @@ fn pieces(body: Incoming) -> Pieces {
 
 fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-/// The failure for a refusal, with its error code if there is one.
-async fn refusal(status: StatusCode, body: Incoming) -> (StatusCode, String) {
-    let body = whole(body, limits::REMOTE_FILE_ERROR_BYTES).await.unwrap_or_default();
-    (status, serde_json::from_slice::<Refusal>(&body).unwrap_or_default().errcode)
 }
 
 fn refused(status: StatusCode, errcode: &str) -> NoFile {

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT},
@@ -37,7 +37,10 @@ use hyper_util::{
 use parking_lot::Mutex;
 use ruma::{OwnedServerName, ServerName};
 use thiserror::Error;
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{self, timeout, timeout_at},
+};
 
 pub(crate) use accounts::{Accounts, Amounts, Kind};
 pub(crate) use device_changes::{DeviceChanges, Fetch};
@@ -52,7 +55,10 @@ pub(crate) use sender::Sender;
 pub(crate) use x_matrix::XMatrix;
 
 use crate::{
-    base::limits,
+    base::{
+        bodies::{self, Bodies, Body, Payer, Strides, Urgency},
+        limits,
+    },
     config::{self, Config},
     engine::{Engine, Voucher},
     outside::federation::connect::{Dialer, Line},
@@ -89,6 +95,9 @@ pub(crate) enum Unreachable {
     /// The answer exceeds the limit.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
+    /// There is no memory for the answer.
+    #[error(transparent)]
+    Full(#[from] bodies::Full),
     /// It refused.
     #[error("it answered with status {0}")]
     Status(u16),
@@ -112,6 +121,10 @@ pub(crate) struct Question {
     pub(crate) max_bytes: usize,
     /// Whether it is signed. Public endpoints need no signature.
     pub(crate) signed: bool,
+    /// What a byte of the answer counts for, with what is made of it.
+    pub(crate) weight: u64,
+    /// Who waits for the answer, if it is large.
+    pub(crate) urgency: Urgency,
 }
 
 impl Question {
@@ -124,7 +137,19 @@ impl Question {
             timeout: limits::FEDERATION_TIMEOUT,
             max_bytes: limits::OUTBOUND_ANSWER_BYTES,
             signed: true,
+            weight: limits::BODY_WEIGHT,
+            urgency: Urgency::Caused,
         }
+    }
+
+    /// The same if the answer may be as large as the state of a room. It is kept as it is, and its
+    /// events are parts of it: see [`Answer::parts`].
+    #[must_use]
+    pub(crate) const fn of_state(mut self, urgency: Urgency) -> Self {
+        self.max_bytes = limits::FEDERATION_STATE_BYTES;
+        self.timeout = limits::FEDERATION_STATE_TIMEOUT;
+        (self.weight, self.urgency) = (1, urgency);
+        self
     }
 
     /// A request with a JSON body.
@@ -158,6 +183,11 @@ pub(crate) struct Answer {
 impl Answer {
     /// The body as JSON, if the request succeeded.
     pub(crate) fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Unreachable> {
+        self.parts()
+    }
+
+    /// The same of JSON whose parts are those of the body, so that none is there twice.
+    pub(crate) fn parts<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Unreachable> {
         if !self.status.is_success() {
             return Err(Unreachable::Status(self.status.as_u16()));
         }
@@ -171,14 +201,20 @@ pub(crate) struct Peers {
     config: config::Federation,
     own: Arc<ServerKeys>,
     names: Arc<Names>,
+    /// Memory for answers on their way.
+    bodies: Arc<Bodies>,
     client: Client<Connector, Full<Bytes>>,
 }
 
 impl Peers {
     /// # Errors
     /// When certificates or the system's DNS configuration are not usable.
-    pub(crate) fn new(config: &config::Federation, own: Arc<ServerKeys>) -> Result<Self, String> {
-        let names = Arc::new(Names::new(Dialer::new(config)?));
+    pub(crate) fn new(
+        config: &config::Federation,
+        own: Arc<ServerKeys>,
+        bodies: &Arc<Bodies>,
+    ) -> Result<Self, String> {
+        let names = Arc::new(Names::new(Dialer::new(config)?, bodies));
         let (most, idle) = limits::FEDERATION_IDLE;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -186,7 +222,7 @@ impl Peers {
             .pool_max_idle_per_host(most)
             .http1_max_buf_size(limits::FEDERATION_BUFFER_BYTES)
             .build(Connector(Arc::clone(&names)));
-        Ok(Self { config: config.clone(), own, names, client })
+        Ok(Self { config: config.clone(), own, names, bodies: Arc::clone(bodies), client })
     }
 
     /// The name of this homeserver.
@@ -224,9 +260,17 @@ impl Peers {
         server: &ServerName,
         question: Question,
     ) -> Result<Answer, Unreachable> {
-        let max_bytes = question.max_bytes;
+        let (max_bytes, until) = (question.max_bytes, time::Instant::now() + question.timeout);
+        let account = self.account(server, &question);
         let (head, incoming) = self.begin(server, question).await?.into_parts();
-        Ok(Answer { status: head.status, body: whole(incoming, max_bytes).await? })
+        Ok(Answer { status: head.status, body: whole(incoming, account, max_bytes, until).await? })
+    }
+
+    /// On whose account the answer to a question is.
+    fn account(&self, server: &ServerName, question: &Question) -> Account<'_> {
+        let asked = server.as_str().into();
+        let Question { weight, urgency, .. } = *question;
+        Account { bodies: &self.bodies, asked, weight, urgency }
     }
 
     /// Sends a request to another homeserver, if the configuration allows it. The answer has begun
@@ -265,25 +309,77 @@ impl Peers {
     }
 }
 
-/// Reads a whole body, if it is not larger than `max_bytes`.
-async fn whole(mut incoming: Incoming, max_bytes: usize) -> Result<Bytes, Unreachable> {
-    // If the length is known, a body that is too large is refused unread. Any other gets its
-    // memory at once.
+/// On whose account an answer is.
+struct Account<'a> {
+    bodies: &'a Arc<Bodies>,
+    asked: Box<str>,
+    weight: u64,
+    urgency: Urgency,
+}
+
+impl<'a> Account<'a> {
+    /// That of a host, for a short answer.
+    fn of_host(bodies: &'a Arc<Bodies>, host: &str) -> Self {
+        let (weight, urgency) = (limits::BODY_WEIGHT, Urgency::Caused);
+        Self { bodies, asked: host.into(), weight, urgency }
+    }
+
+    fn begin(self) -> Body {
+        self.bodies.begin(Payer::Asked(self.asked), self.weight).urgent(self.urgency)
+    }
+}
+
+/// Reads a whole body until then, if it is not larger than `max_bytes` and does not stop. It is on
+/// the account as long as a part of it is kept.
+async fn whole(
+    mut incoming: Incoming,
+    account: Account<'_>,
+    max_bytes: usize,
+    until: time::Instant,
+) -> Result<Bytes, Unreachable> {
+    // If the length is known, a body that is too large is refused unread.
     let expected = incoming.size_hint();
     if expected.lower() > max_bytes as u64 {
         return Err(Unreachable::TooLarge(max_bytes));
     }
     let expected = usize::try_from(expected.exact().unwrap_or(0)).unwrap_or(0);
-    let mut body = BytesMut::with_capacity(expected.min(limits::FEDERATION_EXPECTED_BYTES));
-    while let Some(frame) = incoming.frame().await {
+    let mut held = account.begin();
+    let (mut body, mut strides) = (Vec::new(), Strides::begin());
+    let mut dropped = std::pin::pin!(held.watch());
+    loop {
+        let pace = if held.has_turn() { limits::LARGE_ANSWER_PACE } else { limits::ANSWER_PACE };
+        let late = strides.deadline(body.len(), pace);
+        let frame = tokio::select! {
+            frame = timeout_at(late, incoming.frame()) => frame.map_err(|_| Unreachable::Late)?,
+            () = &mut dropped => return Err(bodies::Full::Dropped.into()),
+        };
+        let Some(frame) = frame else { break };
         let frame = frame.map_err(|error| Unreachable::Connection(error.to_string()))?;
         let Ok(part) = frame.into_data() else { continue };
-        if body.len() + part.len() > max_bytes {
+        let length = body.len() + part.len();
+        if length > max_bytes {
             return Err(Unreachable::TooLarge(max_bytes));
+        }
+        if length > limits::SMALL_BODY_BYTES {
+            let (began, had_turn) = (time::Instant::now(), held.has_turn());
+            held.grow(length, until).await?;
+            strides.pause(began.elapsed());
+            if held.has_turn() && !had_turn {
+                strides.again(body.len());
+            }
+        }
+        if length > body.capacity() {
+            // Not more than the whole, which is not believed at once, and less often for more.
+            let room = if expected > length { expected.min(2 * length) } else { 2 * length };
+            body.reserve_exact(room - body.len());
         }
         body.extend_from_slice(&part);
     }
-    Ok(body.freeze())
+    if body.len() <= limits::SMALL_BODY_BYTES {
+        return Ok(body.into());
+    }
+    held.arrived(false);
+    Ok(held.keep(body.into()))
 }
 
 /// Why a request failed: in [`Connector`], or in the exchange.
@@ -357,10 +453,14 @@ pub(crate) struct Federation {
 impl Federation {
     /// # Errors
     /// When certificates or the system's DNS configuration are not usable.
-    pub(crate) fn new(config: &Config, engine: &Arc<Engine>) -> Result<Self, String> {
+    pub(crate) fn new(
+        config: &Config,
+        engine: &Arc<Engine>,
+        bodies: &Arc<Bodies>,
+    ) -> Result<Self, String> {
         let accounts = Accounts::new(engine, config.rate_limits.enabled);
         let (config, has_presence) = (&config.federation, config.presence.enabled);
-        let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server))?);
+        let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server), bodies)?);
         let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
         let sender = Arc::new(Sender::new(engine, &peers));
         let policy = Arc::new(PolicyServers::new(&peers));

@@ -3,28 +3,32 @@
 //!
 //! Only delegations are cached here: the resolver caches DNS answers for their lifetime.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use http::{
     HeaderMap, Request, StatusCode, Uri,
     header::{CACHE_CONTROL, EXPIRES, HOST, LOCATION},
 };
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Empty;
 use hyper::client::conn::http1;
 use quick_cache::sync::Cache;
 use reqwest::Url;
 use ruma::{OwnedServerName, ServerName};
 use rustls::pki_types;
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{self, timeout};
 use tracing::debug;
 
 use super::{
-    Unreachable,
+    Account, Unreachable,
     connect::{Dialer, Target, unbracketed},
+    whole,
 };
-use crate::base::limits;
+use crate::base::{bodies::Bodies, limits};
 
 /// The default port of homeservers.
 const PORT: u16 = 8448;
@@ -35,6 +39,7 @@ pub(super) struct Names {
     /// The port that serves `/.well-known`.
     https: u16,
     delegations: Cache<OwnedServerName, Delegation>,
+    bodies: Arc<Bodies>,
 }
 
 /// The delegation in `/.well-known/matrix/server` of a host.
@@ -64,8 +69,9 @@ impl Way {
 }
 
 impl Names {
-    pub(super) fn new(dialer: Dialer) -> Self {
-        Self { dialer, https: 443, delegations: Cache::new(limits::DELEGATIONS) }
+    pub(super) fn new(dialer: Dialer, bodies: &Arc<Bodies>) -> Self {
+        let delegations = Cache::new(limits::DELEGATIONS);
+        Self { dialer, https: 443, delegations, bodies: Arc::clone(bodies) }
     }
 
     /// The value of a request's `Host` header.
@@ -197,8 +203,9 @@ impl Names {
             let response =
                 sender.send_request(request).await.map_err(|error| unexpected(&error))?;
             let (head, body) = response.into_parts();
-            let body = Limited::new(body, limits::DELEGATION_BYTES).collect().await;
-            let body = body.map_err(|error| unexpected(&error))?.to_bytes();
+            let account = Account::of_host(&self.bodies, host);
+            let until = time::Instant::now() + limits::DELEGATION_TIMEOUT;
+            let body = whole(body, account, limits::DELEGATION_BYTES, until).await?;
             Ok((head.status, head.headers, body))
         };
         // The connection ends with the answer, or when the caller gives up.

@@ -14,19 +14,20 @@ use thiserror::Error;
 use tracing::{debug, info};
 
 use super::{
+    fetch::as_many_as_state,
     outliers::Checked,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
 use crate::{
-    base::{limits, text::encoded},
+    base::{bodies::Urgency, limits, text::encoded},
     decide::{
         Env,
         federation::{BeginRoom, EnterRoom, MembershipOutside},
         member_content,
     },
     engine::Rejected,
-    outside::federation::{Question, Refused, Unreachable},
+    outside::federation::{Answer, Question, Refused, Unreachable},
     record::{Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
     state::Room,
 };
@@ -61,12 +62,15 @@ struct Template {
     event: CanonicalJsonObject,
 }
 
+/// The events of a joined room, which are parts of the answer.
 #[derive(Deserialize)]
-struct Joined {
-    state: Vec<Box<RawValue>>,
-    auth_chain: Vec<Box<RawValue>>,
-    #[serde(default)]
-    event: Option<Box<RawValue>>,
+struct Joined<'a> {
+    #[serde(borrow, deserialize_with = "as_many_as_state")]
+    state: Vec<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "as_many_as_state")]
+    auth_chain: Vec<&'a RawValue>,
+    #[serde(borrow, default)]
+    event: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -175,12 +179,12 @@ impl Receiving<'_> {
             encoded(room_id.as_str()),
             encoded(signed.event_id.as_str())
         );
-        let mut question = Question::put(path, &signed.object);
-        question.max_bytes = limits::FEDERATION_STATE_BYTES;
-        question.timeout = limits::FEDERATION_STATE_TIMEOUT;
-        let joined: Joined = self.asked(server, question).await?;
+        let question = Question::put(path, &signed.object).of_state(Urgency::Asked);
+        let answer = self.answer_to(server, question).await?;
+        let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
+        let joined: Joined<'_> = answer.parts().map_err(unreachable)?;
         // The join of a restricted room needs the signature of the authorising user's homeserver.
-        let object = match &joined.event {
+        let object = match joined.event {
             Some(raw) => Pdu::object(raw).map_err(|error| wrong(&error))?,
             None => signed.object,
         };
@@ -193,9 +197,6 @@ impl Receiving<'_> {
             let room = self.room(room_id).map_err(|error| wrong(&error))?;
             let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
             return self.join_as_another(server, &room, join).await;
-        }
-        if joined.state.len() > limits::STATE_EVENTS {
-            return Err(wrong(&"the state has too many events"));
         }
         let create = joined.state.iter().find(|raw| is_create(raw));
         let create = create.ok_or_else(|| wrong(&"the state has no first event"))?;
@@ -213,6 +214,7 @@ impl Receiving<'_> {
             events.extend(event);
         }
         drop(joined);
+        drop(answer);
         self.record_outliers(server, &room, events, true).await.map_err(|error| wrong(&error))?;
         let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
@@ -404,10 +406,20 @@ impl Receiving<'_> {
         question: Question,
     ) -> Result<T, EnterError> {
         let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
+        self.answer_to(server, question).await?.json().map_err(unreachable)
+    }
+
+    /// The answer of a homeserver that does not refuse.
+    async fn answer_to(
+        &self,
+        server: &ServerName,
+        question: Question,
+    ) -> Result<Answer, EnterError> {
+        let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
         let answer = self.federation.peers.ask(server, question).await.map_err(unreachable)?;
         match answer.refused() {
             Some(refused) => Err(EnterError::Refused { server: server.to_owned(), refused }),
-            None => answer.json().map_err(unreachable),
+            None => Ok(answer),
         }
     }
 }

@@ -3,12 +3,17 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    marker::PhantomData,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use ruma::{EventId, OwnedEventId, RoomId, ServerName};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _, SeqAccess, Visitor},
+};
 use serde_json::{json, value::RawValue};
 use tracing::debug;
 
@@ -17,9 +22,9 @@ use super::{
     receive::{Receiving, Verified},
 };
 use crate::{
-    base::{limits, text::encoded},
+    base::{bodies::Urgency, limits, text::encoded},
     decide::federation::{PlaceOutlier, Taken},
-    outside::federation::{Question, Unreachable},
+    outside::federation::{Answer, Question, Unreachable},
     record::Origin,
     state::Room,
 };
@@ -61,6 +66,12 @@ impl Budget {
     }
 }
 
+/// What has been asked for is not there.
+pub(super) fn not_fetched(server: &ServerName, error: &Unreachable) -> PduError {
+    debug!(%server, %error, "missing events cannot be fetched");
+    PduError::Missing
+}
+
 impl Allowance {
     fn left(&self) -> Option<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -85,16 +96,53 @@ struct One {
     pdus: Vec<Box<RawValue>>,
 }
 
+/// The ids of a room's state.
 #[derive(Deserialize)]
 pub(super) struct StateIds {
+    #[serde(deserialize_with = "as_many_as_state")]
     pub(super) pdu_ids: Vec<OwnedEventId>,
+    #[serde(deserialize_with = "as_many_as_state")]
     auth_chain_ids: Vec<OwnedEventId>,
 }
 
+/// The events of a room's state, which are parts of the answer.
 #[derive(Deserialize)]
-pub(super) struct Whole {
-    pub(super) pdus: Vec<Box<RawValue>>,
-    auth_chain: Vec<Box<RawValue>>,
+pub(super) struct Whole<'a> {
+    #[serde(borrow, deserialize_with = "as_many_as_state")]
+    pub(super) pdus: Vec<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "as_many_as_state")]
+    auth_chain: Vec<&'a RawValue>,
+}
+
+/// A list of at most [`limits::STATE_EVENTS`] items. What has more is not read to its end: an item
+/// may be as short as two bytes, and takes many more once it is read.
+pub(super) fn as_many_as_state<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Items<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {} items", limits::STATE_EVENTS)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element()? {
+                if all.len() >= limits::STATE_EVENTS {
+                    return Err(A::Error::invalid_length(all.len() + 1, &self));
+                }
+                all.push(item);
+            }
+            Ok(all)
+        }
+    }
+
+    deserializer.deserialize_seq(Items(PhantomData))
 }
 
 /// The events whose authorities were asked for while one event was judged, so that none is asked
@@ -119,19 +167,49 @@ impl Receiving<'_> {
         mut question: Question,
         budget: &mut Allowance,
     ) -> Result<T, PduError> {
+        question.max_bytes = budget.bytes;
+        let answer = self.answer(server, question, budget).await?;
+        answer.json().map_err(|error| not_fetched(server, &error))
+    }
+
+    /// An answer of at most the question's size.
+    async fn answer(
+        &self,
+        server: &ServerName,
+        mut question: Question,
+        budget: &mut Allowance,
+    ) -> Result<Answer, PduError> {
         let left = budget.left().ok_or(PduError::Missing)?;
         budget.requests -= 1;
         question.timeout = left.min(question.timeout);
-        question.max_bytes = budget.bytes;
+        question.max_bytes = budget.bytes.min(question.max_bytes);
         let answer = self.federation.peers.ask(server, question).await;
-        let said = answer.and_then(|answer| {
-            budget.bytes = budget.bytes.saturating_sub(answer.body.len());
-            answer.json()
-        });
-        said.map_err(|error: Unreachable| {
-            debug!(%server, %error, "missing events cannot be fetched");
-            PduError::Missing
-        })
+        let answer = answer.map_err(|error| not_fetched(server, &error))?;
+        budget.bytes = budget.bytes.saturating_sub(answer.body.len());
+        Ok(answer)
+    }
+
+    /// The ids of a room's state before an event.
+    pub(super) async fn state_ids(
+        &self,
+        server: &ServerName,
+        path: String,
+        budget: &mut Allowance,
+    ) -> Result<StateIds, PduError> {
+        let mut question = Question::get(path);
+        question.max_bytes = limits::FEDERATION_IDS_BYTES;
+        let answer = self.answer(server, question, budget).await?;
+        answer.json().map_err(|error| not_fetched(server, &error))
+    }
+
+    /// The answer with a room's state before an event: a [`Whole`].
+    pub(super) async fn state(
+        &self,
+        server: &ServerName,
+        path: String,
+        budget: &mut Allowance,
+    ) -> Result<Answer, PduError> {
+        self.answer(server, Question::get(path).of_state(Urgency::Caused), budget).await
     }
 
     /// Records an event whose ancestors or authorities are not all known, after those that can be
@@ -384,12 +462,7 @@ impl Receiving<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<StateIds, PduError> {
-        let question = Question::get(state_path("state_ids", room, event_id));
-        let ids: StateIds = self.ask(origin, question, budget).await?;
-        if ids.pdu_ids.len().max(ids.auth_chain_ids.len()) > limits::STATE_EVENTS {
-            return Err(PduError::Missing);
-        }
-        Ok(ids)
+        self.state_ids(origin, state_path("state_ids", room, event_id), budget).await
     }
 
     /// Records the events of this state that are not known, and their authorities.
@@ -417,8 +490,10 @@ impl Receiving<'_> {
         let events = match events {
             Some(events) => events,
             None => {
-                let question = Question::get(state_path("state", room, event_id));
-                let whole: Whole = self.ask(origin, question, budget).await?;
+                let path = state_path("state", room, event_id);
+                let answer = self.state(origin, path, budget).await?;
+                let whole: Whole<'_> =
+                    answer.parts().map_err(|error| not_fetched(origin, &error))?;
                 let mut events = whole.auth_chain;
                 events.extend(whole.pdus);
                 self.verify_all(room, &events).await?

@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 use tracing::debug;
 
 use super::{
-    fetch::{Allowance, StateIds, Whole},
+    fetch::{Allowance, Whole, not_fetched},
     outliers::parts,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
@@ -429,8 +429,7 @@ impl Receiving<'_> {
                 encoded(event_id.as_str())
             )
         };
-        let question = Question::get(path("state_ids"));
-        let ids: StateIds = self.ask(server, question, &mut budget.state).await?;
+        let ids = self.state_ids(server, path("state_ids"), &mut budget.state).await?;
         if ids.pdu_ids.is_empty() {
             return Err(PduError::Missing);
         }
@@ -462,20 +461,19 @@ impl Receiving<'_> {
             }
             return Ok(setting("{}"));
         }
-        let question = Question::get(path("state"));
-        let whole: Whole = self.ask(server, question, &mut budget.state).await?;
-        for raw in whole.pdus {
-            // Only one of them is needed.
-            if visibility_in(&raw).is_some()
-                && let Ok(pdu) = Pdu::of_room(room, &raw)
-            {
-                let event = self.verify(room, pdu).await?;
-                if let Some(setting) = visibility_in(&event.pdu) {
-                    return self.allowed(server, room, event, setting, budget).await;
-                }
-            }
+        let answer = self.state(server, path("state"), &mut budget.state).await?;
+        let whole: Whole<'_> = answer.parts().map_err(|error| not_fetched(server, &error))?;
+        // Only one of them is needed.
+        let found = whole.pdus.iter().find(|raw| visibility_in(raw).is_some());
+        let found = found.and_then(|raw| Pdu::of_room(room, raw).ok());
+        drop(whole);
+        drop(answer);
+        let Some(pdu) = found else { return Ok(setting("{}")) };
+        let event = self.verify(room, pdu).await?;
+        match visibility_in(&event.pdu) {
+            Some(setting) => self.allowed(server, room, event, setting, budget).await,
+            None => Ok(setting("{}")),
         }
-        Ok(setting("{}"))
     }
 
     /// The setting in an event, if its authorities allow it: anybody can sign a setting that makes

@@ -2,7 +2,7 @@
 //! commits.
 
 use std::{
-    borrow::Cow,
+    borrow::{Borrow, Cow},
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque, hash_map::RandomState},
     hash::BuildHasher as _,
 };
@@ -97,7 +97,7 @@ impl Receiving<'_> {
     pub(super) async fn verify_all(
         &self,
         room: &Room,
-        events: &[Box<RawValue>],
+        events: &[impl Borrow<RawValue> + Sync],
     ) -> Result<Vec<Verified>, PduError> {
         let checked = self.check_all(room, events).await?;
         Ok(checked.into_iter().filter_map(|checked| checked.event).collect())
@@ -108,17 +108,17 @@ impl Receiving<'_> {
     /// # Errors
     /// When it cannot be said which are valid: the log cannot be read, or there is no time to fetch
     /// the keys for events on which others may rest.
-    pub(super) async fn check_all(
+    pub(super) async fn check_all<R: Borrow<RawValue> + Sync>(
         &self,
         room: &Room,
-        events: &[Box<RawValue>],
+        events: &[R],
     ) -> Result<Vec<Checked>, PduError> {
         let keys = self.keys_of(events).await?;
-        let check = |events: &[Box<RawValue>]| -> Vec<_> {
+        let check = |events: &[R]| -> Vec<_> {
             if events.len() < limits::VERIFIED_IN_PARALLEL {
-                return events.iter().map(|raw| self.check(room, raw, &keys)).collect();
+                return events.iter().map(|raw| self.check(room, raw.borrow(), &keys)).collect();
             }
-            background::in_parallel(events, |raw| self.check(room, raw, &keys))
+            background::in_parallel(events, |raw| self.check(room, raw.borrow(), &keys))
         };
         let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
@@ -166,7 +166,7 @@ impl Receiving<'_> {
     /// The keys of those whose signatures events need, fetched if they are not known.
     async fn keys_of(
         &self,
-        events: &[Box<RawValue>],
+        events: &[impl Borrow<RawValue>],
     ) -> Result<HashMap<OwnedServerName, EventKeys>, PduError> {
         let until = tokio::time::sleep(limits::EVENT_KEYS_TIME);
         let needed = background::at_length(|| needed(events));
@@ -260,9 +260,10 @@ impl Receiving<'_> {
 }
 
 /// The signing keys of events' required signatures, by homeserver.
-fn needed(events: &[Box<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
+fn needed(events: &[impl Borrow<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
     let mut needed = BTreeMap::<OwnedServerName, Needed>::new();
     for raw in events {
+        let raw = raw.borrow();
         if Pdu::is_too_large(raw) {
             continue;
         }

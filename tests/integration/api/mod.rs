@@ -25,6 +25,7 @@ mod login;
 mod mail_pushers;
 mod media;
 mod media_disk;
+mod media_memory;
 mod membership;
 mod old_sync;
 mod openid;

@@ -12,6 +12,7 @@ mod gap_places;
 mod hostile;
 mod hostile_past;
 mod media;
+mod memory;
 mod nodes;
 mod odd_items;
 mod operators;

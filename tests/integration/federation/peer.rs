@@ -15,7 +15,7 @@ use ruma::signatures::{Ed25519KeyPair, KeyPair as _, sign_json};
 use ruma::{CanonicalJsonObject, OwnedServerName};
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::authority::Authority;
@@ -137,6 +137,18 @@ impl Peer {
         let bytes = body.collect().await.expect("a body").to_bytes();
         connection.abort();
         Answer::of(format!("{method} {path}"), parts, &bytes)
+    }
+
+    /// A connection to the server at `address` from an address of this machine.
+    pub(super) async fn connect_from(
+        &self,
+        from: Ipv4Addr,
+        address: SocketAddr,
+    ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((from, 0).into())?;
+        let stream = socket.connect(address).await?;
+        self.connector.connect(ServerName::try_from("localhost").expect("a name"), stream).await
     }
 
     /// A connection to the server at `address`, and the certificate that it shows.

@@ -1,12 +1,15 @@
 //! What the server asks over HTTP, stood in for: one small service for every kind of them.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -36,6 +39,46 @@ pub(crate) type Reply = Option<Response<Full<Bytes>>>;
 pub(crate) fn reply(status: u16, content_type: &str, body: impl Into<Bytes>) -> Reply {
     let response = Response::builder().status(status).header("content-type", content_type);
     Some(response.body(Full::new(body.into())).expect("a response"))
+}
+
+/// Left with an answer, it has the answer stop when its body was sent, without an end. Counts those
+/// that nobody waits for any more.
+#[derive(Clone, Default)]
+pub(crate) struct Stops(Arc<AtomicUsize>);
+
+impl Stops {
+    /// How many answers nobody waits for any more.
+    pub(crate) fn left(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A body that stops half-way.
+struct Half {
+    rest: Bytes,
+    stops: Stops,
+}
+
+impl Body for Half {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.rest.is_empty() {
+            return Poll::Pending;
+        }
+        let length = self.rest.len().min(64 * 1024);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.stops.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// As [`reply`], in JSON; null is a body that is empty.
@@ -142,7 +185,7 @@ impl Drop for Service {
 async fn respond<F>(
     request: http::Request<Incoming>,
     answer: impl Fn(Asked) -> F,
-) -> Result<Response<Full<Bytes>>, std::io::Error>
+) -> Result<Response<Either<Full<Bytes>, Half>>, std::io::Error>
 where
     F: Future<Output = Reply>,
 {
@@ -155,7 +198,13 @@ where
         body: serde_json::from_slice(&bytes).unwrap_or_default(),
         bytes,
     };
-    answer(asked).await.ok_or_else(|| std::io::Error::other("hung up"))
+    let reply = answer(asked).await.ok_or_else(|| std::io::Error::other("hung up"))?;
+    let Some(stops) = reply.extensions().get::<Stops>().cloned() else {
+        return Ok(reply.map(Either::Left));
+    };
+    let (head, body) = reply.into_parts();
+    let rest = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    Ok(Response::from_parts(head, Either::Right(Half { rest, stops })))
 }
 
 /// Wakes those who wait for what a service hears.

@@ -48,7 +48,9 @@ use super::{
     serving::{Found, keep_thumbnail, kept, wish},
 };
 use crate::{
-    base::{clock::random_letters, limits, long_work::LongWork, shutdown::Shutdown},
+    base::{
+        bodies::Bodies, clock::random_letters, limits, long_work::LongWork, shutdown::Shutdown,
+    },
     config::Config,
     decide::media::{AddMedia, CreateMedia},
     edge::{
@@ -107,17 +109,21 @@ pub(crate) enum MediaError {
 
 impl Media {
     /// Opens the files in the data directory of the configuration.
-    pub(crate) fn open(config: &Config, depot: Option<Arc<dyn Depot>>) -> Result<Self, MediaError> {
+    pub(crate) fn open(
+        config: &Config,
+        bodies: &Arc<Bodies>,
+        depot: Option<Arc<dyn Depot>>,
+    ) -> Result<Self, MediaError> {
         let (store, remote) = media::open(config)?;
         let percent = config.rate_limits.processor_percent;
         let percent = config.rate_limits.enabled.then_some(percent);
         Ok(Self {
             store,
-            remote: Remote::new(remote, config)?,
+            remote: Remote::new(remote, config, bodies)?,
             pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
             uploaded: Notify::new(),
             under_way: Mutex::default(),
-            previews: Previews::new(&config.media, &config.outbound)?,
+            previews: Previews::new(&config.media, &config.outbound, bodies)?,
             depot,
             fetching: Default::default(),
         })

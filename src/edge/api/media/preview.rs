@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tracing::debug;
 
 use crate::{
-    base::limits,
+    base::{bodies::Bodies, limits},
     config,
     decide::media::AddMedia,
     edge::{
@@ -90,9 +90,11 @@ impl Previews {
     pub(super) fn new(
         settings: &config::Media,
         outbound: &config::Outbound,
+        bodies: &Arc<Bodies>,
     ) -> Result<Self, OutboundError> {
+        let allowed = &settings.preview_allowed_ranges.0;
         Ok(Self {
-            outbound: Outbound::public_only(outbound, &settings.preview_allowed_ranges.0)?,
+            outbound: Outbound::public_only(outbound, bodies, allowed)?,
             at_once: Semaphore::new(limits::PREVIEWS_AT_ONCE),
             made: Cache::with_weighter(1024, limits::PREVIEW_CACHE_BYTES, Weight),
         })

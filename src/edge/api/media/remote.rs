@@ -21,7 +21,7 @@ use tracing::{debug, error};
 
 use super::{files::Wanted, serving::Found};
 use crate::{
-    base::{limits, places::Places, shutdown::Shutdown},
+    base::{bodies::Bodies, limits, places::Places, shutdown::Shutdown},
     config::Config,
     edge::{
         api::{Server, Whose, federation::Asked},
@@ -121,10 +121,14 @@ impl From<Failure> for ApiError {
 impl Remote {
     /// # Errors
     /// When the client for other addresses cannot be made.
-    pub(super) fn new(files: Arc<RemoteFiles>, config: &Config) -> Result<Self, OutboundError> {
+    pub(super) fn new(
+        files: Arc<RemoteFiles>,
+        config: &Config,
+        bodies: &Arc<Bodies>,
+    ) -> Result<Self, OutboundError> {
         let allowed = &config.federation.allowed_networks;
         let is_on = config.federation.enabled;
-        let outbound = is_on.then(|| Outbound::public_only(&config.outbound, allowed));
+        let outbound = is_on.then(|| Outbound::public_only(&config.outbound, bodies, allowed));
         let (of_origin, of_caller, at_once) = limits::REMOTE_FILES_AT_ONCE;
         Ok(Self {
             files,

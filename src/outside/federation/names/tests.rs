@@ -19,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
+use crate::base::bodies::Shares;
 use crate::config::{Federation, FilePath, List};
 
 /// A name server with these services. Hosts under `example` resolve to this machine.
@@ -65,7 +66,8 @@ async fn names(services: &'static [(&'static str, &'static str, u16)], allowed: 
         allowed_networks: List(allowed.iter().map(|range| range.parse().unwrap()).collect()),
         ..Federation::default()
     };
-    let mut names = Names::new(Dialer::new(&config).unwrap());
+    let mut names =
+        Names::new(Dialer::new(&config).unwrap(), &Bodies::new(Shares::new(0, 1 << 20)));
     // Nothing listens there.
     names.https = 1;
     names
@@ -255,7 +257,8 @@ async fn a_delegation_is_fetched_and_whatever_else_is_there_is_none() {
         ca: Some(FilePath(files[0].clone())),
         ..Federation::default()
     };
-    let mut names = Names::new(Dialer::new(&config).unwrap());
+    let mut names =
+        Names::new(Dialer::new(&config).unwrap(), &Bodies::new(Shares::new(0, 1 << 20)));
     names.https = web(&files).await;
     let delegation = async |names: &Names, server: &str| {
         let to = names.delegation(server.try_into().unwrap()).await;
@@ -280,12 +283,14 @@ async fn a_delegation_is_fetched_and_whatever_else_is_there_is_none() {
     // Without the authority or the network, nothing is fetched.
     let https = names.https;
     config.ca = None;
-    let mut strict = Names::new(Dialer::new(&config).unwrap());
+    let mut strict =
+        Names::new(Dialer::new(&config).unwrap(), &Bodies::new(Shares::new(0, 1 << 20)));
     strict.https = https;
     assert_eq!(delegation(&strict, "good.example").await, None);
     config.ca = Some(FilePath(files[0].clone()));
     config.allowed_networks = List(Vec::new());
-    let mut strict = Names::new(Dialer::new(&config).unwrap());
+    let mut strict =
+        Names::new(Dialer::new(&config).unwrap(), &Bodies::new(Shares::new(0, 1 << 20)));
     strict.https = https;
     assert_eq!(delegation(&strict, "good.example").await, None);
 }

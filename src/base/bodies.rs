@@ -1,0 +1,308 @@
+//! One budget of memory for bodies in progress: those of requests, from the first byte until the
+//! handler is done with them, and the answers of other homeservers and services, from the first
+//! byte until what was made of them is.
+//!
+//! Anybody may send half a body and wait. So each body has a [`Payer`], memory is reserved as bytes
+//! arrive and never as they are announced, and three bounds hold at any time: on the payer, on all
+//! payers of the same kind who have not shown who they are, and on the pool, one for requests and
+//! one for answers ([`Shares`]). The pools are apart, so that no request waits for an answer which
+//! waits for requests.
+//!
+//! Where a bound is reached, the body that asks for more waits for a moment (its sender is not read
+//! from meanwhile), and others make room ([`ledger`]): those that are slow, and after a second
+//! those that hold more or have been held for longer than it. This was chosen over a minimum rate
+//! that rises as the memory is used up: such a rate has to guess how fast an honest client is, and
+//! drops every slow one, when it would do to drop the one that matters. A body that was dropped is
+//! answered with 429.
+//!
+//! Small bodies do not come here: see [`limits::SMALL_BODY_BYTES`].
+
+mod ledger;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ruma::{OwnedServerName, OwnedUserId};
+use thiserror::Error;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+pub(crate) use self::turns::Urgency;
+use self::{
+    ledger::{Bound, Ledger},
+    turns::{Turn, Turns},
+};
+use crate::base::limits;
+
+/// On whose account a body is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Payer {
+    /// Whoever is at this address: all that is known of a request before its access token or its
+    /// signature was looked at. The address is a [`household`](crate::base::rate::household).
+    Address(IpAddr),
+    /// A user of this homeserver.
+    User(OwnedUserId),
+    /// A homeserver that has signed the request.
+    Server(OwnedServerName),
+    /// The same of one that shares no room with this one. Names cost nothing.
+    Stranger(OwnedServerName),
+    /// The homeserver, or the host, that was asked for an answer.
+    Asked(Box<str>),
+}
+
+/// How the memory is shared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shares {
+    requests: u64,
+    answers: u64,
+    large_answers: usize,
+}
+
+impl Shares {
+    /// `most` bytes in all, or what it takes to have requests of `largest` bytes.
+    pub(crate) fn new(most: u64, largest: usize) -> Self {
+        let largest = u64::try_from(largest).unwrap_or(u64::MAX);
+        // A quarter is for requests: one and a half of the largest fit into what of it is for those
+        // who have not shown who they are.
+        let most = most.max(largest.saturating_mul(limits::BODY_WEIGHT).saturating_mul(6));
+        let (requests, answers) = (most / 4, most / 4 * 3);
+        let of_large = limits::FEDERATION_STATE_BYTES as u64;
+        let large_answers = usize::try_from((answers - most / 12) / of_large).unwrap_or(1).max(1);
+        Self { requests, answers, large_answers }
+    }
+}
+
+/// The memory is used up.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// There was no room in time.
+    #[error("too much is being sent at a time")]
+    NoRoom,
+    /// This body had to make room for others.
+    #[error("it was dropped because it was too large or too slow while too much was being sent")]
+    Dropped,
+}
+
+/// The budget.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    shares: Shares,
+    ledger: Mutex<Ledger>,
+    turns: Turns,
+}
+
+impl Bodies {
+    /// A budget that is shared like this.
+    pub(crate) fn new(shares: Shares) -> Arc<Self> {
+        let turns = Turns::new(shares.large_answers);
+        Arc::new(Self { shares, ledger: Mutex::default(), turns })
+    }
+
+    /// A body that begins to arrive. Each of its bytes counts as `weight`, with what will be made
+    /// of it.
+    pub(crate) fn begin(self: &Arc<Self>, payer: Payer, weight: u64) -> Body {
+        let (drop, dropped) = watch::channel(false);
+        let id = self.ledger.lock().begin(payer, drop, Instant::now());
+        let urgency = Urgency::Caused;
+        Body { bodies: Arc::clone(self), id, weight, reserved: 0, dropped, urgency, turn: None }
+    }
+
+    /// How much is held: of requests, and of answers.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (u64, u64) {
+        self.ledger.lock().held()
+    }
+}
+
+/// A body on somebody's account, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Body {
+    bodies: Arc<Bodies>,
+    id: u64,
+    weight: u64,
+    reserved: u64,
+    dropped: watch::Receiver<bool>,
+    urgency: Urgency,
+    turn: Option<Turn>,
+}
+
+impl Body {
+    /// The same for an answer that somebody waits for, or nobody does.
+    #[must_use]
+    pub(crate) const fn urgent(mut self, urgency: Urgency) -> Self {
+        self.urgency = urgency;
+        self
+    }
+
+    /// Reserves memory for `bytes` bytes in all, before they are kept. If there is none, it is
+    /// waited for until `until`.
+    ///
+    /// # Errors
+    /// When there is none in time, or this body had to make room.
+    pub(crate) async fn grow(&mut self, bytes: usize, until: Instant) -> Result<(), Full> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(self.weight);
+        let to = bytes.div_ceil(limits::BODY_QUANTUM).saturating_mul(limits::BODY_QUANTUM);
+        if to <= self.reserved {
+            return Ok(());
+        }
+        if *self.dropped.borrow() {
+            return Err(Full::Dropped);
+        }
+        let began = Instant::now();
+        loop {
+            let now = Instant::now();
+            let waited = now.saturating_duration_since(began);
+            let reserved = self.reserve(to, waited, now);
+            match reserved {
+                Ok(()) => {
+                    self.reserved = to;
+                    return Ok(());
+                }
+                Err(Bound::Waiting) => return Err(Full::NoRoom),
+                Err(bound) if self.may_borrow(bound) => self.take_turn(until).await?,
+                Err(_) if now >= until => return Err(Full::NoRoom),
+                Err(_) => {
+                    let next = until.min(now + limits::BODY_LOOK);
+                    tokio::select! {
+                        () = dropped(&mut self.dropped) => return Err(Full::Dropped),
+                        () = sleep_until(next) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reserves memory, or has others make room.
+    fn reserve(&self, to: u64, waited: Duration, now: Instant) -> Result<(), Bound> {
+        let (shares, has_turn) = (&self.bodies.shares, self.turn.is_some());
+        let mut ledger = self.bodies.ledger.lock();
+        let reserved = ledger.reserve(shares, self.id, to, has_turn, now);
+        if let Err(bound) = reserved {
+            ledger.waits(self.id, to, now)?;
+            if !self.may_borrow(bound) {
+                ledger.make_room(shares, self.id, to, bound, waited, now);
+            }
+        }
+        reserved
+    }
+
+    /// Whether the bound is that of one who was asked, beyond which answers go one after the other.
+    fn may_borrow(&self, bound: Bound) -> bool {
+        bound == Bound::OfAnswers && self.turn.is_none()
+    }
+
+    async fn take_turn(&mut self, until: Instant) -> Result<(), Full> {
+        let (bodies, id, urgency) = (Arc::clone(&self.bodies), self.id, self.urgency);
+        let payer = bodies.ledger.lock().payer(id);
+        let ask = || {
+            // Others waited for nobody so far.
+            bodies.ledger.lock().hurry(Instant::now());
+        };
+        let turn = tokio::select! {
+            () = dropped(&mut self.dropped) => return Err(Full::Dropped),
+            () = sleep_until(until) => return Err(Full::NoRoom),
+            turn = bodies.turns.take(payer, urgency, ask) => turn,
+        };
+        let mut ledger = bodies.ledger.lock();
+        ledger.has_turn(id, urgency, Instant::now());
+        drop(ledger);
+        self.turn = Some(turn);
+        Ok(())
+    }
+
+    /// Whether it may be larger than the share of who was asked for it: then it has to be fast.
+    pub(crate) const fn has_turn(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Puts it on another account, now that it is known who has sent it.
+    ///
+    /// # Errors
+    /// When that account is full.
+    pub(crate) fn becomes(&mut self, payer: Payer) -> Result<(), Full> {
+        let moved = self.bodies.ledger.lock().move_to(&self.bodies.shares, self.id, payer);
+        moved.map_err(|_| Full::NoRoom)
+    }
+
+    /// All of it is there. If it `may_be_dropped`, that happens only when it was held for long, and
+    /// whoever holds it watches [`Body::watch`].
+    pub(crate) fn arrived(&self, may_be_dropped: bool) {
+        self.bodies.ledger.lock().arrived(self.id, may_be_dropped, Instant::now());
+    }
+
+    /// What resolves when it has to make room.
+    pub(crate) fn watch(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut receiver = self.dropped.clone();
+        async move { dropped(&mut receiver).await }
+    }
+
+    /// The bytes of it, which are on the account as long as a part of them is kept.
+    pub(crate) fn keep(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Kept { bytes, _body: self })
+    }
+}
+
+async fn dropped(receiver: &mut watch::Receiver<bool>) {
+    if receiver.wait_for(|dropped| *dropped).await.is_err() {
+        // Nobody is left who could ask for it.
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.bodies.ledger.lock().end(self.id);
+    }
+}
+
+/// Bytes that are on an account.
+struct Kept {
+    bytes: Bytes,
+    _body: Body,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// How long something may take that has to bring so many bytes in so long, again and again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strides {
+    /// When the current stride began, and how much was there then.
+    began: Instant,
+    from: usize,
+}
+
+impl Strides {
+    /// It begins now.
+    pub(crate) fn begin() -> Self {
+        Self { began: Instant::now(), from: 0 }
+    }
+
+    /// When it is late if nothing comes, of which `read` bytes are there. In each stride of the
+    /// second length, at least the first many bytes have to come.
+    pub(crate) fn deadline(&mut self, read: usize, (bytes, time): (usize, Duration)) -> Instant {
+        if read.saturating_sub(self.from) >= bytes {
+            self.again(read);
+        }
+        self.began + time
+    }
+
+    /// A new stride begins now, of which `read` bytes are there.
+    pub(crate) fn again(&mut self, read: usize) {
+        *self = Self { began: Instant::now(), from: read };
+    }
+
+    /// So long, it was this server that did not read.
+    pub(crate) fn pause(&mut self, time: Duration) {
+        self.began += time;
+    }
+}

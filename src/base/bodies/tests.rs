@@ -1,0 +1,327 @@
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use super::{
+    ledger::{Bound, Ledger},
+    *,
+};
+
+const MIB: usize = 1 << 20;
+
+/// As much as servers have: 24 MiB for requests, 72 MiB for answers.
+fn bodies() -> Arc<Bodies> {
+    Bodies::new(Shares::new(96 << 20, 8 * MIB))
+}
+
+fn address(number: u8) -> Payer {
+    Payer::Address(Ipv4Addr::new(10, 0, 0, number).into())
+}
+
+fn asked(name: &str) -> Payer {
+    Payer::Asked(name.into())
+}
+
+fn soon() -> Instant {
+    Instant::now() + limits::BODY_PATIENCE
+}
+
+fn is_empty(bodies: &Bodies) -> bool {
+    bodies.ledger.lock().is_empty()
+}
+
+/// A body with this many bytes.
+async fn with(bodies: &Arc<Bodies>, payer: Payer, bytes: usize) -> Result<Body, Full> {
+    let mut body = bodies.begin(payer, 1);
+    body.grow(bytes, soon()).await.map(|()| body)
+}
+
+fn was_dropped(body: &Body) -> bool {
+    *body.dropped.borrow()
+}
+
+#[tokio::test]
+async fn half_sent_bodies_of_one_address_leave_room_for_all_others() {
+    let bodies = bodies();
+    let attack = (0..900).map(|_| {
+        let mut body = bodies.begin(address(1), limits::BODY_WEIGHT);
+        tokio::spawn(async move {
+            let mut bytes = 0;
+            while bytes < 7 * MIB {
+                if body.grow(bytes + MIB, soon()).await.is_err() {
+                    return;
+                }
+                bytes += MIB;
+            }
+            // It is held for as long as the server likes.
+            body.watch().await;
+        })
+    });
+    let attack: Vec<_> = attack.collect();
+    while bodies.held().0 == 0 {
+        tokio::task::yield_now().await;
+    }
+    for number in 2..20 {
+        let began = Instant::now();
+        let other = with(&bodies, address(number), 2 * MIB).await.expect("there is room");
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(bodies.held().0 <= 24 << 20, "{:?}", bodies.held());
+        drop(other);
+    }
+    for task in attack {
+        task.abort();
+        let _ = task.await;
+    }
+    assert!(is_empty(&bodies));
+}
+
+#[tokio::test]
+async fn whoever_holds_bodies_that_do_not_go_on_makes_room_the_largest_first() {
+    let bodies = bodies();
+    let mut large = with(&bodies, address(1), 6 * MIB).await.expect("the first");
+    let small = with(&bodies, address(2), MIB).await.expect("there is room");
+    let mut rest = Vec::new();
+    for number in 3..7 {
+        rest.push(with(&bodies, address(number), 2 * MIB).await.expect("there is room"));
+    }
+    // Of 18 MiB, 15 are held, and all stop.
+    let mut new = bodies.begin(address(9), 1);
+    let making = tokio::spawn(async move { new.grow(4 * MIB, soon()).await.map(|()| new) });
+    large.watch().await;
+    assert!(!was_dropped(&small) && !rest.iter().any(was_dropped));
+    assert_eq!(large.grow(7 * MIB, soon()).await, Err(Full::Dropped));
+    drop(large);
+    making.await.expect("no panic").expect("room was made");
+}
+
+/// A ledger, with what it has had dropped.
+#[derive(Default)]
+struct Kept {
+    ledger: Ledger,
+    watches: Vec<(u64, watch::Receiver<bool>)>,
+}
+
+impl Kept {
+    fn begin(&mut self, payer: Payer, now: Instant) -> u64 {
+        let (drop, dropped) = watch::channel(false);
+        let id = self.ledger.begin(payer, drop, now);
+        self.watches.push((id, dropped));
+        id
+    }
+
+    fn dropped(&self) -> Vec<u64> {
+        self.watches.iter().filter(|(_, dropped)| *dropped.borrow()).map(|(id, _)| *id).collect()
+    }
+}
+
+#[test]
+fn of_bodies_that_go_on_the_largest_and_oldest_makes_room_for_a_smaller_one() {
+    let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
+    let (mut kept, mib) = (Kept::default(), 1 << 20);
+    let some = 9 * mib / 2;
+    let sizes = [some, some + 2 * limits::BODY_QUANTUM, some];
+    let ids = [1, 2, 3].map(|number| kept.begin(address(number), now));
+    for (id, size) in ids.iter().zip(sizes) {
+        kept.ledger.reserve(&shares, *id, size, false, now).expect("there is room");
+    }
+    let later = now + Duration::from_secs(3);
+    for (id, size) in ids.iter().zip(sizes) {
+        let to = size + limits::BODY_QUANTUM;
+        kept.ledger.reserve(&shares, *id, to, false, later).expect("there is room");
+    }
+    let new = kept.begin(address(9), later);
+    let want = 4 * mib;
+    let mut ask = |waited: Duration| {
+        let bound = kept.ledger.reserve(&shares, new, want, false, later + waited);
+        let bound = bound.expect_err("there is no room");
+        assert_eq!(bound, Bound::OfKind);
+        kept.ledger.waits(new, want, later + waited).expect("few wait");
+        kept.ledger.make_room(&shares, new, want, bound, waited, later + waited);
+        kept.dropped()
+    };
+    assert!(ask(Duration::ZERO).is_empty(), "nobody is idle");
+    assert!(ask(limits::BODY_IDLE / 2).is_empty(), "nobody is idle yet");
+    assert_eq!(ask(limits::BODY_YIELDS), [ids[1]]);
+}
+
+#[test]
+fn what_is_left_goes_to_whom_others_make_room_for() {
+    let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
+    let (mut kept, mib) = (Kept::default(), 1 << 20);
+    let all = [1, 2, 3].map(|number| kept.begin(address(number), now));
+    for id in all {
+        kept.ledger.reserve(&shares, id, 5 * mib, false, now).expect("there is room");
+    }
+    // Each wants more than there is, and waits.
+    for id in all {
+        kept.ledger.reserve(&shares, id, 6 * mib, false, now).expect_err("it is full");
+        kept.ledger.waits(id, 6 * mib, now).expect("few wait");
+    }
+    let honest = kept.begin(address(9), now);
+    let bound = kept.ledger.reserve(&shares, honest, mib, false, now).expect_err("it is full");
+    kept.ledger.waits(honest, mib, now).expect("few wait");
+    kept.ledger.make_room(&shares, honest, mib, bound, Duration::ZERO, now);
+    let [dropped] = kept.dropped()[..] else { panic!("{:?}", kept.dropped()) };
+    assert!(all.contains(&dropped));
+    kept.ledger.end(dropped);
+    // Of what is free now, nobody takes so much that too little is left.
+    let other = all.into_iter().find(|id| *id != dropped).expect("one of them");
+    let much = kept.ledger.reserve(&shares, other, 10 * mib, false, now);
+    assert!(much.is_err(), "{much:?}");
+    kept.ledger.reserve(&shares, honest, mib, false, now).expect("it is its room");
+}
+
+#[test]
+fn the_largest_that_asks_for_more_drops_nobody_who_goes_on() {
+    let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
+    let (mut kept, mib) = (Kept::default(), 1 << 20);
+    let large = kept.begin(address(0), now);
+    kept.ledger.reserve(&shares, large, 12 * mib, false, now).expect("it is alone");
+    for number in 1..4 {
+        let id = kept.begin(address(number), now);
+        kept.ledger.reserve(&shares, id, mib, false, now).expect("there is room");
+    }
+    let at = now + limits::BODY_IDLE / 2;
+    let bound = kept.ledger.reserve(&shares, large, 16 * mib, false, at).expect_err("it is full");
+    kept.ledger.make_room(&shares, large, 16 * mib, bound, limits::BODY_YIELDS, at);
+    assert!(kept.dropped().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_larger_than_a_share_is_taken_alone() {
+    let bodies = bodies();
+    let mut alone = bodies.begin(address(1), limits::BODY_WEIGHT);
+    alone.grow(8 * MIB, soon()).await.expect("it is alone");
+    alone.becomes(Payer::Stranger("peer.example".try_into().expect("a name"))).expect("alone");
+    let mut other = bodies.begin(Payer::Stranger("peer.example".try_into().expect("a name")), 2);
+    assert_eq!(other.grow(MIB, Instant::now()).await, Err(Full::NoRoom));
+    let bytes = alone.keep(vec![1; 8 * MIB].into());
+    let part = bytes.slice(..10);
+    drop((bytes, other));
+    assert_eq!(bodies.held().0, 16 << 20, "a part is kept");
+    drop(part);
+    assert!(is_empty(&bodies));
+}
+
+#[tokio::test]
+async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
+    let bodies = bodies();
+    let large = limits::FEDERATION_STATE_BYTES;
+    let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
+    let mut first = bodies.begin(asked("a"), 1).urgent(Urgency::Asked);
+    first.grow(large, until).await.expect("it is alone");
+    let small = with(&bodies, asked("b"), MIB / 8).await.expect("there is room");
+    let second = tokio::spawn({
+        let mut second = bodies.begin(asked("b"), 1);
+        async move { second.grow(large, until).await.map(|()| second) }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!second.is_finished());
+    drop((first, small));
+    drop(second.await.expect("no panic").expect("its turn"));
+    assert!(is_empty(&bodies));
+}
+
+#[test]
+fn an_answer_for_a_user_has_others_end_their_turn() {
+    let (mut kept, now) = (Kept::default(), Instant::now());
+    let caused = kept.begin(asked("peer"), now);
+    kept.ledger.has_turn(caused, Urgency::Caused, now);
+    kept.ledger.hurry(now + limits::LARGE_ANSWER_YIELDS / 2);
+    assert!(kept.dropped().is_empty());
+    kept.ledger.hurry(now + limits::LARGE_ANSWER_YIELDS);
+    assert_eq!(kept.dropped(), [caused]);
+    let asked_for = kept.begin(asked("peer"), now);
+    kept.ledger.has_turn(asked_for, Urgency::Asked, now);
+    kept.ledger.hurry(now + 2 * limits::LARGE_ANSWER_YIELDS);
+    assert_eq!(kept.dropped(), [caused]);
+}
+
+#[tokio::test]
+async fn of_one_homeserver_one_large_answer_is_in_line() {
+    let bodies = bodies();
+    let large = limits::FEDERATION_STATE_BYTES / 2;
+    let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
+    let mut waiting = Vec::new();
+    for _ in 0..40 {
+        let mut body = bodies.begin(asked("flood"), 1);
+        waiting.push(tokio::spawn(async move { body.grow(large, until).await.map(|()| body) }));
+    }
+    // The first is at its turn.
+    while bodies.held().1 == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut other = bodies.begin(asked("other"), 1);
+    let other = tokio::spawn(async move { other.grow(large, until).await.map(|()| other) });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let first = waiting.remove(0).await.expect("no panic").expect("its turn");
+    // None of the flood that is still in line is before it.
+    drop(first);
+    drop(other.await.expect("no panic").expect("its turn"));
+    for task in waiting {
+        task.abort();
+        let _ = task.await;
+    }
+    assert!(is_empty(&bodies));
+}
+
+proptest! {
+    #[test]
+    fn no_bound_is_ever_exceeded_and_all_is_given_back(
+        steps in prop::collection::vec((0..40_usize, 0..6_u8, 0..12_u64, 0..4_u8), 1..300),
+    ) {
+        let shares = Shares::new(96 << 20, 8 * MIB);
+        let (mut ledger, mut now) = (Ledger::default(), Instant::now());
+        let mut ids: Vec<Option<(u64, watch::Receiver<bool>, u64)>> = Vec::new();
+        ids.resize_with(40, || None);
+        for (slot, payer, mib, act) in steps {
+            now += Duration::from_millis(u64::from(payer) * 200);
+            let of = |payer| match payer {
+                0..=2 => address(payer),
+                3 => Payer::Stranger("new.example".try_into().expect("a name")),
+                4 => Payer::Server("old.example".try_into().expect("a name")),
+                _ => asked("peer"),
+            };
+            match (act, &mut ids[slot]) {
+                (0, held) => {
+                    if let Some((id, ..)) = held.take() {
+                        ledger.end(id);
+                    }
+                }
+                (1, Some((id, ..))) => ledger.arrived(*id, payer % 2 == 0, now),
+                (_, Some((id, dropped, bytes))) => {
+                    if *dropped.borrow() {
+                        ledger.end(*id);
+                        ids[slot] = None;
+                        continue;
+                    }
+                    let to = *bytes + (mib << 20);
+                    match ledger.reserve(&shares, *id, to, false, now) {
+                        Ok(()) => *bytes = to,
+                        Err(bound) => {
+                            let _ = ledger.waits(*id, to, now);
+                            let waited = Duration::from_millis(u64::from(payer) * 400);
+                            ledger.make_room(&shares, *id, to, bound, waited, now);
+                        }
+                    }
+                }
+                (_, empty) => {
+                    let (drop, dropped) = watch::channel(false);
+                    *empty = Some((ledger.begin(of(payer), drop, now), dropped, 0));
+                }
+            }
+            let (requests, answers) = ledger.held();
+            prop_assert!(requests <= 24 << 20 && answers <= 72 << 20);
+            let sum: u64 = ids.iter().flatten().map(|(.., bytes)| *bytes).sum();
+            prop_assert_eq!(sum, requests + answers);
+        }
+        for (id, ..) in ids.into_iter().flatten() {
+            ledger.end(id);
+        }
+        prop_assert!(ledger.is_empty());
+    }
+}

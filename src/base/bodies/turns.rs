@@ -1,0 +1,87 @@
+//! The turns of large answers.
+//!
+//! The state of a large room takes more than the share of the homeserver that is asked for it. Such
+//! answers go one after the other (with a larger budget, a few at a time). Those that a user waits
+//! for, who enters a room, wait for one that is under way; those that events of other homeservers
+//! cause also wait for each other, and of one homeserver there is one in line: a homeserver that
+//! sends very many such events delays itself.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::sleep,
+};
+
+use super::Payer;
+use crate::base::limits;
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// A user of this server.
+    Asked,
+    /// Nobody: another homeserver was the cause.
+    Caused,
+}
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    all: Arc<Semaphore>,
+    caused: Arc<Semaphore>,
+    by_payer: Mutex<HashMap<Payer, Weak<Semaphore>>>,
+}
+
+/// One turn, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _turn: Option<OwnedSemaphorePermit>,
+    _caused: Option<(Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>)>,
+}
+
+impl Turns {
+    pub(super) fn new(at_once: usize) -> Self {
+        let places = || Arc::new(Semaphore::new(at_once));
+        Self { all: places(), caused: places(), by_payer: Mutex::default() }
+    }
+
+    fn of_payer(&self, payer: Payer) -> Arc<Semaphore> {
+        let mut by_payer = self.by_payer.lock();
+        by_payer.retain(|_, place| place.strong_count() > 0);
+        let place = by_payer.entry(payer).or_default();
+        place.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Semaphore::new(1));
+            *place = Arc::downgrade(&new);
+            new
+        })
+    }
+
+    /// Waits for a turn. What is `urgent` has others hurry meanwhile.
+    pub(super) async fn take(
+        &self,
+        payer: Option<Payer>,
+        urgency: Urgency,
+        hurry: impl Fn(),
+    ) -> Turn {
+        // None of them is ever closed.
+        let caused = match (urgency, payer) {
+            (Urgency::Caused, Some(payer)) => {
+                let of_payer = self.of_payer(payer).acquire_owned().await.ok();
+                Some((of_payer, Arc::clone(&self.caused).acquire_owned().await.ok()))
+            }
+            _ => None,
+        };
+        let mut turn = std::pin::pin!(Arc::clone(&self.all).acquire_owned());
+        loop {
+            tokio::select! {
+                biased;
+                turn = &mut turn => return Turn { _turn: turn.ok(), _caused: caused },
+                () = sleep(limits::LARGE_ANSWER_LOOK), if urgency == Urgency::Asked => hurry(),
+            }
+        }
+    }
+}
