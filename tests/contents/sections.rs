@@ -27,7 +27,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("scheduled events", 1, "92a5befabc139951"),
     ("deliveries", 1, "9a9e1b8513e95b1d"),
     ("peers", 1, "32393927ea586814"),
-    ("destinations", 1, "1ad48f49627079d8"),
+    ("destinations", 2, "1ad48f49627079d8"),
     ("device lists of others", 1, "1ad48f49627079d8"),
     ("media", 1, "8810a3aafd584c5c"),
     ("media of others", 1, "2d3adedff11b61f1"),

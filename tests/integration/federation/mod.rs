@@ -19,6 +19,7 @@ mod partition;
 mod past;
 mod past_rules;
 mod peer;
+mod poison;
 mod policy;
 mod requests;
 mod rooms;

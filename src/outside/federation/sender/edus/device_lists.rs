@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ruma::{
     OwnedServerName, OwnedUserId, ServerName, UserId, events::room::member::MembershipState,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Edu, edu};
 use crate::{
@@ -53,6 +53,14 @@ fn change(command: &Command) -> Option<Change<'_>> {
         }
         _ => return None,
     })
+}
+
+/// Keys without what their owner put beside them, which concerns nobody.
+fn without_unsigned(mut keys: Value) -> Value {
+    if let Some(keys) = keys.as_object_mut() {
+        keys.remove("unsigned");
+    }
+    keys
 }
 
 /// The numbers of a change: its own, and the previous one.
@@ -196,7 +204,7 @@ impl Sender {
             });
             match known.get(&device_id) {
                 Some(keys) => {
-                    let mut keys = keys.clone();
+                    let mut keys = without_unsigned(keys.clone());
                     keyring.add_signatures(events, None, &device_id, &mut keys)?;
                     content["keys"] = keys;
                 }
@@ -213,7 +221,8 @@ impl Sender {
         for (name, key) in
             [("master_key", &keyring.master), ("self_signing_key", &keyring.self_signing)]
         {
-            let Some(mut key) = key.clone() else { continue };
+            let Some(key) = key.clone() else { continue };
+            let mut key = without_unsigned(key);
             if let Some((_, public)) = public_key(&key) {
                 keyring.add_signatures(self.engine.events(), None, &public, &mut key)?;
             }
