@@ -71,3 +71,19 @@ pub(super) mod former {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_of_version_1_are_kept() {
+        let under_way = r#"{"id":"5","up_to":8}"#;
+        let all = BTreeMap::from([("appservice/irc", (9_u64, (7_u64, under_way)))]);
+        let stored = postcard::to_allocvec(&all).unwrap();
+        let kept = Deliveries::from(postcard::from_bytes::<former::V1>(&stored).unwrap());
+        let under_way = Some(UnderWay { id: "5".to_owned(), up_to: Offset::new(8) });
+        let expected = Position { done: Offset::new(7), under_way, ..Position::default() };
+        assert_eq!(kept.position("appservice/irc"), Some(expected));
+    }
+}

@@ -128,3 +128,18 @@ pub(super) mod former {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_of_version_1_are_kept() {
+        let servers = BTreeMap::from([("peer.example", (9_u64, 7_u64, "null"))]);
+        let stored = postcard::to_allocvec(&(servers, BTreeMap::from([(9_u64, 1_u64)]))).unwrap();
+        let kept = Destinations::from(postcard::from_bytes::<former::V1>(&stored).unwrap());
+        let (record, up_to) = (Offset::new(9), Offset::new(7));
+        let expected = Destination { record, up_to, failing: None, set_aside: SetAside::default() };
+        assert_eq!(kept.get("peer.example".try_into().unwrap()), Some(expected));
+    }
+}

@@ -211,7 +211,10 @@ impl Sender {
         while let Some(part) = delivery.parts.next() {
             let items = &delivery.batch.items[part.clone()];
             let answered = self.transmit(server, &delivery.id, items).await;
-            match answered.map_err(Failure::Unreachable)? {
+            let answered = answered.map_err(Failure::Unreachable)?;
+            // Of an id that it has answered, a homeserver may remember the answer.
+            delivery.id = random_letters(20);
+            match answered {
                 Answered::Taken => {
                     delivery.is_taking = true;
                     delivery.parts.pass();
@@ -230,7 +233,6 @@ impl Sender {
                     }
                 }
             }
-            delivery.id = random_letters(20);
             self.pass(delivery);
             if !delivery.left.is_empty() && self.is_reset(server, delivery.left) {
                 return Ok(());
