@@ -424,9 +424,9 @@ impl Retry {
     }
 }
 
-/// The id of the delivery up to `at`: the same at each attempt, and different after a restore. One of
-/// several up to there is given another. It consists of digits, because some application services
-/// parse it as a number.
+/// The id of the delivery up to `at`: the same at each attempt, and different after a restore. A
+/// part of one that was refused gets another. It consists of digits, because some application
+/// services parse it as a number.
 fn transaction_id(epoch: Epoch, at: Offset, is_part: bool) -> String {
     let id = format!("{}{:020}", epoch.0, at.get());
     if !is_part {

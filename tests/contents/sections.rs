@@ -25,7 +25,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("validations", 1, "91525ff00a3755a8"),
     ("presence", 1, "02068d222e375f53"),
     ("scheduled events", 1, "92a5befabc139951"),
-    ("deliveries", 1, "9a9e1b8513e95b1d"),
+    ("deliveries", 2, "c3a2107f69afc2af"),
     ("peers", 1, "32393927ea586814"),
     ("destinations", 2, "1ad48f49627079d8"),
     ("device lists of others", 1, "1ad48f49627079d8"),

@@ -42,8 +42,8 @@ impl Proposal for RetryDestination {
     }
 }
 
-/// Forget that a homeserver failed and what was set aside for it, and drop everything that waits for
-/// it.
+/// Forget that a homeserver failed and what was set aside for it, and drop everything that waits
+/// for it.
 #[derive(Clone, Debug)]
 pub struct ResetDestination {
     /// The homeserver.

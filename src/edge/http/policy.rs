@@ -103,8 +103,8 @@ impl Policy {
         self
     }
 
-    /// What is in the body never leaves this server, for this reason: numbers that other homeservers
-    /// refuse may be in it.
+    /// What is in the body never leaves this server, for this reason: numbers that other
+    /// homeservers refuse may be in it.
     #[must_use]
     pub(crate) const fn stays(mut self, reason: &'static str) -> Self {
         self.reach = Reach::Own(reason);

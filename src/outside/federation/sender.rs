@@ -4,9 +4,10 @@
 //! There are no queues on disk. A destination has one durable number, the last record that was
 //! delivered to it. One task follows the log and notes for each destination the records that
 //! concern it. A destination with pending records has a task of its own, so that none delays
-//! another. What cannot be sent, or is refused by a homeserver that takes other transactions, is set
-//! aside, so that it delays nothing that comes after it. Records that a destination missed, while it or this server was down, are found in the
-//! rooms that they share, and in the projections of durable EDUs.
+//! another. What cannot be sent, or is refused by a homeserver that takes other transactions, is
+//! set aside, so that it delays nothing that comes after it. Records that a destination missed,
+//! while it or this server was down, are found in the rooms that they share, and in the projections
+//! of durable EDUs.
 
 mod destination;
 mod edus;
@@ -393,8 +394,8 @@ impl Sender {
         Ok(missed)
     }
 
-    /// Notes that a homeserver is unreachable or refuses everything. Returns the pause before the retry, and a
-    /// notification for when the homeserver is back sooner.
+    /// Notes that a homeserver is unreachable or refuses everything. Returns the pause before the
+    /// retry, and a notification for when the homeserver is back sooner.
     fn note_failure(&self, server: &ServerName, error: &Failure) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
         let mut all = self.destinations.lock();

@@ -21,7 +21,7 @@ use crate::{
 
 /// An event or an EDU.
 pub(super) struct Item {
-    /// The index of its record in the batch; none for a transient EDU.
+    /// The index of its record in the load; none for a transient EDU.
     pub(super) of: Option<usize>,
     pub(super) is_pdu: bool,
     pub(super) json: Box<RawValue>,
@@ -52,7 +52,7 @@ fn name(is_pdu: bool, json: &RawValue) -> String {
 
 /// An item that cannot be sent.
 pub(super) struct Unsendable {
-    /// The index of its record in the batch; none for a transient EDU.
+    /// The index of its record in the load; none for a transient EDU.
     pub(super) of: Option<usize>,
     pub(super) name: String,
     /// What is wrong with it.
@@ -61,14 +61,14 @@ pub(super) struct Unsendable {
 
 /// What comes from some records, as many as a transaction takes.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct Load {
     pub(super) items: Vec<Item>,
     pub(super) unsendable: Vec<Unsendable>,
     /// How many items come from each record and those before it.
     pub(super) ends: Vec<usize>,
 }
 
-impl Batch {
+impl Load {
     /// The number of records that it has.
     pub(super) fn records(&self) -> usize {
         self.ends.len()
@@ -159,18 +159,18 @@ impl Sender {
     ///
     /// # Errors
     /// When the log cannot be read now.
-    pub(super) fn batch(
+    pub(super) fn load(
         &self,
         state: &State,
         server: &ServerName,
         offsets: &[Offset],
-    ) -> Result<Batch, ReadError> {
-        let (mut batch, mut size) = (Batch::default(), Size::default());
+    ) -> Result<Load, ReadError> {
+        let (mut load, mut size) = (Load::default(), Size::default());
         for (index, offset) in offsets.iter().enumerate() {
-            let (items, unsendable) = (batch.items.len(), batch.unsendable.len());
+            let (items, unsendable) = (load.items.len(), load.unsendable.len());
             // Whatever panics does so again, and would end all deliveries each time.
             let add =
-                AssertUnwindSafe(|| self.add_record(&mut batch, state, server, (index, *offset)));
+                AssertUnwindSafe(|| self.add_record(&mut load, state, server, (index, *offset)));
             let wrong = match catch_unwind(add) {
                 Ok(Ok(())) => None,
                 // It may be readable later.
@@ -182,27 +182,26 @@ impl Sender {
                 }
             };
             if let Some(reason) = wrong {
-                batch.items.truncate(items);
-                batch.unsendable.truncate(unsendable);
+                load.items.truncate(items);
+                load.unsendable.truncate(unsendable);
                 let name = "record".to_owned();
-                batch.unsendable.push(Unsendable { of: Some(index), name, reason });
+                load.unsendable.push(Unsendable { of: Some(index), name, reason });
             }
-            let fits =
-                batch.items[items..].iter().fold(true, |fits, item| size.takes(item) && fits);
+            let fits = load.items[items..].iter().fold(true, |fits, item| size.takes(item) && fits);
             if !fits && index > 0 {
-                batch.items.truncate(items);
-                batch.unsendable.truncate(unsendable);
+                load.items.truncate(items);
+                load.unsendable.truncate(unsendable);
                 break;
             }
-            batch.ends.push(batch.items.len());
+            load.ends.push(load.items.len());
         }
-        Ok(batch)
+        Ok(load)
     }
 
     /// Adds the items of a record.
     fn add_record(
         &self,
-        batch: &mut Batch,
+        load: &mut Load,
         state: &State,
         server: &ServerName,
         (index, offset): (usize, Offset),
@@ -215,14 +214,14 @@ impl Sender {
                 if is_told(&event, server) {
                     let shown = as_shown(&room, event, Offset::MAX);
                     let pdu = events.in_federation_format(&room, &shown);
-                    batch.add(of, true, pdu, numbers(&room.version));
+                    load.add(of, true, pdu, numbers(&room.version));
                 }
             }
         } else if let Some(command) = events.command(offset)? {
             edus = self.edus(state, server, offset, command)?;
         }
         for edu in edus {
-            batch.add(of, false, edu, Numbers::Strict);
+            load.add(of, false, edu, Numbers::Strict);
         }
         Ok(())
     }
@@ -238,19 +237,19 @@ mod tests {
 
     #[test]
     fn what_no_homeserver_could_read_is_not_sent_and_the_others_are() {
-        let mut batch = Batch::default();
+        let mut load = Load::default();
         let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
         let long = format!(r#""{}""#, "a".repeat(limits::TRANSACTION_ITEM_BYTES));
         let bad = ["1.5", "1e999", "9007199254740992", "-0", r#""\ud800""#, &deep, &long];
         let all = bad.into_iter().chain(["9007199254740991", r#""\ud83d\ude00""#]);
         for (index, content) in all.enumerate() {
             let edu = format!(r#"{{"edu_type":"m.test","content":{{"a":{content}}}}}"#);
-            batch.add(Some(index), false, raw(&edu), Numbers::Strict);
+            load.add(Some(index), false, raw(&edu), Numbers::Strict);
         }
-        let sent: Vec<_> = batch.items.iter().map(|item| item.of).collect();
+        let sent: Vec<_> = load.items.iter().map(|item| item.of).collect();
         assert_eq!(sent, [Some(7), Some(8)]);
-        assert_eq!(batch.unsendable.len(), bad.len());
-        assert!(batch.unsendable.iter().all(|item| item.name == "m.test"));
+        assert_eq!(load.unsendable.len(), bad.len());
+        assert!(load.unsendable.iter().all(|item| item.name == "m.test"));
     }
 
     #[test]
@@ -261,27 +260,27 @@ mod tests {
             (RoomVersionId::V6, false),
             (RoomVersionId::V12, false),
         ] {
-            let mut batch = Batch::default();
-            batch.add(Some(0), true, raw(r#"{"content":{"a":1.5}}"#), numbers(&version));
-            assert_eq!(batch.items.len(), usize::from(fine), "{version}");
+            let mut load = Load::default();
+            load.add(Some(0), true, raw(r#"{"content":{"a":1.5}}"#), numbers(&version));
+            assert_eq!(load.items.len(), usize::from(fine), "{version}");
         }
     }
 
     #[test]
     fn items_of_one_record_that_are_too_many_for_one_transaction_are_in_several() {
-        let mut batch = Batch::default();
+        let mut load = Load::default();
         for _ in 0..limits::TRANSACTION_EDUS * 2 + 1 {
-            batch.add(Some(0), false, raw("{}"), Numbers::Strict);
+            load.add(Some(0), false, raw("{}"), Numbers::Strict);
         }
-        batch.ends.push(batch.items.len());
-        assert_eq!(batch.fits(0), limits::TRANSACTION_EDUS);
-        assert_eq!(batch.fits(limits::TRANSACTION_EDUS * 2), 1);
-        assert_eq!(batch.records_done(limits::TRANSACTION_EDUS), 0);
-        assert_eq!(batch.records_done(limits::TRANSACTION_EDUS * 2 + 1), 1);
+        load.ends.push(load.items.len());
+        assert_eq!(load.fits(0), limits::TRANSACTION_EDUS);
+        assert_eq!(load.fits(limits::TRANSACTION_EDUS * 2), 1);
+        assert_eq!(load.records_done(limits::TRANSACTION_EDUS), 0);
+        assert_eq!(load.records_done(limits::TRANSACTION_EDUS * 2 + 1), 1);
         let large = format!(r#"{{"a":"{}"}}"#, "a".repeat(limits::TRANSACTION_EDU_BYTES));
-        let mut batch = Batch::default();
-        batch.add(Some(0), false, raw(&large), Numbers::Strict);
-        batch.add(Some(0), false, raw("{}"), Numbers::Strict);
-        assert_eq!(batch.fits(0), 1);
+        let mut load = Load::default();
+        load.add(Some(0), false, raw(&large), Numbers::Strict);
+        load.add(Some(0), false, raw("{}"), Numbers::Strict);
+        assert_eq!(load.fits(0), 1);
     }
 }

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 use super::{
     Sender,
     edus::Edu,
-    items::{Batch, Item},
+    items::{Item, Load},
     parts::Parts,
 };
 use crate::{
@@ -87,12 +87,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The delivery of a batch.
+/// The delivery of a load.
 struct Delivery<'a> {
     server: &'a ServerName,
-    batch: Batch,
+    load: Load,
     parts: Parts,
-    /// The records of the batch that are not done with.
+    /// The records of the load that are not done with.
     left: &'a [Offset],
     /// How many of its records are.
     done: usize,
@@ -120,8 +120,8 @@ impl Sender {
             if !left.is_empty() && self.is_reset(server, left) {
                 return;
             }
-            let batch = match self.batch(&self.engine.state(), server, left) {
-                Ok(batch) => batch,
+            let load = match self.load(&self.engine.state(), server, left) {
+                Ok(load) => load,
                 Err(error) => {
                     warn!(%server, %error, "the records for a homeserver cannot be read");
                     sleep(limits::DELIVERY_RETRY.1).await;
@@ -129,8 +129,8 @@ impl Sender {
                 }
             };
             // The same id stands for the same records.
-            left = &left[..batch.records()];
-            let mut delivery = self.delivery(server, (batch, left), id, &mut transient);
+            left = &left[..load.records()];
+            let mut delivery = self.delivery(server, (load, left), id, &mut transient);
             let failure = match self.send(&mut delivery).await {
                 Ok(()) => return,
                 // One of the two servers will never federate with the other.
@@ -179,17 +179,17 @@ impl Sender {
         }
     }
 
-    /// The delivery of a batch from these records.
+    /// The delivery of a load from these records.
     fn delivery<'a>(
         &self,
         server: &'a ServerName,
-        (mut batch, left): (Batch, &'a [Offset]),
+        (mut load, left): (Load, &'a [Offset]),
         id: String,
         transient: &mut Vec<Edu>,
     ) -> Delivery<'a> {
-        batch.add_transient(std::mem::take(transient));
+        load.add_transient(std::mem::take(transient));
         let at_ms = self.engine.clock().now_ms();
-        let aside = std::mem::take(&mut batch.unsendable).into_iter().map(|unsendable| {
+        let aside = std::mem::take(&mut load.unsendable).into_iter().map(|unsendable| {
             let item = AsideItem {
                 record: unsendable.of.map(|index| left[index]),
                 item: unsendable.name,
@@ -200,16 +200,16 @@ impl Sender {
             (unsendable.of, item)
         });
         let aside = aside.collect();
-        let parts = Parts::new(batch.items.len(), |first| batch.fits(first));
-        Delivery { server, batch, parts, left, done: 0, aside, is_taking: false, id }
+        let parts = Parts::new(load.items.len(), |first| load.fits(first));
+        Delivery { server, load, parts, left, done: 0, aside, is_taking: false, id }
     }
 
-    /// Sends a batch in one transaction, or in several if the homeserver refuses some items.
+    /// Sends a load in one transaction, or in several if the homeserver refuses some items.
     async fn send(&self, delivery: &mut Delivery<'_>) -> Result<(), Failure> {
         self.pass(delivery);
         let server = delivery.server;
         while let Some(part) = delivery.parts.next() {
-            let items = &delivery.batch.items[part.clone()];
+            let items = &delivery.load.items[part.clone()];
             let answered = self.transmit(server, &delivery.id, items).await;
             let answered = answered.map_err(Failure::Unreachable)?;
             // Of an id that it has answered, a homeserver may remember the answer.
@@ -241,7 +241,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Notes which records of a batch are done with.
+    /// Notes which records of a load are done with.
     fn pass(&self, delivery: &mut Delivery<'_>) {
         let (told, aside) = delivery.pass();
         for item in &aside {
@@ -314,7 +314,7 @@ impl Sender {
 impl<'a> Delivery<'a> {
     /// Sets an item aside that the homeserver refuses alone.
     fn set_aside(&mut self, index: usize, refusal: Refusal, at_ms: u64) {
-        let item = &self.batch.items[index];
+        let item = &self.load.items[index];
         let record = item.of.and_then(|of| self.left.get(of.checked_sub(self.done)?).copied());
         let Refusal { status, said } = refusal;
         let (item, of) = (item.name(), item.of);
@@ -324,7 +324,7 @@ impl<'a> Delivery<'a> {
 
     /// The records that are newly done with, and what was set aside of them.
     fn pass(&mut self) -> (&'a [Offset], Vec<AsideItem>) {
-        let done = self.batch.records_done(self.parts.done());
+        let done = self.load.records_done(self.parts.done());
         let (told, left) = self.left.split_at(done.saturating_sub(self.done));
         (self.left, self.done) = (left, done.max(self.done));
         let is_over = self.parts.next().is_none();
