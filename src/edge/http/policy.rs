@@ -103,6 +103,13 @@ impl Policy {
         self
     }
 
+    /// The body has events of a room, whose version decides about the numbers in them.
+    #[must_use]
+    pub(crate) const fn of_room(mut self) -> Self {
+        self.reach = Reach::Room;
+        self
+    }
+
     /// What is in the body never leaves this server, for this reason: numbers that other
     /// homeservers refuse may be in it.
     #[must_use]

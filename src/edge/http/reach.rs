@@ -14,6 +14,9 @@ use crate::base::canonical::{self, Numbers};
 pub(super) enum Reach {
     /// Other homeservers, or other users of them, may: it has what canonical JSON has.
     Others,
+    /// The same, in an event of a room whose version may allow any finite number: what decides the
+    /// event decides that.
+    Room,
     /// Nobody but the user's own clients, for this reason: any finite number may be in it, because
     /// nobody signs it. Strings are Unicode nevertheless: most readers of JSON refuse a whole text
     /// with another one in it.
@@ -31,7 +34,7 @@ pub(super) fn check(body: &[u8], kind: Body, access: Access, reach: Reach) -> Re
     }
     let numbers = match reach {
         Reach::Others => Numbers::Strict,
-        Reach::Own(_) => Numbers::Lax,
+        Reach::Room | Reach::Own(_) => Numbers::Lax,
     };
     let text = std::str::from_utf8(body);
     let text = text.map_err(|_| ApiError::not_json("The body is not UTF-8."))?;
