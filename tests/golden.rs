@@ -536,7 +536,7 @@ async fn fill(engine: &Engine) {
     propose!(NoteUnbound { user_id: ann.clone(), threepid: threepid.clone(), id_server });
     assert!(propose!(RemoveThreepid { user_id: ann.clone(), threepid }));
     for under_way in [Some(UnderWay { id: "0-9".to_owned(), up_to: Offset::new(9) }), None] {
-        let position = Position { done: Offset::new(7), under_way };
+        let position = Position { done: Offset::new(7), under_way, ..Position::default() };
         propose!(Advance { to: "appservice/irc".to_owned(), position });
     }
     for number in 0..2 {

@@ -448,6 +448,10 @@ pub const PUSHES_TO_GATEWAY: usize = 32;
 /// Concurrent requests to all push gateways. Each holds a connection.
 pub const PUSHES_AT_ONCE: u32 = 1024;
 
+/// How often a push gateway may refuse a notification (400 or 413) before it is dropped. A fault of
+/// the gateway may be over by then.
+pub const PUSH_REFUSALS: u32 = 3;
+
 /// How long after a delivered notification its position is recorded, together with all others of
 /// this time. Notifications delivered since are sent again if the server is killed.
 pub const PUSH_NOTE: Duration = Duration::from_secs(2);

@@ -19,6 +19,11 @@ pub struct Word {
     pub folded: String,
 }
 
+/// The beginning of a text, at most so many bytes.
+pub(crate) fn beginning(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
 /// Text as a part of a path or a query.
 pub(crate) fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()

@@ -19,7 +19,7 @@ use crate::{
             moment::Time,
         },
     },
-    record::command::Failing,
+    record::command::{AsideItem, Failing},
 };
 
 /// Manage federation with other homeservers
@@ -34,9 +34,11 @@ enum Command {
     /// Show the delivery positions of other homeservers, and which ones are unreachable
     ///
     /// Unreachable ones come first. An event waits for a homeserver that has a user in the room and
-    /// has not received the event yet.
+    /// has not received the event yet. What cannot be sent to a homeserver, or is refused by it
+    /// although it takes other transactions, is set aside and delays nothing.
     Status {
-        /// Show details of this homeserver: its keys, and the rooms that it shares with this one
+        /// Show details of this homeserver: its keys, what is set aside, and the rooms that it
+        /// shares with this one
         #[arg(value_name = "NAME")]
         server: Option<String>,
 
@@ -68,8 +70,8 @@ enum Command {
     /// Reset a homeserver: clear its failures, and drop everything that waits for it
     ///
     /// The homeserver receives only later events. Each event names those before it, so the
-    /// homeserver asks for the missing ones if it can. Use this for a homeserver that cannot
-    /// process an event, which blocks all later ones.
+    /// homeserver asks for the missing ones if it can. Use this for a homeserver that fails at an
+    /// event without refusing it, which blocks all later ones.
     Reset {
         /// The homeserver
         #[arg(value_name = "NAME")]
@@ -159,9 +161,19 @@ fn list(all: &Destinations, now_ms: u64) -> String {
     };
     let rows = std::iter::once(heading.map(str::to_owned)).chain(destinations.iter().map(row));
     let table = columns(&rows.collect::<Vec<_>>());
+    let without = destinations.iter().filter(|row| row.set_aside > 0).count();
+    let without = match without {
+        0 => String::new(),
+        _ => format!(
+            "For {} of them, items are set aside: `federation status NAME` lists them.\n",
+            grouped(without as u64)
+        ),
+    };
     let (total, failing, end) =
         (grouped(*total as u64), grouped(*failing as u64), grouped(end.get()));
-    format!("{off}{table}{total} in all, {failing} cannot be reached; the log ends at {end}.\n")
+    format!(
+        "{off}{table}{total} in all, {failing} cannot be reached; the log ends at {end}.\n{without}"
+    )
 }
 
 fn waiting(waiting: &Waiting) -> String {
@@ -212,8 +224,15 @@ fn one(of: &DestinationDetails, now_ms: u64) -> String {
         fact("Keys", format!("{} (record {keys})", clean(&of.key_ids.join(", "))));
         fact("Keys valid until", Time(until_ms).to_second() + "Z");
     }
+    if row.set_aside > 0 {
+        fact("Set aside", format!("{}, never sent to it", grouped(row.set_aside)));
+    }
     fact("Shared rooms", grouped(row.rooms as u64));
     let mut text = columns(&facts);
+    if !of.newest_aside.is_empty() {
+        text += "\n";
+        text += &columns(&aside(&of.newest_aside));
+    }
     if !of.shared.is_empty() {
         let heading = ["ROOM", "ITS MEMBERS", "WAITING", "NAME"].map(str::to_owned);
         let rooms = of.shared.iter().map(|room| {
@@ -225,6 +244,20 @@ fn one(of: &DestinationDetails, now_ms: u64) -> String {
         text += &columns(&std::iter::once(heading).chain(rooms).collect::<Vec<_>>());
     }
     text
+}
+
+/// What was set aside, newest first.
+fn aside(items: &[AsideItem]) -> Vec<[String; 4]> {
+    let heading = ["SET ASIDE", "RECORD", "ITEM", "WHY"].map(str::to_owned);
+    let row = |of: &AsideItem| {
+        [
+            Time(of.at_ms).to_second() + "Z",
+            of.record.map_or_else(|| "–".to_owned(), |record| record.to_string()),
+            clean(&of.item),
+            clean(&of.why()),
+        ]
+    };
+    std::iter::once(heading).chain(items.iter().rev().map(row)).collect()
 }
 
 fn refused(all: &RefusedEvents) -> String {
@@ -261,6 +294,7 @@ mod tests {
             up_to: Offset::new(1_000),
             waiting: Waiting { events: 3, and_more: false, records: 77, since_ms: Some(1_000) },
             failing,
+            set_aside: 0,
             is_denied: false,
         };
         let failing = Failing {

@@ -31,8 +31,9 @@ impl Proposal for Advance {
         if before.is_some_and(|before| before.done > self.position.done) {
             return Err(Refusal::BadState("It has been told of more than that.".to_owned()));
         }
-        let Position { done, under_way } = self.position.clone();
-        commit.append(self.stream(), DeliveryAdvance { to: self.to.clone(), done, under_way });
+        let Position { done, under_way, set_aside } = self.position.clone();
+        let to = self.to.clone();
+        commit.append(self.stream(), DeliveryAdvance { to, done, under_way, set_aside });
         Ok(())
     }
 }

@@ -16,11 +16,16 @@
 //! id, with the same content, so the receiver can recognise repetitions. If the server is killed
 //! before it records the arrival, something may arrive twice; nothing is lost or reordered.
 //!
+//! Nothing blocks what comes after it. If a receiver refuses the content of a delivery, it is sent
+//! the records in parts, each under another id, until the refused record is alone. That one is set
+//! aside, and recorded with the reason, but only if the receiver then takes an empty delivery: one
+//! that refuses everything is retried until it does not.
+//!
 //! These notes are records, too, and advance the head that deliveries follow. They concern no
 //! receiver, so skipping them is not recorded.
 
 use std::{
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -41,7 +46,10 @@ use crate::{
     decide::delivery::Advance,
     engine::{Engine, Rejected},
     log::{ReadError, follow::Follow},
-    record::{Epoch, Offset, Origin, Record, command::UnderWay},
+    record::{
+        Epoch, Offset, Origin, Record,
+        command::{AsideItem, UnderWay},
+    },
     state::deliveries::Position,
 };
 
@@ -81,15 +89,32 @@ pub(crate) trait Receiver: Send + 'static {
     /// When the log cannot be read.
     fn pack(&self, found: Self::Found, up_to: Offset) -> Result<Self::Parcel, ReadError>;
 
-    /// Sends it. After an error, whose text goes to the server's log output, it is sent again.
+    /// Sends it. If that fails, it is sent again; if it is refused, in parts.
     fn hand_over(
         &self,
         id: &str,
         parcel: &Self::Parcel,
-    ) -> impl Future<Output = Result<(), String>> + Send;
+    ) -> impl Future<Output = Result<(), NotTaken>> + Send;
 
     /// Notified when a new attempt is likely to succeed.
     fn is_back(&self) -> &Notify;
+}
+
+/// Why a delivery was not taken. The texts go to the server's log output.
+#[derive(Clone, Debug)]
+pub(crate) enum NotTaken {
+    /// It may be taken at the next attempt.
+    Failed(String),
+    /// Its content is refused, with this status.
+    Refused(u16, String),
+}
+
+/// What became of a delivery.
+enum Delivered {
+    Taken,
+    /// The receiver, which takes other deliveries, refuses the content with this status; without
+    /// one, it cannot be sent.
+    Never(Option<u16>, String),
 }
 
 /// Why a delivery cannot continue now.
@@ -144,8 +169,10 @@ struct Delivery<R> {
 /// What was found in records.
 struct Harvest<F> {
     found: F,
-    /// The records in which it was found, if requests are traced.
+    /// The records in which it was found.
     causes: Vec<Offset>,
+    /// The records that could not be read for the receiver.
+    unreadable: Vec<Offset>,
     /// The last record that was read.
     at: Offset,
 }
@@ -156,16 +183,18 @@ struct Told {
     position: IntGauge,
     arrived: IntCounter,
     failed: IntCounter,
+    set_aside: IntCounter,
 }
 
 impl Told {
     fn new(name: &str) -> Self {
-        let Metrics { delivery_position, delivery_attempts, .. } = metrics();
+        let Metrics { delivery_position, delivery_attempts, delivery_set_aside, .. } = metrics();
         Self {
             name: name.to_owned(),
             position: delivery_position.with_label_values(&[name]),
             arrived: delivery_attempts.with_label_values(&[name, "arrived"]),
             failed: delivery_attempts.with_label_values(&[name, "failed"]),
+            set_aside: delivery_set_aside.with_label_values(&[name]),
         }
     }
 
@@ -189,7 +218,7 @@ impl<R: Receiver> Delivery<R> {
         let mut position = match noted {
             Some(position) => position,
             None => {
-                let position = Position { done: engine.head().offset(), under_way: None };
+                let position = Position { done: engine.head().offset(), ..Position::default() };
                 self.note(&position).await?;
                 position
             }
@@ -199,35 +228,67 @@ impl<R: Receiver> Delivery<R> {
         let mut arrived = false;
         let mut records =
             engine.follow(position.done.next()).in_chunks_of(limits::DELIVERY_RECORDS);
-        if let Some(under_way) = position.under_way.clone() {
-            let harvest = self.find(&mut records, under_way.up_to, |_| false).await?;
-            debug_assert_eq!(harvest.at, under_way.up_to);
-            self.deliver(&under_way, harvest).await?;
-            position = Position { done: under_way.up_to, under_way: None };
-            arrived = true;
-        }
+        // The one before a restart, which is the same now.
+        let mut again = position.under_way.clone();
+        // Where the parts of a refused delivery end, the next part last.
+        let mut ends = Vec::new();
         loop {
             self.told.of(position.done);
-            let harvest = self.find(&mut records, engine.head().offset(), R::is_full).await?;
-            let at = harvest.at;
-            if !R::is_empty(&harvest.found) {
-                let id = transaction_id(engine.state().epoch(), at);
-                let under_way = UnderWay { id, up_to: at };
-                position.under_way = Some(under_way.clone());
-                self.note(&position).await?;
-                self.deliver(&under_way, harvest).await?;
-                noted = position.done;
-                position = Position { done: at, under_way: None };
-                arrived = true;
+            let last = again.as_ref().map(|under_way| under_way.up_to);
+            let harvest = match last {
+                Some(last) => self.find(&mut records, last, |_| false).await?,
+                None => {
+                    let last = ends.last().copied().unwrap_or_else(|| engine.head().offset());
+                    self.find(&mut records, last, R::is_full).await?
+                }
+            };
+            let Harvest { found, causes, unreadable, at } = harvest;
+            arrived |= !unreadable.is_empty();
+            for record in unreadable {
+                self.set_aside(&mut position, record, None, "reading it panicked".to_owned());
+            }
+            if R::is_empty(&found) && again.is_none() {
+                ends.retain(|end| *end > at);
+                position.done = at;
+                if arrived || at.get().saturating_sub(noted.get()) >= limits::DELIVERY_PASSED {
+                    self.note(&position).await?;
+                    (noted, arrived) = (at, false);
+                }
+                self.told.of(at);
+                if ends.is_empty() {
+                    records.wait().await;
+                }
                 continue;
             }
-            position.done = at;
-            if arrived || at.get().saturating_sub(noted.get()) >= limits::DELIVERY_PASSED {
-                self.note(&position).await?;
-                (noted, arrived) = (at, false);
+            let under_way = match again.take() {
+                Some(under_way) => under_way,
+                None => {
+                    let id = transaction_id(engine.state().epoch(), at, !ends.is_empty());
+                    let under_way = UnderWay { id, up_to: at };
+                    position.under_way = Some(under_way.clone());
+                    self.note(&position).await?;
+                    noted = position.done;
+                    under_way
+                }
+            };
+            match self.deliver(&under_way, found, &causes).await? {
+                Delivered::Never(..) if causes.len() > 1 => {
+                    ends.retain(|end| *end > at);
+                    ends.extend([at, causes[causes.len() / 2 - 1]]);
+                    records.skip_to(position.done.next());
+                    self.receiver.restart();
+                    position.under_way = None;
+                    continue;
+                }
+                Delivered::Never(status, reason) => {
+                    let record = causes.first().copied().unwrap_or(at);
+                    self.set_aside(&mut position, record, status, reason);
+                }
+                Delivered::Taken => {}
             }
-            self.told.of(at);
-            records.wait().await;
+            ends.retain(|end| *end > at);
+            (position.done, position.under_way) = (at, None);
+            arrived = true;
         }
     }
 
@@ -238,14 +299,21 @@ impl<R: Receiver> Delivery<R> {
         to: Offset,
         enough: impl Fn(&R::Found) -> bool,
     ) -> Result<Harvest<R::Found>, ReadError> {
-        let (mut found, mut causes) = (R::Found::default(), Vec::new());
+        let (mut found, mut causes, mut unreadable) = (R::Found::default(), Vec::new(), Vec::new());
         let mut at = records.next_offset().prev();
         while at < to
             && let Some(record) = records.ready()?
         {
             at = record.offset();
-            if self.receiver.read(&record, &mut found)? && traces().is_some() {
-                causes.push(at);
+            // Whatever panics does so again, and would end the delivery each time.
+            let read = AssertUnwindSafe(|| self.receiver.read(&record, &mut found));
+            match catch_unwind(read) {
+                Ok(concerns) => causes.extend(concerns?.then_some(at)),
+                Err(_) => {
+                    error!(to = self.receiver.name(), record = %at, "reading a record panicked");
+                    self.receiver.restart();
+                    unreadable.push(at);
+                }
             }
             if enough(&found) {
                 break;
@@ -253,7 +321,7 @@ impl<R: Receiver> Delivery<R> {
             // A receiver that lags far behind does not keep others from the processor.
             consume_budget().await;
         }
-        Ok(Harvest { found, causes, at })
+        Ok(Harvest { found, causes, unreadable, at })
     }
 
     async fn note(&self, position: &Position) -> Result<(), Rejected> {
@@ -262,23 +330,55 @@ impl<R: Receiver> Delivery<R> {
         Ok(())
     }
 
-    /// Sends until it has arrived.
+    /// Sets a record aside.
+    fn set_aside(
+        &self,
+        position: &mut Position,
+        record: Offset,
+        status: Option<u16>,
+        reason: String,
+    ) {
+        let to = self.receiver.name();
+        warn!(to, %record, status, reason, "a record is never delivered and is set aside");
+        self.told.set_aside.inc();
+        let (item, at_ms) = ("record".to_owned(), self.engine.clock().now_ms());
+        position.set_aside.add(AsideItem { record: Some(record), item, at_ms, status, reason });
+    }
+
+    /// Sends until it has arrived, or is known never to arrive.
     async fn deliver(
         &self,
         under_way: &UnderWay,
-        harvest: Harvest<R::Found>,
-    ) -> Result<(), ReadError> {
+        found: R::Found,
+        causes: &[Offset],
+    ) -> Result<Delivered, ReadError> {
         let to = self.receiver.name();
-        let Harvest { found, causes, .. } = harvest;
-        let parcel = self.receiver.pack(found, under_way.up_to)?;
+        let pack = AssertUnwindSafe(|| self.receiver.pack(found, under_way.up_to));
+        let Ok(parcel) = catch_unwind(pack) else {
+            error!(to, up_to = %under_way.up_to, "building a delivery panicked");
+            return Ok(Delivered::Never(None, "building it panicked".to_owned()));
+        };
+        let parcel = parcel?;
         let mut retry = Retry::default();
         let mut failed = 0_u64;
         loop {
             let began = Instant::now();
             let handed_over = self.receiver.hand_over(&under_way.id, &parcel).await;
-            let records = self.engine.head().traced();
-            records.tell(causes.iter().copied(), R::TRACED_AS, began);
-            let Err(reason) = handed_over else { break };
+            if traces().is_some() {
+                let records = self.engine.head().traced();
+                records.tell(causes.iter().copied(), R::TRACED_AS, began);
+            }
+            let reason = match handed_over {
+                Ok(()) => break,
+                Err(NotTaken::Failed(reason)) => reason,
+                Err(NotTaken::Refused(status, said)) => match self.probe(under_way).await? {
+                    Ok(()) => {
+                        self.told.failed.inc();
+                        return Ok(Delivered::Never(Some(status), said));
+                    }
+                    Err(_) => format!("it refuses everything, with status {status}: {said}"),
+                },
+            };
             failed += 1;
             self.told.failed.inc();
             let wait = retry.next();
@@ -292,7 +392,14 @@ impl<R: Receiver> Delivery<R> {
         if failed > 0 {
             info!(to, failed, "delivery succeeded after a failure");
         }
-        Ok(())
+        Ok(Delivered::Taken)
+    }
+
+    /// Whether the receiver takes an empty delivery.
+    async fn probe(&self, under_way: &UnderWay) -> Result<Result<(), NotTaken>, ReadError> {
+        let parcel = self.receiver.pack(R::Found::default(), under_way.up_to)?;
+        let id = transaction_id(self.engine.state().epoch(), under_way.up_to, true);
+        Ok(self.receiver.hand_over(&id, &parcel).await)
     }
 }
 
@@ -317,14 +424,21 @@ impl Retry {
     }
 }
 
-/// The id of the delivery up to `at`: the same at each attempt, and different after a restore. It
-/// consists of digits, because some application services parse it as a number.
-fn transaction_id(epoch: Epoch, at: Offset) -> String {
-    format!("{}{:020}", epoch.0, at.get())
+/// The id of the delivery up to `at`: the same at each attempt, and different after a restore. A
+/// part of one that was refused gets another. It consists of digits, because some application
+/// services parse it as a number.
+fn transaction_id(epoch: Epoch, at: Offset, is_part: bool) -> String {
+    let id = format!("{}{:020}", epoch.0, at.get());
+    if !is_part {
+        return id;
+    }
+    format!("{id}{:010}", u32::from_le_bytes(random_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use parking_lot::Mutex;
     use tokio::{sync::oneshot, task::yield_now};
 
@@ -381,7 +495,7 @@ mod tests {
             Ok(found)
         }
 
-        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), String> {
+        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), NotTaken> {
             let mut tries = self.0.tries.lock();
             let again = tries.last().is_some_and(|(last, _)| last == id);
             tries.push((id.to_owned(), parcel.clone()));
@@ -390,7 +504,7 @@ mod tests {
                 self.0.arrived.notify_one();
                 Ok(())
             } else {
-                Err("not the first time".to_owned())
+                Err(NotTaken::Failed("not the first time".to_owned()))
             }
         }
 
@@ -470,7 +584,7 @@ mod tests {
         let first = register(&engine, 1).await;
         let up_to = engine.head().offset();
         let under_way = Some(UnderWay { id: "as before".to_owned(), up_to });
-        let position = Position { done, under_way };
+        let position = Position { done, under_way, ..Position::default() };
         let advance = Advance { to: "test/stubborn".to_owned(), position };
         engine.propose(Origin::server(), advance).await.unwrap().into_inner();
         let second = register(&engine, 2).await;
@@ -489,12 +603,123 @@ mod tests {
         keeping.abort();
     }
 
+    /// Is told of registrations, four at a time, refuses some of them, and panics at one.
+    #[derive(Clone, Default)]
+    struct Picky(Arc<Taken>);
+
+    #[derive(Default)]
+    struct Taken {
+        refused: Mutex<Vec<u64>>,
+        panics_at: Mutex<Option<u64>>,
+        refuses_all: AtomicBool,
+        told: Mutex<Vec<u64>>,
+        ids: Mutex<Vec<String>>,
+        asked: Notify,
+        back: Notify,
+    }
+
+    impl Receiver for Picky {
+        type Found = Vec<u64>;
+        type Parcel = Vec<u64>;
+
+        const TRACED_AS: &'static str = "test";
+
+        fn name(&self) -> &str {
+            "test/picky"
+        }
+
+        fn read(&mut self, record: &Record, found: &mut Vec<u64>) -> Result<bool, ReadError> {
+            let is_one = &*record.header.kind == "user.register";
+            found.extend(is_one.then_some(record.offset().get()));
+            Ok(is_one)
+        }
+
+        fn is_empty(found: &Vec<u64>) -> bool {
+            found.is_empty()
+        }
+
+        fn is_full(found: &Vec<u64>) -> bool {
+            found.len() >= 4
+        }
+
+        fn restart(&mut self) {}
+
+        fn pack(&self, found: Vec<u64>, _: Offset) -> Result<Vec<u64>, ReadError> {
+            let panics = self.0.panics_at.lock().is_some_and(|at| found.contains(&at));
+            assert!(!panics, "as the test wants it");
+            Ok(found)
+        }
+
+        async fn hand_over(&self, id: &str, parcel: &Vec<u64>) -> Result<(), NotTaken> {
+            let Taken { refused, refuses_all, told, ids, asked, .. } = &*self.0;
+            asked.notify_one();
+            if refuses_all.load(Ordering::SeqCst) {
+                return Err(NotTaken::Refused(400, "nothing".to_owned()));
+            }
+            ids.lock().push(id.to_owned());
+            if parcel.iter().any(|offset| refused.lock().contains(offset)) {
+                return Err(NotTaken::Refused(413, "not that".to_owned()));
+            }
+            told.lock().extend(parcel);
+            Ok(())
+        }
+
+        fn is_back(&self) -> &Notify {
+            &self.0.back
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_alone_is_set_aside_and_everything_else_arrives_in_order() {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));
+        let engine = open(&log).await;
+        let done = engine.head().offset();
+        let position = Position { done, ..Position::default() };
+        let advance = Advance { to: "test/picky".to_owned(), position };
+        engine.propose(Origin::server(), advance).await.unwrap().into_inner();
+        let mut registered = Vec::new();
+        for number in 0..11 {
+            registered.push(register(&engine, number).await);
+        }
+        let receiver = Picky::default();
+        let taken = Arc::clone(&receiver.0);
+        *taken.refused.lock() = vec![registered[1], registered[2], registered[9]];
+        *taken.panics_at.lock() = Some(registered[6]);
+        taken.refuses_all.store(true, Ordering::SeqCst);
+        let shutdown = Shutdown::when(std::future::pending());
+        let keeping = tokio::spawn(keep(receiver, Arc::clone(&engine), shutdown));
+        let position = || engine.state().deliveries.position("test/picky").unwrap();
+        for _ in 0..4 {
+            taken.asked.notified().await;
+            taken.back.notify_one();
+        }
+        assert_eq!((position().done, position().set_aside.count), (done, 0), "nothing is lost");
+        taken.refuses_all.store(false, Ordering::SeqCst);
+        let last = *registered.last().unwrap();
+        while position().done.get() < last {
+            taken.back.notify_one();
+            yield_now().await;
+        }
+        let never = [1, 2, 6, 9].map(|index| registered[index]);
+        registered.retain(|offset| !never.contains(offset));
+        assert_eq!(*taken.told.lock(), registered);
+        let aside = position().set_aside;
+        let records = aside.newest.iter().map(|item| item.record.unwrap().get());
+        assert_eq!(records.collect::<Vec<_>>(), never);
+        let statuses: Vec<_> = aside.newest.iter().map(|item| item.status).collect();
+        assert_eq!(statuses, [Some(413), Some(413), None, Some(413)]);
+        let ids = taken.ids.lock().clone();
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len(), "each part has an id of its own: {ids:?}");
+        keeping.abort();
+    }
+
     #[tokio::test]
     async fn a_position_never_goes_back() {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));
         let engine = open(&log).await;
         for (done, fine) in [(5, true), (5, true), (4, false), (6, true)] {
-            let position = Position { done: Offset::new(done), under_way: None };
+            let position = Position { done: Offset::new(done), ..Position::default() };
             let advance = Advance { to: "x".to_owned(), position };
             let told = engine.propose(Origin::server(), advance).await;
             assert_eq!(told.is_ok(), fine, "{done}");

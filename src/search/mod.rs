@@ -348,13 +348,20 @@ impl Worker {
         while !self.is_stopping()
             && let Some(source) = sources.ready()?
         {
-            match source {
-                // What is in no timeline is indexed once it has a place.
-                Source::Event(event) if event.aside.is_some() => {}
-                Source::Event(event) => say(writer, &self.engine, &event)?,
-                Source::Record(record) => take(writer, &self.engine, &record)?,
-            }
             let taken = sources.next_offset().prev();
+            // Whatever panics does so again, and the index would be made anew for ever.
+            let index = || match source {
+                // What is in no timeline is indexed once it has a place.
+                Source::Event(event) if event.aside.is_some() => Ok(()),
+                Source::Event(event) => say(writer, &self.engine, &event),
+                Source::Record(record) => take(writer, &self.engine, &record),
+            };
+            match catch_unwind(AssertUnwindSafe(index)) {
+                Ok(indexed) => indexed?,
+                Err(_) => {
+                    tracing::error!(record = %taken, "indexing a record panicked; it is left out");
+                }
+            }
             work.iter().for_each(|work| work.at(taken.get()));
             if taken.get() - committed.get() >= COMMIT_RECORDS {
                 self.commit(writer, taken, committed)?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::kept;
 use crate::record::{
     Offset,
-    command::{Failing, PeerReached},
+    command::{Failing, PeerReached, Reached, SetAside},
 };
 
 /// How far each homeserver has been told.
@@ -36,6 +36,9 @@ pub struct Destination {
     /// If it could not be reached last.
     #[serde(with = "kept::json")]
     pub failing: Option<Failing>,
+    /// What it was to be told of and never will be.
+    #[serde(with = "kept::json")]
+    pub set_aside: SetAside,
 }
 
 impl Destinations {
@@ -70,10 +73,10 @@ impl Destinations {
         let mut inner = self.inner.write();
         let mut superseded = Vec::new();
         for reached in body.servers {
-            let destination =
-                Destination { record: offset, up_to: reached.up_to, failing: reached.failing };
+            let Reached { server_name, up_to, failing, set_aside } = reached;
+            let destination = Destination { record: offset, up_to, failing, set_aside };
             *inner.lasts.entry(offset).or_default() += 1;
-            let before = inner.servers.insert(reached.server_name, destination);
+            let before = inner.servers.insert(server_name, destination);
             let Some(before) = before.map(|before| before.record) else { continue };
             if let Some(count) = inner.lasts.get_mut(&before) {
                 *count -= 1;
@@ -91,5 +94,57 @@ impl Destinations {
         if !inner.servers.is_empty() {
             digest.add(&*inner);
         }
+    }
+}
+
+pub(super) mod former {
+    use super::*;
+
+    /// Version 1, in which nothing was set aside.
+    #[derive(Deserialize)]
+    pub(crate) struct V1 {
+        inner: Former,
+    }
+
+    #[derive(Deserialize)]
+    struct Former {
+        servers: BTreeMap<OwnedServerName, Told>,
+        lasts: BTreeMap<Offset, u64>,
+    }
+
+    #[derive(Deserialize)]
+    struct Told {
+        record: Offset,
+        up_to: Offset,
+        #[serde(deserialize_with = "kept::json::deserialize")]
+        failing: Option<Failing>,
+    }
+
+    impl From<V1> for Destinations {
+        fn from(V1 { inner: Former { servers, lasts } }: V1) -> Self {
+            let now = |Told { record, up_to, failing }| Destination {
+                record,
+                up_to,
+                failing,
+                set_aside: SetAside::default(),
+            };
+            let servers = servers.into_iter().map(|(name, told)| (name, now(told))).collect();
+            Self { inner: RwLock::new(Inner { servers, lasts }) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_of_version_1_are_kept() {
+        let servers = BTreeMap::from([("peer.example", (9_u64, 7_u64, "null"))]);
+        let stored = postcard::to_allocvec(&(servers, BTreeMap::from([(9_u64, 1_u64)]))).unwrap();
+        let kept = Destinations::from(postcard::from_bytes::<former::V1>(&stored).unwrap());
+        let (record, up_to) = (Offset::new(9), Offset::new(7));
+        let expected = Destination { record, up_to, failing: None, set_aside: SetAside::default() };
+        assert_eq!(kept.get("peer.example".try_into().unwrap()), Some(expected));
     }
 }

@@ -203,9 +203,10 @@ sections! {
     validations, "validations", 1;
     presence, "presence", 1;
     delayed, "scheduled events", 1;
-    deliveries, "deliveries", 1;
+    deliveries, "deliveries", 2, reads 1 as super::deliveries::former::V1;
     peers, "peers", 1, may begin empty;
-    destinations, "destinations", 1, may begin empty;
+    destinations, "destinations", 2, may begin empty,
+        reads 1 as super::destinations::former::V1;
     device_lists, "device lists of others", 1, may begin empty;
     media, "media", 1;
     remote_media, "media of others", 1, may begin empty;

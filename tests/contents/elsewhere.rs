@@ -13,7 +13,7 @@ use logcabin::{
     engine::Engine,
     record::{
         Offset, Origin,
-        command::{DeviceList, Reached, Transaction},
+        command::{AsideItem, DeviceList, Reached, SetAside, Transaction},
     },
 };
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
@@ -152,9 +152,11 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
     };
     assert!(propose!(fill(&["rules", "said"], Some(1_780_000_000_000))));
     assert!(propose!(fill(&["pia", "create"], None)));
+    let reached = |up_to, set_aside| {
+        NoteReached(vec![Reached { server_name: from.clone(), up_to, failing: None, set_aside }])
+    };
     for up_to in [7, 8] {
-        let (server_name, up_to) = (from.clone(), Offset::new(up_to));
-        propose!(NoteReached(vec![Reached { server_name, up_to, failing: None }]));
+        propose!(reached(Offset::new(up_to), SetAside::default()));
     }
     // The devices of one of them, twice, and that they changed.
     let list = DeviceList {
@@ -175,5 +177,13 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         assert!(propose!(NoteDevices { server: from.clone(), users: vec![said] }));
     }
     let told = engine.head().offset().prev();
-    propose!(NoteReached(vec![Reached { server_name: from.clone(), up_to: told, failing: None }]));
+    let mut set_aside = SetAside::default();
+    set_aside.add(AsideItem {
+        record: Some(told),
+        item: "event".to_owned(),
+        at_ms: 1_770_000_000_000,
+        status: Some(400),
+        reason: "M_BAD_JSON".to_owned(),
+    });
+    propose!(reached(told, set_aside));
 }

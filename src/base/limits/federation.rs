@@ -207,8 +207,22 @@ pub(crate) const DESTINATION_RETRY: (Duration, Duration) =
 /// How often it is recorded what homeservers were told.
 pub(crate) const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
 
+/// How many of the events and EDUs that were set aside for a homeserver are kept, the newest. Each
+/// record of its position repeats them: with a reason each, they take some 2 KB.
+pub(crate) const SET_ASIDE_KEPT: usize = 8;
+
+/// The reason why an item was set aside, in bytes, of which the homeserver says a part.
+pub(crate) const SET_ASIDE_REASON_BYTES: usize = 200;
+
 /// Homeservers in one such record.
 pub(crate) const DESTINATIONS_IN_RECORD: usize = 1000;
+
+/// The size of such a record: less than a record may have, whatever homeservers said of what they
+/// refuse.
+pub(crate) const DESTINATIONS_RECORD_BYTES: usize = 128 << 10;
+
+/// The text of the error with which a homeserver was not reached, in bytes.
+pub(crate) const FAILURE_BYTES: usize = 400;
 
 /// Homeservers or rooms in one answer of `federation status`.
 pub(crate) const DESTINATION_ROWS: usize = 1000;
@@ -278,6 +292,10 @@ pub(crate) const MESSAGE_ID_BYTES: usize = 128;
 /// The EDUs of a transaction in bytes, without its PDUs: with them it fits into what homeservers
 /// take. One EDU may be larger than that.
 pub(crate) const TRANSACTION_EDU_BYTES: usize = 2 << 20;
+
+/// The largest event or EDU that is sent: with the frame of a transaction, it fits into what
+/// homeservers take.
+pub(crate) const TRANSACTION_ITEM_BYTES: usize = TRANSACTION_BYTES - (64 << 10);
 
 /// Transient EDUs, such as typing, that wait for a homeserver while a transaction to it is in
 /// progress.

@@ -146,6 +146,16 @@ label! {
 }
 
 label! {
+    /// Why something is never sent to a homeserver.
+    Withheld {
+        /// This homeserver cannot send it.
+        Unsendable = "unsendable",
+        /// The homeserver refuses it.
+        Refused = "refused",
+    }
+}
+
+label! {
     /// Whether another homeserver can be reached.
     Reachable {
         /// It could be when it was last tried.
@@ -288,6 +298,9 @@ metrics! {
     delivery_attempts: IntCounterVec = "logcabin_delivery_attempts_total"
         "Attempts to deliver to an application service, a push gateway or the mail server"
         |r, n, h| counters(r, n, h, &["destination", "outcome"]);
+    delivery_set_aside: IntCounterVec = "logcabin_delivery_set_aside_total"
+        "Records that a destination is never told of, because they cannot be sent or it refuses them"
+        |r, n, h| counters(r, n, h, &["destination"]);
     delivery_position: IntGaugeVec = "logcabin_delivery_position"
         "The last record that a destination has been told of, or that is not for it"
         |r, n, h| gauges(r, n, h, &["destination"]);
@@ -311,6 +324,9 @@ metrics! {
     federation_edus_sent: IntCounter = "logcabin_federation_edus_sent_total"
         "Ephemeral messages in the transactions that other homeservers took"
         counter;
+    federation_set_aside: Each<Withheld, IntCounter> = "logcabin_federation_set_aside_total"
+        "Events and ephemeral messages that are never sent to a homeserver, and why"
+        |r, n, h| counter_by(r, n, h, "why");
     federation_transactions: IntCounter = "logcabin_federation_transactions_received_total"
         "Transactions of other homeservers"
         counter;

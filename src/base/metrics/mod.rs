@@ -21,7 +21,7 @@ use prometheus::{
 
 pub(crate) use list::{
     Background, CacheName, Disk, LATENCY, Metrics, NONE, PduOutcome, Reachable, SyncStage, Tried,
-    WriteStage,
+    Withheld, WriteStage,
 };
 
 /// The media type of [`text`].

@@ -6,7 +6,7 @@ use crate::{
     decide::{Commit, Proposal, Refusal},
     record::{
         Stream,
-        command::{Failing, PeerReached, Reached},
+        command::{Failing, PeerReached, Reached, SetAside},
     },
 };
 
@@ -29,20 +29,21 @@ impl Proposal for RetryDestination {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
         let known = commit.env.state.destinations.get(&self.server_name);
-        let Some((up_to, failing)) = known.and_then(|of| Some((of.up_to, of.failing?))) else {
-            return Ok(false);
-        };
+        let Some(known) = known else { return Ok(false) };
+        let Some(failing) = known.failing else { return Ok(false) };
         let reached = Reached {
             server_name: self.server_name.clone(),
-            up_to,
+            up_to: known.up_to,
             failing: Some(Failing { again_ms: self.now_ms, ..failing }),
+            set_aside: known.set_aside,
         };
         commit.append(self.stream(), PeerReached { servers: vec![reached] });
         Ok(true)
     }
 }
 
-/// Forget that a homeserver failed, and drop everything that waits for it.
+/// Forget that a homeserver failed and what was set aside for it, and drop everything that waits
+/// for it.
 #[derive(Clone, Debug)]
 pub struct ResetDestination {
     /// The homeserver.
@@ -59,7 +60,7 @@ impl Proposal for ResetDestination {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let up_to = commit.env.state.applied();
         let server_name = self.server_name.clone();
-        let reached = Reached { server_name, up_to, failing: None };
+        let reached = Reached { server_name, up_to, failing: None, set_aside: SetAside::default() };
         commit.append(self.stream(), PeerReached { servers: vec![reached] });
         Ok(())
     }

@@ -24,7 +24,9 @@ impl Proposal for NoteReached {
         let servers = self.0.iter().filter(|reached| {
             destinations.get(&reached.server_name).is_none_or(|before| {
                 before.up_to < reached.up_to
-                    || (before.up_to == reached.up_to && before.failing != reached.failing)
+                    || (before.up_to == reached.up_to
+                        && (before.failing != reached.failing
+                            || before.set_aside != reached.set_aside))
             })
         });
         let servers: Vec<_> = servers.cloned().collect();

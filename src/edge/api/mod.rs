@@ -31,7 +31,10 @@ pub(crate) use self::{
     },
 };
 use crate::{
-    base::background::at_length,
+    base::{
+        background::at_length,
+        canonical::{self, Numbers},
+    },
     config::Config,
     edge::http::{ApiError, Json, Table},
 };
@@ -64,6 +67,12 @@ fn not_in_it() -> ApiError {
 
 /// How large a response may be for the memory that it was made in to be kept for the next.
 const KEPT_JSON_BYTES: usize = 256 * 1024;
+
+/// Whether other homeservers can read this, which may have come in before it was checked.
+fn can_leave(value: &impl serde::Serialize) -> bool {
+    let text = serde_json::to_string(value);
+    text.is_ok_and(|text| canonical::check(&text, Numbers::Strict).is_ok())
+}
 
 /// A response that is serialised here.
 fn json<T: serde::Serialize>(value: &T) -> Result<Json, ApiError> {

@@ -8,7 +8,8 @@
 //!
 //! The rest of the program is known here only through [`App`]. An endpoint is one `async fn` from a
 //! [`Cx`] and a request type (see [`Endpoint`]) to an answer, and one line in a [`Table`], which
-//! also states who may call it and how often:
+//! also states who may call it and how often, and whether what it takes may leave the server
+//! ([`reach`]):
 //!
 //! ```ignore
 //! async fn whoami(
@@ -43,6 +44,7 @@ mod measured;
 mod objects;
 mod outgoing;
 mod policy;
+mod reach;
 mod reply;
 pub(crate) mod serve;
 mod table;

@@ -1,10 +1,12 @@
-//! Who may call an endpoint, how often, and what is checked of its body: stated where the endpoint
+//! Who may call an endpoint, how often, whether what it takes may leave the server, and what is
+//! checked of its body: stated where the endpoint
 //! is registered, as the second argument of [`Table::on`](super::Table::on).
 
 use super::{
     Class, OpenTo,
     decode::{Amend, Checks, Precheck},
     objects::Place,
+    reach::Reach,
 };
 
 /// The terms on which an endpoint is served.
@@ -15,6 +17,7 @@ use super::{
 pub(crate) struct Policy {
     pub(super) rate: Rate,
     pub(super) open_to: OpenTo,
+    pub(super) reach: Reach,
     pub(super) checks: Checks,
     /// Whether it is answered even if this node of a cluster lags behind.
     pub(super) at_once: bool,
@@ -51,8 +54,14 @@ pub(crate) const fn cheap() -> Policy {
 
 impl Policy {
     const fn new(rate: Rate) -> Self {
-        let (open_to, checks) = (OpenTo::UNRESTRICTED, Checks::NONE);
-        Self { rate, open_to, checks, at_once: false, is_large: false }
+        Self {
+            rate,
+            open_to: OpenTo::UNRESTRICTED,
+            reach: Reach::Others,
+            checks: Checks::NONE,
+            at_once: false,
+            is_large: false,
+        }
     }
 
     /// Guests may call it, too (client-server API, "Guest Access").
@@ -102,6 +111,21 @@ impl Policy {
     #[must_use]
     pub(crate) const fn at_once(mut self) -> Self {
         self.at_once = true;
+        self
+    }
+
+    /// The body has events of a room, whose version decides about the numbers in them.
+    #[must_use]
+    pub(crate) const fn of_room(mut self) -> Self {
+        self.reach = Reach::Room;
+        self
+    }
+
+    /// What is in the body never leaves this server, for this reason: numbers that other
+    /// homeservers refuse may be in it.
+    #[must_use]
+    pub(crate) const fn stays(mut self, reason: &'static str) -> Self {
+        self.reach = Reach::Own(reason);
         self
     }
 

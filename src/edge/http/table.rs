@@ -22,6 +22,7 @@ use super::{
     endpoint::{Answer, Endpoint, Received},
     measured::Measured,
     policy::{Policy, Rate},
+    reach,
 };
 use crate::base::shutdown::Shutdown;
 
@@ -149,7 +150,7 @@ impl<A: Send + Sync + 'static> Table<A> {
         F: Future<Output = Result<T, ApiError>> + Send + 'static,
         T: Answer<R>,
     {
-        let Policy { rate, mut open_to, checks, at_once, is_large } = policy;
+        let Policy { rate, mut open_to, reach, checks, at_once, is_large } = policy;
         let paths = R::paths();
         let path = paths.last().copied().unwrap_or_default();
         if let Some(reason) = misfit(&R::METHOD, R::MARKED, rate) {
@@ -161,6 +162,7 @@ impl<A: Send + Sync + 'static> Table<A> {
             Rate::Unlimited(_) | Rate::Cheap => None,
         };
         let handler: Box<Handler<A>> = Box::new(move |call, args| {
+            reach::check(&call.body, R::body(), R::Gate::ACCESS, reach)?;
             let (cx, request) = call.decode::<R>(args, checks)?;
             let answer = handler(cx, request);
             Ok(Box::pin(async move { answer.await?.reply() }))

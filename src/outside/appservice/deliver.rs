@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::Method;
+use http::{Method, StatusCode};
 use tokio::sync::Notify;
 
 use super::{
@@ -12,10 +12,11 @@ use super::{
     transaction::{self, Parcel},
 };
 use crate::{
+    base::{limits, text::beginning},
     decide::to_device::Acknowledge,
     engine::Engine,
     log::ReadError,
-    outside::delivery::Receiver,
+    outside::delivery::{NotTaken, Receiver},
     record::{Offset, Origin, Record},
 };
 
@@ -81,7 +82,7 @@ impl Receiver for Transactions {
         transaction::pack(&self.engine.env(), &self.service, found, up_to, now_ms)
     }
 
-    async fn hand_over(&self, id: &str, parcel: &Parcel) -> Result<(), String> {
+    async fn hand_over(&self, id: &str, parcel: &Parcel) -> Result<(), NotTaken> {
         let request = Request {
             method: Method::PUT,
             path: &["transactions", id],
@@ -90,9 +91,14 @@ impl Receiver for Transactions {
             timeout: self.timeout,
         };
         let answer = self.questions.ask(&self.service, request).await;
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = answer.map_err(|error| NotTaken::Failed(error.to_string()))?;
+        if matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE) {
+            let said = String::from_utf8_lossy(&answer.body);
+            let said = beginning(&said, limits::SET_ASIDE_REASON_BYTES).to_owned();
+            return Err(NotTaken::Refused(answer.status.as_u16(), said));
+        }
         if !answer.status.is_success() {
-            return Err(format!("it answers {}", answer.status));
+            return Err(NotTaken::Failed(format!("it answers {}", answer.status)));
         }
         if self.service.encryption {
             self.acknowledge(parcel).await;

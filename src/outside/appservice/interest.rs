@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, UserId, events::TimelineEventType};
+use ruma::{
+    DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, UserId, events::TimelineEventType,
+};
+use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Service, any};
@@ -63,6 +66,17 @@ pub(crate) struct ToDevice {
     pub(super) user_id: OwnedUserId,
     pub(super) device_id: OwnedDeviceId,
     pub(super) message: Box<RawValue>,
+}
+
+/// The same as it is sent. Its content is written as it is.
+#[derive(Serialize)]
+struct Message<'a> {
+    #[serde(rename = "type")]
+    event_type: &'a str,
+    sender: &'a UserId,
+    content: &'a RawValue,
+    to_user_id: &'a UserId,
+    to_device_id: &'a DeviceId,
 }
 
 impl Found {
@@ -265,13 +279,13 @@ impl Interest {
         let own = |(user_id, _): &(OwnedUserId, _)| self.service.owns_user(user_id);
         for (user_id, devices) in body.messages.into_iter().filter(own) {
             for (device_id, content) in devices {
-                let message = to_raw(&json!({
-                    "type": body.event_type,
-                    "sender": body.sender,
-                    "content": content,
-                    "to_user_id": user_id,
-                    "to_device_id": device_id,
-                }));
+                let message = to_raw(&Message {
+                    event_type: &body.event_type,
+                    sender: &body.sender,
+                    content: &content,
+                    to_user_id: &user_id,
+                    to_device_id: &device_id,
+                });
                 let user_id = user_id.clone();
                 found.to_device.push(ToDevice { offset, user_id, device_id, message });
             }

@@ -4,12 +4,16 @@
 //! There are no queues on disk. A destination has one durable number, the last record that was
 //! delivered to it. One task follows the log and notes for each destination the records that
 //! concern it. A destination with pending records has a task of its own, so that none delays
-//! another. Records that a destination missed, while it or this server was down, are found in the
-//! rooms that they share, and in the projections of durable EDUs.
+//! another. What cannot be sent, or is refused by a homeserver that takes other transactions, is
+//! set aside, so that it delays nothing that comes after it. Records that a destination missed,
+//! while it or this server was down, are found in the rooms that they share, and in the projections
+//! of durable EDUs.
 
 mod destination;
 mod edus;
+mod items;
 mod orders;
+mod parts;
 mod transaction;
 
 use std::{
@@ -27,10 +31,13 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use self::destination::{Destination, Next};
-use super::{Peers, Unreachable};
+use self::{
+    destination::{Destination, Next},
+    transaction::Failure,
+};
+use super::Peers;
 use crate::{
-    base::{clock::millis, limits, shutdown::Shutdown},
+    base::{clock::millis, limits, shutdown::Shutdown, text::beginning},
     decide::federation::NoteReached,
     engine::Engine,
     log::ReadError,
@@ -40,7 +47,7 @@ use crate::{
     },
     record::{
         Command, Offset, Origin, Record,
-        command::{Body as _, Failing, PeerReached, Reached},
+        command::{Body as _, Failing, PeerReached},
     },
     state::Room,
 };
@@ -186,7 +193,7 @@ impl Sender {
         let mut all = self.destinations.lock();
         all.clear();
         for (server, known) in state.destinations.all() {
-            all.insert(server, Destination::known(known.up_to, known.failing));
+            all.insert(server, Destination::known(known.up_to, known.failing, known.set_aside));
         }
         for room in state.rooms.all() {
             for server in room.known_servers() {
@@ -421,9 +428,9 @@ impl Sender {
         Ok(missed)
     }
 
-    /// Notes that a homeserver is unreachable. Returns the pause before the retry, and a
-    /// notification for when the homeserver is back sooner.
-    fn note_failure(&self, server: &ServerName, error: &Unreachable) -> (Duration, Arc<Notify>) {
+    /// Notes that a homeserver is unreachable or refuses everything. Returns the pause before the
+    /// retry, and a notification for when the homeserver is back sooner.
+    fn note_failure(&self, server: &ServerName, error: &Failure) -> (Duration, Arc<Notify>) {
         let now_ms = self.engine.clock().now_ms();
         let mut all = self.destinations.lock();
         let Some(destination) = all.get_mut(server) else {
@@ -434,14 +441,18 @@ impl Sender {
         let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
         let (first, longest) = limits::DESTINATION_RETRY;
         let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
-        if before.is_none() {
-            info!(%server, %error, "a homeserver is unreachable; retrying");
+        match &before {
+            None if error.is_refusal() => {
+                warn!(%server, %error, "a homeserver refuses transactions; retrying");
+            }
+            None => info!(%server, %error, "a homeserver is unreachable; retrying"),
+            Some(_) => {}
         }
         destination.failing = Some(Failing {
             since_ms: before.map_or(now_ms, |before| before.since_ms),
             attempts,
             again_ms: now_ms.saturating_add(millis(pause)),
-            error: error.to_string(),
+            error: beginning(&error.to_string(), limits::FAILURE_BYTES).to_owned(),
         });
         destination.is_to_be_noted = true;
         (pause, Arc::clone(&destination.back))
@@ -452,15 +463,15 @@ impl Sender {
         let reached: Vec<_> = {
             let mut all = self.destinations.lock();
             let changed = all.iter_mut().filter(|(_, destination)| destination.is_to_be_noted);
+            let mut bytes = 0;
             changed
                 .take(limits::DESTINATIONS_IN_RECORD)
-                .map(|(server, destination)| {
-                    destination.is_to_be_noted = false;
-                    Reached {
-                        server_name: server.clone(),
-                        up_to: destination.up_to,
-                        failing: destination.failing.clone(),
-                    }
+                .map_while(|(server, destination)| {
+                    let reached = destination.reached(server.clone());
+                    bytes += serde_json::to_vec(&reached).map_or(0, |json| json.len() + 1);
+                    let fits = bytes <= limits::DESTINATIONS_RECORD_BYTES;
+                    destination.is_to_be_noted = !fits;
+                    fits.then_some(reached)
                 })
                 .collect()
         };

@@ -40,7 +40,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use http::Method;
+use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use reqwest::Url;
 use ruma::{
@@ -405,6 +405,8 @@ impl Pushers {
     /// Sends the notifications of a pusher, one after the other, until there are none.
     async fn work(self: Arc<Self>, since: Offset) {
         let mut retry = Retry::default();
+        // How often the gateway refused this notification.
+        let mut refused = 0;
         loop {
             let Some(item) = self.queues.lock().next(since) else { return };
             let Some(pusher) = self.engine.state().pushers.get(since) else {
@@ -417,17 +419,24 @@ impl Pushers {
             let began = Instant::now();
             let told = AssertUnwindSafe(self.tell(&pusher, item)).catch_unwind().await;
             count_attempt(&told);
-            if let Ok(Notified::Arrived | Notified::Failed(_)) = &told {
+            if let Ok(Notified::Arrived | Notified::Failed(_) | Notified::Refused(_)) = &told {
                 self.engine.head().traced().tell([item.offset], "push", began);
             }
             let reason = match told {
                 Ok(Notified::Arrived) => {
-                    retry = Retry::default();
+                    (retry, refused) = (Retry::default(), 0);
                     continue;
                 }
-                Ok(Notified::Needless) => continue,
+                Ok(Notified::Needless) => {
+                    refused = 0;
+                    continue;
+                }
                 Ok(Notified::Stopping) => return,
                 Ok(Notified::Failed(reason)) => reason,
+                Ok(Notified::Refused(reason)) => {
+                    refused += 1;
+                    reason
+                }
                 Err(_) => {
                     error!(record = %item.offset, "notifying a push gateway panicked");
                     self.done(since, item);
@@ -437,6 +446,13 @@ impl Pushers {
             let user_id = &pusher.body.user_id;
             let app_id = &*pusher.body.ids.app_id;
             let left = self.time_left(item);
+            if refused >= limits::PUSH_REFUSALS {
+                // It would keep those after it from being sent until it is too old.
+                warn!(%user_id, app_id, reason, "dropping a notification that a gateway refuses");
+                (retry, refused) = (Retry::default(), 0);
+                self.done(since, item);
+                continue;
+            }
             if !left.is_zero() {
                 let wait = retry.next().min(left);
                 let again_in_ms = wait.as_millis();
@@ -450,6 +466,7 @@ impl Pushers {
                 }
             }
             warn!(%user_id, app_id, reason, "dropping a notification that is too old to retry");
+            refused = 0;
             self.done(since, item);
         }
     }
@@ -499,6 +516,9 @@ impl Pushers {
             Ok(answer) => answer,
             Err(error) => return Notified::Failed(error.to_string()),
         };
+        if matches!(answer.status, StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE) {
+            return Notified::Refused(format!("it answers {}", answer.status));
+        }
         if !answer.status.is_success() {
             return Notified::Failed(format!("it answers {}", answer.status));
         }
@@ -633,7 +653,7 @@ fn count_attempt<E>(told: &Result<Notified, E>) {
     let outcome = match told {
         Ok(Notified::Arrived) => "arrived",
         Ok(Notified::Needless | Notified::Stopping) => return,
-        Ok(Notified::Failed(_)) | Err(_) => "failed",
+        Ok(Notified::Failed(_) | Notified::Refused(_)) | Err(_) => "failed",
     };
     metrics().delivery_attempts.with_label_values(&[PUSHERS, outcome]).inc();
 }
@@ -646,6 +666,8 @@ enum Notified {
     /// The server shuts down.
     Stopping,
     Failed(String),
+    /// The gateway refuses what is in it.
+    Refused(String),
 }
 
 /// The users with pushers who were in the room when an event came, or are invited by it, except the

@@ -10,7 +10,10 @@ use super::{
     kind::{Content, Erased},
     values::Secret,
 };
-use crate::record::{Holds, Offset};
+use crate::{
+    base::limits,
+    record::{Holds, Offset},
+};
 
 /// Payload of `peer.keys`. It supersedes earlier ones of the same homeserver, and has what is still
 /// needed of them.
@@ -116,6 +119,62 @@ pub struct Reached {
     /// If it could not be reached last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<Failing>,
+    /// What it was to be told of and never will be.
+    #[serde(default, skip_serializing_if = "SetAside::is_empty")]
+    pub set_aside: SetAside,
+}
+
+/// What is never sent to a homeserver, so that it does not block what comes after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// How many items there were.
+    pub count: u64,
+    /// The newest of them, newest last.
+    pub newest: Vec<AsideItem>,
+}
+
+impl SetAside {
+    /// Whether nothing was set aside.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds an item, of which only so many of the newest are kept.
+    pub fn add(&mut self, item: AsideItem) {
+        self.count = self.count.saturating_add(1);
+        self.newest.push(item);
+        let surplus = self.newest.len().saturating_sub(limits::SET_ASIDE_KEPT);
+        self.newest.drain(..surplus);
+    }
+}
+
+/// An event or an EDU that is never sent to a homeserver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AsideItem {
+    /// The record that it comes from; none for an EDU that is not sent again anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<Offset>,
+    /// The type of an EDU, or `event`.
+    pub item: String,
+    /// When it was set aside, in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The status with which the homeserver refused it; none if this homeserver cannot send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Why: what the homeserver said, or what is wrong with it.
+    pub reason: String,
+}
+
+impl AsideItem {
+    /// Why it was set aside, in words.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self.status {
+            Some(status) => format!("refused with status {status}: {}", self.reason),
+            None => format!("cannot be sent: {}", self.reason),
+        }
+    }
 }
 
 /// A homeserver cannot be reached.

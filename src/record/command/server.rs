@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Content, Erased,
+    federation::SetAside,
     values::{FileHash, Secret},
 };
 use crate::record::{Epoch, Holds, Offset};
@@ -208,6 +209,9 @@ pub struct DeliveryAdvance {
     /// The delivery in progress, which is repeated under the same id until it has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<UnderWay>,
+    /// What never arrives.
+    #[serde(default, skip_serializing_if = "SetAside::is_empty")]
+    pub set_aside: SetAside,
 }
 
 impl Content for DeliveryAdvance {

@@ -350,6 +350,7 @@ async fn identity_keys_need_their_members_and_the_signature_of_their_device() {
             signed(json!({ &curve: public[&curve] })),
             signed(json!({ &own: "AAAA", &curve: public[&curve] })),
             signed(json!({ &own: public[&own], &curve: "curve" })),
+            with("number", json!(1.5)),
         ]
         .map(|keys| (keys, "M_BAD_JSON")),
     );
@@ -359,7 +360,6 @@ async fn identity_keys_need_their_members_and_the_signature_of_their_device() {
             with("signatures", json!({ &ann.user_id: { &own: "AAAA" } })),
             with("algorithms", json!(["m.megolm.v1.aes-sha2"])),
             with("keys", DeviceKeys::others_of(&ann.user_id, &ann.device_id).public()),
-            with("number", json!(1.5)),
         ]
         .map(|keys| (keys, "M_INVALID_SIGNATURE")),
     );

@@ -45,6 +45,23 @@ async fn given_up(server: &TestServer) {
     until("a notification is given up", says).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notification_that_a_gateway_refuses_does_not_keep_others_from_being_sent() {
+    let gateway = Gateway::start().await;
+    let server = Gateway::server(&[]).await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let room_id = room_of(&[&ann, &bob]).await;
+    gateway.serves(&bob, "key").await;
+    gateway.is(Mood::Status(400));
+    say(&ann, &room_id, "refused").await;
+    gateway.until("three attempts", |gateway| gateway.asked("key").len() == 3).await;
+    let says = async || server.output().contains("dropping a notification that a gateway refuses");
+    until("the notification is dropped", says).await;
+    gateway.is(Mood::Fine);
+    let taken = say(&ann, &room_id, "taken").await;
+    gateway.until_events("key", &[taken]).await;
+}
+
 // ---- Setting and removing ----
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,6 +21,7 @@ mod partition;
 mod past;
 mod past_rules;
 mod peer;
+mod poison;
 mod policy;
 mod refusals;
 mod requests;

@@ -16,10 +16,19 @@ pub(crate) async fn decide<P: Proposal>(
     data_dir: &Path,
     proposals: impl IntoIterator<Item = P>,
 ) -> Vec<P::Outcome> {
+    decide_as("e2e.test", data_dir, proposals).await
+}
+
+/// As [`decide`], for the server of this name.
+pub(crate) async fn decide_as<P: Proposal>(
+    server_name: &str,
+    data_dir: &Path,
+    proposals: impl IntoIterator<Item = P>,
+) -> Vec<P::Outcome> {
     let log = SledLog::open(SledOptions::new(data_dir)).expect("the log can be opened");
     let log: Arc<dyn Log> = Arc::new(log);
     let options = Options {
-        server_name: "e2e.test".try_into().expect("a server name"),
+        server_name: server_name.try_into().expect("a server name"),
         event_cache_bytes: 1 << 20,
         gather: logcabin::decide::ephemeral::Gather::default(),
         clock: Clock::system(),

@@ -16,6 +16,8 @@ use crate::edge::http::{Class, Table, cheap, limited, unlimited};
 const FEW_ADDRESSES: &str = "`limits::THREEPIDS` bounds how many addresses an account has, and \
     adding one is limited";
 
+const PRIVATE: &str = "only clients of the same user read it; the `order` of a tag is a fraction";
+
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
@@ -47,13 +49,13 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(profile::set_field, limited(Class::Profile).guests().amended(bodies::field_of_profile))
         .on(profile::delete_field, limited(Class::Profile))
         .on(account_data::get_global, cheap())
-        .on(account_data::set_global, limited(Class::Settings).suspended())
+        .on(account_data::set_global, limited(Class::Settings).suspended().stays(PRIVATE))
         .on(account_data::get_room, cheap())
-        .on(account_data::set_room, limited(Class::Settings).suspended())
+        .on(account_data::set_room, limited(Class::Settings).suspended().stays(PRIVATE))
         .on(account_data::delete_global, limited(Class::Settings).suspended())
         .on(account_data::delete_of_room, limited(Class::Settings).suspended())
         .on(account_data::tags, cheap())
-        .on(account_data::set_tag, limited(Class::Settings).suspended())
+        .on(account_data::set_tag, limited(Class::Settings).suspended().stays(PRIVATE))
         .on(account_data::delete_tag, limited(Class::Settings).suspended())
         .on(user_directory::search, limited(Class::Search).suspended())
         .on(user_directory::mutual_rooms, limited(Class::Search))

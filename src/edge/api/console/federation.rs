@@ -24,7 +24,7 @@ use crate::{
         },
         history::look::{duration, grouped},
     },
-    record::command::Failing,
+    record::command::{AsideItem, Failing},
 };
 
 /// How many of the refused events the first page shows.
@@ -215,6 +215,9 @@ fn standing(of: &DestinationRow, now_ms: u64) -> Markup {
                 span { (tried(failing, now_ms)) ": " bdi { (short(&failing.error)) } }
             }
             None if of.up_to.get() == 0 => { "not told of anything yet" }
+            None if of.set_aside > 0 => {
+                "reached; " (grouped(of.set_aside)) " item(s) set aside"
+            }
             None => { "reached" }
         }
     }
@@ -265,9 +268,31 @@ fn details(found: &DestinationDetails, now_ms: u64) -> Markup {
         ]))
         h2 { "Acts" }
         (acts(ACTS, &[("server", name)]))
+        @if of.set_aside > 0 {
+            h2 { "Set aside" }
+            p.note {
+                "These items cannot be sent to this homeserver, or it refuses them although it "
+                "takes others. They are never sent to it. There were "
+                (grouped(of.set_aside)) "; these are the newest."
+            }
+            (aside(&found.newest_aside))
+        }
         h2 { "Shared rooms" }
         (table(&["Room", "Its members", "Waiting"], &rooms, "None."))
     }
+}
+
+fn aside(items: &[AsideItem]) -> Markup {
+    let row = |of: &AsideItem| {
+        vec![
+            html! { (at_second(of.at_ms)) },
+            of.record.map_or_else(|| html! { "–" }, record),
+            text(&of.item),
+            html! { bdi { (long(&of.why())) } },
+        ]
+    };
+    let rows: Vec<_> = items.iter().rev().map(row).collect();
+    table(&["When", "Record", "Item", "Why"], &rows, "None.")
 }
 
 fn refused_table(found: &RefusedEvents) -> Markup {

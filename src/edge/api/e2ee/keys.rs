@@ -29,7 +29,9 @@ use crate::{
     base::limits,
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     edge::{
-        api::{Server, auth::uiaa::confirm_identity, json, oauth::session::confirm_reset},
+        api::{
+            Server, auth::uiaa::confirm_identity, can_leave, json, oauth::session::confirm_reset,
+        },
         http::{ApiError, Caller, Cx, Homeserver, Json},
     },
     read::{
@@ -168,7 +170,9 @@ fn look_up(
             let name = name.and_then(|device| device.display_name).filter(|_| viewer.is_some());
             keys["unsigned"] =
                 name.map_or_else(|| json!({}), |name| json!({ "device_display_name": name }));
-            of_user.insert(device_id, keys);
+            if viewer.is_some() || can_leave(&keys) {
+                of_user.insert(device_id, keys);
+            }
         }
         found.device_keys.insert(user_id.clone(), of_user);
         for (key, of) in [
@@ -178,10 +182,17 @@ fn look_up(
         ] {
             let Some(key) = key else { continue };
             let mut key = key.clone();
+            if viewer.is_none()
+                && let Some(key) = key.as_object_mut()
+            {
+                key.remove("unsigned");
+            }
             if let Some((_, public)) = public_key(&key) {
                 keyring.add_signatures(app.engine.events(), viewer, &public, &mut key)?;
             }
-            of.insert(user_id.clone(), key);
+            if viewer.is_some() || can_leave(&key) {
+                of.insert(user_id.clone(), key);
+            }
         }
         // The users that somebody has verified are visible to them only.
         if viewer != Some(&*user_id) {
@@ -207,7 +218,7 @@ pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Resul
     let own = &cx.app.config.server.name;
     let (local, remote): (Wanted, Wanted) =
         wanted.into_iter().partition(|(user_id, _)| user_id.server_name() == own);
-    let mut handed_out = hand_out(&cx, local).await?;
+    let mut handed_out = hand_out(&cx, local, false).await?;
     let mut failures = BTreeMap::new();
     if !remote.is_empty() {
         let timeout = patience(request.timeout);
@@ -223,7 +234,7 @@ pub(in crate::edge::api) async fn claim_for_server(
     let mut wanted = named(request.one_time_keys);
     few(&wanted)?;
     wanted.retain(|user_id, _| user_id.server_name() == cx.app.config.server.name);
-    json(&json!({ "one_time_keys": hand_out(&cx, wanted).await? }))
+    json(&json!({ "one_time_keys": hand_out(&cx, wanted, true).await? }))
 }
 
 fn few(wanted: &Wanted) -> Result<(), ApiError> {
@@ -234,7 +245,11 @@ fn few(wanted: &Wanted) -> Result<(), ApiError> {
 }
 
 /// Hands out one key of each device of users of this server.
-async fn hand_out<C: Caller>(cx: &Cx<Server, C>, all: Wanted) -> Result<HandedOut, ApiError> {
+async fn hand_out<C: Caller>(
+    cx: &Cx<Server, C>,
+    all: Wanted,
+    for_server: bool,
+) -> Result<HandedOut, ApiError> {
     let mut handed_out = HandedOut::new();
     for (user_id, wanted) in all {
         let proposal = ClaimKeys { user_id: user_id.clone(), wanted: wanted.into_iter().collect() };
@@ -245,6 +260,9 @@ async fn hand_out<C: Caller>(cx: &Cx<Server, C>, all: Wanted) -> Result<HandedOu
             let keys =
                 if claim.fallback { &mut upload.fallback_keys } else { &mut upload.one_time_keys };
             let Some(key) = keys.remove(&claim.key_id) else { continue };
+            if for_server && !can_leave(&key) {
+                continue;
+            }
             let key: Value = serde_json::from_str(key.get()).unwrap_or_default();
             let of_user = handed_out.entry(user_id.clone()).or_default();
             of_user.insert(claim.device_id.to_string(), BTreeMap::from([(claim.key_id, key)]));

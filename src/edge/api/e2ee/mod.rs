@@ -10,6 +10,8 @@ pub(crate) mod to_device;
 use super::{Server, bodies};
 use crate::edge::http::{Class, Table, limited};
 
+const PRIVATE: &str = "only clients of the same user read a backup";
+
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
@@ -26,17 +28,23 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
             limited(Class::Keys).suspended().objects(bodies::CROSS_SIGNING),
         )
         .on(keys::upload_signatures, limited(Class::Keys).suspended())
-        .on(key_backup::create, limited(Class::KeyBackups).suspended())
+        .on(key_backup::create, limited(Class::KeyBackups).suspended().stays(PRIVATE))
         .on(key_backup::latest, limited(Class::Other))
         .on(key_backup::get, limited(Class::Other))
-        .on(key_backup::update, limited(Class::KeyBackups).suspended())
+        .on(key_backup::update, limited(Class::KeyBackups).suspended().stays(PRIVATE))
         .on(key_backup::delete, limited(Class::KeyBackups).suspended())
-        .on(key_backup::put, limited(Class::KeyBackups).suspended().objects(bodies::ROOM_KEYS))
+        .on(
+            key_backup::put,
+            limited(Class::KeyBackups).suspended().objects(bodies::ROOM_KEYS).stays(PRIVATE),
+        )
         .on(
             key_backup::put_of_room,
-            limited(Class::KeyBackups).suspended().objects(bodies::ROOM_KEYS_OF_ROOM),
+            limited(Class::KeyBackups)
+                .suspended()
+                .objects(bodies::ROOM_KEYS_OF_ROOM)
+                .stays(PRIVATE),
         )
-        .on(key_backup::put_of_session, limited(Class::KeyBackups).suspended())
+        .on(key_backup::put_of_session, limited(Class::KeyBackups).suspended().stays(PRIVATE))
         .on(key_backup::keys, limited(Class::Other))
         .on(key_backup::keys_of_room, limited(Class::Other))
         .on(key_backup::key_of_session, limited(Class::Other))

@@ -11,7 +11,9 @@ use ruma::{
 use serde_json::json;
 
 use crate::edge::{
-    api::{Server, account::profile, appservice::services as appservice, json as to_json},
+    api::{
+        Server, account::profile, appservice::services as appservice, can_leave, json as to_json,
+    },
     http::{ApiError, Cx, Homeserver, Json},
 };
 
@@ -33,6 +35,8 @@ pub(super) async fn profile(
     if let Some(field) = request.field {
         fields.retain(|name, _| *name == field.as_str());
     }
+    // One that came in before such values were refused is left out by itself.
+    fields.retain(|_, value| can_leave(value));
     to_json(&fields)
 }
 

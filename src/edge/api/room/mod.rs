@@ -31,7 +31,10 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(
             create_room::create_room,
-            limited(Class::Rooms).objects(bodies::CREATE_ROOM).checked(bodies::room_version_is_one),
+            limited(Class::Rooms)
+                .objects(bodies::CREATE_ROOM)
+                .checked(bodies::room_version_is_one)
+                .of_room(),
         )
         .on(upgrade::upgrade, limited(Class::Rooms).checked(bodies::room_version_is_one))
         .on(membership::join, limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN))
@@ -50,12 +53,12 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(membership::joined_rooms, cheap())
         .on(membership::joined_members, limited(Class::Reads))
         .on(membership::members, limited(Class::Reads).guests())
-        .on(send::message, limited(Class::Messages).guests())
-        .on(send::state, limited(Class::Messages).guests())
+        .on(send::message, limited(Class::Messages).guests().of_room())
+        .on(send::state, limited(Class::Messages).guests().of_room())
         .on(send::redact, limited(Class::Messages).suspended())
-        .on(send::message_without_transaction, limited(Class::Messages).guests())
+        .on(send::message_without_transaction, limited(Class::Messages).guests().of_room())
         .on(send::redact_without_transaction, limited(Class::Messages).suspended())
-        .on(delayed::put, limited(Class::Messages))
+        .on(delayed::put, limited(Class::Messages).of_room())
         .on(delayed::list, limited(Class::Other))
         .on(delayed::get, limited(Class::Other))
         .on(delayed::act, limited(Class::Ephemeral))

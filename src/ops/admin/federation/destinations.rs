@@ -13,7 +13,10 @@ use crate::{
         act::{Act, Attribution},
         office::{ActError, Office},
     },
-    record::{Offset, command::Failing},
+    record::{
+        Offset,
+        command::{AsideItem, Failing},
+    },
     state::Room,
 };
 
@@ -50,6 +53,9 @@ pub(crate) struct DestinationRow {
     pub(crate) waiting: Waiting,
     /// Set if the last attempt to reach it failed.
     pub(crate) failing: Option<Failing>,
+    /// How many events and EDUs are never sent to it, because they cannot be or it refuses them.
+    #[serde(default)]
+    pub(crate) set_aside: u64,
     /// Whether the configuration denies it.
     pub(crate) is_denied: bool,
 }
@@ -75,24 +81,25 @@ pub(crate) fn list(office: &Office, from: usize, limit: usize) -> Result<Destina
         .into_iter()
         .map(|(server, rooms)| {
             let known = state.destinations.get(&server);
-            let (up_to, failing) =
-                known.map_or((Offset::ZERO, None), |known| (known.up_to, known.failing));
-            (server, rooms, up_to, failing)
+            let position = known.map_or((Offset::ZERO, None, 0), |known| {
+                (known.up_to, known.failing, known.set_aside.count)
+            });
+            (server, rooms, position)
         })
         .collect();
     let total = all.len();
     let since = |failing: &Option<Failing>| failing.as_ref().map_or(u64::MAX, |of| of.since_ms);
     // They were in the order of their names.
-    all.sort_by_key(|(_, _, _, failing)| since(failing));
-    let failing = all.iter().take_while(|(_, _, _, failing)| failing.is_some()).count();
+    all.sort_by_key(|(_, _, (_, failing, _))| since(failing));
+    let failing = all.iter().take_while(|(_, _, (_, failing, _))| failing.is_some()).count();
     let mut search = Search::new(&office.engine);
     let page = all.into_iter().skip(from).take(limit.min(limits::DESTINATION_ROWS));
     let destinations = page
-        .map(|(server_name, rooms, up_to, failing)| {
+        .map(|(server_name, rooms, (up_to, failing, set_aside))| {
             let waiting = search.waiting(&server_name, up_to, &rooms)?;
             let is_denied = !office.federation.permits(&server_name);
             let rooms = rooms.len();
-            Ok(DestinationRow { server_name, rooms, up_to, waiting, failing, is_denied })
+            Ok(DestinationRow { server_name, rooms, up_to, waiting, failing, set_aside, is_denied })
         })
         .collect::<Result<_, ReadError>>()?;
     let is_on = office.federation.enabled;
@@ -138,6 +145,9 @@ pub(crate) struct ShowDestination {
 pub(crate) struct DestinationDetails {
     #[serde(flatten)]
     pub(crate) destination: DestinationRow,
+    /// The newest events and EDUs that are never sent to it, newest last.
+    #[serde(default)]
+    pub(crate) newest_aside: Vec<AsideItem>,
     /// Rooms that it shares with this one: those with the most waiting events first.
     pub(crate) shared: Vec<SharedRoom>,
     /// The record with its signing keys, if they were needed.
@@ -190,7 +200,8 @@ fn details(
     let state = office.engine.state();
     let rooms = shared(office).remove(server).unwrap_or_default();
     let known = state.destinations.get(server);
-    let (up_to, failing) = known.map_or((Offset::ZERO, None), |of| (of.up_to, of.failing));
+    let (up_to, failing, aside) =
+        known.map_or_else(Default::default, |of| (of.up_to, of.failing, of.set_aside));
     let mut search = Search::new(&office.engine);
     let mut each = Vec::new();
     let mut waiting = Waiting::default();
@@ -221,8 +232,10 @@ fn details(
             up_to,
             waiting,
             failing,
+            set_aside: aside.count,
             is_denied: !office.federation.permits(server),
         },
+        newest_aside: aside.newest,
         shared,
         keys: keys.as_ref().map(|keys| keys.record),
         keys_valid_until_ms: keys.as_ref().map(|keys| keys.valid_until_ms),

@@ -70,6 +70,9 @@ impl Act for ResetDestination {
             let Failing { attempts, .. } = failing;
             format!("{attempts} failed attempt(s) to reach {server} are cleared")
         });
+        let aside = (row.set_aside > 0).then(|| {
+            format!("the list of {} item(s) that were set aside is cleared", row.set_aside)
+        });
         let letters = office.engine.state().to_device.waiting_outside(
             &server,
             row.up_to,
@@ -82,6 +85,6 @@ impl Act for ResetDestination {
                 letters.len()
             )
         });
-        Ok(lost.into_iter().chain(letters).chain(forgotten).collect())
+        Ok(lost.into_iter().chain(letters).chain(forgotten).chain(aside).collect())
     }
 }

@@ -26,11 +26,15 @@ impl Describe for PeerKeys {
 
 impl Describe for PeerReached {
     fn describe(self, _: &Record, who: String) -> Description {
-        let told = self.servers.iter().map(|of| match &of.failing {
-            None => format!("{} up to {}", of.server_name, of.up_to),
-            Some(failing) => {
-                format!("{} up to {}, which fails: {}", of.server_name, of.up_to, failing.error)
+        let told = self.servers.iter().map(|of| {
+            let mut text = format!("{} up to {}", of.server_name, of.up_to);
+            if !of.set_aside.is_empty() {
+                text += &format!(" without {} item(s)", of.set_aside.count);
             }
+            if let Some(failing) = &of.failing {
+                text += &format!(", which fails: {}", failing.error);
+            }
+            text
         });
         (who, format!("told {}", told.collect::<Vec<_>>().join(", ")))
     }

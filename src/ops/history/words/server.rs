@@ -50,7 +50,10 @@ impl Describe for LogCheckpoint {
 
 impl Describe for DeliveryAdvance {
     fn describe(self, _: &Record, who: String) -> Description {
-        let told = format!("has told {} of everything up to record {}", self.to, self.done);
+        let mut told = format!("has told {} of everything up to record {}", self.to, self.done);
+        if !self.set_aside.is_empty() {
+            told += &format!(" but {} that it does not take", self.set_aside.count);
+        }
         let text = match self.under_way {
             Some(on) => {
                 format!("{told}, and tells of record {} and before as {}", on.up_to, on.id)

@@ -5,13 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use ruma::OwnedRoomId;
+use ruma::{OwnedRoomId, OwnedServerName};
 use tokio::sync::Notify;
 
 use super::edus::Edu;
 use crate::{
     base::limits,
-    record::{Offset, command::Failing},
+    record::{
+        Offset,
+        command::{AsideItem, Failing, Reached, SetAside},
+    },
 };
 
 /// The pending deliveries of one homeserver. An idle one is its number and its rooms.
@@ -33,6 +36,8 @@ pub(super) struct Destination {
     /// It has a task.
     pub(super) is_served: bool,
     pub(super) failing: Option<Failing>,
+    /// What is never sent to it.
+    pub(super) set_aside: SetAside,
     /// Notified when it is likely to be reachable again.
     pub(super) back: Arc<Notify>,
     /// Records up to here are dropped by an operator's order.
@@ -51,8 +56,14 @@ pub(super) enum Next {
 
 impl Destination {
     /// A destination with this recorded state.
-    pub(super) fn known(up_to: Offset, failing: Option<Failing>) -> Self {
-        Self { up_to, last: up_to, failing, ..Self::default() }
+    pub(super) fn known(up_to: Offset, failing: Option<Failing>, set_aside: SetAside) -> Self {
+        Self { up_to, last: up_to, failing, set_aside, ..Self::default() }
+    }
+
+    /// Its state as it is recorded.
+    pub(super) fn reached(&self, server_name: OwnedServerName) -> Reached {
+        let (failing, set_aside) = (self.failing.clone(), self.set_aside.clone());
+        Reached { server_name, up_to: self.up_to, failing, set_aside }
     }
 
     /// A request of it has arrived.
@@ -125,6 +136,7 @@ impl Destination {
             self.next.pop_front();
         }
         self.failing = None;
+        self.set_aside = SetAside::default();
     }
 
     /// Whether some of these records were dropped.
@@ -156,16 +168,25 @@ impl Destination {
         self.is_behind = true;
     }
 
-    /// These records were delivered.
+    /// These records were delivered, or are set aside.
     pub(super) fn told(&mut self, offsets: &[Offset]) {
-        if let Some(last) = offsets.last() {
-            // An operator may have dropped some of them meanwhile.
-            while self.next.front().is_some_and(|next| next <= last) {
-                self.next.pop_front();
-            }
-            self.up_to = self.up_to.max(*last);
-            self.is_to_be_noted = true;
+        let Some(last) = offsets.last() else { return };
+        // An operator may have dropped some of them meanwhile.
+        while self.next.front().is_some_and(|next| next <= last) {
+            self.next.pop_front();
         }
+        self.up_to = self.up_to.max(*last);
+        self.is_to_be_noted = true;
+    }
+
+    /// Notes items that are never sent to it.
+    pub(super) fn set_aside(&mut self, items: Vec<AsideItem>) {
+        self.is_to_be_noted |= !items.is_empty();
+        items.into_iter().for_each(|item| self.set_aside.add(item));
+    }
+
+    /// It has taken a transaction.
+    pub(super) fn is_reached(&mut self) {
         self.is_to_be_noted |= self.failing.take().is_some();
     }
 }
@@ -176,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_found_is_looked_for_from_where_it_was_before() {
-        let mut destination = Destination::known(Offset::new(5), None);
+        let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
         destination.is_behind = true;
         assert_eq!(told_next(&mut destination), Some(vec![0, 5]));
         destination.note(Offset::new(9));
@@ -188,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_is_given_up_while_it_is_looked_for_is_not_told() {
-        let mut destination = Destination::known(Offset::new(5), None);
+        let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
         destination.is_behind = true;
         assert_eq!(told_next(&mut destination), Some(vec![0, 5]));
         destination.give_up(Offset::new(8));
@@ -208,7 +229,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_found_later_and_nothing_is_told_twice() {
         let most = limits::DESTINATION_EVENTS as u64;
-        let mut destination = Destination::known(Offset::new(5), None);
+        let mut destination = Destination::known(Offset::new(5), None, SetAside::default());
         for offset in 1..=most + 10 {
             destination.note(Offset::new(5 + offset));
         }

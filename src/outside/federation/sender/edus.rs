@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use ruma::{OwnedServerName, RoomId, ServerName};
 use serde::Serialize;
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::Sender;
 use crate::{
@@ -33,8 +33,14 @@ use crate::{
 /// An EDU as it is sent.
 pub(super) type Edu = Box<RawValue>;
 
+/// JSON in the content is written as it is: what is not allowed in it is found before it is sent.
 fn edu(edu_type: &str, content: &impl Serialize) -> Edu {
-    to_raw(&json!({ "edu_type": edu_type, "content": content }))
+    #[derive(Serialize)]
+    struct Whole<'a, C> {
+        edu_type: &'a str,
+        content: &'a C,
+    }
+    to_raw(&Whole { edu_type, content })
 }
 
 /// Whether records of this kind may concern other homeservers.

@@ -1,53 +1,113 @@
-//! Transactions: their contents, and their delivery to a homeserver.
+//! Transactions: their delivery to a homeserver.
+//!
+//! A homeserver that refuses a transaction because of its contents (400 or 413) is asked with parts
+//! of it, down to single items. One that it refuses alone is set aside, if it then takes an empty
+//! transaction: without that, it refuses everything (it denies this homeserver, or a proxy in front
+//! of it does), and nothing that waits for it is given up.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use ruma::ServerName;
-use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::time::{Duration, sleep};
 use tracing::{debug, warn};
 
-use super::{Sender, edus::Edu, is_told};
+use super::{
+    Sender,
+    edus::Edu,
+    items::{Item, Load},
+    parts::Parts,
+};
 use crate::{
     base::{
         clock::{millis, random_letters},
         limits,
-        metrics::{Tried, metrics},
+        metrics::{Tried, Withheld, metrics},
+        text::beginning,
     },
-    log::ReadError,
-    outside::federation::{Question, Unreachable},
-    read::events::as_shown,
-    record::Offset,
-    state::State,
+    outside::federation::{Answer, Question, Unreachable},
+    record::{Offset, command::AsideItem},
 };
 
-/// The contents of a transaction.
-#[derive(Default)]
-struct Contents {
-    pdus: Vec<Box<RawValue>>,
-    edus: Vec<Edu>,
-    /// The number of records that they come from.
-    records: usize,
+/// The body of a transaction. Its items are written as they are.
+#[derive(Serialize)]
+struct Transaction<'a> {
+    origin: &'a ServerName,
+    origin_server_ts: u64,
+    pdus: Vec<&'a RawValue>,
+    edus: Vec<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct Outcomes {
-    #[serde(default)]
-    pdus: BTreeMap<String, Outcome>,
+/// What became of a transaction that was answered.
+enum Answered {
+    Taken,
+    /// Because of its contents.
+    Refused(Refusal),
 }
 
-#[derive(Deserialize)]
-struct Outcome {
-    #[serde(default)]
-    error: Option<String>,
+/// The answer of a homeserver that refuses a transaction.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    status: u16,
+    /// What it says about it.
+    said: String,
+}
+
+/// Why a delivery cannot continue now.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Unreachable(Unreachable),
+    /// It takes not even an empty transaction.
+    Everything(Refusal),
+}
+
+impl Failure {
+    /// Whether there is a homeserver, which refuses.
+    pub(super) const fn is_refusal(&self) -> bool {
+        // 408 and 429 ask for patience.
+        match self {
+            Self::Unreachable(Unreachable::Status(status)) => {
+                matches!(*status, 400..=407 | 409..=428 | 430..=499)
+            }
+            Self::Unreachable(_) => false,
+            Self::Everything(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(unreachable) => unreachable.fmt(f),
+            Self::Everything(Refusal { status, said }) => {
+                write!(f, "it refuses every transaction with status {status}: {said}")
+            }
+        }
+    }
+}
+
+/// The delivery of a load.
+struct Delivery<'a> {
+    server: &'a ServerName,
+    load: Load,
+    parts: Parts,
+    /// The records of the load that are not done with.
+    left: &'a [Offset],
+    /// How many of its records are.
+    done: usize,
+    /// Items that are to be set aside once their records are done with.
+    aside: Vec<(Option<usize>, AsideItem)>,
+    /// The homeserver has taken a transaction.
+    is_taking: bool,
+    /// The id of the next transaction.
+    id: String,
 }
 
 impl Sender {
-    /// Sends a transaction with these records to a homeserver, as many as fit, and retries until it
-    /// has arrived. Transient EDUs are sent at the first attempt only.
+    /// Sends these records to a homeserver, as many as fit into a transaction, and retries until
+    /// they have arrived or are set aside. Transient EDUs are sent at the first attempt only.
     pub(super) async fn deliver(&self, server: &ServerName, offsets: &[Offset]) {
-        let id = random_letters(20);
         if !offsets.is_empty() {
             self.until_due(server).await;
         }
@@ -55,71 +115,54 @@ impl Sender {
             Some(destination) => destination.take_transient(),
             None => return,
         };
-        let mut offsets = offsets;
+        let (mut id, mut left) = (random_letters(20), offsets);
         loop {
-            if !offsets.is_empty() && self.is_reset(server, offsets) {
+            if !left.is_empty() && self.is_reset(server, left) {
                 return;
             }
-            let contents = match self.contents(&self.engine.state(), server, offsets) {
-                Ok(contents) => contents,
+            let load = match self.load(&self.engine.state(), server, left) {
+                Ok(load) => load,
                 Err(error) => {
                     warn!(%server, %error, "the records for a homeserver cannot be read");
                     sleep(limits::DELIVERY_RETRY.1).await;
                     continue;
                 }
             };
-            let Contents { pdus, mut edus, records } = contents;
             // The same id stands for the same records.
-            offsets = &offsets[..records];
-            let room = limits::TRANSACTION_EDUS.saturating_sub(edus.len());
-            edus.extend(transient.drain(..).rev().take(room));
-            if pdus.is_empty() && edus.is_empty() {
-                break;
-            }
-            let body = json!({
-                "origin": self.peers.own_name(),
-                "origin_server_ts": self.engine.clock().now_ms(),
-                "pdus": pdus,
-                "edus": edus,
-            });
-            let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
-            question.timeout = limits::DESTINATION_TIMEOUT;
-            let asked = {
-                // Tasks get a slot in the order in which they asked.
-                let Ok(_place) = self.places.acquire().await else { return };
-                self.peers.ask(server, question).await
-            };
-            let outcomes = asked.and_then(|answer| answer.json::<Outcomes>());
-            count(&outcomes, pdus.len(), edus.len());
-            match outcomes {
-                Ok(outcomes) => {
-                    for (event_id, outcome) in outcomes.pdus {
-                        if let Some(error) = outcome.error {
-                            debug!(%server, event_id, error, "a homeserver refused an event");
-                        }
-                    }
-                    break;
-                }
+            left = &left[..load.records()];
+            let mut delivery = self.delivery(server, (load, left), id, &mut transient);
+            let failure = match self.send(&mut delivery).await {
+                Ok(()) => return,
                 // One of the two servers will never federate with the other.
-                Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => break,
-                Err(_) if !offsets.is_empty() && self.is_reset(server, offsets) => return,
-                Err(error) => {
-                    let (pause, back) = self.note_failure(server, &error);
-                    if offsets.is_empty() {
-                        return;
+                Err(Failure::Unreachable(
+                    Unreachable::Denied | Unreachable::Own | Unreachable::Name,
+                )) => {
+                    if let Some(destination) = self.destinations.lock().get_mut(server) {
+                        destination.told(delivery.left);
+                        destination.is_reached();
                     }
-                    if self.is_lost(server) {
-                        break;
-                    }
-                    tokio::select! {
-                        () = sleep(pause) => {}
-                        () = back.notified() => sleep(Duration::from_millis(200)).await,
-                    }
+                    return;
                 }
+                Err(failure) => failure,
+            };
+            (id, left) = (delivery.id, delivery.left);
+            if !left.is_empty() && self.is_reset(server, left) {
+                return;
             }
-        }
-        if let Some(destination) = self.destinations.lock().get_mut(server) {
-            destination.told(offsets);
+            let (pause, back) = self.note_failure(server, &failure);
+            if left.is_empty() {
+                return;
+            }
+            if self.is_lost(server) {
+                if let Some(destination) = self.destinations.lock().get_mut(server) {
+                    destination.told(left);
+                }
+                return;
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = back.notified() => sleep(Duration::from_millis(200)).await,
+            }
         }
     }
 
@@ -154,53 +197,218 @@ impl Sender {
         })
     }
 
-    /// The contents of a transaction with the first of these records, as many as fit.
-    fn contents(
+    /// The delivery of a load from these records.
+    fn delivery<'a>(
         &self,
-        state: &State,
-        server: &ServerName,
-        offsets: &[Offset],
-    ) -> Result<Contents, ReadError> {
-        let events = self.engine.events();
-        let (mut contents, mut bytes) = (Contents::default(), 0);
-        for offset in offsets {
-            let (mut pdu, mut edus) = (None, Vec::new());
-            if let Some(event) = events.get(*offset)? {
-                if let Some(room) = state.rooms.get(&event.room_id) {
-                    edus = self.edus_of_join(state, server, &room, &event)?;
-                    if is_told(&event, server) {
-                        let shown = as_shown(&room, event, Offset::MAX);
-                        pdu = Some(events.in_federation_format(&room, &shown));
+        server: &'a ServerName,
+        (mut load, left): (Load, &'a [Offset]),
+        id: String,
+        transient: &mut Vec<Edu>,
+    ) -> Delivery<'a> {
+        load.add_transient(std::mem::take(transient));
+        let at_ms = self.engine.clock().now_ms();
+        let aside = std::mem::take(&mut load.unsendable).into_iter().map(|unsendable| {
+            let item = AsideItem {
+                record: unsendable.of.map(|index| left[index]),
+                item: unsendable.name,
+                at_ms,
+                status: None,
+                reason: said(&unsendable.reason),
+            };
+            (unsendable.of, item)
+        });
+        let aside = aside.collect();
+        let parts = Parts::new(load.items.len(), |first| load.fits(first));
+        Delivery { server, load, parts, left, done: 0, aside, is_taking: false, id }
+    }
+
+    /// Sends a load in one transaction, or in several if the homeserver refuses some items.
+    async fn send(&self, delivery: &mut Delivery<'_>) -> Result<(), Failure> {
+        self.pass(delivery);
+        let server = delivery.server;
+        while let Some(part) = delivery.parts.next() {
+            let items = &delivery.load.items[part.clone()];
+            let answered = self.transmit(server, &delivery.id, items).await;
+            let answered = answered.map_err(Failure::Unreachable)?;
+            // Of an id that it has answered, a homeserver may remember the answer.
+            delivery.id = random_letters(20);
+            match answered {
+                Answered::Taken => {
+                    delivery.is_taking = true;
+                    delivery.parts.pass();
+                }
+                Answered::Refused(refusal) => {
+                    let is_alone = part.len() == 1;
+                    if is_alone || !delivery.is_taking {
+                        self.probe(server, &refusal).await?;
+                        delivery.is_taking = true;
+                    }
+                    if is_alone {
+                        delivery.set_aside(part.start, refusal, self.engine.clock().now_ms());
+                        delivery.parts.pass();
+                    } else {
+                        delivery.parts.halve();
                     }
                 }
-            } else if let Some(command) = events.command(*offset)? {
-                edus = self.edus(state, server, *offset, command)?;
             }
-            edus.truncate(limits::TRANSACTION_EDUS);
-            bytes += edus.iter().map(|edu| edu.get().len()).sum::<usize>();
-            let is_full = contents.pdus.len() + usize::from(pdu.is_some())
-                > limits::TRANSACTION_PDUS
-                || contents.edus.len() + edus.len() > limits::TRANSACTION_EDUS
-                || (bytes > limits::TRANSACTION_EDU_BYTES && contents.records > 0);
-            if is_full {
-                break;
+            self.pass(delivery);
+            if !delivery.left.is_empty() && self.is_reset(server, delivery.left) {
+                return Ok(());
             }
-            contents.pdus.extend(pdu);
-            contents.edus.extend(edus);
-            contents.records += 1;
         }
-        Ok(contents)
+        Ok(())
+    }
+
+    /// Notes which records of a load are done with.
+    fn pass(&self, delivery: &mut Delivery<'_>) {
+        let (told, aside) = delivery.pass();
+        for item in &aside {
+            let AsideItem { record, item, status, reason, .. } = item;
+            let (server, record) = (delivery.server, record.map(Offset::get));
+            let metrics = metrics();
+            match status {
+                Some(status) => {
+                    warn!(
+                        %server, record, item, status, reason,
+                        "a homeserver refuses an item, which is set aside"
+                    );
+                    metrics.federation_set_aside.of_value(Withheld::Refused).inc();
+                }
+                None => {
+                    warn!(
+                        %server, record, item, reason,
+                        "an item cannot be sent to a homeserver and is set aside"
+                    );
+                    metrics.federation_set_aside.of_value(Withheld::Unsendable).inc();
+                }
+            }
+        }
+        if let Some(destination) = self.destinations.lock().get_mut(delivery.server) {
+            destination.told(told);
+            destination.set_aside(aside);
+            if delivery.is_taking {
+                destination.is_reached();
+            }
+        }
+    }
+
+    /// Whether a homeserver that refused a transaction takes an empty one.
+    async fn probe(&self, server: &ServerName, refusal: &Refusal) -> Result<(), Failure> {
+        let id = random_letters(20);
+        match self.transmit(server, &id, &[]).await.map_err(Failure::Unreachable)? {
+            Answered::Taken => Ok(()),
+            Answered::Refused(_) => Err(Failure::Everything(refusal.clone())),
+        }
+    }
+
+    /// Sends items in a transaction.
+    async fn transmit(
+        &self,
+        server: &ServerName,
+        id: &str,
+        items: &[Item],
+    ) -> Result<Answered, Unreachable> {
+        let of_kind = |is_pdu| {
+            let of_kind = items.iter().filter(move |item| item.is_pdu == is_pdu);
+            of_kind.map(|item| &*item.json).collect::<Vec<_>>()
+        };
+        let (pdus, edus) = (of_kind(true), of_kind(false));
+        let (pdu_count, edu_count) = (pdus.len(), edus.len());
+        let origin_server_ts = self.engine.clock().now_ms();
+        let body = Transaction { origin: self.peers.own_name(), origin_server_ts, pdus, edus };
+        let mut question = Question::put(format!("/_matrix/federation/v1/send/{id}"), &body);
+        question.timeout = limits::DESTINATION_TIMEOUT;
+        let asked = {
+            // Tasks get a slot in the order in which they asked.
+            let Ok(_place) = self.places.acquire().await else { return Err(Unreachable::Late) };
+            self.peers.ask(server, question).await
+        };
+        let answered = asked.and_then(|answer| read(server, &answer));
+        count(&answered, pdu_count, edu_count);
+        answered
+    }
+}
+
+impl<'a> Delivery<'a> {
+    /// Sets an item aside that the homeserver refuses alone.
+    fn set_aside(&mut self, index: usize, refusal: Refusal, at_ms: u64) {
+        let item = &self.load.items[index];
+        let record = item.of.and_then(|of| self.left.get(of.checked_sub(self.done)?).copied());
+        let Refusal { status, said } = refusal;
+        let (item, of) = (item.name(), item.of);
+        let aside = AsideItem { record, item, at_ms, status: Some(status), reason: said };
+        self.aside.push((of, aside));
+    }
+
+    /// The records that are newly done with, and what was set aside of them.
+    fn pass(&mut self) -> (&'a [Offset], Vec<AsideItem>) {
+        let done = self.load.records_done(self.parts.done());
+        let (told, left) = self.left.split_at(done.saturating_sub(self.done));
+        (self.left, self.done) = (left, done.max(self.done));
+        let is_over = self.parts.next().is_none();
+        let is_done = |of: &Option<usize>| of.map_or(is_over, |of| of < self.done);
+        let (now, later) =
+            std::mem::take(&mut self.aside).into_iter().partition(|(of, _)| is_done(of));
+        self.aside = later;
+        let now: Vec<(Option<usize>, AsideItem)> = now;
+        (told, now.into_iter().map(|(_, item)| item).collect())
+    }
+}
+
+/// What an answer to a transaction means.
+fn read(server: &ServerName, answer: &Answer) -> Result<Answered, Unreachable> {
+    let status = answer.status.as_u16();
+    if REFUSING.contains(&status) {
+        return Ok(Answered::Refused(Refusal { status, said: errors(&answer.body) }));
+    }
+    let outcomes: BTreeMap<String, Box<RawValue>> = answer.json()?;
+    // It has taken the transaction, whatever it says of the events in it.
+    let pdus = outcomes.get("pdus").map(|pdus| pdus.get());
+    let pdus = pdus.and_then(|pdus| serde_json::from_str::<BTreeMap<String, Outcome>>(pdus).ok());
+    for (event_id, outcome) in pdus.unwrap_or_default() {
+        if let Some(error) = outcome.error {
+            debug!(%server, event_id, error, "a homeserver refused an event");
+        }
+    }
+    Ok(Answered::Taken)
+}
+
+/// The statuses with which a homeserver refuses the contents of a transaction.
+const REFUSING: [u16; 2] = [400, 413];
+
+#[derive(Deserialize)]
+struct Outcome {
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// A reason of bounded length.
+fn said(reason: &str) -> String {
+    beginning(reason, limits::SET_ASIDE_REASON_BYTES).to_owned()
+}
+
+/// What a homeserver says about a transaction that it refuses.
+fn errors(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Errors {
+        errcode: String,
+        #[serde(default)]
+        error: String,
+    }
+    match serde_json::from_slice(body) {
+        Ok(Errors { errcode, error }) => said(&format!("{errcode}: {error}")),
+        Err(_) => said(&String::from_utf8_lossy(body)),
     }
 }
 
 /// Counts a transaction, and if it arrived, its contents. A transaction that was not to be sent is
 /// not counted.
-fn count(outcomes: &Result<Outcomes, Unreachable>, pdus: usize, edus: usize) {
+fn count(answered: &Result<Answered, Unreachable>, pdus: usize, edus: usize) {
     let metrics = metrics();
-    let outcome = match outcomes {
-        Ok(_) => Tried::Done,
+    let outcome = match answered {
+        Ok(Answered::Taken) => Tried::Done,
         Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => return,
-        Err(_) => Tried::Failed,
+        Ok(Answered::Refused(_)) | Err(_) => Tried::Failed,
     };
     metrics.federation_transactions_sent.of_value(outcome).inc();
     if outcome == Tried::Done {

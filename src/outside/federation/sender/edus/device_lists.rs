@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ruma::{
     OwnedServerName, OwnedUserId, ServerName, UserId, events::room::member::MembershipState,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Edu, edu};
 use crate::{
@@ -62,6 +62,14 @@ fn devices_of(state: &State, user_id: &UserId) -> BTreeSet<String> {
         account.read().active_devices().map(|(device_id, _)| device_id.to_string()).collect()
     });
     devices.unwrap_or_default()
+}
+
+/// Keys without what their owner put beside them, which concerns nobody.
+fn without_unsigned(mut keys: Value) -> Value {
+    if let Some(keys) = keys.as_object_mut() {
+        keys.remove("unsigned");
+    }
+    keys
 }
 
 /// The numbers of a change: its own, and the previous one.
@@ -210,7 +218,7 @@ impl Sender {
             });
             match known.get(&device_id) {
                 Some(keys) => {
-                    let mut keys = keys.clone();
+                    let mut keys = without_unsigned(keys.clone());
                     keyring.add_signatures(events, None, &device_id, &mut keys)?;
                     content["keys"] = keys;
                 }
@@ -229,7 +237,8 @@ impl Sender {
         for (name, key) in
             [("master_key", &keyring.master), ("self_signing_key", &keyring.self_signing)]
         {
-            let Some(mut key) = key.clone() else { continue };
+            let Some(key) = key.clone() else { continue };
+            let mut key = without_unsigned(key);
             if let Some((_, public)) = public_key(&key) {
                 keyring.add_signatures(self.engine.events(), None, &public, &mut key)?;
             }

@@ -1,0 +1,82 @@
+//! Who gets what is in a body, which decides what may be in it: what a client may put in is at most
+//! what can leave.
+//!
+//! Whatever is not canonical JSON (specification, appendix "Canonical JSON") cannot be signed, and
+//! so cannot be sent to another homeserver. It would be found only when it is to be sent, long
+//! after the client was told that all is well. So bodies are checked where they come in, and an
+//! endpoint is checked strictly unless its policy says why what it takes stays here.
+
+use super::{Access, ApiError, Body};
+use crate::base::canonical::{self, Numbers};
+
+/// Who gets what is in the body of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Other homeservers, or other users of them, may: it has what canonical JSON has.
+    Others,
+    /// The same, in an event of a room whose version may allow any finite number: what decides the
+    /// event decides that.
+    Room,
+    /// Nobody but the user's own clients, for this reason: any finite number may be in it, because
+    /// nobody signs it. Strings are Unicode nevertheless: most readers of JSON refuse a whole text
+    /// with another one in it.
+    Own(&'static str),
+}
+
+/// Checks that whoever gets what is in a body can read it.
+///
+/// # Errors
+/// `M_BAD_JSON`.
+pub(super) fn check(body: &[u8], kind: Body, access: Access, reach: Reach) -> Result<(), ApiError> {
+    // What another homeserver sends is judged item by item.
+    if kind != Body::Json || access == Access::Server || body == b"{}" {
+        return Ok(());
+    }
+    let numbers = match reach {
+        Reach::Others => Numbers::Strict,
+        Reach::Room | Reach::Own(_) => Numbers::Lax,
+    };
+    let text = std::str::from_utf8(body);
+    let text = text.map_err(|_| ApiError::not_json("The body is not UTF-8."))?;
+    canonical::check(text, numbers)
+        .map_err(|error| ApiError::bad_json(format!("The body: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_fine(reach: Reach, value: &str) -> bool {
+        let body = format!(r#"{{"a":{{"b":[{value}]}}}}"#);
+        check(body.as_bytes(), Body::Json, Access::Required, reach).is_ok()
+    }
+
+    #[test]
+    fn what_cannot_leave_does_not_come_in() {
+        for bad in ["1.5", "1e2", "1e999", "-0", "9007199254740992", r#""\ud800""#, r#""\ud800x""#]
+        {
+            assert!(!is_fine(Reach::Others, bad), "{bad}");
+        }
+        for good in ["1", "-9007199254740991", r#""\ud83d\ude00""#, r#""\u0000""#, "null"] {
+            assert!(is_fine(Reach::Others, good), "{good}");
+        }
+    }
+
+    #[test]
+    fn what_stays_may_have_fractions_but_nothing_that_cannot_be_read() {
+        for good in ["1.5", "1e2", "9007199254740992", "-0"] {
+            assert!(is_fine(Reach::Own("test"), good), "{good}");
+        }
+        for bad in ["1e999", r#""\udc00""#] {
+            assert!(!is_fine(Reach::Own("test"), bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_another_homeserver_sends_is_judged_elsewhere() {
+        let body = br#"{"a":1.5}"#;
+        assert!(check(body, Body::Json, Access::Server, Reach::Others).is_ok());
+        assert!(check(body, Body::Bytes, Access::Required, Reach::Others).is_ok());
+        assert!(check(body, Body::Json, Access::Required, Reach::Others).is_err());
+    }
+}
