@@ -47,7 +47,7 @@ pub(crate) use policy::PolicyServers;
 pub(crate) use sender::Sender;
 
 use crate::{
-    base::{limits, rate::Refundable},
+    base::{limits, rate::Refundable, turns::Turns},
     config::{self, Config},
     engine::{Engine, Voucher},
     outside::federation::connect::{Dialer, Line},
@@ -343,6 +343,8 @@ pub(crate) struct Federation {
     pub(crate) key_answers: Semaphore,
     /// The rates of their typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
+    /// Events that wait until a state is resolved, each in its turn.
+    pub(crate) resolving: Arc<Turns>,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
 }
@@ -391,6 +393,7 @@ impl Federation {
             device_changes: Arc::default(),
             key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
             ephemeral_rates: EphemeralRates::default(),
+            resolving: Turns::on_half(),
             has_presence,
         })
     }

@@ -14,10 +14,10 @@ use super::{
     pdu::{Pdu, PduError},
 };
 use crate::{
-    base::limits,
+    base::{limits, turns::Turn},
     decide::{
         Refusal,
-        federation::{ReceivePdu, Taken},
+        federation::{ReceivePdu, ReceivePduAtLength, Taken},
         is_local,
     },
     engine::Engine,
@@ -206,7 +206,7 @@ impl<'a> Receiving<'a> {
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
             }
-            Taken::Outlier | Taken::Missing { .. } => Err(PduError::Missing),
+            Taken::Outlier | Taken::Missing { .. } | Taken::Unprepared => Err(PduError::Missing),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Receiving<'a> {
             relayed: event.relayed,
             not_recommended: event.not_recommended.clone(),
         };
-        let taken = self.engine.propose(Origin::server(), receive).await?.into_inner();
+        let taken = self.decide(origin, receive).await?;
         match &taken {
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 debug!(%origin, event_id = %event.event_id, reason, "an event is not accepted");
@@ -233,6 +233,33 @@ impl<'a> Receiving<'a> {
             _ => {}
         }
         Ok(taken)
+    }
+}
+
+/// Decides on events of other homeservers. What takes long is found out before, outside of the
+/// room's turn; homeservers and rooms get their turns for it by what they have used.
+impl Receiving<'_> {
+    async fn decide(&self, origin: &ServerName, receive: ReceivePdu) -> Result<Taken, PduError> {
+        for _ in 0..limits::RESOLUTION_TRIES {
+            let taken = self.engine.propose(Origin::server(), receive.clone()).await?.into_inner();
+            if taken != Taken::Unprepared {
+                return Ok(taken);
+            }
+            let (engine, receive) = (Arc::clone(self.engine), receive.clone());
+            let turn = self.turn(origin, &receive.room_id).await;
+            turn.run(move |pause| receive.prepare(&engine.env(), pause)).await;
+        }
+        // The room changes faster than its branches can be resolved.
+        let _turn = self.turn(origin, &receive.room_id).await;
+        let at_length = ReceivePduAtLength(receive);
+        match self.engine.propose(Origin::server(), at_length).await?.into_inner() {
+            Taken::Unprepared => Err(PduError::Missing),
+            taken => Ok(taken),
+        }
+    }
+
+    async fn turn(&self, origin: &ServerName, room_id: &RoomId) -> Turn {
+        self.federation.resolving.turn(origin.as_str(), room_id.as_str()).await
     }
 }
 
