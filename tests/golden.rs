@@ -264,8 +264,7 @@ async fn make_a_golden_log() {
     let clock = Clock::manual(1_770_000_000_000);
     let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
     let archiver = Archiver::start(ArchiveOptions::new(&dir), Arc::clone(&log)).unwrap();
-    let options = options(clock);
-    let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
+    let engine = Engine::open(Arc::clone(&log), options(clock)).await.unwrap();
     fill(&engine).await;
     elsewhere::branch(&engine).await;
     // Of events, those that nothing else here rests on.

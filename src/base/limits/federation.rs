@@ -146,7 +146,8 @@ pub(crate) const RESOLUTION_RESULTS: usize = 16;
 /// about a third of it.
 pub(crate) const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
 
-/// The last erasures from payloads that memos of rooms are told of. One that missed more is dropped.
+/// The last erasures from payloads that memos of rooms are told of. A memo that missed more is
+/// dropped.
 pub(crate) const RESOLUTION_REDUCED: usize = 10_000;
 
 /// Events that are visited for one list of authorities that a homeserver asks for.
@@ -156,8 +157,9 @@ pub(crate) const AUTHORITIES_VISITED: usize = 50_000;
 pub const RESOLUTION_CONFLICTS: usize = 100;
 
 /// How many records, each with what differs, lead from the state before an event to a state of the
-/// room; or as many as there are keys in which these two differ, if that is more. So reading a state
-/// takes no longer than it is large, and writing it anew costs little compared to its changes.
+/// room; or as many as there are keys in which these two differ, if that is more. So reading a
+/// state takes no longer than it is large, and writing it anew costs little compared to its
+/// changes.
 pub(crate) const STATE_LINKS: usize = 1000;
 
 /// How many events are recorded in one commit as known without a place in the timeline, and their

@@ -228,8 +228,8 @@ pub fn explain(
     conflicts.iter().map(|conflict| trace.dispute(conflict)).collect()
 }
 
-/// The room's state after an event in its timeline, as `ruma-state-res` resolves that: each key with
-/// the event that holds it. It is slow, and holds this server's own algorithm to account in tests.
+/// The room's state after an event in its timeline, as `ruma-state-res` resolves that: each key
+/// with the event that holds it. It is slow. Tests hold this server's own algorithm to it.
 ///
 /// # Errors
 /// When too many events would have to be examined.

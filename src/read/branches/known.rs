@@ -182,8 +182,8 @@ impl Branches<'_> {
         Ok(number)
     }
 
-    /// The numbers of the authorities of the event of this record. Of the event itself, nothing else
-    /// is kept: there may be very many.
+    /// The numbers of the authorities of the event of this record. Of the event itself, nothing
+    /// else is kept: there may be very many.
     ///
     /// # Errors
     /// As for [`Self::know`].

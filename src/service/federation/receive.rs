@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::{limits, turns::Turn},
     decide::{
-        Refusal,
+        Env, Refusal,
         federation::{ReceivePdu, ReceivePduAtLength, Taken},
         is_local,
     },
@@ -245,9 +245,9 @@ impl Receiving<'_> {
             if taken != Taken::Unprepared {
                 return Ok(taken);
             }
-            let (engine, receive) = (Arc::clone(self.engine), receive.clone());
             let turn = self.turn(origin, &receive.room_id).await;
-            turn.run(move |pause| receive.prepare(&engine.env(), pause)).await;
+            let (env, receive) = (Env::clone(&self.engine.env()), receive.clone());
+            turn.run(move |pause| receive.prepare(&env, pause)).await;
         }
         // The room changes faster than its branches can be resolved.
         let _turn = self.turn(origin, &receive.room_id).await;

@@ -129,12 +129,10 @@ impl Room {
     fn levels(&self, after: &Tip, last: &OwnedEventId, by: usize, number: usize) -> (Sent, Tip) {
         let user = self.servers[by].user.clone();
         let member = self.holder(&StateEventType::RoomMember, user.as_str());
-        let mut users = json!({ "@nobody:elsewhere.test": number });
-        for server in &self.servers {
-            users[server.user.as_str()] = json!(100);
-        }
+        let users = self.servers.iter().map(|server| (server.user.to_string(), json!(100)));
+        let users: serde_json::Map<_, _> = users.collect();
         let auth = [&self.basis[0], last, &member];
-        let content = json!({ "users": users });
+        let content = json!({ "users": users, "events": { "m.some": number % 100 } });
         self.event(&[after], &user, "m.room.power_levels", Some(""), content, &auth)
     }
 
@@ -214,9 +212,9 @@ fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &OwnedRoomId
 
 #[test]
 fn what_resolution_costs_is_linear_in_what_the_branches_differ_in() {
-    let (short, long) = (cost_of_levels(30), cost_of_levels(90));
-    assert!(long < 4 * short, "{short} for 60 events, {long} for 180");
-    assert!(long < 12 * 180, "{long} for 180 events");
+    let (short, long) = (cost_of_levels(80), cost_of_levels(160));
+    assert!(long < 2 * short + 100, "{short} for 160 events, {long} for 320");
+    assert!(long < 10 * 320, "{long} for 320 events");
 }
 
 #[test]
