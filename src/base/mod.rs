@@ -25,4 +25,5 @@ pub mod text;
 pub(crate) mod timers;
 pub(crate) mod token_key;
 pub(crate) mod traces;
+pub(crate) mod turns;
 pub mod work;

@@ -19,6 +19,35 @@ use logcabin::{
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
 use serde_json::{Value, value::RawValue};
 
+/// A branch grows in that room: the state before each of its events is recorded by that of the one
+/// before.
+#[allow(dead_code, reason = "only golden logs have it")]
+pub(crate) async fn branch(engine: &Engine) {
+    let mut after = "one".to_owned();
+    for number in 1..4 {
+        let name = format!("branch{number}");
+        let pdu = serde_json::value::to_raw_value(&serde_json::json!({
+            "room_id": "!elsewhere:peer.example", "type": "m.room.topic", "state_key": "",
+            "sender": "@pia:peer.example", "depth": 5 + number, "content": { "topic": name },
+            "origin_server_ts": 1_770_000_000_000_u64, "hashes": {},
+            "signatures": { "peer.example": { "ed25519:a": "none" } },
+            "prev_events": [format!("${after}")], "auth_events": ["$create", "$pia"],
+        }));
+        let receive = ReceivePdu {
+            room_id: "!elsewhere:peer.example".try_into().unwrap(),
+            event_id: format!("${name}").try_into().unwrap(),
+            from: "peer.example".try_into().unwrap(),
+            pdu: pdu.unwrap(),
+            as_outlier: false,
+            relayed: false,
+            not_recommended: None,
+        };
+        let taken = engine.propose(Origin::server(), receive).await.unwrap().into_inner();
+        assert_eq!(taken, Taken::Accepted);
+        after = name;
+    }
+}
+
 /// A user enters a room in which two branches meet.
 pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
     macro_rules! propose {

@@ -129,11 +129,62 @@ pub const EXTREMITIES: usize = 20;
 /// follows by way of them. An extremity that is not found is only named once more.
 pub(crate) const REFUSED_BEFORE: usize = 100;
 
-/// Events that are looked at to resolve the state of a room where branches meet.
+/// Events that are considered to resolve the state of a room where branches meet: those for whose
+/// keys the branches have different events, and the authorities in which they differ. If there are
+/// more, the event is not judged: it is soft-failed.
 pub const RESOLUTION_EVENTS: usize = 50_000;
+
+/// Authorities of these events, and theirs, and so on, that the memo of a room knows of. With some
+/// 400 bytes each, this bounds the memory that one resolution takes.
+pub(crate) const RESOLUTION_CHAIN: usize = 200_000;
+
+/// Visits of events to resolve one state. The other limits keep it far below, but for rooms that
+/// somebody built to reach it.
+pub(crate) const RESOLUTION_WORK: usize = 2_000_000;
+
+/// The same while the room's other events wait: some milliseconds.
+pub(crate) const RESOLUTION_IN_TURN: usize = 500;
+
+/// After how many visits a resolution looks whether others wait: about a millisecond.
+pub(crate) const RESOLUTION_PAUSE: usize = 500;
+
+/// Over which time the processor time counts that was used for a homeserver or a room, to decide
+/// who comes first.
+pub(crate) const TURNS_WINDOW: Duration = Duration::from_secs(10);
+
+/// For how long work goes on before others may come in between: long compared to what a switch
+/// costs, and short compared to what somebody notices.
+pub(crate) const TURNS_SLICE: Duration = Duration::from_millis(50);
+
+/// How often a resolution is prepared for one event because the room has moved on meanwhile. After
+/// that, it takes place in the room's turn.
+pub(crate) const RESOLUTION_TRIES: usize = 4;
+
+/// States of a room that are remembered. Most are nearly the same, and take some KiB each.
+pub(crate) const RESOLUTION_STATES: usize = 256;
+
+/// Results of state resolution that are remembered of a room.
+pub(crate) const RESOLUTION_RESULTS: usize = 16;
+
+/// Memory for what is remembered of rooms to resolve their states. A room of 50,000 members takes
+/// about a third of it.
+pub(crate) const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
+
+/// The last erasures from payloads that memos of rooms are told of. A memo that missed more is
+/// dropped.
+pub(crate) const RESOLUTION_REDUCED: usize = 10_000;
+
+/// Events that are visited for one list of authorities that a homeserver asks for.
+pub(crate) const AUTHORITIES_VISITED: usize = 50_000;
 
 /// Conflicts that the record of a resolution explains.
 pub const RESOLUTION_CONFLICTS: usize = 100;
+
+/// How many records, each with what differs, lead from the state before an event to a state of the
+/// room; or as many as there are keys in which these two differ, if that is more. So reading a
+/// state takes no longer than it is large, and writing it anew costs little compared to its
+/// changes.
+pub(crate) const STATE_LINKS: usize = 1000;
 
 /// How many events are recorded in one commit as known without a place in the timeline, and their
 /// size in bytes.

@@ -350,6 +350,12 @@ metrics! {
         "logcabin_federation_state_resolutions_total"
         "How often the state of branches of a room was resolved"
         |r, n, h| counter_by(r, n, h, "outcome");
+    federation_preparation: Counter = "logcabin_federation_state_preparation_seconds_total"
+        "Processor time for which the state of branches of rooms was resolved outside of the rooms' turns"
+        seconds;
+    federation_preparing: IntGauge = "logcabin_federation_state_preparations_waiting"
+        "Events of other homeservers that wait until the state of branches of a room is resolved"
+        gauge;
 
     work: Each<Background, Histogram> = "logcabin_background_duration_seconds"
         "Time that background work took"

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::{
     fill::missing_of,
     receive::{Receipt, body},
-    resolve::{changes, say_lifetimes},
+    resolve::{NoState, changes, say_lifetimes},
 };
 use crate::{
     base::limits,
@@ -19,12 +19,12 @@ use crate::{
         not_in_it,
     },
     read::{
-        branches::{Branches, Keys, PENDING, View},
+        branches::{Branches, PENDING, View},
         events::StoredEvent,
     },
     record::{
         Offset, Stream,
-        command::{Outcome, Received, RoomPdu, RoomState, StateBefore},
+        command::{Outcome, Received, RoomPdu, RoomState, StateBase, StateBefore},
     },
 };
 
@@ -135,10 +135,10 @@ impl Proposal for PlaceOutlier {
         if !is_outlier {
             return Ok(());
         }
-        let before = View::Own(keys(&branches, &self.state)?);
+        let before = state(&branches, &self.state)?;
         let current = branches.current();
         let at = room.last_state_change(Offset::MAX);
-        let changes = changes(&branches, &current, &before)?;
+        let changes = changes(&branches, &current, &before).map_err(NoState::refusal)?;
         commit.append(
             self.stream(),
             RoomPdu {
@@ -148,7 +148,7 @@ impl Proposal for PlaceOutlier {
                 from: self.from.clone(),
                 room_version: None,
                 outcome: Outcome::Outlier,
-                before: Some(StateBefore { at, changes }),
+                before: Some(StateBefore { base: StateBase::At(at), changes, links: 0 }),
                 pdu: event.pdu.clone(),
             },
         );
@@ -205,12 +205,13 @@ impl Proposal for EnterRoom {
         }
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
-        let before = View::Own(keys(&branches, &self.state)?);
-        let receipt = Receipt { room: &room, branches: &branches, event: &event };
+        let before = state(&branches, &self.state)?;
+        let receipt = Receipt::new(&room, &branches, &event);
         if let Err(reason) = receipt.allowed_in(&before)? {
             return Err(Refusal::Forbidden(reason));
         }
-        let mut changes = changes(&branches, &branches.current(), &before)?;
+        let mut changes =
+            changes(&branches, &branches.current(), &before).map_err(NoState::refusal)?;
         say_lifetimes(&branches, &mut changes)?;
         for part in changes.chunks(limits::ROOM_STATE_CHANGES) {
             let (room_id, from) = (self.room_id.clone(), self.from.clone());
@@ -224,17 +225,17 @@ impl Proposal for EnterRoom {
 }
 
 /// The state made of the known ones among these events.
-fn keys(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<Keys, Refusal> {
-    let mut keys = Keys::new();
+fn state(branches: &Branches<'_>, events: &[OwnedEventId]) -> Result<View, Refusal> {
+    let mut known = Vec::with_capacity(events.len());
     for event_id in events {
         let Some(event) = branches.look(event_id)? else { continue };
-        let Some(key) = event.key() else { continue };
         if ruma::state_res::Event::rejected(&*event) {
             continue;
         }
-        keys.insert(key, event.offset);
+        // No more of each than its key and its record.
+        known.extend(event.key().map(|key| (key, event.offset)));
     }
-    Ok(keys)
+    Ok(branches.state_of(known))
 }
 
 fn unknown() -> Refusal {

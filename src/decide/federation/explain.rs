@@ -11,20 +11,23 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use ruma::{
     OwnedEventId, OwnedUserId,
     events::room::power_levels::UserPowerLevel,
-    events::{StateEventType, TimelineEventType, room::member::MembershipState},
+    events::{StateEventType, TimelineEventType},
     room_version_rules::StateResolutionVersion,
     state_res::{
         StateMap, auth_types_for_event, check_state_dependent_auth_rules,
-        events::{RoomCreateEvent, RoomMemberEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
+        events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
     },
 };
 use serde::Serialize;
 
-use super::resolve::{NoState, after_each, run, state_maps};
+use super::{
+    reference::{run, state_maps},
+    resolve::{NoState, after_each},
+};
 use crate::{
     base::limits,
     read::{
-        branches::Branches,
+        branches::{Branches, is_about_power},
         events::{EventRef, EventStore, StoredEvent},
     },
     record::{Offset, command::Conflict},
@@ -210,8 +213,8 @@ pub fn explain(
     let branches = Branches::new(state, events, room);
     let others = received.extremities.iter().map(|tip| &*tip.event_id);
     let mut views = after_each(&branches, others)?;
-    let before = branches.before(event).ok_or(Unexplained::Differs)?;
-    views.push(branches.with(before, event));
+    let before = branches.before(event).map_err(NoState::from)?.ok_or(Unexplained::Differs)?;
+    views.push(branches.with(before, event).map_err(NoState::from)?);
     let Some((maps, _)) = state_maps(&branches, &views)? else {
         return Err(Unexplained::Differs);
     };
@@ -225,9 +228,42 @@ pub fn explain(
     conflicts.iter().map(|conflict| trace.dispute(conflict)).collect()
 }
 
+/// The room's state after an event in its timeline, as `ruma-state-res` resolves that: each key
+/// with the event that holds it. It is slow. Tests hold this server's own algorithm to it.
+///
+/// # Errors
+/// When too many events would have to be examined.
+#[doc(hidden)]
+pub fn state_by_reference(
+    state: &State,
+    events: &EventStore,
+    room: &Room,
+    event: &StoredEvent,
+) -> Result<StateMap<OwnedEventId>, Unexplained> {
+    let branches = Branches::new(state, events, room);
+    let others = event.received.iter().flat_map(|received| &received.extremities);
+    let mut views = after_each(&branches, others.map(|tip| &*tip.event_id))?;
+    let before = branches.before(event).map_err(NoState::from)?.ok_or(Unexplained::Differs)?;
+    views.push(branches.with(before, event).map_err(NoState::from)?);
+    if let Some((maps, _)) = state_maps(&branches, &views)? {
+        let chains = maps.iter().map(|map| branches.chain(map.values()));
+        let chains: Result<Vec<_>, _> = chains.collect();
+        return Ok(run(&branches, &maps, chains.map_err(NoState::from)?)?);
+    }
+    let mut agreed = StateMap::new();
+    for view in views.iter().take(1) {
+        for ((event_type, state_key), offset) in branches.keys(view).map_err(NoState::from)? {
+            if let Some(event) = branches.get(offset)? {
+                agreed.insert((event_type, state_key.into()), event.event_id.clone());
+            }
+        }
+    }
+    Ok(agreed)
+}
+
 /// The steps by which state resolution reached a state.
-struct Trace<'a> {
-    branches: &'a Branches<'a>,
+struct Trace<'a, 'b> {
+    branches: &'a Branches<'b>,
     /// The events about power, and those that they depend on, each with the conflicted events that
     /// it names as authorities.
     graph: HashMap<OwnedEventId, BTreeSet<OwnedEventId>>,
@@ -242,9 +278,9 @@ struct Trace<'a> {
     state: StateMap<OwnedEventId>,
 }
 
-impl<'a> Trace<'a> {
+impl<'a, 'b> Trace<'a, 'b> {
     fn new(
-        branches: &'a Branches<'a>,
+        branches: &'a Branches<'b>,
         maps: &[StateMap<OwnedEventId>],
         chains: Vec<HashSet<OwnedEventId>>,
     ) -> Result<Self, Unexplained> {
@@ -629,19 +665,4 @@ fn difference(sets: Vec<HashSet<OwnedEventId>>) -> impl Iterator<Item = OwnedEve
         *counts.entry(event_id).or_default() += 1;
     }
     counts.into_iter().filter(move |(_, count)| *count < many).map(|(event_id, _)| event_id)
-}
-
-/// Whether an event may take somebody's power (room version 2, "Power event").
-fn is_about_power(event: &EventRef) -> bool {
-    match event.event_type {
-        TimelineEventType::RoomPowerLevels
-        | TimelineEventType::RoomJoinRules
-        | TimelineEventType::RoomCreate => event.state_key.as_deref() == Some(""),
-        TimelineEventType::RoomMember => {
-            let is = RoomMemberEvent::new(EventRef::clone(event)).membership();
-            is.is_ok_and(|is| matches!(is, MembershipState::Leave | MembershipState::Ban))
-                && event.state_key.as_deref() != Some(event.sender.as_str())
-        }
-        _ => false,
-    }
 }

@@ -14,7 +14,7 @@ use crate::{
     decide::{Commit, Powers, Proposal, Refusal, not_in_it},
     log::ReadError,
     read::{
-        branches::Branches,
+        branches::{Branches, ChainError},
         events::{EventRef, EventStore, StoredEvent},
     },
     record::{
@@ -251,8 +251,12 @@ fn visibility_before(branches: &Branches<'_>, offset: Offset) -> Result<String, 
         history_visibility: String,
     }
     let event = branches.get(offset)?;
-    let view = event.and_then(|event| branches.before(&event));
     // For an expired event, the state before it is that of the room.
+    let view = event.map_or(Ok(None), |event| branches.before(&event));
+    let view = match view {
+        Err(ChainError::Read(error)) => return Err(error),
+        view => view.ok().flatten(),
+    };
     let view = view.unwrap_or_else(|| branches.as_of(offset.prev()));
     let setting = branches.holder(&view, &StateEventType::RoomHistoryVisibility, "")?;
     let content = setting.and_then(|event| event.content_as::<Content>().ok());

@@ -82,11 +82,8 @@ impl Proposal for RecordOutliers {
                 continue;
             };
             let mut event = Arc::new(event);
-            let receipt = Receipt { room: &room, branches: &branches, event: &event };
-            let verdict = receipt.judge(true).map_err(|error| match error {
-                NoState::Refused(refusal) => refusal,
-                other => Refusal::BadState(other.to_string()),
-            })?;
+            let receipt = Receipt::new(&room, &branches, &event);
+            let verdict = receipt.judge(true).map_err(NoState::refusal)?;
             let outcome = match verdict {
                 Verdict::NeedsAuthorities(_) => {
                     judged.push(Judged::NeedsAuthorities);

@@ -1,7 +1,7 @@
 //! Events of other homeservers (server-server API, "Checks performed on receipt of a PDU"). Their
 //! form, signatures and hashes are checked before.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{cell::OnceCell, collections::BTreeSet, sync::Arc};
 
 use ruma::{
     EventId, OwnedEventId, OwnedRoomId, OwnedServerName, RoomId,
@@ -13,13 +13,16 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-use super::resolve::{NoState, after_each, changes, resolve, say_lifetimes};
+use super::{
+    noted::Noting,
+    resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
+};
 use crate::{
     base::limits,
-    decide::{Commit, Powers, Proposal, Refusal, not_in_it},
+    decide::{Commit, Env, Powers, Proposal, Refusal, not_in_it},
     log::ReadError,
     read::{
-        branches::{Branches, PENDING, View},
+        branches::{Branches, Effort, PENDING, View},
         events::{EventRef, StoredEvent},
     },
     record::{
@@ -73,6 +76,9 @@ pub enum Taken {
         /// The missing ones that it names as predecessors.
         prev: Vec<OwnedEventId>,
     },
+    /// To judge it takes longer than the room's other events may wait, and nothing was recorded:
+    /// [`ReceivePdu::prepare`] it, and propose it again.
+    Unprepared,
 }
 
 impl Proposal for ReceivePdu {
@@ -87,6 +93,48 @@ impl Proposal for ReceivePdu {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
+        self.decide_with(commit, Effort::Short)
+    }
+}
+
+/// The same, however long it takes: all other events of the room wait.
+#[derive(Clone, Debug)]
+pub struct ReceivePduAtLength(pub ReceivePdu);
+
+impl Proposal for ReceivePduAtLength {
+    type Outcome = Taken;
+
+    fn stream(&self) -> Stream {
+        self.0.stream()
+    }
+
+    fn is_from_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn is_long(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
+        self.0.decide_with(commit, Effort::Long(&|| {}))
+    }
+}
+
+impl ReceivePdu {
+    /// Finds out what it takes to judge the event, outside of the room's turn, so that the decision
+    /// itself is quick. `pause` is called about every millisecond, and may block for a while.
+    pub fn prepare(&self, env: &Env, pause: &dyn Fn()) {
+        let Some(room) = env.state.rooms.get(&self.room_id) else { return };
+        let Ok(event) = StoredEvent::new(PENDING, self.body(None, None)) else { return };
+        let event = Arc::new(event);
+        let branches = Branches::new(&env.state, &env.events, &room);
+        let branches = branches.with_pending(Arc::clone(&event)).with_effort(Effort::Long(pause));
+        // What it becomes is decided on the room as it is then.
+        let _ = Receipt::new(&room, &branches, &event).judge(self.as_outlier);
+    }
+
+    fn decide_with(&self, commit: &mut Commit<'_>, effort: Effort<'_>) -> Result<Taken, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         if let Some(known) = env.events.find_known(&env.state, &room, &self.event_id)?
@@ -98,14 +146,16 @@ impl Proposal for ReceivePdu {
             .map_err(|error| Refusal::BadJson(error.to_string()))?;
         let event = Arc::new(event);
         let branches = Branches::new(&env.state, &env.events, &room);
-        let branches = branches.with_pending(Arc::clone(&event));
+        let branches = branches.with_pending(Arc::clone(&event)).with_effort(effort);
         if room.is_gapped() && env.events.find_shown(&env.state, &self.event_id)?.is_some() {
             return Ok(Taken::Known);
         }
-        let receipt = Receipt { room: &room, branches: &branches, event: &event };
+        let receipt = Receipt::new(&room, &branches, &event);
         let verdict = match receipt.judge(self.as_outlier) {
+            Err(NoState::Changed(_)) => return Ok(Taken::Unprepared),
             Ok(verdict) => self.recommended(verdict),
             Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
+            Err(NoState::Unprepared(_)) => return Ok(Taken::Unprepared),
             Err(NoState::Refused(refusal)) => return Err(refusal),
             Err(other) => {
                 let outcome = Outcome::SoftFailed { reason: other.to_string() };
@@ -150,9 +200,7 @@ impl Proposal for ReceivePdu {
             }
         })
     }
-}
 
-impl ReceivePdu {
     /// Soft-fails an otherwise accepted event, if the room's policy server does not recommend it.
     fn recommended(&self, verdict: Verdict) -> Verdict {
         match (verdict, &self.not_recommended) {
@@ -196,13 +244,23 @@ pub(super) enum Verdict {
     },
 }
 
-pub(super) struct Receipt<'a> {
+pub(super) struct Receipt<'a, 'b> {
     pub(super) room: &'a Room,
-    pub(super) branches: &'a Branches<'a>,
+    pub(super) branches: &'a Branches<'b>,
     pub(super) event: &'a EventRef,
+    /// The hashes of the states after the room's forward extremities, if all are known.
+    now: OnceCell<Option<Vec<u128>>>,
 }
 
-impl Receipt<'_> {
+impl<'a, 'b> Receipt<'a, 'b> {
+    pub(super) const fn new(
+        room: &'a Room,
+        branches: &'a Branches<'b>,
+        event: &'a EventRef,
+    ) -> Self {
+        Self { room, branches, event, now: OnceCell::new() }
+    }
+
     pub(super) fn judge(&self, as_outlier: bool) -> Result<Verdict, NoState> {
         let event = self.event;
         let mut authorities = Vec::new();
@@ -302,25 +360,44 @@ impl Receipt<'_> {
         }
         let ids = event.prev_events.iter().map(|event_id| &**event_id);
         let views = after_each(self.branches, ids)?;
-        Ok(resolve(self.branches, views)?.0)
+        Ok(self.join(views)?.view)
     }
 
-    /// The recorded form of the state before the event: none, if it is the current one.
-    fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
-        let current = self.branches.current();
-        if *before == current {
-            return Ok(None);
+    /// What state resolution makes of several states. If they are those after the forward
+    /// extremities, that is the current state.
+    fn join(&self, views: Vec<View>) -> Result<Joined, NoState> {
+        if let [View::AsOf(_)] = &*views {
+            return Ok(views
+                .into_iter()
+                .next()
+                .map_or(Joined::plain(self.current()), Joined::plain));
         }
-        Ok(Some(match before {
-            View::AsOf(at) => StateBefore { at: *at, changes: Vec::new() },
-            View::Own(_) => {
-                let at = match current {
-                    View::AsOf(at) => at,
-                    View::Own(_) => Offset::ZERO,
-                };
-                StateBefore { at, changes: changes(self.branches, &current, before)? }
-            }
-        }))
+        let states = States::new(self.branches, views)?;
+        if self.now()?.is_some_and(|now| *now == states.hashes()) {
+            return Ok(Joined::plain(self.current()));
+        }
+        states.resolve(self.branches)
+    }
+
+    fn now(&self) -> Result<Option<&[u128]>, NoState> {
+        if let Some(now) = self.now.get() {
+            return Ok(now.as_deref());
+        }
+        let tips = self.room.extremities();
+        let now = match after_each(self.branches, tips.iter().map(|tip| &*tip.event_id)) {
+            Ok(views) if !views.is_empty() => Some(States::new(self.branches, views)?.hashes()),
+            Ok(_) | Err(NoState::Missing(_)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(self.now.get_or_init(|| now).as_deref())
+    }
+
+    fn current(&self) -> View {
+        self.branches.current()
+    }
+
+    fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
+        Noting { branches: self.branches, event: self.event }.noted(before)
     }
 
     fn is_well_formed(&self) -> Result<Result<(), String>, ReadError> {
@@ -397,16 +474,22 @@ impl Receipt<'_> {
         if others.is_empty() && before == current {
             return Ok(None);
         }
-        let after = self.branches.with(before.clone(), self.event);
-        let (new, conflicts) = if others.is_empty() {
-            (after, Vec::new())
+        let after = self.branches.with(before.clone(), self.event)?;
+        let new = if others.is_empty() {
+            Joined::plain(after)
         } else {
             let ids = others.iter().map(|tip| &*tip.event_id);
             let mut views = after_each(self.branches, ids)?;
             views.push(after);
-            resolve(self.branches, views)?
+            self.join(views)?
         };
-        let mut changes = changes(self.branches, current, &new)?;
+        let mut changes = changes(self.branches, current, &new.view)?;
+        let own = self.event.key();
+        let own = own.iter().map(|(event_type, state_key)| (event_type.clone(), &**state_key));
+        let keys = own.chain(changes.iter().map(|change| {
+            (StateEventType::from(change.event_type.as_str()), change.state_key.as_str())
+        }));
+        let conflicts = new.conflicts(self.branches, keys)?;
         let is_own = |change: &StateChange| change.event == Some(PENDING);
         let takes_effect = self.event.state_key.is_none() || changes.iter().any(is_own);
         changes.retain(|change| !is_own(change));

@@ -4,18 +4,11 @@
 //! The current state as of an offset is the resolution of the states after all forward extremities
 //! as of that offset.
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeSet, HashMap, HashSet},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use ruma::{
-    EventId, OwnedEventId,
-    events::StateEventType,
-    room_version_rules::StateResolutionVersion,
-    state_res::{self, StateMap},
-};
+use ruma::{EventId, OwnedEventId, events::StateEventType};
 
+use super::resolution::resolved;
 use crate::{
     base::{
         limits,
@@ -23,7 +16,7 @@ use crate::{
     },
     decide::Refusal,
     log::ReadError,
-    read::branches::{Branches, ChainError, Keys, View},
+    read::branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree, View},
     record::{
         Offset,
         command::{Conflict, SaidLifetime, StateChange},
@@ -40,6 +33,12 @@ pub(super) enum NoState {
     /// There is too much to examine.
     #[error("the room's branches have {0}")]
     TooMuch(ChainError),
+    /// It takes too long for the room's turn.
+    #[error("the room's branches have {0}")]
+    Unprepared(ChainError),
+    /// An event was decided anew meanwhile.
+    #[error("the room's branches have {0}")]
+    Changed(ChainError),
     /// The algorithm failed.
     #[error("the room's branches cannot be resolved: {0}")]
     Failed(String),
@@ -51,6 +50,8 @@ impl From<ChainError> for NoState {
     fn from(error: ChainError) -> Self {
         match error {
             ChainError::TooMany => Self::TooMuch(error),
+            ChainError::Unprepared => Self::Unprepared(error),
+            ChainError::Changed => Self::Changed(error),
             ChainError::Read(error) => Self::Refused(error.into()),
         }
     }
@@ -62,6 +63,19 @@ impl From<ReadError> for NoState {
     }
 }
 
+impl NoState {
+    /// It as a refusal.
+    pub(super) fn refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            other => Refusal::BadState(other.to_string()),
+        }
+    }
+}
+
+/// How often a resolution begins again because an event that it looks at was decided anew.
+const CHANGES: usize = 3;
+
 /// The state after each of these events.
 pub(super) fn after_each<'e>(
     branches: &Branches<'_>,
@@ -69,7 +83,8 @@ pub(super) fn after_each<'e>(
 ) -> Result<Vec<View>, NoState> {
     let (mut views, mut missing) = (Vec::new(), Vec::new());
     for event_id in events {
-        match branches.find(event_id)?.and_then(|event| branches.after(&event)) {
+        let event = branches.find(event_id)?;
+        match event.map_or(Ok(None), |event| branches.after(&event))? {
             Some(view) => views.push(view),
             None => missing.push(event_id.to_owned()),
         }
@@ -77,139 +92,183 @@ pub(super) fn after_each<'e>(
     if missing.is_empty() { Ok(views) } else { Err(NoState::Missing(missing)) }
 }
 
-/// The resolved state of several branches, and the conflicts between them.
-pub(super) fn resolve(
-    branches: &Branches<'_>,
-    views: Vec<View>,
-) -> Result<(View, Vec<Conflict>), NoState> {
-    let Some((maps, offsets)) = state_maps(branches, &views)? else {
-        // Any of them will do.
-        let first = views.into_iter().next();
-        return first.map(|view| (view, Vec::new())).ok_or(NoState::Missing(Vec::new()));
-    };
-    let chains: Result<Vec<_>, _> = maps.iter().map(|map| branches.chain(map.values())).collect();
-    let resolved = chains.map_err(NoState::from).and_then(|chains| run(branches, &maps, chains));
-    let outcome = if resolved.is_ok() { Tried::Done } else { Tried::Failed };
-    metrics().federation_resolutions.of_value(outcome).inc();
-    let resolved = resolved?;
-    let conflicts = conflicts(&maps, &resolved);
-    let mut keys = Keys::new();
-    for ((event_type, state_key), event_id) in resolved {
-        let offset = match offsets.get(&event_id) {
-            Some(offset) => *offset,
-            // The auth difference may bring in events that are in no branch's state.
-            None => match branches.find(&event_id)? {
-                Some(event) => event.offset,
-                None => continue,
-            },
+/// The different ones among some states.
+#[derive(Debug)]
+pub(super) struct States {
+    /// By their hashes.
+    trees: Vec<Tree>,
+    /// One of the states, as it is best referred to.
+    any: View,
+}
+
+impl States {
+    pub(super) fn new(branches: &Branches<'_>, views: Vec<View>) -> Result<Self, NoState> {
+        let mut trees = Vec::with_capacity(views.len());
+        for view in &views {
+            trees.push(branches.tree(view)?);
+        }
+        trees.sort_unstable_by_key(Tree::hash);
+        trees.dedup();
+        let of_room = views.iter().position(|view| matches!(view, View::AsOf(_)));
+        let any = views.into_iter().nth(of_room.unwrap_or(0));
+        Ok(Self { trees, any: any.ok_or(NoState::Missing(Vec::new()))? })
+    }
+
+    pub(super) fn hashes(&self) -> Vec<u128> {
+        self.trees.iter().map(Tree::hash).collect()
+    }
+
+    /// What state resolution makes of them.
+    pub(super) fn resolve(self, branches: &Branches<'_>) -> Result<Joined, NoState> {
+        let Self { trees, any } = self;
+        if trees.len() < 2 {
+            return Ok(Joined { view: any, of: None });
+        }
+        let hashes: Vec<_> = trees.iter().map(Tree::hash).collect();
+        let mut memo = branches.memo();
+        let known = memo.resolutions.get(&hashes).map(Arc::clone);
+        let resolved = match known {
+            Some(known) => known,
+            None => {
+                let made = Arc::new(run(branches, &mut memo, &trees)?);
+                let kept = Arc::clone(&made);
+                memo.resolutions.put(hashes, kept, limits::RESOLUTION_RESULTS);
+                made
+            }
         };
-        keys.insert((event_type, state_key.into()), offset);
+        Ok(Joined { view: View::Own(resolved.state.clone()), of: Some((trees, resolved)) })
     }
-    Ok((View::Own(keys), conflicts))
 }
 
-/// The different states of branches, as event ids with their offsets; `None` if all branches have
-/// the same state.
-pub(super) fn state_maps(
-    branches: &Branches<'_>,
-    views: &[View],
-) -> Result<Option<StateMaps>, NoState> {
-    let mut distinct: Vec<&View> = Vec::new();
-    for view in views {
-        if !distinct.contains(&view) {
-            distinct.push(view);
+fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resolved, NoState> {
+    memo.keep_space();
+    let mut outcome = resolved(branches, memo, trees);
+    for _ in 0..CHANGES {
+        if !matches!(outcome, Err(NoState::Changed(_))) {
+            break;
         }
+        outcome = resolved(branches, memo, trees);
     }
-    if distinct.len() < 2 {
-        return Ok(None);
+    if !matches!(outcome, Err(NoState::Unprepared(_))) {
+        let tried = if outcome.is_ok() { Tried::Done } else { Tried::Failed };
+        metrics().federation_resolutions.of_value(tried).inc();
     }
-    let mut states: Vec<Keys> = Vec::new();
-    for view in distinct {
-        let keys = branches.keys(view);
-        if !states.contains(&keys) {
-            states.push(keys);
-        }
-    }
-    if states.len() < 2 {
-        return Ok(None);
-    }
-    let mut offsets = HashMap::new();
-    let mut maps: Vec<StateMap<OwnedEventId>> = Vec::new();
-    for keys in &states {
-        let mut map = StateMap::new();
-        for ((event_type, state_key), offset) in keys {
-            let Some(event) = branches.get(*offset)? else { continue };
-            offsets.insert(event.event_id.clone(), *offset);
-            map.insert((event_type.clone(), state_key.to_string()), event.event_id.clone());
-            branches.note(&event);
-        }
-        maps.push(map);
-    }
-    Ok(Some((maps, offsets)))
+    outcome
 }
 
-/// States as event ids, with the offsets of these events.
-pub(super) type StateMaps = (Vec<StateMap<OwnedEventId>>, HashMap<OwnedEventId, Offset>);
-
-pub(super) fn run(
-    branches: &Branches<'_>,
-    maps: &[StateMap<OwnedEventId>],
-    chains: Vec<HashSet<OwnedEventId>>,
-) -> Result<StateMap<OwnedEventId>, NoState> {
-    let StateResolutionVersion::V2(rules) = &branches.room.rules.state_res else {
-        return Err(NoState::Failed("the room's version is too old".to_owned()));
-    };
-    let failed = RefCell::new(None);
-    let fetch = |event_id: &EventId| match branches.find(event_id) {
-        Ok(found) => found,
-        Err(error) => {
-            *failed.borrow_mut() = Some(error);
-            None
-        }
-    };
-    let chains = chains.into_iter().map(|chain| chain.into_iter().collect()).collect();
-    let subgraph = |conflicted: &StateMap<Vec<OwnedEventId>>| {
-        let between = branches.between(conflicted.values().flatten());
-        between.ok().map(|events| events.into_iter().collect())
-    };
-    let rules_of_events = &branches.room.rules.authorization;
-    let resolved = state_res::resolve(rules_of_events, rules, maps, chains, fetch, subgraph);
-    if let Some(error) = failed.into_inner() {
-        return Err(error.into());
-    }
-    resolved.map_err(|error| NoState::Failed(error.to_string()))
+/// What became of several states.
+pub(super) struct Joined {
+    pub(super) view: View,
+    /// The states and what state resolution made of them, if they differ.
+    of: Option<(Vec<Tree>, Arc<Resolved>)>,
 }
 
-/// The differences of `to` from `from`.
+impl Joined {
+    /// A state that nothing conflicts with.
+    pub(super) const fn plain(view: View) -> Self {
+        Self { view, of: None }
+    }
+
+    /// The conflicts about these keys, of which there may be more than once the same. That only one
+    /// branch has an event for a key, which then holds it, is none.
+    pub(super) fn conflicts<'k>(
+        &self,
+        branches: &Branches<'_>,
+        keys: impl Iterator<Item = (StateEventType, &'k str)>,
+    ) -> Result<Vec<Conflict>, NoState> {
+        let Some((trees, resolved)) = &self.of else { return Ok(Vec::new()) };
+        let mut memo = branches.memo();
+        let mut conflicts = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (event_type, state_key) in keys {
+            let key = memo.number(&event_type, state_key);
+            let is_one = resolved.conflicted.binary_search(&key).is_ok();
+            if !is_one || !seen.insert(key) || conflicts.len() >= limits::RESOLUTION_CONFLICTS {
+                continue;
+            }
+            let mut name = |record: u64| -> Result<Option<OwnedEventId>, NoState> {
+                if record == 0 {
+                    return Ok(None);
+                }
+                let event = branches.know_record(&mut memo, record)?;
+                let known = memo.event(event).filter(|_| event != NOBODY);
+                Ok(known.map(|known| known.id.clone()))
+            };
+            let mut events = BTreeSet::new();
+            for tree in trees {
+                events.extend(name(tree.get(key))?);
+            }
+            let winner = name(resolved.state.get(key))?;
+            if events.len() == 1 && events.first() == winner.as_ref() {
+                continue;
+            }
+            conflicts.push(Conflict {
+                event_type: event_type.to_string(),
+                state_key: state_key.to_owned(),
+                events: events.into_iter().collect(),
+                winner,
+            });
+        }
+        Ok(conflicts)
+    }
+}
+
+/// How many changes are worth remembering.
+const MANY: usize = 32;
+
+/// The differences of `to` from `from`, as changes of a room's current state.
 pub(super) fn changes(
     branches: &Branches<'_>,
     from: &View,
     to: &View,
-) -> Result<Vec<StateChange>, ReadError> {
+) -> Result<Vec<StateChange>, NoState> {
     if from == to {
         return Ok(Vec::new());
     }
-    let (from, to) = (branches.keys(from), branches.keys(to));
-    let all: BTreeSet<_> = from.keys().chain(to.keys()).collect();
-    let mut changes = Vec::new();
-    for key in all {
-        let event = to.get(key).copied();
-        if from.get(key).copied() == event {
-            continue;
-        }
-        let membership = match event {
-            Some(event) if key.0 == StateEventType::RoomMember => membership(branches, event)?,
-            _ => None,
-        };
-        changes.push(StateChange {
-            event_type: key.0.to_string(),
-            state_key: key.1.to_string(),
-            event,
-            membership,
-            lifetime: None,
-        });
+    let pair = (branches.tree(from)?.hash(), branches.tree(to)?.hash());
+    if let Some(known) = branches.memo().changes.get(&pair) {
+        return Ok(known.to_vec());
+    }
+    let mut changes = differences(branches, from, to)?;
+    let of_members = changes.iter_mut().filter(|of| of.event_type == MEMBER);
+    for change in of_members {
+        let Some(event) = change.event else { continue };
+        branches.work(1)?;
+        change.membership = membership(branches, event)?;
+    }
+    if changes.len() >= MANY {
+        let kept = Arc::new(changes.clone());
+        branches.memo().changes.put(pair, kept, limits::RESOLUTION_RESULTS / 4);
     }
     Ok(changes)
+}
+
+const MEMBER: &str = "m.room.member";
+
+/// The differences of `to` from `from`.
+pub(super) fn differences(
+    branches: &Branches<'_>,
+    from: &View,
+    to: &View,
+) -> Result<Vec<StateChange>, NoState> {
+    let (from, to) = (branches.tree(from)?, branches.tree(to)?);
+    let mut differing = Vec::new();
+    let looked = from.differences(&to, |key, _, record| differing.push((key, record)));
+    branches.work(looked / 8)?;
+    let mut named = Vec::with_capacity(differing.len());
+    for (key, record) in differing {
+        let event = (record != 0).then(|| Memo::offset(record));
+        named.extend(branches.memo().name(key).map(|name| (name.clone(), event)));
+    }
+    named.sort_unstable();
+    let changes = named.into_iter().map(|((event_type, state_key), event)| StateChange {
+        event_type: event_type.to_string(),
+        state_key: state_key.into(),
+        event,
+        membership: None,
+        lifetime: None,
+    });
+    Ok(changes.collect())
 }
 
 /// Adds the lifetime of events to changes of a room's current state.
@@ -235,22 +294,4 @@ fn membership(branches: &Branches<'_>, event: Offset) -> Result<Option<String>, 
     }
     let event = branches.get(event)?;
     Ok(event.and_then(|event| event.content_as::<Content>().ok()).map(|is| is.membership))
-}
-
-/// The keys for which branches had different events.
-fn conflicts(maps: &[StateMap<OwnedEventId>], resolved: &StateMap<OwnedEventId>) -> Vec<Conflict> {
-    let all: BTreeSet<_> = maps.iter().flat_map(StateMap::keys).collect();
-    let mut conflicts = Vec::new();
-    for key in all {
-        let held: BTreeSet<_> = maps.iter().map(|map| map.get(key)).collect();
-        if held.len() > 1 && conflicts.len() < limits::RESOLUTION_CONFLICTS {
-            conflicts.push(Conflict {
-                event_type: key.0.to_string(),
-                state_key: key.1.clone(),
-                events: held.into_iter().flatten().cloned().collect(),
-                winner: resolved.get(key).cloned(),
-            });
-        }
-    }
-    conflicts
 }

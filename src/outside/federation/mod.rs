@@ -58,6 +58,7 @@ use crate::{
     base::{
         bodies::{self, Bodies, Body, Payer, Strides, Urgency},
         limits,
+        turns::Turns,
     },
     config::{self, Config},
     engine::{Engine, Voucher},
@@ -446,6 +447,8 @@ pub(crate) struct Federation {
     pub(crate) accounts: Accounts,
     /// How often they may knock on rooms.
     pub(crate) knocks: Knocks,
+    /// Events that wait until a state is resolved, each in its turn.
+    pub(crate) resolving: Arc<Turns>,
     /// Whether presence is on.
     pub(crate) has_presence: bool,
 }
@@ -478,6 +481,7 @@ impl Federation {
             ephemeral_rates: EphemeralRates::default(),
             accounts,
             knocks: Knocks::default(),
+            resolving: Turns::on_half(),
             has_presence,
         })
     }

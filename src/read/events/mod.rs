@@ -187,7 +187,16 @@ impl StoredEvent {
     /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64 {
         // The client format also contains the content.
-        (768 + self.pdu.get().len() + 2 * self.content.get().len()) as u64
+        let event = 768 + self.pdu.get().len() + 2 * self.content.get().len();
+        let received = self.received.as_ref().map_or(0, |received| {
+            let changed = |before: &StateBefore| before.changes.len();
+            let resolved = received.resolved.as_ref();
+            let of_resolved = resolved.map_or(0, |of| of.changes.len() + 2 * of.conflicts.len());
+            let changes = received.before.as_ref().map_or(0, changed) + of_resolved;
+            200 * (1 + changes) + 80 * (received.extremities.len() + received.missing.len())
+        });
+        let aside = self.aside.as_deref().and_then(|(_, before)| before.as_ref());
+        (event + received + aside.map_or(0, |before| 200 * (1 + before.changes.len()))) as u64
     }
 }
 

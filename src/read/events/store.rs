@@ -20,6 +20,7 @@ use crate::{
         work,
     },
     log::{Log, ReadError},
+    read::branches::Memos,
     record::{
         Command, Offset, Record,
         command::{LogErase, RoomEvent, RoomPdu},
@@ -38,6 +39,7 @@ pub struct EventStore {
     derived: Cache<(TypeId, Offset), Arc<dyn Derived>, ByBytes>,
     lifetimes: OnceLock<Box<dyn Lifetimes>>,
     keys: OnceLock<Arc<ServerKeys>>,
+    memos: Memos,
 }
 
 /// The lifetimes of events other than state.
@@ -96,7 +98,13 @@ impl EventStore {
             derived: Cache::with_weighter(1024, derived_bytes, ByBytes),
             lifetimes: OnceLock::new(),
             keys: OnceLock::new(),
+            memos: Memos::default(),
         }
+    }
+
+    /// What is remembered of rooms' graphs.
+    pub(crate) const fn memos(&self) -> &Memos {
+        &self.memos
     }
 
     /// The log that it reads.
@@ -370,6 +378,7 @@ impl EventStore {
     /// Drops what was erased from the log.
     pub(crate) fn forget(&self, erasure: &LogErase) {
         self.erasures.fetch_add(1, Ordering::SeqCst);
+        self.memos.reduced(erasure.reduced.iter().map(|reduced| reduced.offset));
         for reduced in &erasure.reduced {
             self.cache.remove(&reduced.offset);
         }

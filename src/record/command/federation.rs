@@ -246,11 +246,32 @@ pub struct Extremity {
 /// The state of a room before an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateBefore {
-    /// It is the room's state as of this offset,
-    pub at: Offset,
+    /// It is this state,
+    #[serde(flatten)]
+    pub base: StateBase,
     /// but for these differences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<StateChange>,
+    /// How many records lead from it to a state of the room: none, if the base is one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub links: u64,
+}
+
+/// A state that is known from earlier records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateBase {
+    /// The room's as of this offset.
+    At(Offset),
+    /// That after the event at this offset.
+    After(Offset),
+    /// That before the event at this offset.
+    Before(Offset),
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What state resolution made of the room's state after an event.

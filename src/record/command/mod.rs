@@ -251,9 +251,9 @@ commands! {
     /// A device received the messages that were sent to it.
     ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 5 Rewindable;
+    RoomEvent(RoomEvent) = "room.event" version 6 Rewindable;
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
-    RoomPdu(RoomPdu) = "room.pdu" version 1 Rewindable;
+    RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable;
     /// A user of this homeserver is about to enter a room of others, and it has this state.
     RoomState(RoomState) = "room.state" version 2 Rewindable;
     /// A gap in the history of a room was filled, or given up.
@@ -385,6 +385,7 @@ mod tests {
     use ruma::RoomVersionId;
 
     use super::*;
+    use crate::record::Offset;
 
     #[test]
     fn an_erasure_and_a_deactivation_of_version_1_are_read() {
@@ -403,6 +404,33 @@ mod tests {
             panic!("it is not read")
         };
         assert_eq!((read.erase, read.messages, read.media), (true, false, false));
+    }
+
+    #[test]
+    fn a_state_before_an_event_is_read_as_earlier_versions_wrote_it() {
+        let change = r#"{"type":"m.room.name","state_key":"","event":5}"#;
+        let before = format!(r#"{{"at":7,"changes":[{change}]}}"#);
+        let stored = format!(
+            r#"{{"room_id":"!r:example.org","event_id":"$e","pdu":{{}},
+                 "received":{{"from":"example.org","before":{before}}}}}"#
+        );
+        let Ok(Command::RoomEvent(read)) = Command::decode("room.event", 5, stored.as_bytes())
+        else {
+            panic!("it is not read")
+        };
+        let of_event = read.received.and_then(|received| received.before);
+        let stored = format!(
+            r#"{{"room_id":"!r:example.org","event_id":"$e","sender":"@ann:example.org",
+                 "from":"example.org","outcome":"soft_failed","reason":"no","before":{before},
+                 "pdu":{{}}}}"#
+        );
+        let Ok(Command::RoomPdu(read)) = Command::decode("room.pdu", 1, stored.as_bytes()) else {
+            panic!("it is not read")
+        };
+        for read in [of_event.unwrap(), read.before.unwrap()] {
+            assert_eq!((read.base, read.links), (StateBase::At(Offset::new(7)), 0));
+            assert_eq!(read.changes[0].event, Some(Offset::new(5)));
+        }
     }
 
     #[test]

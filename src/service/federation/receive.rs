@@ -11,10 +11,10 @@ use super::{
     pdu::{Pdu, PduError},
 };
 use crate::{
-    base::limits,
+    base::{limits, turns::Turn},
     decide::{
-        Refusal,
-        federation::{ReceivePdu, Taken},
+        Env, Refusal,
+        federation::{ReceivePdu, ReceivePduAtLength, Taken},
         is_local,
     },
     engine::Engine,
@@ -204,7 +204,7 @@ impl<'a> Receiving<'a> {
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
             }
-            Taken::Outlier | Taken::Missing { .. } => Err(PduError::Missing),
+            Taken::Outlier | Taken::Missing { .. } | Taken::Unprepared => Err(PduError::Missing),
         }
     }
 
@@ -223,8 +223,7 @@ impl<'a> Receiving<'a> {
             relayed: event.relayed,
             not_recommended: event.not_recommended.clone(),
         };
-        let taken = self.engine.propose(Origin::server(), receive).await?;
-        let taken = self.charged(origin, taken);
+        let taken = self.decide(origin, receive).await?;
         match &taken {
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 debug!(%origin, event_id = %event.event_id, reason, "an event is not accepted");
@@ -232,6 +231,35 @@ impl<'a> Receiving<'a> {
             _ => {}
         }
         Ok(taken)
+    }
+}
+
+/// Decides on events of other homeservers. What takes long is found out before, outside of the
+/// room's turn; homeservers and rooms get their turns for it by what they have used.
+impl Receiving<'_> {
+    async fn decide(&self, origin: &ServerName, receive: ReceivePdu) -> Result<Taken, PduError> {
+        for _ in 0..limits::RESOLUTION_TRIES {
+            let taken = self.engine.propose(Origin::server(), receive.clone()).await?;
+            let taken = self.charged(origin, taken);
+            if taken != Taken::Unprepared {
+                return Ok(taken);
+            }
+            let turn = self.turn(origin, &receive.room_id).await;
+            let (env, receive) = (Env::clone(&self.engine.env()), receive.clone());
+            turn.run(move |pause| receive.prepare(&env, pause)).await;
+        }
+        // The room changes faster than its branches can be resolved.
+        let _turn = self.turn(origin, &receive.room_id).await;
+        let at_length = ReceivePduAtLength(receive);
+        let taken = self.engine.propose(Origin::server(), at_length).await?;
+        match self.charged(origin, taken) {
+            Taken::Unprepared => Err(PduError::Missing),
+            taken => Ok(taken),
+        }
+    }
+
+    async fn turn(&self, origin: &ServerName, room_id: &RoomId) -> Turn {
+        self.federation.resolving.turn(origin.as_str(), room_id.as_str()).await
     }
 }
 

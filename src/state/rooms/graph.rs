@@ -172,6 +172,36 @@ impl Room {
         .collect()
     }
 
+    /// How many changes of state there were after one of these offsets, up to and including the
+    /// other.
+    #[must_use]
+    pub fn state_changes_between(&self, one: Offset, other: Offset) -> usize {
+        let inner = self.inner.read();
+        let before = |at| inner.state_log.partition_point(|(offset, _)| *offset <= at);
+        before(one).abs_diff(before(other))
+    }
+
+    /// What leads from the state as of `from` to the state as of `to`, which may be earlier or
+    /// later: each key that changed in between, with the event that holds it as of `to`.
+    #[must_use]
+    pub fn state_from_to(
+        &self,
+        from: Offset,
+        to: Offset,
+    ) -> Vec<(ruma::events::StateEventType, Box<str>, Option<Offset>)> {
+        let inner = self.inner.read();
+        let place = |at| inner.state_log.partition_point(|(offset, _)| *offset <= at);
+        let (from, until) = (place(from.min(to)), place(from.max(to)));
+        let mut keys: Vec<u32> = inner.state_log[from..until].iter().map(|(_, key)| *key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let change = |key: u32| {
+            let (event_type, state_key) = inner.keys.get(key as usize)?;
+            Some((event_type.clone(), state_key.clone(), inner.holder(key, to)))
+        };
+        keys.into_iter().filter_map(change).collect()
+    }
+
     pub(super) fn add_aside(&self, offset: Offset, outcome: &Outcome) {
         self.inner.write().graph.asides.insert(offset, outcome.into());
     }

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod authority;
+mod branches;
 mod devices;
 mod elsewhere;
 mod encryption;

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use super::{Homeserver, Sent, begin};
 
-/// Explains all that state resolution decided in a room of this homeserver. Returns what the last
-/// event led to.
+/// Explains all that state resolution decided in a room of this homeserver. Returns the last
+/// dispute about each key.
 pub(super) fn all(server: &Homeserver, room_id: &OwnedRoomId) -> Vec<Dispute> {
     let (state, events) = (server.engine.state(), server.engine.events());
     let room = state.rooms.get(room_id).unwrap();
-    let mut last = Vec::new();
+    let mut newest: Vec<Dispute> = Vec::new();
     for offset in server.timeline(room_id) {
         let event = events.get(offset).unwrap().unwrap();
         let conflicts = event.received.as_ref().and_then(|of| of.resolved.as_ref());
@@ -23,7 +23,7 @@ pub(super) fn all(server: &Homeserver, room_id: &OwnedRoomId) -> Vec<Dispute> {
         if event.received.is_none() {
             continue;
         }
-        last = explain(&state, events, &room, &event)
+        let last = explain(&state, events, &room, &event)
             .unwrap_or_else(|why| panic!("{}: {why}: {conflicts:?}", event.event_id));
         assert_eq!(last.len(), conflicts.len());
         for (dispute, conflict) in last.iter().zip(&conflicts) {
@@ -37,8 +37,14 @@ pub(super) fn all(server: &Homeserver, room_id: &OwnedRoomId) -> Vec<Dispute> {
                 assert!(event.fate != Fate::Unknown, "{dispute:?}");
             }
         }
+        for dispute in last {
+            newest.retain(|of| {
+                (&of.event_type, &of.state_key) != (&dispute.event_type, &dispute.state_key)
+            });
+            newest.push(dispute);
+        }
     }
-    last
+    newest
 }
 
 /// Three homeservers in a room, of which the first hears what the others do.

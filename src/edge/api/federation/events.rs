@@ -118,11 +118,11 @@ impl<'a> Look<'a> {
         branches: &Branches<'_>,
         event: &EventRef,
     ) -> Result<(Vec<EventRef>, BTreeSet<OwnedEventId>), ApiError> {
-        let view = branches.before(event).ok_or_else(|| {
+        let view = branches.before(event).map_err(too_many)?.ok_or_else(|| {
             ApiError::not_found("The state of the room at this event is not known.")
         })?;
         let mut state = Vec::new();
-        for offset in branches.keys(&view).into_values() {
+        for offset in branches.keys(&view).map_err(too_many)?.into_values() {
             state.extend(branches.get(offset)?);
         }
         let chain = branches.chain(state.iter().map(|event| &event.event_id)).map_err(too_many)?;
@@ -168,7 +168,7 @@ impl<'a> Look<'a> {
 
 pub(super) fn too_many(error: ChainError) -> ApiError {
     match error {
-        ChainError::TooMany => {
+        ChainError::TooMany | ChainError::Unprepared | ChainError::Changed => {
             ApiError::too_large("The room's history is too large for this request.")
         }
         ChainError::Read(error) => error.into(),

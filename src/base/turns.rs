@@ -1,0 +1,395 @@
+//! Turns for long work that others cause, such as state resolution for other homeservers. Whoever
+//! caused the least of it lately comes first, so nobody waits behind the one who causes most of it.
+//!
+//! Work has two payers: who asks for it (a homeserver), and what it is about (a room). Somebody may
+//! have many names of homeservers, or use many rooms; neither helps while the other is the same.
+
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::{background::stand_back, limits, metrics::metrics};
+
+/// The work that is in progress, and that which waits.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    inner: Mutex<Inner>,
+    /// How much waits, for those that only look.
+    waiting: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// How much may be in progress at a time, and is.
+    places: usize,
+    running: usize,
+    /// What is being worked on, also while the work pauses.
+    busy: HashSet<Arc<str>>,
+    waiting: Vec<Waiting>,
+    last: u64,
+    used: HashMap<Payer, Used>,
+}
+
+#[derive(Clone, Debug)]
+struct Work {
+    asker: Arc<str>,
+    subject: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    work: Work,
+    /// Whether it has begun already.
+    paused: bool,
+    wake: oneshot::Sender<()>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Payer {
+    Asker(Arc<str>),
+    Subject(Arc<str>),
+}
+
+/// The processor time that was used lately: old use counts ever less.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    seconds: f64,
+    at: Instant,
+}
+
+impl Used {
+    fn now(&self, now: Instant) -> f64 {
+        let since = now.saturating_duration_since(self.at).as_secs_f64();
+        self.seconds * (-since / limits::TURNS_WINDOW.as_secs_f64()).exp()
+    }
+}
+
+/// Of several payers, those who are over this part of a processor come last.
+const SHARE: f64 = 0.25;
+
+/// How many payers are remembered before those are forgotten that have used next to nothing lately.
+const PAYERS: usize = 10_000;
+
+impl Turns {
+    /// So much may be in progress at a time.
+    pub(crate) fn new(places: usize) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Mutex::new(Inner {
+                places: places.max(1),
+                running: 0,
+                busy: HashSet::new(),
+                waiting: Vec::new(),
+                last: 0,
+                used: HashMap::new(),
+            }),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    /// For half of the processors.
+    pub(crate) fn on_half() -> Arc<Self> {
+        Self::new(thread::available_parallelism().map_or(1, usize::from) / 2)
+    }
+
+    /// Waits for a turn. Two about the same subject never have one at the same time.
+    pub(crate) async fn turn(self: &Arc<Self>, asker: &str, subject: &str) -> Turn {
+        let work = Work { asker: asker.into(), subject: subject.into() };
+        let (number, woken) = self.queue(&work, false, &mut self.inner.lock());
+        let mut ticket = Ticket { turns: Arc::clone(self), work, number, is_used: false };
+        // A waiting one is woken before it is removed.
+        let _ = woken.await;
+        ticket.is_used = true;
+        Turn { turns: Arc::clone(self), work: ticket.work.clone(), meter: Cell::default() }
+    }
+
+    /// How much is in progress and waits.
+    #[cfg(test)]
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let inner = self.inner.lock();
+        (inner.running, inner.waiting.len())
+    }
+
+    fn queue(&self, work: &Work, paused: bool, inner: &mut Inner) -> (u64, oneshot::Receiver<()>) {
+        let (wake, woken) = oneshot::channel();
+        inner.last += 1;
+        let number = inner.last;
+        inner.waiting.push(Waiting { number, work: work.clone(), paused, wake });
+        self.wake(inner);
+        (number, woken)
+    }
+
+    /// Gives free places to those who come first.
+    fn wake(&self, inner: &mut Inner) {
+        while inner.running < inner.places {
+            let Some(next) = inner.next() else { break };
+            let Waiting { work, wake, .. } = inner.waiting.remove(next);
+            inner.running += 1;
+            inner.busy.insert(work.subject);
+            // If nobody waits for it any more, its ticket gives the place back.
+            let _ = wake.send(());
+        }
+        self.waiting.store(inner.waiting.len(), Ordering::Relaxed);
+        metrics().federation_preparing.set(i64::try_from(inner.waiting.len()).unwrap_or(i64::MAX));
+    }
+}
+
+impl Inner {
+    /// The place in the queue of the one that comes first and may begin.
+    fn next(&self) -> Option<usize> {
+        let now = Instant::now();
+        let may = |waiting: &Waiting| waiting.paused || !self.busy.contains(&waiting.work.subject);
+        let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| may(waiting));
+        let first =
+            ready.min_by_key(|(_, waiting)| (self.rank(&waiting.work, now), waiting.number));
+        first.map(|(place, _)| place)
+    }
+
+    /// Whether it is over its share, and how much it has used: the lower comes first.
+    fn rank(&self, work: &Work, now: Instant) -> (bool, u128) {
+        let of = |payer: Payer| self.used.get(&payer).map_or(0.0, |used| used.now(now));
+        let asker = of(Payer::Asker(Arc::clone(&work.asker)));
+        let seconds = asker.max(of(Payer::Subject(Arc::clone(&work.subject))));
+        let share = seconds / limits::TURNS_WINDOW.as_secs_f64();
+        let used = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        (share > SHARE, used.as_millis() / limits::TURNS_SLICE.as_millis())
+    }
+
+    fn charge(&mut self, work: &Work, time: Duration) {
+        let now = Instant::now();
+        if self.used.len() >= PAYERS {
+            self.used.retain(|_, used| used.now(now) > 0.01);
+        }
+        let payers =
+            [Payer::Asker(Arc::clone(&work.asker)), Payer::Subject(Arc::clone(&work.subject))];
+        for payer in payers {
+            let used = self.used.entry(payer).or_insert(Used { seconds: 0.0, at: now });
+            *used = Used { seconds: used.now(now) + time.as_secs_f64(), at: now };
+        }
+        metrics().federation_preparation.inc_by(time.as_secs_f64());
+    }
+}
+
+/// The claim of somebody who waits.
+struct Ticket {
+    turns: Arc<Turns>,
+    work: Work,
+    number: u64,
+    is_used: bool,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.is_used {
+            return;
+        }
+        let mut inner = self.turns.inner.lock();
+        let place = inner.waiting.iter().position(|waiting| waiting.number == self.number);
+        match place {
+            Some(place) => drop(inner.waiting.remove(place)),
+            None => {
+                inner.running -= 1;
+                inner.busy.remove(&self.work.subject);
+            }
+        }
+        self.turns.wake(&mut inner);
+    }
+}
+
+/// The right to work. Others may come in between: see [`Turn::run`].
+#[derive(Debug)]
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+    work: Work,
+    /// The processor time of this thread that is accounted for, while it works.
+    meter: Cell<Option<Duration>>,
+}
+
+impl Turn {
+    /// Works on a thread of its own, at low priority. `work` gets a function to call about every
+    /// millisecond, which lets others work now and then if it is their turn.
+    pub(crate) async fn run(self, work: impl FnOnce(&dyn Fn()) + Send + 'static) {
+        let (done, finished) = oneshot::channel::<()>();
+        let run = move || {
+            stand_back();
+            self.meter.set(Some(processor_time()));
+            work(&|| self.pause());
+            drop(self);
+            // Whoever waited may have gone.
+            let _ = done.send(());
+        };
+        match thread::Builder::new().name("resolution".to_owned()).spawn(run) {
+            // If it panics, that is known, too.
+            Ok(_) => drop(finished.await),
+            Err(error) => warn!(%error, "a state is not resolved beforehand"),
+        }
+    }
+
+    /// Charges what was used since the last time, if that is worth it.
+    fn charge(&self, at_least: Duration, inner: &mut Inner) -> bool {
+        let Some(before) = self.meter.get() else { return false };
+        let now = processor_time();
+        let time = now.saturating_sub(before);
+        if time < at_least {
+            return false;
+        }
+        self.meter.set(Some(now));
+        inner.charge(&self.work, time);
+        true
+    }
+
+    /// Lets others work if they come first.
+    fn pause(&self) {
+        if self.turns.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let woken = {
+            let mut inner = self.turns.inner.lock();
+            if !self.charge(limits::TURNS_SLICE, &mut inner) {
+                return;
+            }
+            inner.running -= 1;
+            self.turns.queue(&self.work, true, &mut inner).1
+        };
+        let _ = woken.blocking_recv();
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut inner = self.turns.inner.lock();
+        self.charge(Duration::ZERO, &mut inner);
+        inner.running -= 1;
+        inner.busy.remove(&self.work.subject);
+        self.turns.wake(&mut inner);
+    }
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn charge(turns: &Turns, asker: &str, subject: &str, millis: u64) {
+        let work = Work { asker: asker.into(), subject: subject.into() };
+        turns.inner.lock().charge(&work, Duration::from_millis(millis));
+    }
+
+    /// Those who wait, in the order in which they get their turns.
+    async fn order(turns: &Arc<Turns>, waiting: &[(&str, &str)]) -> Vec<String> {
+        let first = turns.turn("first", "first").await;
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        for (number, (asker, subject)) in waiting.iter().enumerate() {
+            let (turns, tell) = (Arc::clone(turns), tell.clone());
+            let (asker, subject) = ((*asker).to_owned(), (*subject).to_owned());
+            let waits = number + 1;
+            tokio::spawn({
+                let turns = Arc::clone(&turns);
+                async move {
+                    let turn = turns.turn(&asker, &subject).await;
+                    tell.send(asker).unwrap();
+                    drop(turn);
+                }
+            });
+            while turns.load().1 < waits {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop((first, tell));
+        let mut order = Vec::new();
+        while let Some(asker) = told.recv().await {
+            order.push(asker);
+        }
+        order
+    }
+
+    #[tokio::test]
+    async fn whoever_used_least_comes_first_and_nobody_is_left_out() {
+        let turns = Turns::new(1);
+        charge(&turns, "greedy", "!a", 4000);
+        charge(&turns, "some", "!b", 500);
+        let waiting = [("greedy", "!c"), ("greedy", "!d"), ("some", "!e"), ("new", "!f")];
+        assert_eq!(order(&turns, &waiting).await, ["new", "some", "greedy", "greedy"]);
+        assert_eq!(turns.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_new_name_does_not_help_in_the_same_room() {
+        let turns = Turns::new(1);
+        charge(&turns, "greedy", "!a", 4000);
+        let waiting = [("another", "!a"), ("new", "!b")];
+        assert_eq!(order(&turns, &waiting).await, ["new", "another"]);
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_wait_any_more_holds_nobody_up() {
+        let turns = Turns::new(1);
+        let first = turns.turn("a", "!a").await;
+        {
+            let gone = turns.turn("b", "!b");
+            tokio::pin!(gone);
+            assert!(futures_util::poll!(&mut gone).is_pending());
+            assert_eq!(turns.load(), (1, 1));
+        }
+        assert_eq!(turns.load(), (1, 0));
+        let mut late = Box::pin(turns.turn("c", "!c"));
+        assert!(futures_util::poll!(&mut late).is_pending());
+        drop(first);
+        // It has the place, and nobody takes it.
+        assert_eq!(turns.load(), (1, 0));
+        drop(late);
+        assert_eq!(turns.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn long_work_lets_others_in_between() {
+        let turns = Turns::new(1);
+        let long = turns.turn("long", "!long").await;
+        let (began, begun) = oneshot::channel();
+        let (tell, told) = mpsc::channel();
+        let of_long = tell.clone();
+        let long = tokio::spawn(long.run(move |pause| {
+            let _ = began.send(());
+            let (until, mut sum) = (Instant::now() + Duration::from_secs(60), 0_u64);
+            // Works until the other one was in between.
+            while of_long.send("long").is_ok() && Instant::now() < until {
+                let paused = Instant::now();
+                pause();
+                if paused.elapsed() > limits::TURNS_SLICE {
+                    return;
+                }
+                sum = std::hint::black_box(sum + 1);
+            }
+            panic!("nobody came in between");
+        }));
+        begun.await.unwrap();
+        let short = turns.turn("short", "!short").await;
+        let blocked = move |_: &dyn Fn()| {
+            thread::sleep(2 * limits::TURNS_SLICE);
+            tell.send("short").unwrap();
+        };
+        short.run(blocked).await;
+        long.await.unwrap();
+        assert!(told.iter().any(|which| which == "short"));
+        assert_eq!(turns.load(), (0, 0));
+    }
+}

@@ -1,0 +1,303 @@
+//! What state resolution needs to know of events, without their contents: their authorities, by
+//! numbers, their power levels, and what was found out about them before.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use ruma::{
+    EventId, OwnedEventId,
+    events::{
+        TimelineEventType,
+        room::{member::MembershipState, power_levels::UserPowerLevel},
+    },
+    state_res::events::RoomMemberEvent,
+};
+
+use super::{Branches, ChainError, EventRef, Memo, memo::is_stand_in};
+use crate::{base::limits, log::ReadError, record::Offset};
+
+/// What is known of an event.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: OwnedEventId,
+    /// Its record, or what stands for it; 0 if the event is not known.
+    pub(crate) record: u64,
+    /// Whether that is its last record, whatever comes.
+    is_final: bool,
+    /// The newest record that might be one of it, when it was last looked for.
+    checked: Offset,
+    /// A hash of its content, of which different homeservers may have sent more or less.
+    print: u64,
+    pub(crate) rejected: bool,
+    /// Whether it may take somebody's power.
+    pub(crate) is_about_power: bool,
+    is_levels: bool,
+    /// The numbers of the events that authorise it.
+    pub(crate) auth: Box<[u32]>,
+    /// The power levels among them.
+    pub(crate) levels: Levels,
+    /// The length of the longest way by authorities to an event without any.
+    pub(crate) generation: u32,
+    /// The number of its key, if it is a state event.
+    pub(crate) key: Option<u32>,
+    pub(crate) ts: u64,
+    /// The power of its sender, once it was needed.
+    pub(crate) power: Option<Result<UserPowerLevel, String>>,
+    /// The numbers of the keys that the rules look at for it, once they were needed; none if it is
+    /// malformed.
+    pub(crate) needs: Option<Option<Box<[u32]>>>,
+    /// The events that held these keys when the rules last looked at it, and what they said.
+    pub(crate) verdict: Option<(Box<[u32]>, bool)>,
+}
+
+/// The power levels that an event depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Levels {
+    /// It names none.
+    None,
+    /// This event.
+    Some(u32),
+    /// An event that it names first is not known.
+    Broken,
+}
+
+/// Stands for no event in the lists of those that hold keys.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// An event that was read, until all its authorities are known.
+struct Sketch {
+    known: Known,
+    auth: Vec<OwnedEventId>,
+}
+
+impl Memo {
+    pub(crate) fn event(&self, number: u32) -> Option<&Known> {
+        self.events.get(number as usize)
+    }
+
+    pub(crate) fn event_mut(&mut self, number: u32) -> Option<&mut Known> {
+        self.events.get_mut(number as usize)
+    }
+
+    /// Whether an event is known, and allowed where it was sent.
+    pub(crate) fn is_good(&self, number: u32) -> bool {
+        self.event(number).is_some_and(|event| event.record != 0 && !event.rejected)
+    }
+
+    /// The power levels that an event names.
+    pub(crate) fn levels_named(&self, number: u32) -> Option<u32> {
+        let mut auth = self.event(number)?.auth.iter();
+        let is_levels = |number: &&u32| {
+            self.event(**number).is_some_and(|event| event.record != 0 && event.is_levels)
+        };
+        auth.find(is_levels).copied()
+    }
+
+    fn add(&mut self, mut known: Known) -> u32 {
+        let number = u32::try_from(self.events.len()).unwrap_or(NOBODY);
+        known.generation = 0;
+        for auth in &known.auth {
+            let above = self.event(*auth).map_or(0, |auth| auth.generation.saturating_add(1));
+            known.generation = known.generation.max(above);
+        }
+        known.levels = self.levels_among(&known.auth);
+        if known.record != 0 {
+            self.records.insert(known.record, number);
+        }
+        self.ids.insert(known.id.clone(), number);
+        self.events.push(known);
+        number
+    }
+
+    fn levels_among(&self, auth: &[u32]) -> Levels {
+        for number in auth {
+            match self.event(*number) {
+                Some(event) if event.record == 0 => return Levels::Broken,
+                None => return Levels::Broken,
+                Some(event) if event.is_levels => return Levels::Some(*number),
+                Some(_) => {}
+            }
+        }
+        Levels::None
+    }
+}
+
+impl Branches<'_> {
+    /// The number of the event of this id. Its authorities, and theirs, and so on are then known,
+    /// too.
+    ///
+    /// # Errors
+    /// When that takes too long, or an event has changed.
+    pub(crate) fn know(&self, memo: &mut Memo, event_id: &EventId) -> Result<u32, ChainError> {
+        if let Some(number) = memo.ids.get(event_id).copied() {
+            self.refresh(memo, number)?;
+            return Ok(number);
+        }
+        let mut sketches: HashMap<OwnedEventId, Sketch> = HashMap::new();
+        let mut todo = vec![event_id.to_owned()];
+        while let Some(next) = todo.last() {
+            if memo.ids.contains_key(next) {
+                todo.pop();
+                continue;
+            }
+            match sketches.entry(next.clone()) {
+                // All its authorities were seen to; one that was not rests on it itself.
+                Entry::Occupied(sketch) => {
+                    let Sketch { mut known, auth } = sketch.remove();
+                    known.auth = auth.iter().filter_map(|id| memo.ids.get(id)).copied().collect();
+                    memo.add(known);
+                    todo.pop();
+                }
+                Entry::Vacant(place) => {
+                    self.work(1)?;
+                    if memo.events.len() >= limits::RESOLUTION_CHAIN {
+                        return Err(ChainError::TooMany);
+                    }
+                    let sketch = place.insert(self.sketch(memo, next)?);
+                    let auth = sketch.auth.clone();
+                    let is_new = |id: &OwnedEventId| {
+                        !memo.ids.contains_key(id) && !sketches.contains_key(id)
+                    };
+                    todo.extend(auth.into_iter().filter(is_new));
+                }
+            }
+        }
+        memo.ids.get(event_id).copied().ok_or(ChainError::Changed)
+    }
+
+    /// The number of the event of this record.
+    ///
+    /// # Errors
+    /// As for [`Self::know`].
+    pub(crate) fn know_record(&self, memo: &mut Memo, record: u64) -> Result<u32, ChainError> {
+        if let Some(number) = memo.records.get(&record).copied() {
+            return Ok(number);
+        }
+        let Some(event) = self.get(Memo::offset(record))? else { return Ok(NOBODY) };
+        let number = self.know(memo, &event.event_id)?;
+        memo.records.insert(record, number);
+        Ok(number)
+    }
+
+    /// The numbers of the authorities of the event of this record. Of the event itself, nothing
+    /// else is kept: there may be very many.
+    ///
+    /// # Errors
+    /// As for [`Self::know`].
+    pub(crate) fn authorities(
+        &self,
+        memo: &mut Memo,
+        record: u64,
+    ) -> Result<Arc<[u32]>, ChainError> {
+        if let Some(auth) = memo.authorities.get(&record) {
+            return Ok(Arc::clone(auth));
+        }
+        let event = self.get(Memo::offset(record))?;
+        let mut auth = Vec::new();
+        for event_id in event.iter().flat_map(|event| &event.auth_events) {
+            auth.push(self.know(memo, event_id)?);
+        }
+        let auth = Arc::from(auth);
+        memo.authorities.insert(record, Arc::clone(&auth));
+        Ok(auth)
+    }
+
+    /// Looks again for an event that may have another record by now.
+    ///
+    /// # Errors
+    /// When it was decided anew. What was known of events is then forgotten.
+    pub(crate) fn refresh(&self, memo: &mut Memo, number: u32) -> Result<(), ChainError> {
+        let Some(known) = memo.event(number).filter(|known| !known.is_final) else {
+            return Ok(());
+        };
+        if known.checked == self.newest(&known.id) && !is_stand_in(known.record) {
+            return Ok(());
+        }
+        self.work(1)?;
+        let id = known.id.clone();
+        let Sketch { known: now, .. } = self.sketch(memo, &id)?;
+        let Some(known) = memo.event_mut(number) else { return Ok(()) };
+        let is_same = (known.print, known.rejected) == (now.print, now.rejected)
+            && (known.record == 0) == (now.record == 0);
+        if !is_same {
+            // What was found out about others may rest on it.
+            memo.forget_events();
+            return Err(ChainError::Changed);
+        }
+        known.record = now.record;
+        known.checked = now.checked;
+        known.is_final = now.is_final;
+        if now.record != 0 {
+            memo.records.insert(now.record, number);
+        }
+        Ok(())
+    }
+
+    fn newest(&self, event_id: &EventId) -> Offset {
+        self.state.events.candidates(event_id).into_iter().max().unwrap_or(Offset::ZERO)
+    }
+
+    fn sketch(&self, memo: &mut Memo, event_id: &EventId) -> Result<Sketch, ReadError> {
+        let checked = self.newest(event_id);
+        let Some(event) = self.look(event_id)? else {
+            let known = Known::unknown(event_id, checked);
+            return Ok(Sketch { known, auth: Vec::new() });
+        };
+        let mut print = DefaultHasher::new();
+        event.content.get().hash(&mut print);
+        let known = Known {
+            record: self.record_of(memo, &event),
+            is_final: event.aside.is_none() && event.offset != super::PENDING,
+            print: print.finish(),
+            rejected: ruma::state_res::Event::rejected(&*event),
+            is_about_power: is_about_power(&event),
+            is_levels: event.event_type == TimelineEventType::RoomPowerLevels
+                && event.state_key.as_deref() == Some(""),
+            key: event.key().map(|(event_type, key)| memo.number(&event_type, &key)),
+            ts: event.origin_server_ts.get().into(),
+            ..Known::unknown(event_id, checked)
+        };
+        Ok(Sketch { known, auth: event.auth_events.clone() })
+    }
+}
+
+impl Known {
+    fn unknown(event_id: &EventId, checked: Offset) -> Self {
+        Self {
+            id: event_id.to_owned(),
+            record: 0,
+            is_final: false,
+            checked,
+            print: 0,
+            rejected: false,
+            is_about_power: false,
+            is_levels: false,
+            auth: Box::default(),
+            levels: Levels::None,
+            generation: 0,
+            key: None,
+            ts: 0,
+            power: None,
+            needs: None,
+            verdict: None,
+        }
+    }
+}
+
+/// Whether an event may take somebody's power (room version 2, "Power event").
+pub(crate) fn is_about_power(event: &EventRef) -> bool {
+    match event.event_type {
+        TimelineEventType::RoomPowerLevels
+        | TimelineEventType::RoomJoinRules
+        | TimelineEventType::RoomCreate => event.state_key.as_deref() == Some(""),
+        TimelineEventType::RoomMember => {
+            let is = RoomMemberEvent::new(EventRef::clone(event)).membership();
+            is.is_ok_and(|is| matches!(is, MembershipState::Leave | MembershipState::Ban))
+                && event.state_key.as_deref() != Some(event.sender.as_str())
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,499 @@
+//! The state of a room at each event of its graph. Most states are the room's as of some offset,
+//! and cost nothing: see the decision on federation.
+
+mod known;
+mod memo;
+mod tree;
+
+use std::{
+    cell::{Cell, RefCell, RefMut},
+    collections::{BTreeMap, HashMap, HashSet},
+};
+
+use ruma::{EventId, OwnedEventId, events::StateEventType};
+
+pub(crate) use known::{Levels, NOBODY, is_about_power};
+use memo::Lent;
+pub(crate) use memo::{Memo, Memos, Resolved};
+pub(crate) use tree::Tree;
+
+use super::events::{EventRef, EventStore, StoredEvent};
+use crate::{
+    base::{limits, work},
+    log::ReadError,
+    record::{
+        Offset,
+        command::{Outcome, StateBase, StateBefore},
+    },
+    state::{Room, State},
+};
+
+/// A state: each key with the event that holds it.
+pub(crate) type Keys = BTreeMap<(StateEventType, Box<str>), Offset>;
+
+/// The state of a room at some event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// The room's as of this offset, which is that of a change of state.
+    AsOf(Offset),
+    /// One that the room never had as a whole.
+    Own(Tree),
+}
+
+/// The event that is being decided, which has no offset yet.
+pub(crate) const PENDING: Offset = Offset::ZERO;
+
+/// Why a room's graph was not examined to the end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChainError {
+    /// There are too many events.
+    #[error("more than {} events", limits::RESOLUTION_EVENTS)]
+    TooMany,
+    /// It takes longer than whoever asks may take. What was found out so far is remembered.
+    #[error("more to look at than there is time for")]
+    Unprepared,
+    /// An event was decided anew meanwhile.
+    #[error("an event that changed")]
+    Changed,
+    /// The log cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// How much work a look at a room's graph may take.
+#[derive(Clone, Copy)]
+pub(crate) enum Effort<'a> {
+    /// Little enough for the room's turn.
+    Short,
+    /// As much as it takes. What is given is called now and then: it may block for a while.
+    Long(&'a dyn Fn()),
+}
+
+/// The graph of a room.
+pub(crate) struct Branches<'a> {
+    state: &'a State,
+    events: &'a EventStore,
+    pub(crate) room: &'a Room,
+    pending: Option<EventRef>,
+    looked: Cell<usize>,
+    found: RefCell<HashMap<OwnedEventId, Option<EventRef>>>,
+    /// What it shares with others that look at the room. Without it, it remembers on its own.
+    effort: Option<Effort<'a>>,
+    /// How much work there was, in events that were looked at.
+    worked: Cell<usize>,
+    memo: RefCell<Option<Lent<'a>>>,
+}
+
+impl<'a> Branches<'a> {
+    pub(crate) fn new(state: &'a State, events: &'a EventStore, room: &'a Room) -> Self {
+        let (looked, worked) = (Cell::new(0), Cell::new(0));
+        let (found, memo) = (RefCell::default(), RefCell::new(None));
+        Self { state, events, room, pending: None, looked, found, effort: None, worked, memo }
+    }
+
+    /// The graph with what others have found out about it before.
+    pub(crate) const fn with_effort(mut self, effort: Effort<'a>) -> Self {
+        self.effort = Some(effort);
+        self
+    }
+
+    /// The graph as a decision on an event sees it.
+    pub(crate) fn with_pending(mut self, event: EventRef) -> Self {
+        self.pending = Some(event);
+        self
+    }
+
+    /// The room's state now.
+    pub(crate) fn current(&self) -> View {
+        self.as_of(Offset::MAX)
+    }
+
+    /// The room's state as of an offset.
+    pub(crate) fn as_of(&self, at: Offset) -> View {
+        View::AsOf(self.room.last_state_change(at))
+    }
+
+    /// The event of this id.
+    pub(crate) fn find(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        if let Some(pending) = self.pending.as_ref().filter(|event| event.event_id == event_id) {
+            return Ok(Some(EventRef::clone(pending)));
+        }
+        if let Some(found) = self.found.borrow().get(event_id) {
+            return Ok(found.clone());
+        }
+        let found = self.events.find_known(self.state, self.room, event_id)?;
+        self.found.borrow_mut().insert(event_id.to_owned(), found.clone());
+        Ok(found)
+    }
+
+    /// As [`Self::find`], for a lot of events that are looked at once each: they are not kept.
+    pub(crate) fn look(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        match self.pending.as_ref().filter(|event| event.event_id == event_id) {
+            Some(pending) => Ok(Some(EventRef::clone(pending))),
+            None => self.events.find_known(self.state, self.room, event_id),
+        }
+    }
+
+    /// The event of this id, if clients are shown it; or else one that is only known, but not if it
+    /// is not allowed.
+    pub(crate) fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+        let found = self.find(event_id)?;
+        let Some(aside) = found.as_ref().and_then(|event| event.aside.as_deref()) else {
+            return Ok(found);
+        };
+        if !matches!(aside, (Outcome::Outlier, _)) {
+            return Ok(None);
+        }
+        // It may have more than one record.
+        Ok(self.events.find_shown(self.state, event_id)?.or(found))
+    }
+
+    /// Whether clients are shown this event in another room.
+    pub(crate) fn is_in_another_room(&self, event_id: &EventId) -> Result<bool, ReadError> {
+        let found = self.events.find_shown(self.state, event_id)?;
+        Ok(found.is_some_and(|event| event.room_id != self.room.id))
+    }
+
+    /// Whether an event is only known as an authority for others, or by the state before it: it has
+    /// no place in the history that clients see.
+    pub(crate) fn is_out_of_sight(&self, event: &StoredEvent) -> Result<bool, ReadError> {
+        Ok(matches!(event.aside.as_deref(), Some((Outcome::Outlier, _)))
+            && self.events.find_shown(self.state, &event.event_id)?.is_none())
+    }
+
+    /// Notes an event that was read, so that it is found by its id.
+    pub(crate) fn note(&self, event: &EventRef) {
+        self.found.borrow_mut().insert(event.event_id.clone(), Some(EventRef::clone(event)));
+    }
+
+    /// The event at this offset.
+    pub(crate) fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
+        match &self.pending {
+            Some(pending) if offset == PENDING => Ok(Some(EventRef::clone(pending))),
+            _ => self.events.get(offset),
+        }
+    }
+
+    /// Counts an event that is looked at.
+    fn visit(&self) -> Result<(), ChainError> {
+        work::look();
+        self.looked.set(self.looked.get() + 1);
+        let is_too_much = self.looked.get() > limits::AUTHORITIES_VISITED;
+        if is_too_much { Err(ChainError::TooMany) } else { Ok(()) }
+    }
+
+    /// The event that holds a key in a state.
+    pub(crate) fn holder(
+        &self,
+        view: &View,
+        event_type: &StateEventType,
+        state_key: &str,
+    ) -> Result<Option<EventRef>, ReadError> {
+        let offset = match view {
+            View::AsOf(at) => self.room.state_event(event_type, state_key, *at),
+            View::Own(tree) => {
+                let mut memo = self.memo();
+                let record = tree.get(memo.number(event_type, state_key));
+                (record != 0).then(|| Memo::offset(record))
+            }
+        };
+        offset.map_or(Ok(None), |offset| self.get(offset))
+    }
+
+    /// The whole of a state.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(crate) fn keys(&self, view: &View) -> Result<Keys, ChainError> {
+        Ok(match view {
+            View::AsOf(at) => {
+                let all = self.room.state_map(*at).into_iter();
+                all.map(|(event_type, state_key, event)| ((event_type, state_key), event)).collect()
+            }
+            View::Own(tree) => {
+                let memo = self.memo();
+                let entries = tree.entries().into_iter();
+                let named = entries.filter_map(|(key, record)| {
+                    Some((memo.name(key)?.clone(), Memo::offset(record)))
+                });
+                named.collect()
+            }
+        })
+    }
+
+    /// What is remembered of the room's graph.
+    pub(crate) fn memo(&self) -> RefMut<'_, Memo> {
+        let memo = self.memo.borrow_mut();
+        RefMut::map(memo, |memo| {
+            let lend = || match self.effort {
+                Some(effort) => {
+                    let waits = matches!(effort, Effort::Long(_));
+                    self.events.memos().lend(self.room, waits)
+                }
+                None => Lent::private(self.room),
+            };
+            &mut **memo.get_or_insert_with(lend)
+        })
+    }
+
+    /// Counts work, in events that are looked at.
+    ///
+    /// # Errors
+    /// When there is more than there may be.
+    pub(crate) fn work(&self, count: usize) -> Result<(), ChainError> {
+        work::looks(count);
+        let before = self.worked.get();
+        let worked = before + count;
+        self.worked.set(worked);
+        match self.effort {
+            Some(Effort::Short) if worked > limits::RESOLUTION_IN_TURN => {
+                return Err(ChainError::Unprepared);
+            }
+            Some(Effort::Long(pause)) => {
+                let pauses = |worked: usize| worked / limits::RESOLUTION_PAUSE;
+                if pauses(worked) > pauses(before) {
+                    pause();
+                }
+            }
+            _ => {}
+        }
+        if worked > limits::RESOLUTION_WORK { Err(ChainError::TooMany) } else { Ok(()) }
+    }
+
+    /// The number of an event's record.
+    pub(crate) fn record_of(&self, memo: &mut Memo, event: &StoredEvent) -> u64 {
+        if event.offset == PENDING { memo.stand_in(&event.event_id) } else { event.offset.get() }
+    }
+
+    /// A state as a tree.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(crate) fn tree(&self, view: &View) -> Result<Tree, ChainError> {
+        match view {
+            View::Own(tree) => Ok(tree.clone()),
+            View::AsOf(at) => self.tree_as_of(&mut self.memo(), *at),
+        }
+    }
+
+    fn tree_as_of(&self, memo: &mut Memo, at: Offset) -> Result<Tree, ChainError> {
+        if let Some(tree) = memo.as_of.get(&at) {
+            return Ok(tree.clone());
+        }
+        let (from, mut tree) = memo.trunk.clone().unwrap_or_default();
+        self.work(1 + self.room.state_changes_between(from, at) / 8)?;
+        for (event_type, state_key, event) in self.room.state_from_to(from, at) {
+            let key = memo.number(&event_type, &state_key);
+            tree.set(key, event.map_or(0, Offset::get));
+        }
+        if from <= at {
+            memo.trunk = Some((at, tree.clone()));
+        }
+        memo.as_of.put(at, tree.clone(), limits::RESOLUTION_STATES);
+        Ok(tree)
+    }
+
+    /// Whether two states are the same.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(crate) fn is_same(&self, one: &View, other: &View) -> Result<bool, ChainError> {
+        match (one, other) {
+            (View::AsOf(one), View::AsOf(other)) if one == other => Ok(true),
+            _ => Ok(self.tree(one)? == self.tree(other)?),
+        }
+    }
+
+    /// What is recorded of the state before an event: `None` if the event has no place in the room,
+    /// and nothing if that state is the room's as of the record before.
+    #[expect(clippy::option_option, reason = "the two are different things")]
+    pub(crate) fn noted<'e>(&self, event: &'e StoredEvent) -> Option<Option<&'e StateBefore>> {
+        match event.aside.as_deref() {
+            Some((Outcome::Outlier, None)) => None,
+            Some((_, noted)) => Some(noted.as_ref()),
+            None => Some(event.received.as_ref().and_then(|received| received.before.as_ref())),
+        }
+    }
+
+    /// The state before an event that has a place in the room; `None` if it has none.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(crate) fn before(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
+        let mut memo = self.memo();
+        let mut steps = Vec::new();
+        let mut earlier: Option<EventRef> = None;
+        let mut view = loop {
+            let event = earlier.as_deref().unwrap_or(event);
+            if let Some(tree) = memo.before.get(&event.offset) {
+                break View::Own(tree.clone());
+            }
+            let Some(noted) = self.noted(event) else { return Ok(None) };
+            let Some(noted) = noted else { break self.as_of(event.offset.prev()) };
+            self.work(1 + noted.changes.len() / 8)?;
+            if !noted.changes.is_empty() || !matches!(noted.base, StateBase::At(_)) {
+                steps.push(Step::changes(&mut memo, event.offset, noted));
+            }
+            let (base, is_after) = match noted.base {
+                StateBase::At(at) => break View::AsOf(at),
+                StateBase::After(base) => (base, true),
+                StateBase::Before(base) => (base, false),
+            };
+            // An event on which another one rests may have expired.
+            let Some(base) = self.get(base)?.filter(|base| base.offset < event.offset) else {
+                return Ok(None);
+            };
+            if is_after && is_alone(&base) {
+                break self.as_of(base.offset);
+            }
+            if is_after
+                && !ruma::state_res::Event::rejected(&*base)
+                && let Some((event_type, state_key)) = base.key()
+            {
+                let key = memo.number(&event_type, &state_key);
+                steps.push(Step { changes: vec![(key, base.offset.get())], before: None });
+            }
+            earlier = Some(base);
+        };
+        let Some(last) = steps.len().checked_sub(1) else { return Ok(Some(view)) };
+        let mut tree = match view {
+            View::AsOf(at) => self.tree_as_of(&mut memo, at)?,
+            View::Own(tree) => tree,
+        };
+        for (number, step) in steps.into_iter().rev().enumerate() {
+            for (key, record) in step.changes {
+                tree.set(key, record);
+            }
+            if let Some(offset) = step.before
+                && (number == last || number % limits::RESOLUTION_STATES == 0)
+            {
+                memo.before.put(offset, tree.clone(), limits::RESOLUTION_STATES);
+            }
+        }
+        view = View::Own(tree);
+        Ok(Some(view))
+    }
+
+    /// The state after an event; `None` if it has no place in the room.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(crate) fn after(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
+        if is_alone(event) {
+            return Ok(Some(self.as_of(event.offset)));
+        }
+        let Some(before) = self.before(event)? else { return Ok(None) };
+        match event.aside.as_deref() {
+            Some((Outcome::Rejected { .. }, _)) => Ok(Some(before)),
+            _ => Ok(Some(self.with(before, event)?)),
+        }
+    }
+
+    /// A state with an event in it.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(crate) fn with(&self, view: View, event: &StoredEvent) -> Result<View, ChainError> {
+        let Some((event_type, state_key)) = event.key() else { return Ok(view) };
+        let mut tree = self.tree(&view)?;
+        let mut memo = self.memo();
+        let (key, record) =
+            (memo.number(&event_type, &state_key), self.record_of(&mut memo, event));
+        tree.set(key, record);
+        Ok(View::Own(tree))
+    }
+
+    /// The state in which these events hold their keys.
+    pub(crate) fn state_of(
+        &self,
+        events: impl IntoIterator<Item = ((StateEventType, Box<str>), Offset)>,
+    ) -> View {
+        let (mut memo, mut tree) = (self.memo(), Tree::default());
+        for ((event_type, state_key), offset) in events {
+            tree.set(memo.number(&event_type, &state_key), offset.get());
+        }
+        View::Own(tree)
+    }
+
+    /// The authorities of these events, and theirs, and so on.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(crate) fn chain<'e>(
+        &self,
+        events: impl Iterator<Item = &'e OwnedEventId>,
+    ) -> Result<HashSet<OwnedEventId>, ChainError> {
+        let mut chain = HashSet::new();
+        let mut todo: Vec<OwnedEventId> = events.cloned().collect();
+        let mut seen: HashSet<OwnedEventId> = todo.iter().cloned().collect();
+        while let Some(event_id) = todo.pop() {
+            self.visit()?;
+            let Some(event) = self.find(&event_id)? else { continue };
+            for auth in &event.auth_events {
+                chain.insert(auth.clone());
+                if seen.insert(auth.clone()) {
+                    todo.push(auth.clone());
+                }
+            }
+        }
+        Ok(chain)
+    }
+
+    /// The events on the ways from one of these to another by `auth_events`, ends included (room
+    /// version 12, "Conflicted state subgraph").
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(crate) fn between<'e>(
+        &self,
+        ends: impl Iterator<Item = &'e OwnedEventId>,
+    ) -> Result<HashSet<OwnedEventId>, ChainError> {
+        let ends: HashSet<OwnedEventId> = ends.cloned().collect();
+        // Whether a way leads on to an end. An event is done after all its authorities.
+        let mut leads: HashMap<OwnedEventId, bool> = HashMap::new();
+        let mut todo: Vec<(OwnedEventId, bool)> =
+            ends.iter().map(|event_id| (event_id.clone(), false)).collect();
+        while let Some((event_id, authorities_done)) = todo.pop() {
+            if leads.contains_key(&event_id) {
+                continue;
+            }
+            self.visit()?;
+            let event = self.find(&event_id)?;
+            let auth = event.map(|event| event.auth_events.clone()).unwrap_or_default();
+            if authorities_done {
+                let does = ends.contains(&event_id)
+                    || auth.iter().any(|auth| leads.get(auth).copied().unwrap_or(false));
+                leads.insert(event_id, does);
+            } else {
+                todo.push((event_id, true));
+                todo.extend(auth.into_iter().map(|auth| (auth, false)));
+            }
+        }
+        Ok(leads.into_iter().filter(|(_, does)| *does).map(|(event_id, _)| event_id).collect())
+    }
+}
+
+/// A step from a state to a later one.
+struct Step {
+    changes: Vec<(u32, u64)>,
+    /// It leads to the state before this record.
+    before: Option<Offset>,
+}
+
+impl Step {
+    fn changes(memo: &mut Memo, offset: Offset, noted: &StateBefore) -> Self {
+        let changes = noted.changes.iter().map(|change| {
+            let event_type = StateEventType::from(change.event_type.as_str());
+            let key = memo.number(&event_type, &change.state_key);
+            (key, change.event.map_or(0, Offset::get))
+        });
+        Self { changes: changes.collect(), before: Some(offset) }
+    }
+}
+
+/// Whether the room had no other forward extremity when this event came: the state after it was the
+/// room's.
+fn is_alone(event: &StoredEvent) -> bool {
+    event.aside.is_none()
+        && event.received.as_ref().is_none_or(|received| received.extremities.is_empty())
+}

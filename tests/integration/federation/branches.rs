@@ -1,0 +1,74 @@
+//! Another homeserver makes long branches in a room, without any power in it.
+
+use serde_json::{Value, json};
+
+use super::hostile::{Hostile, now};
+use super::peer::Peer;
+use super::{Federated, authority};
+use crate::harness::{User, encode};
+
+/// The id of a state event of a room.
+async fn holder(user: &User, room_id: &str, event_type: &str) -> Value {
+    let path = format!("/rooms/{}/state", encode(room_id));
+    let state = user.request("GET", &path, None).await.ok();
+    let is_it = |event: &&Value| event["type"] == event_type;
+    let found = state.as_array().expect("a list").iter().find(is_it);
+    found.expect("an event of the state")["event_id"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_branches_of_made_up_members_are_taken_and_hold_up_nobody() {
+    let Some(authority) = authority("long branches") else { return };
+    let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+    let cabin = Federated::start_with(&authority, &unlimited).await;
+    let peer = Peer::start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options.clone()).await;
+    let quiet = ann.create_room(options).await;
+    let mut hostile = Hostile::new(&peer, &cabin, &room_id);
+    hostile.join().await;
+    let mut basis = Vec::new();
+    for event_type in ["m.room.create", "m.room.power_levels", "m.room.join_rules"] {
+        basis.push(holder(&ann, &room_id, event_type).await);
+    }
+    let start = hostile.message("start").await;
+    let (prev, depth) = (start["prev_events"].clone(), start["depth"].as_u64().expect("a depth"));
+    let mut tips = [(prev.clone(), depth), (prev, depth)];
+    let (transactions, members) = (6, 2 * 6 * 25);
+    let floods = async {
+        for part in 0..transactions {
+            for (branch, (prev, depth)) in tips.iter_mut().enumerate() {
+                let mut events = Vec::new();
+                for number in 0..25 {
+                    let user = hostile.user(&format!("made-up-{branch}-{part}-{number}"));
+                    let (event_id, event) = hostile.signed(json!({
+                        "type": "m.room.member", "room_id": room_id, "sender": user,
+                        "state_key": user, "content": { "membership": "join" }, "depth": depth,
+                        "origin_server_ts": now(), "prev_events": prev, "auth_events": basis,
+                    }));
+                    (*prev, *depth) = (json!([event_id]), *depth + 1);
+                    events.push(event);
+                }
+                let said = hostile.send(&events).await;
+                let said = said.as_object().expect("an object");
+                assert!(said.values().all(|of| *of == json!({})), "{said:?}");
+            }
+        }
+    };
+    let others = async {
+        for number in 0..50 {
+            let room = if number % 2 == 0 { &quiet } else { &room_id };
+            ann.send_text(room, &format!("n{number}"), "x").await;
+            ann.request("GET", "/account/whoami", None).await.ok();
+        }
+    };
+    tokio::join!(floods, others);
+    let path = format!("/rooms/{}/joined_members", encode(&room_id));
+    let joined = ann.request("GET", &path, None).await.ok();
+    let joined = joined["joined"].as_object().expect("an object").len();
+    assert_eq!(joined, 2 + members);
+    // Whoever comes after all of it is heard.
+    let (event_id, last) = hostile.signed(hostile.message("last").await);
+    assert_eq!(hostile.send(&[last]).await, json!({ event_id: {} }));
+}

@@ -1,0 +1,309 @@
+//! Long branches, and many of them: what they cost, and that the outcome is that of
+//! `ruma-state-res`.
+
+use std::sync::{Arc, mpsc};
+
+use logcabin::{
+    decide::federation::{Taken, explain::state_by_reference},
+    log::Log,
+    record::{Command, Offset, Origin},
+    work,
+};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, events::StateEventType};
+use serde_json::{Value, json};
+
+use super::{Homeserver, Sent, begin, object, received, sealed};
+
+/// What this server made of each event is what `ruma-state-res` makes of it.
+pub(super) fn state_is_that_of_the_reference(server: &Homeserver, room_id: &OwnedRoomId) {
+    let (state, events) = (server.engine.state(), server.engine.events());
+    let room = state.rooms.get(room_id).unwrap();
+    for offset in server.timeline(room_id) {
+        let event = events.get(offset).unwrap().unwrap();
+        if event.received.is_none() {
+            continue;
+        }
+        let mut own = std::collections::BTreeMap::new();
+        for (event_type, state_key, offset) in room.state_map(offset) {
+            let held = events.get(offset).unwrap().unwrap();
+            own.insert((event_type, String::from(state_key)), held.event_id.clone());
+        }
+        let reference = state_by_reference(&state, events, &room, &event).unwrap();
+        assert_eq!(own, reference.into_iter().collect(), "{}", event.event_id);
+    }
+}
+
+/// A room of which one homeserver hears what others make in it, event by event.
+struct Room {
+    servers: Vec<Homeserver>,
+    room_id: OwnedRoomId,
+    /// The events that all events rest on: the first one, the power levels, the join rules.
+    basis: Vec<OwnedEventId>,
+    /// How many bytes were sent.
+    sent: usize,
+}
+
+/// The end of a branch.
+#[derive(Clone)]
+struct Tip {
+    event: OwnedEventId,
+    depth: u64,
+}
+
+impl Room {
+    async fn begin() -> Self {
+        let (servers, room_id) = begin(&RoomVersionId::V10).await;
+        let mut room = Self { servers, room_id, basis: Vec::new(), sent: 0 };
+        room.basis = [
+            StateEventType::RoomCreate,
+            StateEventType::RoomPowerLevels,
+            StateEventType::RoomJoinRules,
+        ]
+        .map(|event_type| room.holder(&event_type, ""))
+        .to_vec();
+        room
+    }
+
+    fn holder(&self, event_type: &StateEventType, state_key: &str) -> OwnedEventId {
+        let server = &self.servers[0];
+        let room = server.engine.state().rooms.get(&self.room_id).unwrap();
+        let offset = room.state_event(event_type, state_key, Offset::MAX).unwrap();
+        server.engine.events().get(offset).unwrap().unwrap().event_id.clone()
+    }
+
+    fn tip(&self) -> Tip {
+        let room = self.servers[0].engine.state().rooms.get(&self.room_id).unwrap();
+        let tip = room.tip().unwrap();
+        Tip { event: tip.event_id, depth: tip.depth }
+    }
+
+    /// An event after others.
+    fn event(
+        &self,
+        after: &[&Tip],
+        sender: &OwnedUserId,
+        event_type: &str,
+        state_key: Option<&str>,
+        content: Value,
+        auth: &[&OwnedEventId],
+    ) -> (Sent, Tip) {
+        let depth = after.iter().map(|tip| tip.depth).max().unwrap() + 1;
+        let mut event = json!({
+            "type": event_type, "room_id": self.room_id, "sender": sender, "content": content,
+            "origin_server_ts": 1_770_000_000_000_u64 + depth, "depth": depth,
+            "prev_events": after.iter().map(|tip| &tip.event).collect::<Vec<_>>(),
+            "auth_events": auth,
+            // As large as those of others.
+            "signatures": { "elsewhere.test": { "ed25519:a": "s".repeat(86) } },
+        });
+        if let Some(state_key) = state_key {
+            event["state_key"] = json!(state_key);
+        }
+        let sent = sealed(object(event), &RoomVersionId::V10);
+        let tip = Tip { event: sent.0.clone(), depth };
+        (sent, tip)
+    }
+
+    async fn hear(&mut self, sent: Sent) -> Taken {
+        self.sent += sent.1.get().len();
+        self.servers[0].hear(&self.room_id, sent).await
+    }
+
+    /// Somebody whom nobody knows joins.
+    fn join(&self, after: &Tip, name: &str) -> (Sent, Tip) {
+        let user: OwnedUserId = format!("@{name}:elsewhere.test").try_into().unwrap();
+        let auth: Vec<_> = self.basis.iter().collect();
+        let content = json!({ "membership": "join" });
+        self.event(&[after], &user, "m.room.member", Some(user.as_str()), content, &auth)
+    }
+
+    /// A message of somebody who has joined.
+    fn message(&self, after: &[&Tip], name: &str, joined: &OwnedEventId) -> (Sent, Tip) {
+        let user: OwnedUserId = format!("@{name}:elsewhere.test").try_into().unwrap();
+        let auth = [&self.basis[0], &self.basis[1], joined];
+        let content = json!({ "msgtype": "m.text", "body": "x" });
+        self.event(after, &user, "m.room.message", None, content, &auth)
+    }
+
+    /// A change of the power levels by the user of another homeserver, resting on the last one.
+    fn levels(&self, after: &Tip, last: &OwnedEventId, by: usize, number: usize) -> (Sent, Tip) {
+        let user = self.servers[by].user.clone();
+        let member = self.holder(&StateEventType::RoomMember, user.as_str());
+        let users = self.servers.iter().map(|server| (server.user.to_string(), json!(100)));
+        let users: serde_json::Map<_, _> = users.collect();
+        let auth = [&self.basis[0], last, &member];
+        let content = json!({ "users": users, "events": { "m.some": number % 100 } });
+        self.event(&[after], &user, "m.room.power_levels", Some(""), content, &auth)
+    }
+
+    /// Two branches of so many changes of the power levels each.
+    async fn fork_of_levels(&mut self, many: usize) -> [Tip; 2] {
+        let start = self.tip();
+        let mut tips = [start.clone(), start];
+        let mut last = [self.basis[1].clone(), self.basis[1].clone()];
+        for number in 0..many {
+            for branch in 0..2 {
+                let (sent, tip) =
+                    self.levels(&tips[branch], &last[branch], branch + 1, 2 * number + branch);
+                last[branch] = tip.event.clone();
+                tips[branch] = tip;
+                assert_eq!(self.hear(sent).await, Taken::Accepted);
+            }
+        }
+        tips
+    }
+
+    /// The payload bytes of all records.
+    fn logged(&self) -> usize {
+        let records = self.servers[0].log.read(Offset::new(1), usize::MAX).unwrap();
+        records.iter().map(|record| record.header.payload_len as usize).sum()
+    }
+}
+
+fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+#[test]
+fn a_message_on_a_long_branch_costs_nothing_of_its_length() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut room = runtime.block_on(Room::begin());
+    let tips = runtime.block_on(room.fork_of_levels(60));
+    let user = room.servers[1].user.clone();
+    let member = room.holder(&StateEventType::RoomMember, user.as_str());
+    let mut tip = tips[0].clone();
+    for number in 0..10 {
+        let auth = [&room.basis[0], &room.basis[1], &member];
+        let content = json!({ "body": number });
+        let (sent, next) = room.event(&[&tip], &user, "m.room.message", None, content, &auth);
+        tip = next;
+        let (taken, looks) = work::counted(|| runtime.block_on(room.hear(sent)));
+        assert_eq!(taken, Taken::Accepted);
+        assert!(looks < 60, "{number}: {looks} for a message");
+    }
+}
+
+/// What a further change of the power levels costs on two branches of so many.
+fn cost_of_levels(many: usize) -> u64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut room = runtime.block_on(Room::begin());
+    let tips = runtime.block_on(room.fork_of_levels(many));
+    let last = tips[0].event.clone();
+    let (sent, _) = room.levels(&tips[0], &last, 1, 2 * many);
+    let (taken, looks) = work::counted(|| runtime.block_on(room.hear(sent)));
+    assert_eq!(taken, Taken::Accepted);
+    state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+    looks
+}
+
+/// As [`state_is_that_of_the_reference`], for the last event.
+fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &OwnedRoomId) {
+    let (state, events) = (server.engine.state(), server.engine.events());
+    let room = state.rooms.get(room_id).unwrap();
+    let last = *server.timeline(room_id).last().unwrap();
+    let event = events.get(last).unwrap().unwrap();
+    let reference = state_by_reference(&state, events, &room, &event).unwrap();
+    let reference = reference
+        .into_iter()
+        .map(|((event_type, state_key), event_id)| ((event_type.to_string(), state_key), event_id));
+    assert_eq!(server.state(room_id), reference.collect());
+}
+
+#[test]
+fn what_resolution_costs_is_linear_in_what_the_branches_differ_in() {
+    let (short, long) = (cost_of_levels(80), cost_of_levels(160));
+    assert!(long < 2 * short + 100, "{short} for 160 events, {long} for 320");
+    assert!(long < 10 * 320, "{long} for 320 events");
+}
+
+#[test]
+fn a_long_resolution_does_not_hold_up_the_room() {
+    on_one_thread(async {
+        let mut room = Room::begin().await;
+        let tips = room.fork_of_levels(150).await;
+        let last = tips[1].event.clone();
+        let (sent, _) = room.levels(&tips[1], &last, 2, 1000);
+        let receive = received(&room.room_id, sent);
+        let server = &room.servers[0];
+        let propose = || async {
+            let taken = server.engine.propose(Origin::server(), receive.clone()).await;
+            taken.unwrap().into_inner()
+        };
+        assert_eq!(propose().await, Taken::Unprepared);
+        let before = server.log.read(Offset::new(1), usize::MAX).unwrap().len();
+        let env = server.engine.env().clone();
+        let (began, begun) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let prepared = std::thread::spawn({
+            let receive = receive.clone();
+            move || {
+                receive.prepare(&env, &|| {
+                    let _ = began.send(());
+                    // Until the other end is dropped.
+                    let _ = released.recv();
+                });
+            }
+        });
+        begun.recv().unwrap();
+        // It is in the middle of it. Nobody waits: neither users here nor those elsewhere.
+        assert!(server.send(&room.room_id, "m.room.message", None, json!({ "body": "x" })).await);
+        let after = server.log.read(Offset::new(1), usize::MAX).unwrap().len();
+        assert_eq!(after, before + 1);
+        drop(release);
+        prepared.join().unwrap();
+        assert_eq!(propose().await, Taken::Accepted);
+    });
+}
+
+#[test]
+fn branches_take_little_more_of_the_disk_than_what_was_sent() {
+    on_one_thread(async {
+        let mut room = Room::begin().await;
+        let (start, before) = (room.tip(), room.logged());
+        let mut branches = Vec::new();
+        for branch in 0..5 {
+            let name = format!("user{branch}x0");
+            let (sent, tip) = room.join(&start, &name);
+            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            branches.push((name, tip.event.clone(), tip));
+        }
+        for number in 1..60 {
+            for (branch, (.., tip)) in branches.iter_mut().enumerate() {
+                let (sent, next) = room.join(tip, &format!("user{branch}x{number}"));
+                assert_eq!(room.hear(sent).await, Taken::Accepted);
+                *tip = next;
+            }
+        }
+        for _ in 0..20 {
+            for (name, joined, tip) in &mut branches {
+                let (sent, next) = room.message(&[tip], name, joined);
+                assert_eq!(room.hear(sent).await, Taken::Accepted);
+                *tip = next;
+            }
+        }
+        // Two of them meet, again and again, in other ways.
+        for _ in 0..20 {
+            let (name, joined, _) = branches[0].clone();
+            let tips = [&branches[0].2.clone(), &branches[1].2.clone()];
+            let (sent, next) = room.message(&tips, &name, &joined);
+            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            branches[0].2 = next;
+            let (name, joined, tip) = &branches[1];
+            let (sent, next) = room.message(&[tip], name, joined);
+            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            branches[1].2 = next;
+        }
+        let logged = room.logged() - before;
+        assert!(logged < 4 * room.sent, "{logged} bytes of {} sent", room.sent);
+        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        // What was recorded says the same as before.
+        let log: &Arc<dyn Log> = &room.servers[0].log;
+        let linked = log.read(Offset::new(1), usize::MAX).unwrap().into_iter().any(|record| {
+            matches!(record.command(), Ok(Some(Command::RoomEvent(event)))
+                if event.received.as_ref().and_then(|of| of.before.as_ref())
+                    .is_some_and(|before| before.links > 10))
+        });
+        assert!(linked, "no state is recorded by what it differs in from the last one");
+    });
+}
