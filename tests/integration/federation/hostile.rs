@@ -97,6 +97,26 @@ impl<'a> Hostile<'a> {
         self.ask("PUT", &path, &body).await.ok()["pdus"].clone()
     }
 
+    /// Sends a transaction with these items, in which a text stands in the place of another one:
+    /// what is sent, and its canonical form. Returns the status of the answer.
+    pub(super) async fn send_text(
+        &mut self,
+        items: &Value,
+        place: &str,
+        (text, canonical): (&str, &str),
+    ) -> u16 {
+        self.transactions += 1;
+        let path = format!("/_matrix/federation/v1/send/w{}", self.transactions);
+        let mut body = json!({ "origin": self.peer.name, "origin_server_ts": now() });
+        for name in ["pdus", "edus"] {
+            body[name] = items[name].clone();
+        }
+        let body = body.to_string();
+        let header = self.peer.header_of(&self.name, "PUT", &path, &body.replace(place, canonical));
+        let body = body.replace(place, text);
+        self.peer.send_text(self.address, "PUT", &path, Some(&header), body).await.status
+    }
+
     /// Sends EDUs, each a type with its content.
     pub(super) async fn send_edus(&mut self, edus: &[(&str, Value)]) {
         self.transactions += 1;

@@ -34,6 +34,7 @@ mod specified;
 mod synapse;
 mod to_device;
 mod view;
+mod wild;
 mod with_synapse;
 
 use std::net::SocketAddr;

@@ -93,18 +93,24 @@ impl Peer {
 
     /// The header of a request to `to`, signed by this peer, whatever numbers the body has.
     pub(super) fn header(&self, to: &str, method: &str, path: &str, body: &Value) -> String {
-        let mut signed =
-            json!({ "origin": self.name, "destination": to, "method": method, "uri": path });
-        if !body.is_null() {
-            signed["content"] = body.clone();
-        }
         // The members of a value are sorted.
-        let (key, signature) = self.keys.sign(signed.to_string().as_bytes()).into_parts();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.header_of(to, method, path, &body)
+    }
+
+    /// The same for a body whose canonical form this is.
+    pub(super) fn header_of(&self, to: &str, method: &str, path: &str, canonical: &str) -> String {
+        let content = match canonical {
+            "" => String::new(),
+            canonical => format!(r#""content":{canonical},"#),
+        };
+        let name = &self.name;
+        let signed = format!(
+            r#"{{{content}"destination":"{to}","method":"{method}","origin":"{name}","uri":"{path}"}}"#
+        );
+        let (key, signature) = self.keys.sign(signed.as_bytes()).into_parts();
         let signature = Base64::<Standard, _>::new(signature).encode();
-        format!(
-            r#"X-Matrix origin="{}",destination="{to}",key="{key}",sig="{signature}""#,
-            self.name
-        )
+        format!(r#"X-Matrix origin="{name}",destination="{to}",key="{key}",sig="{signature}""#)
     }
 
     /// Sends a request to the server at `address`, properly signed for `to`.
@@ -122,6 +128,19 @@ impl Peer {
         header: Option<&str>,
         body: &Value,
     ) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send_text(address, method, path, header, body).await
+    }
+
+    /// Sends a request with this header and any text.
+    pub(super) async fn send_text(
+        &self,
+        address: SocketAddr,
+        method: &str,
+        path: &str,
+        header: Option<&str>,
+        body: String,
+    ) -> Answer {
         let (_, stream) = self.connect(address).await;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.expect("a connection");
@@ -130,7 +149,6 @@ impl Peer {
         if let Some(header) = header {
             request = request.header("authorization", header);
         }
-        let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = request.body(Full::new(Bytes::from(body))).expect("a request");
         let response = sender.send_request(request).await.expect("an answer");
         let (parts, body) = response.into_parts();
