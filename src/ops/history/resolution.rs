@@ -124,7 +124,7 @@ fn ends(history: &History<'_>, steps: &[Step]) -> Result<HashSet<Offset>, Histor
 }
 
 /// The events that state resolution may look at, from a source where each look would cost much:
-/// those of the room's state, and those where branches end.
+/// those of the room's state, those where branches end, and those by which other states are known.
 fn fetched(
     history: &History<'_>,
     room: &Room,
@@ -138,7 +138,10 @@ fn fetched(
         history.source().fetch(chunk, |record| {
             let is_needed = match record.command() {
                 Ok(Some(Command::RoomEvent(body))) => {
-                    ends.contains(&record.offset()) || body.pdu.get().contains("\"state_key\"")
+                    let has_state = body.received.is_some_and(|of| of.before.is_some());
+                    has_state
+                        || ends.contains(&record.offset())
+                        || body.pdu.get().contains("\"state_key\"")
                 }
                 Ok(Some(Command::RoomPdu(_))) => true,
                 _ => false,

@@ -212,9 +212,9 @@ fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &OwnedRoomId
 
 #[test]
 fn what_resolution_costs_is_linear_in_what_the_branches_differ_in() {
-    let (short, long) = (cost_of_levels(80), cost_of_levels(160));
-    assert!(long < 2 * short + 100, "{short} for 160 events, {long} for 320");
-    assert!(long < 10 * 320, "{long} for 320 events");
+    let (short, long) = (cost_of_levels(100), cost_of_levels(200));
+    assert!(long < 2 * short + 100, "{short} for 200 events, {long} for 400");
+    assert!(long < 10 * 400, "{long} for 400 events");
 }
 
 #[test]
