@@ -145,11 +145,10 @@ async fn half_sent_bodies_of_clients_take_little_memory() {
     assert!(grown < 64, "200 MiB of half-sent bodies took {grown} MiB");
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
     // An account has as much room as it uses, and what is idle makes some.
-    let large = json!({ "messages": { &ann.user_id: { "*": { "x": "y".repeat(1 << 20) } } } });
     until("there is room again", async || {
         number += 1;
         let path = format!("/sendToDevice/m.x/{number}");
-        ann.request("PUT", &path, Some(&large)).await.status == 200
+        ann.request("PUT", &path, Some(&content)).await.status == 200
     })
     .await;
     drop(halves);
