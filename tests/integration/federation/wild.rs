@@ -1,5 +1,5 @@
-//! Whatever JSON allows, in every place that a client or a peer may fill: afterwards, a plain message
-//! still arrives both ways.
+//! Whatever JSON allows, in every place that a client or a peer may fill: afterwards, a plain
+//! message still arrives both ways.
 //!
 //! `LOGCABIN_WILD_SECONDS` says for how long (20 unless set), `LOGCABIN_WILD_SEED` repeats a run.
 
@@ -13,16 +13,15 @@ use super::hostile::Hostile;
 use super::peer::Peer;
 use super::view::{say, texts};
 use super::{Federated, authority};
-use crate::harness::random::Random;
-use crate::harness::{User, encode, number_from_env, until};
+use crate::harness::{Random, User, encode, number_from_env, until};
 
 /// A number below this one.
 fn below(random: &mut Random, most: usize) -> usize {
     usize::try_from(random.between(0, most as u64)).expect("a small number")
 }
 
-/// A value as a text, and the same in canonical form, as a peer signs it: the numbers and the strings
-/// that have no form in common with others are written in the same way in both.
+/// A value as a text, and the same in canonical form, as a peer signs it: numbers and strings that
+/// homeservers write differently are the same in both.
 #[derive(Clone, Debug)]
 struct Wild {
     text: String,
@@ -166,7 +165,12 @@ fn client_request(
     let user = encode(&ann.user_id);
     let other = &others[below(random, others.len())];
     let device = &ann.device_id;
-    let keys = |wild: &str| json!({ "user_id": ann.user_id, "device_id": device, "algorithms": ["a"], "keys": {}, "signatures": {}, "unsigned": wild });
+    let keys = |wild: &str| {
+        json!({
+            "user_id": ann.user_id, "device_id": device, "algorithms": ["a"], "keys": {},
+            "signatures": {}, "unsigned": wild,
+        })
+    };
     match below(random, 14) {
         0 => (
             "PUT",
@@ -224,29 +228,25 @@ async fn peer_items(
 ) -> Value {
     let pia = hostile.user("pia");
     let edu = |name: &str, content: Value| json!({ "edu_type": name, "content": content });
+    let id = format!("w{}", below(random, 1 << 30));
+    let to_device = |id: &str| {
+        json!({
+            "sender": pia, "type": "m.wild", "message_id": id,
+            "messages": { ann.user_id.clone(): { "*": { "w": "WILD" } } },
+        })
+    };
+    let receipt = json!({ "data": { "ts": "WILD" }, "event_ids": ["WILD"] });
+    let online = json!({ "user_id": pia, "presence": "online", "last_active_ago": "WILD" });
+    let device = json!({
+        "user_id": pia, "device_id": "D", "stream_id": "WILD", "prev_id": [], "keys": "WILD",
+    });
     let edus = json!([
-        edu(
-            "m.direct_to_device",
-            json!({ "sender": pia, "type": "m.wild", "message_id": "WILD", "messages": {} })
-        ),
-        edu(
-            "m.direct_to_device",
-            json!({ "sender": pia, "type": "m.wild", "message_id": format!("w{}", below(random, 1 << 30)),
-            "messages": { ann.user_id.clone(): { "*": { "w": "WILD" } } } })
-        ),
+        edu("m.direct_to_device", to_device("WILD")),
+        edu("m.direct_to_device", to_device(&id)),
         edu("m.typing", json!({ "room_id": room_id, "user_id": pia, "typing": "WILD" })),
-        edu(
-            "m.receipt",
-            json!({ room_id: { "m.read": { pia.clone(): { "data": { "ts": "WILD" }, "event_ids": ["WILD"] } } } })
-        ),
-        edu(
-            "m.presence",
-            json!({ "push": [{ "user_id": pia, "presence": "online", "last_active_ago": "WILD" }, "WILD"] })
-        ),
-        edu(
-            "m.device_list_update",
-            json!({ "user_id": pia, "device_id": "D", "stream_id": "WILD", "prev_id": [], "keys": "WILD" })
-        ),
+        edu("m.receipt", json!({ room_id: { "m.read": { pia.clone(): receipt } } })),
+        edu("m.presence", json!({ "push": [online, "WILD"] })),
+        edu("m.device_list_update", device),
         edu("m.signing_key_update", json!({ "user_id": pia, "master_key": "WILD" })),
         edu("WILD", json!("WILD")),
         "WILD",
@@ -296,9 +296,9 @@ async fn a_plain_message_arrives_after_anything_that_json_allows() {
         let path = format!("/_matrix/client/v3{path}");
         let answer = http.raw(method, &path, &headers, Bytes::from(body)).await;
         assert!(
-            answer.status < 500,
+            answer.parts.status.as_u16() < 500,
             "case {case}: {method} {path} with {shown}: {}",
-            answer.status
+            answer.parts.status
         );
         // A peer.
         let items = peer_items(&mut random, &hostile, &ann, &room_id).await;
