@@ -5,6 +5,7 @@ import base64
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import ssl
@@ -102,8 +103,8 @@ class Tally:
         self.sent = self.answered = self.requests = self.events = self.edus = 0
         # Answers by status, and what was said of events.
         self.statuses, self.outcomes = collections.Counter(), collections.Counter()
-        self.phases, self.notes = [], []
-        self.until = float("inf")
+        self.phases, self.notes, self.seconds, self.failed = [], [], 0.0, False
+        self.checks, self.cases, self.until = [], {}, float("inf")
 
     def phase(self, name):
         """From now on, others' times count for this part of the attack."""
@@ -117,9 +118,10 @@ class Tally:
         return time.monotonic() > self.until
 
     def known(self):
-        return {"sent": self.sent, "answered": self.answered, "requests": self.requests, "events": self.events,
-                "edus": self.edus, "statuses": dict(self.statuses), "outcomes": dict(self.outcomes),
-                "phases": self.phases, "notes": self.notes}
+        return {"name": self.name, "checks": self.checks, "cases": self.cases, "sent": self.sent,
+                "answered": self.answered, "requests": self.requests, "events": self.events, "edus": self.edus,
+                "statuses": dict(self.statuses),
+                "outcomes": dict(self.outcomes), "phases": self.phases, "seconds": self.seconds, "failed": self.failed, "notes": self.notes}
 
 
 class Failed(Exception):
@@ -209,7 +211,7 @@ class Origin:
         self.name = f"{self.address}:{self.port}"
         self.key = Key()
         self.line = Line(self.address, world.port, world.client_context())
-        self.transactions = 0
+        self.transactions = itertools.count()
         # What it answers: a pattern of paths and what makes the answer.
         self.answers = []
         self.watchers = []
@@ -267,10 +269,9 @@ class Origin:
 
     async def transact(self, tally, pdus=(), edus=()):
         """A transaction, repeated where the rate is limited. Whether it was taken."""
-        self.transactions += 1
         head = canonical({"origin": self.name, "origin_server_ts": now()})[1:-1]
         body = b'{"edus":[' + b",".join(edus) + b"]," + head + b',"pdus":[' + b",".join(pdus) + b"]}"
-        path = f"{V1}/send/t{self.transactions}.{now()}"
+        path = f"{V1}/send/t{next(self.transactions)}.{now()}"
         status, answer = await self.persist(tally, "PUT", path, body)
         if status != 200:
             tally.outcomes[f"transaction: {status} {says(answer)}"] += 1
@@ -299,10 +300,10 @@ class Origin:
         if batch:
             await self.transact(tally, batch)
 
-    async def join(self, tally, room_id, name="pia"):
+    async def join(self, tally, room_id, name="pia", version=VERSION):
         """Enters a room of the server with a user."""
         user = self.user(name)
-        made = await self.ok(tally, "GET", f"{V1}/make_join/{quote(room_id)}/{quote(user)}?ver={VERSION}")
+        made = await self.ok(tally, "GET", f"{V1}/make_join/{quote(room_id)}/{quote(user)}?ver={version}")
         event = {key: part for key, part in made["event"].items()
                  if key not in ("hashes", "signatures", "origin", "unsigned")}
         event_id, data = self.event(event)
