@@ -212,17 +212,18 @@ def row(names, marks, samples, gauge, tallies, cpu, is_settled, has_survived):
     # What the quiet users write, too.
     by_quiet = (begun["disk"] - before["disk"]) / (begun["at"] - before["at"]) * (settled["at"] - begun["at"])
     sent = sum(tally["sent"] for tally in tallies)
+    kept = sum(tally["sent"] for tally in tallies if tally["is_kept"])
     grown = settled["disk"] - begun["disk"] - by_quiet
     phases = sorted((at, f"{tally['name']}: {name}") for tally in tallies for name, at in tally["phases"])
     # With several attacks, their parts overlap.
     if len(tallies) > 1:
         phases = [(begun["at"], "together")]
     found = {
-        "attack": "+".join(names), "sent": sent, "requests": sum(tally["requests"] for tally in tallies),
+        "attack": "+".join(names), "sent": sent, "kept": kept, "requests": sum(tally["requests"] for tally in tallies),
         "seconds": max([tally["seconds"] for tally in tallies] or [0]), "attackers_cpu": cpu,
         "cpu": settled["cpu"] - begun["cpu"], "settled_after": settled["at"] - ended["at"], "settled": is_settled,
         "survived": has_survived, "quiet_memory": begun["memory"], "memory": peak - begun["memory"],
-        "disk": grown, "disk_peak": disk - begun["disk"], "disk_times": max(0, grown) / sent if sent else 0.0,
+        "disk": grown, "disk_peak": disk - begun["disk"], "disk_times": max(0, grown) / kept if kept else 0.0,
         "quiet": {name: times(samples, name, before["at"], begun["at"]) for name in EVERY},
         "phases": {}, "during": {}, "attacks": tallies,
     }
@@ -247,7 +248,7 @@ def goals(found):
         met[f"p99 of {what}"] = during["count"] > 0 and during["failed"] == 0 and during["p99"] <= max(
             GOALS["slower"] * quiet, NOISE["slower"])
     met["memory"] = found["memory"] <= GOALS["memory"]
-    met["disk"] = found["disk"] <= max(GOALS["disk"] * found["sent"], NOISE["disk"])
+    met["disk"] = found["disk"] <= max(GOALS["disk"] * found["kept"], NOISE["disk"])
     met["the server lives"] = found["survived"]
     for tally in found["attacks"]:
         met[f"{tally['name']} could be made"] = not tally["failed"]

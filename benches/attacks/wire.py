@@ -98,8 +98,8 @@ def certify(directory, addresses):
 class Tally:
     """What an attack has sent, and what became of it."""
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, name, is_kept=True):
+        self.name, self.is_kept = name, is_kept
         self.sent = self.answered = self.requests = self.events = self.edus = 0
         # Answers by status, and what was said of events.
         self.statuses, self.outcomes = collections.Counter(), collections.Counter()
@@ -118,10 +118,11 @@ class Tally:
         return time.monotonic() > self.until
 
     def known(self):
-        return {"name": self.name, "checks": self.checks, "cases": self.cases, "sent": self.sent,
-                "answered": self.answered, "requests": self.requests, "events": self.events, "edus": self.edus,
-                "statuses": dict(self.statuses),
-                "outcomes": dict(self.outcomes), "phases": self.phases, "seconds": self.seconds, "failed": self.failed, "notes": self.notes}
+        return {"name": self.name, "is_kept": self.is_kept, "checks": self.checks, "cases": self.cases,
+                "sent": self.sent, "answered": self.answered, "requests": self.requests, "events": self.events,
+                "edus": self.edus, "statuses": dict(self.statuses),
+                "outcomes": dict(self.outcomes), "phases": self.phases, "seconds": self.seconds,
+                "failed": self.failed, "notes": self.notes}
 
 
 class Failed(Exception):
