@@ -2,9 +2,10 @@
 
 import asyncio
 import base64
+import urllib.parse
 
 from .base import Attack, attack
-from .wire import V1, V2, V3, VERSION, canonical, now, quote, says
+from .wire import V1, V2, V3, VERSION, b64, canonical, now, quote, says
 
 
 @attack("to-device-strangers")
@@ -186,4 +187,57 @@ class Presence(Attack):
             while asyncio.get_running_loop().time() < end and not self.tally.over():
                 await self.origin.transact(self.tally, edus=[edu() for _ in range(100)])
         await asyncio.gather(*(change() for _ in range(self.AT_ONCE)))
-        self.tally.note(f"{next(numbers)} changes of presence, at {now()}".partition(", at")[0])
+        self.tally.note(f"{next(numbers)} changes of presence")
+
+
+@attack("edus")
+class Edus(Attack):
+    """Typing, receipts, device lists and signing keys of made-up members of a public room, as fast as they are taken."""
+
+    AT_ONCE = 4
+
+    async def prepare(self):
+        self.room, _ = await self.public_room()
+        names = [f"member-{number}" for number in range(self.scaled(500, 20))]
+        self.users = [self.origin.user(name) for name in names]
+        self.fill, self.ids, _ = self.room.members(names, [self.room.join_id], self.room.depth)
+        # Whoever asks for the devices of one of them gets a large list.
+        self.origin.on("/user/devices/", self.devices)
+
+    def devices(self, _, path, __):
+        user = urllib.parse.unquote(path.split("?")[0].rpartition("/")[2])
+        device = lambda number: {"device_id": f"D{number}", "keys": {
+            "user_id": user, "device_id": f"D{number}", "algorithms": ["x" * 200], "signatures": {},
+            "keys": {f"ed25519:D{number}": "x" * 43}}}
+        self.tally.requests += 1
+        answer = canonical({"user_id": user, "stream_id": now(), "devices": [device(number) for number in range(200)]})
+        self.tally.sent += len(answer)
+        return 200, answer
+
+    def edu(self, number):
+        user, room_id = self.users[number // 4 % len(self.users)], self.room.room_id
+        event_id = self.ids[number // 4 % len(self.ids)]
+        key = b64(self.random.randbytes(32))
+        return canonical([
+            {"edu_type": "m.typing", "content": {
+                "room_id": room_id, "user_id": user, "typing": bool(number // 4 // len(self.users) % 2 == 0)}},
+            {"edu_type": "m.receipt", "content": {room_id: {"m.read": {
+                user: {"data": {"ts": now()}, "event_ids": [event_id]}}}}},
+            {"edu_type": "m.device_list_update", "content": {
+                "user_id": user, "device_id": f"D{number}", "stream_id": number, "prev_id": [number - 1],
+                "device_display_name": "x" * 1000}},
+            {"edu_type": "m.signing_key_update", "content": {"user_id": user, "master_key": {
+                "user_id": user, "usage": ["master"], "keys": {f"ed25519:{key}": key}}}},
+        ][number % 4])
+
+    async def run(self):
+        self.tally.phase("filling")
+        await self.origin.stream(self.tally, self.fill)
+        self.tally.phase("sending")
+        end = asyncio.get_running_loop().time() + self.options.seconds
+        numbers = iter(range(1 << 40))
+
+        async def send():
+            while asyncio.get_running_loop().time() < end and not self.tally.over():
+                await self.origin.transact(self.tally, edus=[self.edu(next(numbers)) for _ in range(100)])
+        await asyncio.gather(*(send() for _ in range(self.AT_ONCE)))

@@ -1,5 +1,6 @@
 """The server that is attacked, and its quiet users, who ask little and steadily."""
 
+import contextlib
 import http.client
 import multiprocessing
 import os
@@ -96,7 +97,7 @@ class Gauge:
     """Watches a process and its data directory."""
 
     def __init__(self, pid, data):
-        self.pid, self.data, self.memory, self.disk = pid, data, [], []
+        self.pid, self.data, self.memory, self.disk, self.spent = pid, data, [], [], 0.0
         self.done = threading.Event()
         self.thread = threading.Thread(target=self.look, daemon=True)
         self.thread.start()
@@ -104,33 +105,32 @@ class Gauge:
     def look(self):
         turn = 0
         while not self.done.wait(0.1):
-            try:
-                self.memory.append((time.monotonic(), self.resident()))
-                if turn % 10 == 0:
-                    self.disk.append((time.monotonic(), self.stored()))
-            except OSError:
-                return
+            self.memory.append((time.monotonic(), self.resident()))
+            if turn % 10 == 0:
+                self.disk.append((time.monotonic(), self.stored()))
             turn += 1
 
     def resident(self):
-        for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
+        """Nothing if it has ended."""
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    return int(line.split()[1]) * 1024
         return 0
 
     def stored(self):
         total = 0
         for top, _, names in os.walk(self.data):
             for name in names:
-                try:
+                with contextlib.suppress(FileNotFoundError):
                     total += os.lstat(os.path.join(top, name)).st_blocks * 512
-                except FileNotFoundError:
-                    pass
         return total
 
     def cpu(self):
-        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        with contextlib.suppress(OSError):
+            fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            self.spent = (int(fields[11]) + int(fields[12])) / TICKS
+        return self.spent
 
     def settled(self, longest):
         """Waits until the server has done what it still had to do; whether it has in time."""

@@ -254,10 +254,13 @@ class Origin:
         return status, answer
 
     async def persist(self, tally, method, path, body=b""):
-        """Like `ask`, and again where the rate is limited, until the attack's time is up."""
+        """Like `ask`, and again where the rate is limited, until the attack's time is up, and some times where there is
+        no answer."""
+        lost = 0
         while True:
             status, answer = await self.ask(tally, method, path, body)
-            if status != 429 or tally.over():
+            lost += status in (0, 502, 503, 504)
+            if status not in (0, 429, 502, 503, 504) or lost > 5 or tally.over():
                 return status, answer
             await pause(answer)
 
