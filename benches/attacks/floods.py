@@ -10,7 +10,8 @@ from .wire import V1, V2, V3, VERSION, b64, canonical, now, quote, says
 
 @attack("to-device-strangers")
 class ToDevice(Attack):
-    """Messages of made-up senders to the device of somebody with whom they share no room: as many bytes as are taken."""
+    """Messages of made-up senders to the device of somebody with whom they share no room: as many bytes as are
+    taken."""
 
     BYTES = 361_000_000
     AT_ONCE = 4
@@ -192,7 +193,8 @@ class Presence(Attack):
 
 @attack("edus")
 class Edus(Attack):
-    """Typing, receipts, device lists and signing keys of made-up members of a public room, as fast as they are taken."""
+    """Typing, receipts, device lists and signing keys of made-up members of a public room, as fast as they are
+    taken."""
 
     AT_ONCE = 4
 

@@ -90,7 +90,8 @@ class Poison(Attack):
         return [
             ("a plain message comes in within a second, after every case",
              bool(self.after_in) and all(seconds <= SOON for _, _, seconds in self.after_in)),
-            ("a transaction with one bad item is answered 200", all(is_taken(name, status) for name, status, _ in self.after_in)),
+            ("a transaction with one bad item is answered 200",
+             all(is_taken(name, status) for name, status, _ in self.after_in)),
             ("a plain message goes out within a second, after every case",
              bool(self.after_out) and all(seconds <= SOON for _, _, seconds in self.after_out)),
         ]

@@ -94,10 +94,11 @@ class Quiet:
 
 
 class Gauge:
-    """Watches a process and its data directory."""
+    """Watches a process, its data directory and what it says of itself."""
 
-    def __init__(self, pid, data):
-        self.pid, self.data, self.memory, self.disk, self.spent = pid, data, [], [], 0.0
+    def __init__(self, pid, data, journal):
+        self.pid, self.data, self.journal = pid, data, journal
+        self.memory, self.disk, self.spent = [], [], 0.0
         self.done = threading.Event()
         self.thread = threading.Thread(target=self.look, daemon=True)
         self.thread.start()
