@@ -198,7 +198,9 @@ def measure(names, groups, options):
         samples = quiet.end()
         gauge.end()
         marks.append(mark(gauge) if has_survived else marks[-1])
-    return row(names, marks, samples, gauge, tallies, sum(spent or 0 for spent in cpu), is_settled, has_survived)
+    found = {"attack": "+".join(names), "scale": options.scale, "attackers_cpu": sum(spent or 0 for spent in cpu),
+             "settled": is_settled, "survived": has_survived}
+    return row(found, marks, samples, gauge, tallies)
 
 
 def mark(gauge):
@@ -206,7 +208,8 @@ def mark(gauge):
             "journal": gauge.journal.stat().st_size}
 
 
-def row(names, marks, samples, gauge, tallies, cpu, is_settled, has_survived):
+def row(found, marks, samples, gauge, tallies):
+    """The figures of a run."""
     before, begun, ended, settled, _ = marks
     peak = max([memory for at, memory in gauge.memory if begun["at"] <= at <= settled["at"]] or [begun["memory"]])
     disk = max([stored for at, stored in gauge.disk if begun["at"] <= at <= settled["at"]] + [settled["disk"]])
@@ -219,15 +222,16 @@ def row(names, marks, samples, gauge, tallies, cpu, is_settled, has_survived):
     # With several attacks, their parts overlap.
     if len(tallies) > 1:
         phases = [(begun["at"], "together")]
-    found = {
-        "attack": "+".join(names), "sent": sent, "kept": kept, "requests": sum(tally["requests"] for tally in tallies),
-        "seconds": max([tally["seconds"] for tally in tallies] or [0]), "attackers_cpu": cpu,
-        "cpu": settled["cpu"] - begun["cpu"], "settled_after": settled["at"] - ended["at"], "settled": is_settled,
-        "survived": has_survived, "quiet_memory": begun["memory"], "memory": peak - begun["memory"],
-        "journal": settled["journal"] - begun["journal"], "disk": grown, "disk_peak": disk - begun["disk"], "disk_times": max(0, grown) / kept if kept else 0.0,
+    found.update({
+        "sent": sent, "kept": kept, "requests": sum(tally["requests"] for tally in tallies),
+        "seconds": max([tally["seconds"] for tally in tallies] or [0]),
+        "cpu": settled["cpu"] - begun["cpu"], "settled_after": settled["at"] - ended["at"],
+        "quiet_memory": begun["memory"], "memory": peak - begun["memory"],
+        "journal": settled["journal"] - begun["journal"],
+        "disk": grown, "disk_peak": disk - begun["disk"], "disk_times": max(0, grown) / kept if kept else 0.0,
         "quiet": {name: times(samples, name, before["at"], begun["at"]) for name in EVERY},
         "phases": {}, "during": {}, "attacks": tallies,
-    }
+    })
     ends = [at for at, _ in phases[1:]] + [settled["at"]]
     for (at, name), end in zip(phases, ends):
         found["phases"][name] = {what: times(samples, what, at, end) for what in EVERY}
@@ -254,7 +258,7 @@ def goals(found):
     met["the server lives"] = found["survived"]
     for tally in found["attacks"]:
         met[f"{tally['name']} could be made"] = not tally["failed"]
-        met.update({claim: bool(is_so) for claim, is_so in tally["checks"]})
+        met.update({claim: bool(is_so) for claim, is_so, _ in tally["checks"]})
     return met
 
 
@@ -293,8 +297,8 @@ def explain(found):
               f"answers {counts(tally['statuses']) or 'none'}; outcomes {counts(tally['outcomes']) or 'none'}")
         for note in tally["notes"]:
             print(f"        {note}")
-        for claim, is_so in tally["checks"]:
-            print(f"        {'yes' if is_so else 'NO '}: {claim}")
+        for claim, is_so, why in tally["checks"]:
+            print(f"        {'yes' if is_so else 'NO '}: {claim}" + (f" ({why})" if why else ""))
     if len(found["phases"]) > 1:
         for name, phase in found["phases"].items():
             parts = ", ".join(

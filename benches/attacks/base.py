@@ -20,7 +20,7 @@ class Attack:
     """One attack of one homeserver.
 
     `prepare` does what costs the server little and is not measured, and makes events in advance. `run` is measured.
-    `after` says what must still hold when all is over, as pairs of a claim and whether it is so.
+    `after` says what must still hold when all is over, each with whether it is so, and why if it is not.
     """
 
     name = ""

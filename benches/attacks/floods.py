@@ -38,11 +38,15 @@ class ToDevice(Attack):
 
     async def after(self):
         # A friend's message is not to wait behind them.
-        friend, victim = await self.account("friend"), quote(self.victim)
+        friend = await self.account("friend")
         status, answer = await friend.ask(self.setup, "PUT", f"{V3}/sendToDevice/org.example.friendly/1",
                                           {"messages": {self.victim: {"*": {"text": "hello"}}}})
-        return [(f"a local message to {victim.partition('%3A')[0]} is taken ({status} {says(answer)[:40]})",
-                 status == 200)]
+        return [("a local to-device message is taken", *taken(status, answer))]
+
+
+def taken(status, answer):
+    """Whether it is, and what is said if it is not."""
+    return status == 200, "" if status == 200 else f"{status} {says(answer)}"
 
 
 @attack("events-bytes")
@@ -110,8 +114,7 @@ class Invites(Attack):
         room_id = await friend.room(self.setup, preset="private_chat")
         status, answer = await friend.ask(
             self.setup, "POST", f"{V3}/rooms/{quote(room_id)}/invite", {"user_id": self.victim})
-        said = "" if status == 200 else f" {says(answer)}"
-        return [(f"a local invite is taken ({status}{said})", status == 200)]
+        return [("a local invite is taken", *taken(status, answer))]
 
 
 @attack("knocks")

@@ -1,7 +1,6 @@
 """Numbers, depths and forms that one layer takes and the next one cannot have: nothing may wait behind them."""
 
 import asyncio
-import copy
 import json
 
 from .base import Attack, attack
@@ -42,8 +41,9 @@ class Poison(Attack):
         self.origin.line = Line(f"127.0.1.{self.moves % 250 + 1}", self.world.port, self.world.client_context())
 
     async def prepare(self):
-        # With connections that are not those of other attacks.
-        self.origin, self.moves = copy.copy(self.origin), 0
+        # A homeserver of its own, so that no other attack counts against its plain messages.
+        self.origin, self.moves = Origin(self.world, self.world.spare.pop()), 0
+        await self.origin.listen()
         self.after_in, self.after_out, self.key = [], [], Key()
         self.bob = await self.account("bob")
         self.mallory = await self.account("mallory")
@@ -89,11 +89,11 @@ class Poison(Attack):
     async def after(self):
         return [
             ("a plain message comes in within a second, after every case",
-             bool(self.after_in) and all(seconds <= SOON for _, _, seconds in self.after_in)),
+             bool(self.after_in) and all(seconds <= SOON for _, _, seconds in self.after_in), ""),
             ("a transaction with one bad item is answered 200",
-             all(is_taken(name, status) for name, status, _ in self.after_in)),
+             all(is_taken(name, status) for name, status, _ in self.after_in), ""),
             ("a plain message goes out within a second, after every case",
-             bool(self.after_out) and all(seconds <= SOON for _, _, seconds in self.after_out)),
+             bool(self.after_out) and all(seconds <= SOON for _, _, seconds in self.after_out), ""),
         ]
 
     # What comes in
@@ -207,13 +207,15 @@ class Poison(Attack):
                 fill = lambda part: ({fill(key): fill(value) for key, value in part.items()} if isinstance(part, dict)
                                      else of["user"] if part == "@USER@" else part)
                 method = "POST" if path.startswith("POST ") else "PUT"
+                # Python has no integer -0.
+                data = json.dumps(fill(body)).replace('"@-0@"', "-0").encode()
                 status, answer = await self.mallory.ask(
-                    self.tally, method, path.removeprefix("POST ").format(**of), fill(body))
+                    self.tally, method, path.removeprefix("POST ").format(**of), data)
                 return f"{status}" if status == 200 else f"{status} {says(answer)[:60]}"
             return do
 
         cases = []
-        for name, value in NUMBERS.items():
+        for name, value in {**NUMBERS, "-0": "@-0@"}.items():
             cases.append((f"{name} in a to-device message",
                           put(f"{V3}/sendToDevice/org.example.number/{quote(name)}",
                               {"messages": {"@USER@": {"*": {"f": value}}}})))
