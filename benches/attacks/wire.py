@@ -142,37 +142,52 @@ class Line:
 
     async def exchange(self, tally, method, path, headers, body, patience=PATIENCE):
         """The status and the body of an answer; status 0 if there is none."""
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        data = f"{method} {path} HTTP/1.1\r\nHost: localhost:{self.port}\r\n{head}".encode()
-        data += f"Content-Type: {headers.get('Content-Type', 'application/json')}\r\n".encode() \
-            if "Content-Type" not in headers else b""
-        data += f"Content-Length: {len(body)}\r\n\r\n".encode()
+        headers = {"Host": f"localhost:{self.port}", "Content-Type": "application/json", **headers,
+                   "Content-Length": len(body)}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode()
         tally.requests += 1
-        for attempt in (1, 2):
-            connection = None
-            is_reused = bool(self.idle)
+        while True:
+            connection, is_reused = None, bool(self.idle)
             try:
                 async with asyncio.timeout(patience):
                     connection = self.idle.pop() if self.idle else await self.open()
-                    reader, writer = connection
-                    writer.write(data)
-                    for start in range(0, len(body), 1 << 18):
-                        writer.write(body[start:start + (1 << 18)])
-                        await writer.drain()
-                    tally.sent += len(data) + len(body)
-                    first, answered_with, answer = await read_message(reader)
-                if answered_with.get("connection") == "close":
-                    writer.close()
-                else:
+                    first, answered_with, answer, is_whole = await put_through(tally, *connection, head, body)
+                if is_whole and answered_with.get("connection") != "close":
                     self.idle.append(connection)
+                else:
+                    connection[1].transport.abort()
                 return int(first.split(" ")[1]), answer
             except (OSError, asyncio.IncompleteReadError, ssl.SSLError, TimeoutError, ValueError):
                 if connection:
                     connection[1].transport.abort()
                 # What was idle may have been closed meanwhile.
-                if attempt == 2 or not is_reused:
+                if not is_reused:
                     return 0, b""
-        return 0, b""
+
+
+async def put_through(tally, reader, writer, head, body):
+    """Sends a request and reads its answer, which may come before all is sent; whether all was."""
+    reading = asyncio.create_task(read_message(reader))
+    try:
+        writer.write(head)
+        tally.sent += len(head)
+        sent = 0
+        with contextlib.suppress(OSError, ssl.SSLError):
+            while sent < len(body) and not reading.done():
+                part = body[sent:sent + (1 << 18)]
+                writer.write(part)
+                sent += len(part)
+                draining = asyncio.create_task(writer.drain())
+                await asyncio.wait({draining, reading}, return_when=asyncio.FIRST_COMPLETED)
+                if not draining.done():
+                    draining.cancel()
+                elif error := draining.exception():
+                    raise error
+        tally.sent += sent
+        return *await reading, sent == len(body)
+    finally:
+        reading.cancel()
 
 
 async def read_message(reader):
