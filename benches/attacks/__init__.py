@@ -1,0 +1,1 @@
+"""What hostile homeservers do, for `hostile_homeserver.py`."""
