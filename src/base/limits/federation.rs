@@ -255,6 +255,9 @@ pub(crate) const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const DESTINATION_RETRY: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(6 * 3600));
 
+/// The shortest pause before a homeserver that takes no more for now is asked again.
+pub(crate) const DESTINATION_PATIENCE: Duration = Duration::from_millis(500);
+
 /// How often it is recorded what homeservers were told.
 pub(crate) const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
 

@@ -29,7 +29,7 @@ use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval, sleep},
 };
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use self::{
     destination::{Destination, Next},
@@ -441,7 +441,11 @@ impl Sender {
         let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
         let (first, longest) = limits::DESTINATION_RETRY;
         let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
+        // Whoever asks for patience is not asked less and less often.
+        let asked = error.pause().map(|pause| pause.clamp(limits::DESTINATION_PATIENCE, longest));
+        let (pause, attempts) = asked.map_or((pause, attempts), |asked| (asked, attempts - 1));
         match &before {
+            None if asked.is_some() => debug!(%server, %error, "a homeserver is told later"),
             None if error.is_refusal() => {
                 warn!(%server, %error, "a homeserver refuses transactions; retrying");
             }

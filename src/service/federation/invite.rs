@@ -7,7 +7,7 @@ use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedRoomId, OwnedUserId,
     RoomId, RoomVersionId, ServerName, UserId, events::room::member::MembershipState,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 use tracing::debug;
 
@@ -29,6 +29,14 @@ use crate::{
     record::{Offset, Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
     state::{Membership, Room, usage::Invite},
 };
+
+/// An invite as it is sent, with events as they are.
+#[derive(Serialize)]
+struct Offer<'a> {
+    room_version: &'a RoomVersionId,
+    event: &'a LaxObject,
+    invite_room_state: Vec<Box<RawValue>>,
+}
 
 #[derive(Deserialize)]
 struct Invited {
@@ -82,11 +90,7 @@ impl Receiving<'_> {
             policy.add(&mut signed.object, signature);
         }
         let state = self.shown_to_invitees(&room).map_err(|error| wrong(&error))?;
-        let body = json!({
-            "room_version": version,
-            "event": signed.object,
-            "invite_room_state": state,
-        });
+        let body = Offer { room_version: version, event: &signed.object, invite_room_state: state };
         let path = format!(
             "/_matrix/federation/v2/invite/{}/{}",
             encoded(room_id.as_str()),

@@ -44,6 +44,8 @@ enum Answered {
     Taken,
     /// Because of its contents.
     Refused(Refusal),
+    /// It has taken enough for now, and says when it takes more.
+    Later(Duration),
 }
 
 /// The answer of a homeserver that refuses a transaction.
@@ -60,6 +62,8 @@ pub(super) enum Failure {
     Unreachable(Unreachable),
     /// It takes not even an empty transaction.
     Everything(Refusal),
+    /// It takes no more for this time.
+    Later(Duration),
 }
 
 impl Failure {
@@ -70,8 +74,16 @@ impl Failure {
             Self::Unreachable(Unreachable::Status(status)) => {
                 matches!(*status, 400..=407 | 409..=428 | 430..=499)
             }
-            Self::Unreachable(_) => false,
+            Self::Unreachable(_) | Self::Later(_) => false,
             Self::Everything(_) => true,
+        }
+    }
+
+    /// The pause that the homeserver asks for.
+    pub(super) const fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Later(pause) => Some(*pause),
+            _ => None,
         }
     }
 }
@@ -83,6 +95,7 @@ impl fmt::Display for Failure {
             Self::Everything(Refusal { status, said }) => {
                 write!(f, "it refuses every transaction with status {status}: {said}")
             }
+            Self::Later(pause) => write!(f, "it takes no more for {} s", pause.as_secs()),
         }
     }
 }
@@ -230,12 +243,17 @@ impl Sender {
             let items = &delivery.load.items[part.clone()];
             let answered = self.transmit(server, &delivery.id, items).await;
             let answered = answered.map_err(Failure::Unreachable)?;
+            let id = std::mem::take(&mut delivery.id);
             // Of an id that it has answered, a homeserver may remember the answer.
             delivery.id = random_letters(20);
             match answered {
                 Answered::Taken => {
                     delivery.is_taking = true;
                     delivery.parts.pass();
+                }
+                Answered::Later(pause) => {
+                    delivery.id = id;
+                    return Err(Failure::Later(pause));
                 }
                 Answered::Refused(refusal) => {
                     let is_alone = part.len() == 1;
@@ -297,6 +315,7 @@ impl Sender {
         let id = random_letters(20);
         match self.transmit(server, &id, &[]).await.map_err(Failure::Unreachable)? {
             Answered::Taken => Ok(()),
+            Answered::Later(pause) => Err(Failure::Later(pause)),
             Answered::Refused(_) => Err(Failure::Everything(refusal.clone())),
         }
     }
@@ -361,6 +380,9 @@ fn read(server: &ServerName, answer: &Answer) -> Result<Answered, Unreachable> {
     if REFUSING.contains(&status) {
         return Ok(Answered::Refused(Refusal { status, said: errors(&answer.body) }));
     }
+    if let Some(pause) = answer.refused().and_then(|refused| refused.retry_after) {
+        return Ok(Answered::Later(pause));
+    }
     let outcomes: BTreeMap<String, Box<RawValue>> = answer.json()?;
     // It has taken the transaction, whatever it says of the events in it.
     let pdus = outcomes.get("pdus").map(|pdus| pdus.get());
@@ -408,7 +430,7 @@ fn count(answered: &Result<Answered, Unreachable>, pdus: usize, edus: usize) {
     let outcome = match answered {
         Ok(Answered::Taken) => Tried::Done,
         Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => return,
-        Ok(Answered::Refused(_)) | Err(_) => Tried::Failed,
+        Ok(Answered::Refused(_) | Answered::Later(_)) | Err(_) => Tried::Failed,
     };
     metrics.federation_transactions_sent.of_value(outcome).inc();
     if outcome == Tried::Done {
