@@ -795,7 +795,6 @@ async fn fill(engine: &Engine) {
     let (erase, messages, media) = (true, true, true);
     let closing = Deactivate { user_id: bob.clone(), erase, messages, media, reason, ts: ts_ms };
     assert!(propose!(closing));
-    let reason = Some("nobody is in it".to_owned());
-    let (said, looked) = (Vec::new(), engine.state().applied());
-    propose!(PurgeRoom { room_id: emptied, media_ids, said, looked, reason });
+    let (reason, looked) = (Some("nobody is in it".to_owned()), engine.state().applied());
+    propose!(PurgeRoom { room_id: emptied, media_ids, said: Vec::new(), looked, reason });
 }

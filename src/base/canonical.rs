@@ -46,8 +46,8 @@ pub(crate) enum NotCanonical {
     TooDeep,
 }
 
-/// Checks that `text` has a canonical form with such numbers, and that it does not nest so deep that
-/// others cannot read it.
+/// Checks that `text` has a canonical form with such numbers, and does not nest so deep that others
+/// cannot read it.
 pub(crate) fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
     let scan = Scan::of(text, numbers)?;
     if scan.depth > limits::ITEM_DEPTH { Err(NotCanonical::TooDeep) } else { Ok(()) }

@@ -1,9 +1,9 @@
 //! JSON objects with whatever numbers a room's version allows: events in federation format, and
 //! their content.
 //!
-//! ruma hashes, redacts and signs events as canonical JSON, which knows integers of 53 bits only. In
-//! rooms of versions 1 to 5, other numbers are allowed, and count as they are written. An object that
-//! has some is handled here: ruma sees a zero in the place of each.
+//! ruma hashes, redacts and signs events as canonical JSON, which knows integers of 53 bits only.
+//! In rooms of versions 1 to 5, other numbers are allowed, and count as they are written. An object
+//! that has some is handled here: ruma sees a zero in the place of each.
 
 use std::{
     collections::BTreeMap,
@@ -104,8 +104,8 @@ impl LaxObject {
         Self::parse_as(text, Numbers::AsWritten)
     }
 
-    /// Parses an object, and writes its numbers as Python does: Synapse reads and writes them before
-    /// it hashes them.
+    /// Parses an object, and writes its numbers as Python does: Synapse reads and writes them
+    /// before it hashes them.
     ///
     /// # Errors
     /// As for [`Self::parse`].
@@ -281,7 +281,8 @@ impl LaxObject {
         Ok(self.text_of(&object))
     }
 
-    /// Verifies the signatures that it needs. Returns whether its content has the hash that it says.
+    /// Verifies the signatures that it needs. Returns whether its content has the hash that it
+    /// says.
     ///
     /// # Errors
     /// When a signature is missing or wrong.

@@ -14,7 +14,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("reports", 1, "2d3adedff11b61f1"),
     ("memberships", 1, "a444a02e8130f0d6"),
     ("undone memberships", 1, "51bd8255628748d7"),
-    ("usage", 2, "5cc1980fa577a1f2"),
+    ("usage", 2, "a084b0a3913d94c4"),
     ("keys", 3, "7b580e977c6ca6e0"),
     ("key backups", 2, "3ecd2040a1be9217"),
     ("messages to devices", 3, "8dae3f0fdbad7bd0"),

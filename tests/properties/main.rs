@@ -385,13 +385,11 @@ impl World {
                     .into(),
                     state_key: Some(["", "key"][usize::from(key)].to_owned()),
                     content: match event_type {
-                        0 => content(&[("topic", &value.to_string())]),
-                        1 => {
-                            content(&[("join_rule", ["public", "invite"][usize::from(value % 2)])])
-                        }
-                        _ => content(&[("value", &value.to_string())]),
-                    }
-                    .into(),
+                        0 => content(&[("topic", &value.to_string())]).into(),
+                        1 if value % 2 == 0 => content(&[("join_rule", "public")]).into(),
+                        1 => content(&[("join_rule", "invite")]).into(),
+                        _ => content(&[("value", &value.to_string())]).into(),
+                    },
                     redacts: None,
                     transaction: None,
                     ts: ts(),

@@ -48,7 +48,7 @@ fn only_json_has_a_canonical_form() {
         "1e+",
         "NaN",
         "Infinity",
-        "tru",
+        "nul",
         "\"a",
         "\"\\\"",
         "\"\\x\"",

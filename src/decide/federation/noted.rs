@@ -51,7 +51,7 @@ impl Noting<'_, '_> {
         let base = self.nearest(tree, current)?;
         let changes = differences(self.branches, &base.view, before)?;
         let id = self.event.event_id.clone();
-        self.branches.memo().befores.put(tree.hash(), id, limits::RESOLUTION_STATES);
+        self.branches.memo().described.put(tree.hash(), id, limits::RESOLUTION_STATES);
         Ok(Some(StateBefore { base: base.base, changes, links: base.links }))
     }
 
@@ -92,7 +92,7 @@ impl Noting<'_, '_> {
 
     fn bases(&self, tree: &Tree) -> Result<Vec<Base>, NoState> {
         let mut bases = Vec::new();
-        let known = self.branches.memo().befores.get(&tree.hash()).cloned();
+        let known = self.branches.memo().described.get(&tree.hash()).cloned();
         let known = known.filter(|event_id| *event_id != self.event.event_id);
         if let Some(known) = known
             && let Some(known) = self.branches.find(&known)?

@@ -46,7 +46,7 @@ pub(crate) struct Memo {
     /// How states differ, by their hashes.
     pub(crate) changes: Recent<(u128, u128), Arc<Vec<StateChange>>>,
     /// Events by the hashes of the states before them.
-    pub(crate) befores: Recent<u128, OwnedEventId>,
+    pub(crate) described: Recent<u128, OwnedEventId>,
 }
 
 /// What state resolution made of several states.
@@ -119,7 +119,7 @@ impl Memo {
         let conflicted: usize = self.resolutions.values().map(|of| of.conflicted.len()).sum();
         1024 + 400 * self.events.len()
             + 80 * self.authorities.len()
-            + 200 * (self.names.len() + changes + self.stand_ins.len() + self.befores.len())
+            + 200 * (self.names.len() + changes + self.stand_ins.len() + self.described.len())
             + 2048 * trees
             + 16 * (trunk + conflicted)
     }

@@ -181,7 +181,13 @@ async fn what_cannot_leave_is_refused_where_a_client_puts_it_in() {
             ("PUT", "v3/directory/room/%23a:b".to_owned(), format!(r#"{{"room_id":{bad}}}"#)),
             ("POST", "v3/user/x/openid/request_token".to_owned(), content.clone()),
         ];
+        // The content of an event is written anew, with 0 in the place of -0.
+        let is_mended = |path: &str| bad == "-0" && path.contains("/m.test");
         for (method, path, body) in doors {
+            if is_mended(&path) && path.contains("/rooms/") {
+                assert_eq!(put_raw(&ann, method, &path, body).await.0, 200, "{path}");
+                continue;
+            }
             let (status, code) = put_raw(&ann, method, &path, body).await;
             // Of a new room, the event that cannot be is known by another code.
             let fits = code == "M_BAD_JSON" || code == "M_INVALID_ROOM_STATE";
@@ -234,8 +240,9 @@ async fn what_came_in_before_it_was_refused_does_not_block_what_comes_after_it()
     write_to(&ann, &pia, "after").await;
     say(&ann, &room_id, "in the room").await;
     until("what comes after it arrives", async || {
-        picky.texts() == ["before", "after", "in the room"]
-            || picky.texts() == ["before", "in the room", "after"]
+        // What was sent in the last second before a restart is sent again.
+        let texts: BTreeSet<_> = picky.texts().into_iter().collect();
+        texts == ["before", "after", "in the room"].map(str::to_owned).into()
     })
     .await;
     let count = bad.len() as u64;

@@ -52,9 +52,9 @@ async fn an_invite_that_its_sender_withdrew_is_gone_and_nobody_else_withdraws_it
         assert_eq!(invites(&ann).await, [&*room_id]);
 
         let by_another = stranger.signed(member(&sam, "leave", &[&id], depth + 1)).1;
-        let in_anothers_name = stranger.signed(member(&pia, "leave", &[&id], depth + 1)).1;
-        stranger.send(&[by_another.clone(), in_anothers_name.clone()]).await;
-        hostile.send(&[by_another, in_anothers_name]).await;
+        let in_the_name_of_another = stranger.signed(member(&pia, "leave", &[&id], depth + 1)).1;
+        stranger.send(&[by_another.clone(), in_the_name_of_another.clone()]).await;
+        hostile.send(&[by_another, in_the_name_of_another]).await;
         let of_nothing = hostile.signed(member(&pia, "leave", &[], depth + 1)).1;
         hostile.send(&[of_nothing]).await;
         hostile.send(&first.take().into_iter().collect::<Vec<_>>()).await;
