@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import logging
 import multiprocessing
 import os
 import pathlib
@@ -339,6 +340,8 @@ def parse():
 
 
 def main():
+    # A connection that the server ends while it is written to is no news.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     options = parse()
     if not any(importlib.util.find_spec(name) for name in ("nacl", "cryptography")):
         # Synapse's Python, as for the other benches, has what signs.

@@ -21,7 +21,11 @@ pub struct Word {
 
 /// The beginning of a text, at most so many bytes.
 pub(crate) fn beginning(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
+    let mut end = bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// Text as a part of a path or a query.

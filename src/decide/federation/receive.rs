@@ -367,10 +367,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
     /// extremities, that is the current state.
     fn join(&self, views: Vec<View>) -> Result<Joined, NoState> {
         if let [View::AsOf(_)] = &*views {
-            return Ok(views
-                .into_iter()
-                .next()
-                .map_or(Joined::plain(self.current()), Joined::plain));
+            let only = views.into_iter().next();
+            return Ok(Joined::plain(only.unwrap_or_else(|| self.current())));
         }
         let states = States::new(self.branches, views)?;
         if self.now()?.is_some_and(|now| *now == states.hashes()) {

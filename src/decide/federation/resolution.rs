@@ -120,6 +120,7 @@ impl Resolving<'_, '_> {
 
     /// The keys for which the states have different events, and these events, each with the states
     /// that have it.
+    #[expect(clippy::type_complexity, reason = "keys, and events with their states")]
     fn split(&mut self) -> Result<(Vec<u32>, Vec<(u32, Mask)>), NoState> {
         let mut differing = Vec::new();
         for other in &self.trees[1..] {
@@ -385,7 +386,6 @@ impl Resolving<'_, '_> {
     }
 
     /// The keys that the rules look at for an event; none if it is malformed.
-    #[expect(clippy::option_option, reason = "it is what the memo has")]
     fn needs(&mut self, event: u32) -> Result<Option<Box<[u32]>>, NoState> {
         let Some(read) = self.read(event)? else { return Err(Self::changed()) };
         let needs = auth_types_for_event(
@@ -448,7 +448,10 @@ impl Resolving<'_, '_> {
             })
         };
         let allowed = check_state_dependent_auth_rules(self.auth_rules, &*read_event, find);
-        failed.into_inner().map_or(Ok(allowed.is_ok()), |error: ReadError| Err(error.into()))
+        match failed.into_inner() {
+            Some(error) => Err(ReadError::into(error)),
+            None => Ok(allowed.is_ok()),
+        }
     }
 
     /// These events in the mainline ordering, by the power levels that hold so far.

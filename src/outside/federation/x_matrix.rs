@@ -138,7 +138,6 @@ impl XMatrix {
 /// The first parameter of a list, and what follows it; the inner `None` at the end of the list, the
 /// outer one if it is not a list of parameters.
 #[expect(clippy::option_option, reason = "a list ends, or is not one")]
-#[expect(clippy::type_complexity, reason = "a name, a value and the rest")]
 fn parameter(list: &str) -> Option<Option<(&str, Cow<'_, str>, &str)>> {
     let is_between = |letter: char| matches!(letter, ' ' | '\t' | ',');
     let list = list.trim_start_matches(is_between);

@@ -25,7 +25,7 @@ pub(crate) struct Tree {
 
 #[derive(Clone, Debug)]
 enum Node {
-    Inner([Option<Arc<Node>>; WIDTH]),
+    Inner([Option<Arc<Self>>; WIDTH]),
     /// 0 is no record.
     Leaf([u64; WIDTH]),
 }

@@ -28,7 +28,7 @@ async fn half_sent<S: AsyncRead + AsyncWrite + Unpin>(
     let head = format!("{head}Host: localhost\r\nContent-Length: {}\r\n\r\n", 2 * length);
     let sending = async {
         stream.write_all(head.as_bytes()).await?;
-        let piece = [b' '; 64 * 1024];
+        let piece = vec![b' '; 64 * 1024];
         for _ in 0..length / piece.len() {
             stream.write_all(&piece).await?;
         }

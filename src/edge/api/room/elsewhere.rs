@@ -157,7 +157,7 @@ impl Cx<Server> {
             })
         });
         match running.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(outcome)) => outcome.as_ref().map(|()| ()).map_err(|error| error.again()),
+            Ok(Some(outcome)) => outcome.as_ref().copied().map_err(|error| error.again()),
             _ => Err(ApiError::internal("an attempt to enter a room was lost")),
         }
     }

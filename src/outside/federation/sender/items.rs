@@ -187,7 +187,10 @@ impl Sender {
                 let name = "record".to_owned();
                 load.unsendable.push(Unsendable { of: Some(index), name, reason });
             }
-            let fits = load.items[items..].iter().fold(true, |fits, item| size.takes(item) && fits);
+            let mut fits = true;
+            for item in &load.items[items..] {
+                fits &= size.takes(item);
+            }
             if !fits && index > 0 {
                 load.items.truncate(items);
                 load.unsendable.truncate(unsendable);
