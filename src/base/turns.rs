@@ -236,6 +236,11 @@ impl Turn {
         }
     }
 
+    /// Charges for work that others did in this turn.
+    pub(crate) fn took(&self, time: Duration) {
+        self.turns.inner.lock().charge(&self.work, time);
+    }
+
     /// Charges what was used since the last time, if that is worth it.
     fn charge(&self, at_least: Duration, inner: &mut Inner) -> bool {
         let Some(before) = self.meter.get() else { return false };

@@ -253,7 +253,11 @@ impl Quotas {
             return None;
         }
         let server = inviter.server_name();
-        let remote = || state.usage.invites(user_id) - state.usage.invites_from(user_id, own);
+        let remote = || {
+            let local = state.usage.invites_from(user_id, own);
+            // One may have come in between the two.
+            state.usage.invites(user_id).saturating_sub(local)
+        };
         if state.memberships.share_a_room(user_id, inviter, Offset::MAX) {
             return (remote() >= self.invites).then_some(Crowd::OfAll);
         }

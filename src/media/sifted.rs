@@ -48,7 +48,7 @@ impl<R: BufRead + Seek> Sifted<R> {
 /// The parts of a PNG that are kept; none if all of it is. Its signature was read.
 fn kept(source: &mut (impl BufRead + Seek)) -> io::Result<Vec<Range<u64>>> {
     let (mut kept, mut from, mut at) = (Vec::new(), 0, PNG.len() as u64);
-    let mut has_profile = false;
+    let (mut has_profile, mut left) = (false, limits::PICTURE_CHUNKS);
     loop {
         let mut head = [0; 8];
         match source.read_exact(&mut head) {
@@ -60,20 +60,21 @@ fn kept(source: &mut (impl BufRead + Seek)) -> io::Result<Vec<Range<u64>>> {
         let length = u64::from(u32::from_be_bytes([a, b, c, d]));
         let next = at + 8 + length + 4;
         let is_kept = match &kind {
+            // A picture has one, and each is work.
             b"iCCP" if !has_profile => {
-                has_profile = is_small(source, length)?;
+                has_profile = true;
+                let is_small = is_small(source, length)?;
                 source.seek(SeekFrom::Start(at + 8))?;
-                has_profile
+                is_small
             }
             b"iCCP" | b"tEXt" | b"zTXt" | b"iTXt" => false,
             _ => true,
         };
         if !is_kept {
+            let too_many = || io::Error::other("it has too many chunks of text");
+            left = left.checked_sub(1).ok_or_else(too_many)?;
             if from < at {
                 kept.push(from..at);
-                if kept.len() > limits::PICTURE_CHUNKS {
-                    return Err(io::Error::other("it has too many chunks of text"));
-                }
             }
             from = next;
         }

@@ -142,8 +142,20 @@ impl LaxObject {
         self.object
     }
 
+    /// Removes a member, with its numbers.
+    pub(crate) fn remove(&mut self, name: &str) -> Option<CanonicalJsonValue> {
+        if let Some(Odd::Members(members)) = self.odd.as_deref_mut() {
+            members.remove(name);
+            if members.is_empty() {
+                self.odd = None;
+            }
+        }
+        self.object.remove(name)
+    }
+
     /// Sets a member.
     pub(crate) fn insert_object(&mut self, name: &str, member: Self) {
+        self.remove(name);
         self.object.insert(name.to_owned(), CanonicalJsonValue::Object(member.object));
         let odd = member.odd.map(|odd| (name.to_owned(), *odd));
         if let Some(Odd::Members(members)) = self.odd.as_deref_mut() {
@@ -169,7 +181,10 @@ impl LaxObject {
     /// # Errors
     /// Never, as it is JSON.
     pub(crate) fn to_raw(&self) -> serde_json::Result<Box<RawValue>> {
-        RawValue::from_string(self.to_text())
+        match self.odd {
+            None => serde_json::value::to_raw_value(&self.object),
+            Some(_) => RawValue::from_string(self.to_text()),
+        }
     }
 
     /// The text of what is left of it.
@@ -597,8 +612,9 @@ mod tests {
         let mut outer = LaxObject::parse(r#"{"a":0.5}"#).unwrap();
         outer.insert_object("content", LaxObject::parse(r#"{"b":[1,2.5]}"#).unwrap());
         assert_eq!(outer.to_text(), r#"{"a":0.5,"content":{"b":[1,2.5]}}"#);
-        let mut outer = LaxObject::default();
         outer.insert_object("content", LaxObject::parse(r#"{"b":1}"#).unwrap());
+        assert_eq!(outer.to_text(), r#"{"a":0.5,"content":{"b":1}}"#);
+        outer.remove("a");
         assert!(!outer.has_odd_numbers());
     }
 

@@ -276,14 +276,14 @@ impl Walk<'_> {
     }
 
     fn is_sorted(&self, members: &[Member]) -> bool {
-        members.windows(2).all(|pair| name(pair[0].key(self.text)) < name(pair[1].key(self.text)))
+        members.windows(2).all(|pair| rank(pair[0].key(self.text)) < rank(pair[1].key(self.text)))
     }
 
     /// The members by their names. Of those of one name, the last counts, as it does for Python.
     fn sorted(&self, mut members: Vec<Member>) -> Vec<Member> {
         members.reverse();
-        members.sort_by_cached_key(|member| name(member.key(self.text)));
-        members.dedup_by(|later, kept| name(later.key(self.text)) == name(kept.key(self.text)));
+        members.sort_by_cached_key(|member| rank(member.key(self.text)));
+        members.dedup_by(|later, kept| rank(later.key(self.text)) == rank(kept.key(self.text)));
         members
     }
 }
@@ -361,6 +361,12 @@ pub(crate) fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
             }
         })
     })
+}
+
+/// Where a name stands among others. One that is not Unicode is no other one's.
+fn rank(token: &str) -> (Cow<'_, str>, bool) {
+    let is_unicode = !token.contains('\\') || decoded(token).is_some();
+    (name(token), is_unicode)
 }
 
 /// The text in a string token, or what stands there if it is not Unicode.

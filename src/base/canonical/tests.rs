@@ -73,6 +73,9 @@ fn only_json_has_a_canonical_form() {
     assert_eq!(half, Err(NotCanonical::Surrogate));
     let half = r#"{"\uD83D":"\ud83d","a":1}"#;
     assert_eq!(canonical(half, Numbers::AsWritten).as_deref(), Ok(half));
+    // Another name than what is written like it.
+    let two = r#"{"\ud83d":1,"\\ud83d":2}"#;
+    assert_eq!(canonical(two, Numbers::AsWritten).as_deref(), Ok(two));
 }
 
 #[test]

@@ -195,6 +195,9 @@ pub(crate) const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
 pub(crate) const VERIFIED_IN_PARALLEL: usize = 32;
 pub(crate) const VERIFIED_AT_ONCE: usize = 2000;
 
+/// Up to which size a body is verified on the thread that answers: below a millisecond.
+pub(crate) const VERIFIED_AT_ONCE_BYTES: usize = 64 * 1024;
+
 /// How long the signing keys that the events of one answer need are fetched. If there is no time
 /// for the keys of events on which others may rest, the answer is not used.
 pub(crate) const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);

@@ -143,12 +143,21 @@ impl MembershipOutside {
         user_id: &UserId,
         event: &StoredEvent,
     ) -> bool {
-        let ended = room.membership(user_id, Offset::MAX);
-        let ended = ended.and_then(|(offset, _)| commit.env.events.get(offset).ok().flatten());
-        let is_of = |ended: EventRef| {
-            ended.received.as_ref().is_some_and(|received| received.from == self.from)
-                && event.auth_events.contains(&ended.event_id)
+        let at = |at| {
+            let found = room.membership(user_id, at).filter(|(_, membership)| {
+                matches!(membership, Membership::Invite | Membership::Knock)
+            });
+            found.and_then(|(offset, _)| commit.env.events.get(offset).ok().flatten())
         };
-        event.sender.server_name() == self.from && ended.is_some_and(is_of)
+        let is_of = |event: &EventRef| {
+            event.received.as_ref().is_some_and(|received| received.from == self.from)
+        };
+        let Some(ended) = at(Offset::MAX) else { return false };
+        // Somebody else's invite does not go with the one that replaced it.
+        let replaced = at(ended.offset.prev());
+        event.sender.server_name() == self.from
+            && is_of(&ended)
+            && replaced.is_none_or(|replaced| is_of(&replaced))
+            && event.auth_events.contains(&ended.event_id)
     }
 }

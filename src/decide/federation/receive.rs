@@ -1,7 +1,7 @@
 //! Events of other homeservers (server-server API, "Checks performed on receipt of a PDU"). Their
 //! form, signatures and hashes are checked before.
 
-use std::{cell::OnceCell, collections::BTreeSet, sync::Arc};
+use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
 use ruma::{
     EventId, OwnedEventId, OwnedRoomId, OwnedServerName, RoomId,
@@ -157,8 +157,9 @@ impl ReceivePdu {
             Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
             Err(NoState::Unprepared(_)) => return Ok(Taken::Unprepared),
             Err(NoState::Refused(refusal)) => return Err(refusal),
+            // Nobody knows whether it is allowed, so it never counts in a state.
             Err(other) => {
-                let outcome = Outcome::SoftFailed { reason: other.to_string() };
+                let outcome = Outcome::Rejected { reason: other.to_string() };
                 Verdict::Aside { outcome, before: None }
             }
         };
@@ -433,30 +434,46 @@ impl<'a, 'b> Receipt<'a, 'b> {
 
     /// The forward extremities besides the event, once it is in the room.
     fn extremities(&self) -> Result<Vec<Tip>, ReadError> {
-        let mut others = self.room.extremities();
         let preceding = self.preceding()?;
-        others.retain(|tip| !preceding.contains(&tip.event_id));
+        let mut others = Vec::new();
+        for tip in self.room.extremities() {
+            let is_left = match preceding.get(&tip.event_id) {
+                None => true,
+                Some(None) => false,
+                // What was judged without it does not follow it.
+                Some(Some(by)) => {
+                    self.branches.find(&tip.event_id)?.is_none_or(|tip| tip.offset > *by)
+                }
+            };
+            if is_left {
+                others.push(tip);
+            }
+        }
         // The limit on the predecessors that an event names.
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
         others.truncate(limits::EXTREMITIES - 1);
         Ok(others)
     }
 
-    /// The predecessors, and those before them on the way back through refused ones. An event that
-    /// follows refused ones also follows what they follow, which may still be extremities, because
-    /// a refused event leaves them as they are.
-    fn preceding(&self) -> Result<BTreeSet<OwnedEventId>, ReadError> {
-        let mut preceding: BTreeSet<_> = self.event.prev_events.iter().cloned().collect();
-        let mut open: Vec<_> = preceding.iter().cloned().collect();
+    /// The predecessors, and those before them on the way back through soft-failed ones, each with
+    /// the record of the soft-failed event that names it. An event that follows soft-failed ones also
+    /// follows what they follow, which may still be extremities, because a soft-failed event leaves
+    /// them as they are. A rejected event leads nowhere: its past may not have been judged.
+    fn preceding(&self) -> Result<BTreeMap<OwnedEventId, Option<Offset>>, ReadError> {
+        let direct = self.event.prev_events.iter().cloned();
+        let mut preceding: BTreeMap<_, _> = direct.map(|event_id| (event_id, None)).collect();
+        let mut open: Vec<_> = preceding.keys().cloned().collect();
         for _ in 0..limits::REFUSED_BEFORE {
             let Some(event_id) = open.pop() else { break };
             let Some(event) = self.branches.find(&event_id)? else { continue };
-            if matches!(
-                event.aside.as_deref(),
-                Some((Outcome::SoftFailed { .. } | Outcome::Rejected { .. }, _))
-            ) {
-                let further = event.prev_events.iter();
-                open.extend(further.filter(|id| preceding.insert((*id).clone())).cloned());
+            if !matches!(event.aside.as_deref(), Some((Outcome::SoftFailed { .. }, _))) {
+                continue;
+            }
+            for before in &event.prev_events {
+                if !preceding.contains_key(before) {
+                    preceding.insert(before.clone(), Some(event.offset));
+                    open.push(before.clone());
+                }
             }
         }
         Ok(preceding)

@@ -383,7 +383,19 @@ impl<A: App> Edge<A> {
         };
         if route.access == Access::Server {
             // The signature covers the body.
-            let server = self.homeserver(&method, &uri, &headers, &body, client).await?;
+            // Its keys may have to be fetched, which takes as long as it likes.
+            let dropped = held.as_ref().map(bodies::Body::watch);
+            let dropped = async move {
+                match dropped {
+                    Some(dropped) => dropped.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let server = tokio::select! {
+                biased;
+                server = self.homeserver(&method, &uri, &headers, &body, client) => server?,
+                () = dropped => return Err(gather::full(bodies::Full::Dropped)),
+            };
             if let Some(held) = &mut held {
                 let is_known = self.app.knows(&server);
                 let payer = if is_known { Payer::Server } else { Payer::Stranger };

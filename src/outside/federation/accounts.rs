@@ -473,9 +473,12 @@ impl Accounts {
         if !state.rooms.all().iter().any(shares) {
             return Standing::Stranger;
         }
-        // Its keys are renewed now and then: an account remembers it meanwhile.
-        let known = state.peers.get(server).map(|peer| peer.record);
-        let since = known.and_then(|record| self.time_of(record));
+        // Its keys are renewed now and then, and after an outage at once; what it was last told of
+        // is then older.
+        let keys = state.peers.get(server).map(|peer| peer.record);
+        let told = state.destinations.get(server).map(|destination| destination.up_to);
+        let known = keys.into_iter().chain(told.filter(|up_to| *up_to > Offset::ZERO));
+        let since = known.filter_map(|record| self.time_of(record)).min();
         let age = since.map(|since| self.engine.clock().now_ms().saturating_sub(since));
         if age.is_some_and(|age| age >= millis(limits::NEWCOMER_TIME)) {
             Standing::Neighbour

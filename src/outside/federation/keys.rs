@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 
 use super::{Peers, Question, Unreachable, XMatrix, x_matrix::NotSigned};
 use crate::{
-    base::{clock::millis, limits, rate::Limiter},
+    base::{background, clock::millis, limits, rate::Limiter},
     decide::federation::LearnKeys,
     engine::Engine,
     record::{
@@ -228,7 +228,12 @@ impl KeyRing {
         };
         let key = known.for_request(key_id, now_ms).ok_or_else(no_key)?;
         let key = Base64::<Standard>::parse(key).map_err(|_| no_key())?;
-        Ok(signed.verify(request, self.peers.own_name(), key.as_bytes())?)
+        let verify = || signed.verify(request, self.peers.own_name(), key.as_bytes());
+        Ok(if request.body().len() > limits::VERIFIED_AT_ONCE_BYTES {
+            background::at_length(verify)?
+        } else {
+            verify()?
+        })
     }
 
     /// The known keys with which a homeserver, or this one, has signed events.

@@ -143,6 +143,7 @@ impl Branches<'_> {
                 todo.pop();
                 continue;
             }
+            let known = memo.events.len() + sketches.len();
             match sketches.entry(next.clone()) {
                 // All its authorities were seen to; one that was not rests on it itself.
                 Entry::Occupied(sketch) => {
@@ -153,7 +154,7 @@ impl Branches<'_> {
                 }
                 Entry::Vacant(place) => {
                     self.work(1)?;
-                    if memo.events.len() >= limits::RESOLUTION_CHAIN {
+                    if known >= limits::RESOLUTION_CHAIN {
                         return Err(ChainError::TooMany);
                     }
                     let sketch = place.insert(self.sketch(memo, next)?);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use ruma::{EventId, OwnedEventId, OwnedRoomId, events::StateEventType};
+use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, events::StateEventType};
 
 use super::{known::Known, tree::Tree};
 use crate::{
@@ -254,11 +254,17 @@ impl Rooms {
         memo
     }
 
-    fn make_space(&mut self) {
-        while self.bytes > limits::RESOLUTION_MEMO_BYTES {
+    /// Drops the memos that were used least recently, but not the newest, which a decision is about
+    /// to need. However large it is, the others keep half of the space.
+    fn make_space(&mut self, newest: &RoomId, its_bytes: usize) {
+        let most = limits::RESOLUTION_MEMO_BYTES;
+        let for_others = most.saturating_sub(its_bytes).max(most / 2);
+        while self.bytes.saturating_sub(its_bytes) > for_others {
             let here = self.memos.iter().filter_map(|(room_id, slot)| match slot {
-                Slot::Here { used, bytes, .. } => Some((*used, *bytes, room_id)),
-                Slot::Lent => None,
+                Slot::Here { used, bytes, .. } if *room_id != *newest => {
+                    Some((*used, *bytes, room_id))
+                }
+                _ => None,
             });
             let Some((_, bytes, oldest)) = here.min_by_key(|(used, ..)| *used) else { return };
             let oldest = oldest.clone();
@@ -308,9 +314,9 @@ impl Drop for Lent<'_> {
         } else {
             rooms.clock += 1;
             let used = rooms.clock;
-            rooms.memos.insert(room_id, Slot::Here { memo, bytes, used });
+            rooms.memos.insert(room_id.clone(), Slot::Here { memo, bytes, used });
             rooms.bytes += bytes;
-            rooms.make_space();
+            rooms.make_space(&room_id, bytes);
         }
         drop(rooms);
         memos.returned.notify_all();

@@ -376,6 +376,7 @@ impl Receiving<'_> {
             }
         }
         if is_all {
+            self.charge_events(origin, &events);
             return self.record_outliers(origin, room, events, true).await;
         }
         let state = match self.fetch_state_ids(origin, room, event_id, budget).await {

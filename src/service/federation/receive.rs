@@ -1,6 +1,6 @@
 //! Handles events that another homeserver sends, up to the records of their outcomes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, signatures::PublicKeyMap};
 use serde_json::value::RawValue;
@@ -249,9 +249,11 @@ impl Receiving<'_> {
             turn.run(move |pause| receive.prepare(&env, pause)).await;
         }
         // The room changes faster than its branches can be resolved.
-        let _turn = self.turn(origin, &receive.room_id).await;
-        let at_length = ReceivePduAtLength(receive);
-        let taken = self.engine.propose(Origin::server(), at_length).await?;
+        let turn = self.turn(origin, &receive.room_id).await;
+        let (at_length, began) = (ReceivePduAtLength(receive), Instant::now());
+        let taken = self.engine.propose(Origin::server(), at_length).await;
+        turn.took(began.elapsed());
+        let taken = taken?;
         match self.charged(origin, taken) {
             Taken::Unprepared => Err(PduError::Missing),
             taken => Ok(taken),

@@ -77,7 +77,12 @@ pub(super) struct Found {
     user_signing_keys: BTreeMap<OwnedUserId, Value>,
 }
 
-pub(super) async fn query(cx: Cx<Server>, request: get_keys::Request) -> Result<Json, ApiError> {
+pub(super) async fn query(
+    mut cx: Cx<Server>,
+    request: get_keys::Request,
+) -> Result<Json, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     if request.device_keys.len() > limits::KEY_QUERY {
         return Err(ApiError::invalid_param("These are too many users for one request."));
     }
@@ -212,7 +217,12 @@ fn named(claims: Claims) -> Wanted {
     claims.into_iter().map(|(user_id, devices)| (user_id, named(devices))).collect()
 }
 
-pub(super) async fn claim(cx: Cx<Server>, request: claim_keys::Request) -> Result<Json, ApiError> {
+pub(super) async fn claim(
+    mut cx: Cx<Server>,
+    request: claim_keys::Request,
+) -> Result<Json, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     let wanted = named(request.one_time_keys);
     few(&wanted)?;
     let own = &cx.app.config.server.name;

@@ -66,7 +66,7 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
         .on(invites::invite, limited(Class::Federation))
         .on(invites::exchange, limited(Class::Federation))
         .on(address_invite::bound, limited(Class::Invites))
-        .on(transactions::send, limited(Class::Federation))
+        .on(transactions::send, limited(Class::Federation).checked(transactions::is_bounded))
         .on(discovery::delegation, cheap())
         .on(openid::userinfo, cheap())
 }

@@ -1,9 +1,13 @@
 //! Receives events and EDUs from other homeservers (server-server API, "Transactions").
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use ruma::OwnedServerName;
 use ruma::api::federation::transactions::send_transaction_message::v1 as send_transaction_message;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, SeqAccess, Visitor},
+};
 use tracing::debug;
 
 use crate::{
@@ -18,6 +22,58 @@ use crate::{
     },
     service::federation::{Budget, PduError},
 };
+
+/// Counts the items of a transaction before they are read: each takes many times its size then.
+pub(super) fn is_bounded(body: &[u8]) -> Result<(), ApiError> {
+    #[derive(Deserialize)]
+    struct Counted {
+        #[serde(default, rename = "pdus")]
+        _pdus: AtMost<{ limits::TRANSACTION_PDUS }>,
+        #[serde(default, rename = "edus")]
+        _edus: AtMost<{ limits::TRANSACTION_EDUS }>,
+    }
+    match serde_json::from_slice::<Counted>(body) {
+        Err(error) if error.to_string().contains(TOO_MANY) => {
+            Err(ApiError::too_large("This is too much for one transaction."))
+        }
+        // What else is wrong, the decoder says.
+        _ => Ok(()),
+    }
+}
+
+/// What is said of a list of too many items.
+const TOO_MANY: &str = "too many items";
+
+/// A list of which no more than its length is looked at.
+#[derive(Default)]
+struct AtMost<const MOST: usize>;
+
+impl<'de, const MOST: usize> Deserialize<'de> for AtMost<MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items<const MOST: usize>;
+
+        impl<'de, const MOST: usize> Visitor<'de> for Items<MOST> {
+            type Value = AtMost<MOST>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<AtMost<MOST>, A::Error> {
+                let mut count = 0;
+                while items.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                    if count > MOST {
+                        return Err(A::Error::custom(TOO_MANY));
+                    }
+                }
+                Ok(AtMost)
+            }
+        }
+
+        deserializer.deserialize_seq(Items::<MOST>)
+    }
+}
 
 pub(super) async fn send(
     cx: Cx<Server, Homeserver>,

@@ -96,9 +96,11 @@ fn signed(signed: Option<&ThirdPartySigned>) -> Result<Option<CanonicalJsonObjec
 }
 
 pub(super) async fn join(
-    cx: Cx<Server>,
+    mut cx: Cx<Server>,
     request: join_room_by_id::Request,
 ) -> Result<join_room_by_id::Response, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     let signed = signed(request.third_party_signed.as_ref())?;
     let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
     enter(&cx, place, request.reason, signed).await?;
@@ -106,9 +108,11 @@ pub(super) async fn join(
 }
 
 pub(super) async fn join_by_id_or_alias(
-    cx: Cx<Server>,
+    mut cx: Cx<Server>,
     request: join_room_by_id_or_alias::Request,
 ) -> Result<join_room_by_id_or_alias::Response, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     let signed = signed(request.third_party_signed.as_ref())?;
     let place = cx.place(&request.room_id_or_alias, request.via).await?;
     let room_id = place.room_id.clone();
@@ -142,9 +146,11 @@ fn is_for_others(error: &ApiError) -> bool {
 }
 
 pub(super) async fn knock(
-    cx: Cx<Server>,
+    mut cx: Cx<Server>,
     request: knock_room::Request,
 ) -> Result<knock_room::Response, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     let place = cx.place(&request.room_id_or_alias, request.via).await?;
     let room_id = place.room_id.clone();
     if cx.is_elsewhere(&room_id) {
@@ -165,9 +171,11 @@ fn is_at_the_door(cx: &Cx<Server>, room_id: &RoomId) -> bool {
 }
 
 pub(super) async fn leave(
-    cx: Cx<Server>,
+    mut cx: Cx<Server>,
     request: leave_room::Request,
 ) -> Result<leave_room::Response, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     let user_id = cx.caller.user_id.clone();
     if cx.is_elsewhere(&request.room_id) && is_at_the_door(&cx, &request.room_id) {
         let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
@@ -197,9 +205,11 @@ pub(super) async fn forget(
 }
 
 pub(super) async fn invite(
-    cx: Cx<Server>,
+    mut cx: Cx<Server>,
     request: invite_user::Request,
 ) -> Result<invite_user::Response, ApiError> {
+    // Other homeservers may take their time.
+    cx.forget_request();
     let (target, reason) = match request.recipient {
         InvitationRecipient::UserId(recipient) => (recipient.user_id, recipient.reason),
         InvitationRecipient::ThirdPartyId(invite) => {

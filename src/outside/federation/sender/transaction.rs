@@ -115,6 +115,9 @@ struct Delivery<'a> {
     is_taking: bool,
     /// The id of the next transaction.
     id: String,
+    /// A transaction of this delivery was answered: the next one has other contents than the one
+    /// that the delivery began with.
+    is_answered: bool,
 }
 
 impl Sender {
@@ -158,7 +161,10 @@ impl Sender {
                 }
                 Err(failure) => failure,
             };
-            (id, left) = (delivery.id, delivery.left);
+            // The same id stands for the same contents: a homeserver may have taken what it did not
+            // answer, and repeats its answer for the id.
+            id = if delivery.is_answered { random_letters(20) } else { delivery.id };
+            left = delivery.left;
             if !left.is_empty() && self.is_reset(server, left) {
                 return;
             }
@@ -232,7 +238,8 @@ impl Sender {
         });
         let aside = aside.collect();
         let parts = Parts::new(load.items.len(), |first| load.fits(first));
-        Delivery { server, load, parts, left, done: 0, aside, is_taking: false, id }
+        let (done, is_taking, is_answered) = (0, false, false);
+        Delivery { server, load, parts, left, done, aside, is_taking, id, is_answered }
     }
 
     /// Sends a load in one transaction, or in several if the homeserver refuses some items.
@@ -243,17 +250,17 @@ impl Sender {
             let items = &delivery.load.items[part.clone()];
             let answered = self.transmit(server, &delivery.id, items).await;
             let answered = answered.map_err(Failure::Unreachable)?;
-            let id = std::mem::take(&mut delivery.id);
+            if let Answered::Later(pause) = answered {
+                return Err(Failure::Later(pause));
+            }
             // Of an id that it has answered, a homeserver may remember the answer.
             delivery.id = random_letters(20);
+            delivery.is_answered = true;
             match answered {
+                Answered::Later(_) => {}
                 Answered::Taken => {
                     delivery.is_taking = true;
                     delivery.parts.pass();
-                }
-                Answered::Later(pause) => {
-                    delivery.id = id;
-                    return Err(Failure::Later(pause));
                 }
                 Answered::Refused(refusal) => {
                     let is_alone = part.len() == 1;
