@@ -456,9 +456,9 @@ impl<'a, 'b> Receipt<'a, 'b> {
     }
 
     /// The predecessors, and those before them on the way back through soft-failed ones, each with
-    /// the record of the soft-failed event that names it. An event that follows soft-failed ones also
-    /// follows what they follow, which may still be extremities, because a soft-failed event leaves
-    /// them as they are. A rejected event leads nowhere: its past may not have been judged.
+    /// the record of the soft-failed event that names it. An event that follows soft-failed ones
+    /// also follows what they follow, which may still be extremities, because a soft-failed event
+    /// leaves them as they are. A rejected event leads nowhere: its past may not have been judged.
     fn preceding(&self) -> Result<BTreeMap<OwnedEventId, Option<Offset>>, ReadError> {
         let direct = self.event.prev_events.iter().cloned();
         let mut preceding: BTreeMap<_, _> = direct.map(|event_id| (event_id, None)).collect();

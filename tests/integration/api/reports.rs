@@ -36,7 +36,7 @@ async fn events_rooms_and_users_are_reported_and_shown_to_the_operator() {
         (json!({ "score": 1 }), 400, "M_INVALID_PARAM"),
         (json!({ "score": -101 }), 400, "M_INVALID_PARAM"),
         (json!({ "score": -1000 }), 400, "M_INVALID_PARAM"),
-        (json!({ "score": -1.5 }), 400, "M_INVALID_PARAM"),
+        (json!({ "score": -1.5 }), 400, "M_BAD_JSON"),
         (json!({ "score": "bad" }), 400, "M_BAD_JSON"),
         (json!({ "reason": 5 }), 400, "M_BAD_JSON"),
         (json!({ "reason": "x".repeat(4097) }), 413, "M_TOO_LARGE"),
