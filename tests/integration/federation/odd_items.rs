@@ -139,7 +139,7 @@ async fn an_odd_item_is_refused_by_itself() {
 async fn old_rooms_keep_all_numbers_in_every_place() {
     let Some(authority) = authority("hostile peers") else { return };
     let cabin = Federated::start(&authority).await;
-    let peer = Peer::start(&authority).await;
+    let peer = Peer::start_taking(&authority).await;
     let ann = cabin.server.register("ann").await;
     for version in [RoomVersionId::V3, RoomVersionId::V4, RoomVersionId::V5] {
         let options = json!({ "preset": "public_chat", "room_version": version });

@@ -40,6 +40,15 @@ impl Peer {
         Self::start_with(authority, Duration::from_secs(3600), Arc::new(|_| None)).await
     }
 
+    /// A peer that takes all transactions.
+    pub(super) async fn start_taking(authority: &Authority) -> Self {
+        let takes = |asked: &Asked| {
+            let is_transaction = asked.path.starts_with("/_matrix/federation/v1/send/");
+            is_transaction.then(|| reply_json(200, &json!({ "pdus": {} })))
+        };
+        Self::start_with(authority, Duration::from_secs(3600), Arc::new(takes)).await
+    }
+
     /// A peer whose keys are valid for so long, and that answers otherwise first.
     pub(super) async fn start_with(
         authority: &Authority,

@@ -3,7 +3,6 @@
 //!
 //! `LOGCABIN_WILD_SECONDS` says for how long (20 unless set), `LOGCABIN_WILD_SEED` repeats a run.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,8 +13,7 @@ use super::hostile::Hostile;
 use super::peer::Peer;
 use super::view::{say, texts};
 use super::{Federated, authority};
-use crate::harness::stand_in::reply_json;
-use crate::harness::{Asked, Random, User, encode, number_from_env, until};
+use crate::harness::{Random, User, encode, number_from_env, until};
 
 /// A number below this one.
 fn below(random: &mut Random, most: usize) -> usize {
@@ -270,11 +268,7 @@ async fn a_plain_message_arrives_after_anything_that_json_allows() {
     let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
     let one = Federated::start_with(&authority, &unlimited).await;
     let two = Federated::start_with(&authority, &unlimited).await;
-    let takes = |asked: &Asked| {
-        let is_transaction = asked.path.starts_with("/_matrix/federation/v1/send/");
-        is_transaction.then(|| reply_json(200, &json!({ "pdus": {} })))
-    };
-    let peer = Peer::start_with(&authority, Duration::from_secs(3600), Arc::new(takes)).await;
+    let peer = Peer::start_taking(&authority).await;
     let (ann, bob) = (one.server.register("ann").await, two.server.register("bob").await);
     let mut random = Random::from_env("LOGCABIN_WILD_SEED");
     let version = ["5", "10"][below(&mut random, 2)];
