@@ -181,7 +181,7 @@ impl Inner {
     }
 }
 
-/// The claim of somebody who waits.
+/// A place in the queue.
 struct Ticket {
     turns: Arc<Turns>,
     work: Work,

@@ -182,7 +182,7 @@ pub const RESOLUTION_CONFLICTS: usize = 100;
 
 /// How many records, each with what differs, lead from the state before an event to a state of the
 /// room; or as many as there are keys in which these two differ, if that is more. So reading a
-/// state takes no longer than it is large, and writing it anew costs little compared to its
+/// state takes no longer than it is large, and writing it again costs little compared to its
 /// changes.
 pub(crate) const STATE_LINKS: usize = 1000;
 

@@ -105,7 +105,7 @@ impl Resolving<'_, '_> {
         Ok(Resolved { state, conflicted })
     }
 
-    /// Looks again at events that may have been decided anew, and at their authorities.
+    /// Looks again at events that may have been decided again, and at their authorities.
     fn refresh(&mut self, events: &HashSet<u32>) -> Result<(), NoState> {
         let mut seen = HashSet::new();
         for event in events {

@@ -36,7 +36,7 @@ pub(super) enum NoState {
     /// It takes too long for the room's turn.
     #[error("the room's branches have {0}")]
     Unprepared(ChainError),
-    /// An event was decided anew meanwhile.
+    /// An event was decided again meanwhile.
     #[error("the room's branches have {0}")]
     Changed(ChainError),
     /// The algorithm failed.
@@ -73,7 +73,7 @@ impl NoState {
     }
 }
 
-/// How often a resolution begins again because an event that it looks at was decided anew.
+/// How often a resolution begins again because an event that it looks at was decided again.
 const CHANGES: usize = 3;
 
 /// The state after each of these events.

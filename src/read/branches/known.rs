@@ -209,7 +209,7 @@ impl Branches<'_> {
     /// Looks again for an event that may have another record by now.
     ///
     /// # Errors
-    /// When it was decided anew. What was known of events is then forgotten.
+    /// When it was decided again. What was known of events is then forgotten.
     pub(crate) fn refresh(&self, memo: &mut Memo, number: u32) -> Result<(), ChainError> {
         let Some(known) = memo.event(number).filter(|known| !known.is_final) else {
             return Ok(());

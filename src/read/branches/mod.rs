@@ -52,7 +52,7 @@ pub(crate) enum ChainError {
     /// It takes longer than whoever asks may take. What was found out so far is remembered.
     #[error("more to look at than there is time for")]
     Unprepared,
-    /// An event was decided anew meanwhile.
+    /// An event was decided again meanwhile.
     #[error("an event that changed")]
     Changed,
     /// The log cannot be read.

@@ -250,19 +250,20 @@ impl Sender {
             let items = &delivery.load.items[part.clone()];
             let answered = self.transmit(server, &delivery.id, items).await;
             let answered = answered.map_err(Failure::Unreachable)?;
-            if let Answered::Later(pause) = answered {
-                return Err(Failure::Later(pause));
-            }
+            let refusal = match answered {
+                Answered::Later(pause) => return Err(Failure::Later(pause)),
+                Answered::Taken => None,
+                Answered::Refused(refusal) => Some(refusal),
+            };
             // Of an id that it has answered, a homeserver may remember the answer.
             delivery.id = random_letters(20);
             delivery.is_answered = true;
-            match answered {
-                Answered::Later(_) => {}
-                Answered::Taken => {
+            match refusal {
+                None => {
                     delivery.is_taking = true;
                     delivery.parts.pass();
                 }
-                Answered::Refused(refusal) => {
+                Some(refusal) => {
                     let is_alone = part.len() == 1;
                     if is_alone || !delivery.is_taking {
                         self.probe(server, &refusal).await?;
