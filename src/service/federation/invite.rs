@@ -304,7 +304,7 @@ impl Receiving<'_> {
         let env = self.engine.env();
         let crowd = env.quotas.crowd(&env.state, &env.server.name, user_id, inviter);
         let Some(crowd) = crowd else { return };
-        let Some(room_id) = self.oldest_of_strangers(user_id, inviter, crowd) else { return };
+        let Some(room_id) = self.oldest_to_give_way(user_id, inviter, crowd) else { return };
         let wish = Wish { room_id: &room_id, user_id, reason: None };
         match self.leave_alone(wish).await {
             Ok(()) => metrics().federation_dropped.with_label_values(&["invite"]).inc(),
@@ -314,7 +314,10 @@ impl Receiving<'_> {
 
     /// The room of the oldest of these invites of a user by somebody with whom the user shares no
     /// room. Of all homeservers, it is one of those that has most: the few of others stay.
-    fn oldest_of_strangers(
+    ///
+    /// If there is none, the homeservers share the space among them: whoever is in a public room
+    /// shares it with everybody there, and may have any number of users.
+    fn oldest_to_give_way(
         &self,
         user_id: &UserId,
         inviter: &UserId,
@@ -326,22 +329,34 @@ impl Receiving<'_> {
             let is_outside = |room: Arc<Room>| !room.has_server(own);
             !invite.is_from(own) && state.rooms.get(room_id).is_some_and(is_outside)
         });
-        invites.retain(|(_, invite)| {
+        let is_by_stranger = |(_, invite): &&(OwnedRoomId, Invite)| {
             let event = self.engine.events().get(invite.at).ok().flatten();
             event.is_some_and(|event| {
                 !state.memberships.share_a_room(user_id, &event.sender, Offset::MAX)
             })
-        });
+        };
+        let strange: Vec<_> = invites.iter().filter(is_by_stranger).cloned().collect();
+        let server = inviter.server_name();
         match crowd {
-            Crowd::OfOne => invites.retain(|(_, of)| of.is_from(inviter.server_name())),
+            Crowd::OfOne => strange.into_iter().find(|(_, of)| of.is_from(server)),
+            Crowd::OfAll if !strange.is_empty() => oldest_of_most(strange, 0),
             Crowd::OfAll => {
-                let count = |one: &Invite| {
-                    invites.iter().filter(|(_, other)| other.is_from_that_of(one)).count()
-                };
-                let most = invites.iter().map(|(_, of)| (count(of), *of)).max_by_key(|of| of.0)?.1;
-                invites.retain(|(_, of)| of.is_from_that_of(&most));
+                let own = invites.iter().filter(|(_, of)| of.is_from(server)).count();
+                oldest_of_most(invites, own + 1)
             }
         }
-        invites.into_iter().next().map(|(room_id, _)| room_id)
+        .map(|(room_id, _)| room_id)
     }
+}
+
+/// The oldest of the invites from the homeserver that has most of these, if it has more than this.
+fn oldest_of_most(
+    invites: Vec<(OwnedRoomId, Invite)>,
+    more_than: usize,
+) -> Option<(OwnedRoomId, Invite)> {
+    let count =
+        |one: &Invite| invites.iter().filter(|(_, other)| other.is_from_that_of(one)).count();
+    let counted = invites.iter().map(|(_, of)| (count(of), *of));
+    let (_, most) = counted.filter(|of| of.0 > more_than).max_by_key(|of| of.0)?;
+    invites.into_iter().find(|(_, of)| of.is_from_that_of(&most))
 }

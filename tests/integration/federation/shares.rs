@@ -179,6 +179,33 @@ async fn invites_by_made_up_strangers_give_way_and_keep_no_others_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn invites_by_made_up_users_who_share_a_room_give_way_to_other_homeservers() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let settings = [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_QUOTAS_INVITES", "10")];
+    let cabin = Federated::start_with(&authority, &settings).await;
+    let (peer, other) = (Peer::start(&authority).await, Peer::start(&authority).await);
+    let ann = cabin.server.register("ann").await;
+    let room_id = ann.create_room(json!({ "preset": "public_chat", "room_version": "10" })).await;
+    let mut hostile = Hostile::new(&peer, &cabin, &room_id);
+    for number in 0..12 {
+        hostile.join_as(&format!("made-up{number}")).await;
+    }
+    let mut refused = 0;
+    for number in 0..12 {
+        refused += usize::from(invite(&hostile, &ann, number).await.status != 200);
+    }
+    assert_eq!(refused, 2, "one homeserver displaces nothing of its own");
+    let mut honest = Hostile::new(&other, &cabin, &room_id);
+    honest.join_as("made-up1000").await;
+    invite(&honest, &ann, 1000).await.ok();
+    let synced = ann.sync(None, 0, None).await["rooms"]["invite"].clone();
+    let rooms = synced.as_object().expect("invites");
+    assert_eq!(rooms.len(), 10, "{:?}", rooms.keys());
+    assert!(rooms.contains_key(&format!("!made-up1000:{}", other.name)));
+    assert!(!rooms.contains_key(&format!("!made-up0:{}", peer.name)), "the oldest");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn made_up_users_of_one_homeserver_fill_no_room_with_knocks() {
     let Some(authority) = authority("hostile peers") else { return };
     // With rates, some may have become free meanwhile.
