@@ -135,7 +135,7 @@ pub(crate) struct Body {
 impl Body {
     /// The same for an answer that somebody waits for, or nobody does.
     #[must_use]
-    pub(crate) const fn urgent(mut self, urgency: Urgency) -> Self {
+    pub(crate) fn urgent(mut self, urgency: Urgency) -> Self {
         self.urgency = urgency;
         self
     }
@@ -198,7 +198,7 @@ impl Body {
     }
 
     async fn take_turn(&mut self, until: Instant) -> Result<(), Full> {
-        let (bodies, id, urgency) = (Arc::clone(&self.bodies), self.id, self.urgency);
+        let (bodies, id, urgency) = (Arc::clone(&self.bodies), self.id, self.urgency.clone());
         let payer = bodies.ledger.lock().payer(id);
         let ask = || {
             // Others waited for nobody so far.
@@ -210,7 +210,7 @@ impl Body {
             turn = bodies.turns.take(payer, urgency, ask) => turn,
         };
         let mut ledger = bodies.ledger.lock();
-        ledger.has_turn(id, urgency, Instant::now());
+        ledger.has_turn(id, self.urgency == Urgency::Caused, Instant::now());
         drop(ledger);
         self.turn = Some(turn);
         Ok(())

@@ -228,6 +228,10 @@ fn one(of: &DestinationDetails, now_ms: u64) -> String {
         fact("Set aside", format!("{}, never sent to it", grouped(row.set_aside)));
     }
     fact("Shared rooms", grouped(row.rooms as u64));
+    if let Some(used) = &of.used {
+        fact("Used of its shares", used.to_string());
+    }
+    fact("State resolution", format!("{} ms lately", grouped(of.resolving_ms)));
     let mut text = columns(&facts);
     if !of.newest_aside.is_empty() {
         text += "\n";

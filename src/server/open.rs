@@ -226,6 +226,13 @@ impl Parts {
         let signer = token_key::signer(&config.server.data_dir);
         let media = api::media::files::Media::open(config, &bodies, depot)
             .map_err(|error| ServerError::Media(error.into()))?;
+        let federation = match config.federation.enabled {
+            true => {
+                let federation = Federation::new(config, engine, &bodies);
+                Some(Arc::new(federation.map_err(ServerError::Federation)?))
+            }
+            false => None,
+        };
         let office = Arc::new(Office {
             engine: Arc::clone(engine),
             passwords: Arc::clone(&passwords),
@@ -239,6 +246,7 @@ impl Parts {
             federation: config.federation.clone(),
             archive: config.archive_dir(),
             remote_files: Some(media.remote_files()),
+            others: federation.clone(),
             cluster: cluster.clone(),
         });
         let search = Search::start(&config.server.data_dir, Arc::clone(engine));
@@ -250,10 +258,6 @@ impl Parts {
         let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
         let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
-        let federation = config.federation.enabled.then(|| {
-            let federation = Federation::new(config, engine, &bodies);
-            federation.map_err(ServerError::Federation)
-        });
         let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);
         let app = Arc::new(api::Server {
             engine: Arc::clone(engine),
@@ -304,7 +308,7 @@ impl Parts {
                 providers,
                 services,
                 questions,
-                federation: federation.transpose()?,
+                federation,
                 incoming: Default::default(),
                 asking: Default::default(),
                 entering: Default::default(),

@@ -7,8 +7,11 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{Payer, Shares, turns::Urgency};
-use crate::base::limits;
+use super::{Payer, Shares};
+use crate::base::{
+    limits,
+    metrics::{Transfer, metrics},
+};
 
 /// The bound that a body has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +122,8 @@ struct Entry {
     is_leaving: bool,
     /// How many bytes it waits for, if it does.
     wants: u64,
-    /// Since when it may be larger than the share of who was asked, and for whom.
-    turn: Option<(Instant, Urgency)>,
+    /// Since when it may be larger than the share of who was asked, and whether nobody waits for it.
+    turn: Option<(Instant, bool)>,
 }
 
 impl Entry {
@@ -221,12 +224,17 @@ impl Ledger {
         self.accounts.get(payer).map_or(0, |account| account.bytes)
     }
 
+    const fn sum(&mut self, pool: Pool) -> (&mut u64, Transfer) {
+        match pool {
+            Pool::Requests => (&mut self.requests, Transfer::Requests),
+            Pool::Answers => (&mut self.answers, Transfer::Answers),
+        }
+    }
+
     fn add(&mut self, payer: &Payer, bytes: u64) {
-        let sum = match payer.pool() {
-            Pool::Requests => &mut self.requests,
-            Pool::Answers => &mut self.answers,
-        };
+        let (sum, transfer) = self.sum(payer.pool());
         *sum += bytes;
+        metrics().body_bytes.of_value(transfer).set(i64::try_from(*sum).unwrap_or(i64::MAX));
         match payer.kind() {
             Some(Kind::Addresses) => self.addresses += bytes,
             Some(Kind::Strangers) => self.strangers += bytes,
@@ -238,11 +246,9 @@ impl Ledger {
     }
 
     fn subtract(&mut self, payer: &Payer, bytes: u64) {
-        let sum = match payer.pool() {
-            Pool::Requests => &mut self.requests,
-            Pool::Answers => &mut self.answers,
-        };
+        let (sum, transfer) = self.sum(payer.pool());
         *sum = sum.saturating_sub(bytes);
+        metrics().body_bytes.of_value(transfer).set(i64::try_from(*sum).unwrap_or(i64::MAX));
         match payer.kind() {
             Some(Kind::Addresses) => self.addresses = self.addresses.saturating_sub(bytes),
             Some(Kind::Strangers) => self.strangers = self.strangers.saturating_sub(bytes),
@@ -465,14 +471,15 @@ impl Ledger {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.is_leaving = true;
             entry.drop.send_replace(true);
+            metrics().bodies_dropped.inc();
         }
     }
 
     /// A body may be larger than the share of who was asked from now on.
-    pub(super) fn has_turn(&mut self, id: u64, urgency: Urgency, now: Instant) {
+    pub(super) fn has_turn(&mut self, id: u64, was_caused: bool, now: Instant) {
         self.goes_on(id);
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.turn = Some((now, urgency));
+            entry.turn = Some((now, was_caused));
             entry.grew = now;
         }
     }
@@ -482,7 +489,7 @@ impl Ledger {
     pub(super) fn hurry(&mut self, now: Instant) {
         let is_long = |since| now.saturating_duration_since(since) >= limits::LARGE_ANSWER_YIELDS;
         let found = self.entries.iter().find(|(_, entry)| {
-            let has = matches!(entry.turn, Some((since, Urgency::Caused)) if is_long(since));
+            let has = matches!(entry.turn, Some((since, true)) if is_long(since));
             has && !entry.is_leaving && !matches!(entry.stage, Stage::Handled(..))
         });
         if let Some(id) = found.map(|(id, _)| *id) {

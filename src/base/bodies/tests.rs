@@ -203,12 +203,16 @@ async fn a_body_larger_than_a_share_is_taken_alone() {
     assert!(is_empty(&bodies));
 }
 
+fn of_user(user_id: &str) -> Urgency {
+    Urgency::Asked(user_id.try_into().expect("a user"))
+}
+
 #[tokio::test]
 async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
     let bodies = bodies();
     let large = limits::FEDERATION_STATE_BYTES;
     let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
-    let mut first = bodies.begin(asked("a"), 1).urgent(Urgency::Asked);
+    let mut first = bodies.begin(asked("a"), 1).urgent(of_user("@ann:here"));
     first.grow(large, until).await.expect("it is alone");
     let small = with(&bodies, asked("b"), MIB / 8).await.expect("there is room");
     let second = tokio::spawn({
@@ -228,32 +232,38 @@ async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
 fn an_answer_for_a_user_has_others_end_their_turn() {
     let (mut kept, now) = (Kept::default(), Instant::now());
     let caused = kept.begin(asked("peer"), now);
-    kept.ledger.has_turn(caused, Urgency::Caused, now);
+    kept.ledger.has_turn(caused, true, now);
     kept.ledger.hurry(now + limits::LARGE_ANSWER_YIELDS / 2);
     assert!(kept.dropped().is_empty());
     kept.ledger.hurry(now + limits::LARGE_ANSWER_YIELDS);
     assert_eq!(kept.dropped(), [caused]);
     let asked_for = kept.begin(asked("peer"), now);
-    kept.ledger.has_turn(asked_for, Urgency::Asked, now);
+    kept.ledger.has_turn(asked_for, false, now);
     kept.ledger.hurry(now + 2 * limits::LARGE_ANSWER_YIELDS);
     assert_eq!(kept.dropped(), [caused]);
 }
 
 #[tokio::test]
-async fn of_one_homeserver_one_large_answer_is_in_line() {
+async fn of_one_homeserver_and_of_one_user_one_large_answer_is_in_line() {
+    one_is_in_line(Urgency::Caused, Urgency::Caused, |_| "flood".to_owned()).await;
+    let many = |number| format!("flood{number}");
+    one_is_in_line(of_user("@eve:here"), of_user("@ann:here"), many).await;
+}
+
+async fn one_is_in_line(flood: Urgency, other: Urgency, server: impl Fn(usize) -> String) {
     let bodies = bodies();
     let large = limits::FEDERATION_STATE_BYTES / 2;
     let until = Instant::now() + limits::FEDERATION_STATE_TIMEOUT;
     let mut waiting = Vec::new();
-    for _ in 0..40 {
-        let mut body = bodies.begin(asked("flood"), 1);
+    for number in 0..40 {
+        let mut body = bodies.begin(asked(&server(number)), 1).urgent(flood.clone());
         waiting.push(tokio::spawn(async move { body.grow(large, until).await.map(|()| body) }));
     }
     // The first is at its turn.
     while bodies.held().1 == 0 {
         tokio::task::yield_now().await;
     }
-    let mut other = bodies.begin(asked("other"), 1);
+    let mut other = bodies.begin(asked("other"), 1).urgent(other);
     let other = tokio::spawn(async move { other.grow(large, until).await.map(|()| other) });
     for _ in 0..100 {
         tokio::task::yield_now().await;

@@ -3,8 +3,8 @@
 //! The state of a large room takes more than the share of the homeserver that is asked for it. Such
 //! answers go one after the other (with a larger budget, a few at a time). Those that a user waits
 //! for, who enters a room, wait for one that is under way; those that events of other homeservers
-//! cause also wait for each other, and of one homeserver there is one in line: a homeserver that
-//! sends very many such events delays itself.
+//! cause also wait for each other. Of one homeserver, and of one user, there is one in line: whoever
+//! causes very many of them delays themselves.
 
 use std::{
     collections::HashMap,
@@ -12,6 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use ruma::OwnedUserId;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::sleep,
@@ -21,10 +22,10 @@ use super::Payer;
 use crate::base::limits;
 
 /// Who waits for an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// A user of this server.
-    Asked,
+    /// This user of this server.
+    Asked(OwnedUserId),
     /// Nobody: another homeserver was the cause.
     Caused,
 }
@@ -40,7 +41,8 @@ pub(super) struct Turns {
 #[derive(Debug)]
 pub(super) struct Turn {
     _turn: Option<OwnedSemaphorePermit>,
-    _caused: Option<(Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>)>,
+    _caused: Option<OwnedSemaphorePermit>,
+    _of_payer: Option<OwnedSemaphorePermit>,
 }
 
 impl Turns {
@@ -63,24 +65,32 @@ impl Turns {
     /// Waits for a turn. What is `urgent` has others hurry meanwhile.
     pub(super) async fn take(
         &self,
-        payer: Option<Payer>,
+        asked: Option<Payer>,
         urgency: Urgency,
         hurry: impl Fn(),
     ) -> Turn {
+        let is_urgent = matches!(urgency, Urgency::Asked(_));
+        let payer = match urgency {
+            Urgency::Asked(user_id) => Some(Payer::User(user_id)),
+            Urgency::Caused => asked,
+        };
         // None of them is ever closed.
-        let caused = match (urgency, payer) {
-            (Urgency::Caused, Some(payer)) => {
-                let of_payer = self.of_payer(payer).acquire_owned().await.ok();
-                Some((of_payer, Arc::clone(&self.caused).acquire_owned().await.ok()))
-            }
-            _ => None,
+        let of_payer = match payer {
+            Some(payer) => self.of_payer(payer).acquire_owned().await.ok(),
+            None => None,
+        };
+        let caused = match is_urgent {
+            true => None,
+            false => Arc::clone(&self.caused).acquire_owned().await.ok(),
         };
         let mut turn = std::pin::pin!(Arc::clone(&self.all).acquire_owned());
         loop {
             tokio::select! {
                 biased;
-                turn = &mut turn => return Turn { _turn: turn.ok(), _caused: caused },
-                () = sleep(limits::LARGE_ANSWER_LOOK), if urgency == Urgency::Asked => hurry(),
+                turn = &mut turn => {
+                    return Turn { _turn: turn.ok(), _caused: caused, _of_payer: of_payer };
+                }
+                () = sleep(limits::LARGE_ANSWER_LOOK), if is_urgent => hurry(),
             }
         }
     }

@@ -156,6 +156,16 @@ label! {
 }
 
 label! {
+    /// Bodies that are in progress.
+    Transfer {
+        /// Of requests.
+        Requests = "requests",
+        /// Of answers to this homeserver.
+        Answers = "answers",
+    }
+}
+
+label! {
     /// Whether another homeserver can be reached.
     Reachable {
         /// It could be when it was last tried.
@@ -246,6 +256,12 @@ metrics! {
     http_connections: IntGauge = "logcabin_http_connections"
         "Open connections"
         gauge;
+    body_bytes: Each<Transfer, IntGauge> = "logcabin_body_memory_bytes"
+        "Memory that is reserved for bodies in progress, of what http.body_memory_bytes allows"
+        |r, n, h| gauge_by(r, n, h, "bodies");
+    bodies_dropped: IntCounter = "logcabin_bodies_dropped_total"
+        "Bodies in progress that had to make room for others"
+        counter;
     http_rate_limited: IntCounterVec = "logcabin_http_rate_limited_total"
         "Requests that were refused because of a rate limit"
         |r, n, h| counters(r, n, h, &["class"]);

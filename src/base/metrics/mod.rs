@@ -20,8 +20,8 @@ use prometheus::{
 };
 
 pub(crate) use list::{
-    Background, CacheName, Disk, LATENCY, Metrics, NONE, PduOutcome, Reachable, SyncStage, Tried,
-    Withheld, WriteStage,
+    Background, CacheName, Disk, LATENCY, Metrics, NONE, PduOutcome, Reachable, SyncStage,
+    Transfer, Tried, Withheld, WriteStage,
 };
 
 /// The media type of [`text`].

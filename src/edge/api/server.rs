@@ -168,7 +168,7 @@ pub(crate) struct Outside {
     pub(crate) services: Services,
     pub(crate) questions: Arc<Questions>,
     /// Other homeservers, where federation is on.
-    pub(crate) federation: Option<Federation>,
+    pub(crate) federation: Option<Arc<Federation>>,
     /// Those who send requests as homeservers.
     pub(crate) incoming: Incoming,
     /// How often clients have them asked.
@@ -557,7 +557,8 @@ impl<C: Caller> Cx<Server, C> {
     /// Whose work this request is. Strangers among other homeservers are told by their address:
     /// names are cheap.
     pub(super) fn whose(&self) -> Whose {
-        let accounts = self.app.outside.federation.as_ref().map(|federation| &federation.accounts);
+        let accounts =
+            self.app.outside.federation.as_deref().map(|federation| &federation.accounts);
         match (self.caller.session(), self.caller.server(), accounts) {
             (Some(session), ..) => Whose::User(session.user_id.clone()),
             (None, Some(server), Some(accounts)) if !accounts.is_stranger(server) => {

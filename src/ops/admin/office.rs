@@ -16,7 +16,7 @@ use crate::{
     log::{ReadError, store::OpenError},
     media::remote::RemoteFiles,
     ops::proof,
-    outside::outbound::Outbound,
+    outside::{federation::Federation, outbound::Outbound},
     record::{Offset, Origin, command::Secret},
     service::{
         accounts::{
@@ -53,6 +53,8 @@ pub(crate) struct Office {
     pub(crate) archive: Option<PathBuf>,
     /// Copies of files of other homeservers; none while no server runs.
     pub(crate) remote_files: Option<Arc<RemoteFiles>>,
+    /// Other homeservers; none without federation, or while no server runs.
+    pub(crate) others: Option<Arc<Federation>>,
     /// The other nodes, if there are any.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
 }

@@ -104,6 +104,7 @@ async fn on_log<A: Act>(
         federation: config.federation.clone(),
         archive: config.archive_dir(),
         remote_files: None,
+        others: None,
         cluster: None,
     };
     let done = order.carry_out(&office, Origin::administrator(actor)).await;

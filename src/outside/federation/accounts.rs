@@ -115,7 +115,8 @@ impl Kind {
 pub(crate) type Amounts = Vec<(Kind, u64)>;
 
 /// What a homeserver is to this one: see [`Shares`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
     Stranger,
     Newcomer,
@@ -123,6 +124,15 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
+    /// Its name for people.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Stranger => "stranger",
+            Self::Newcomer => "newcomer",
+            Self::Neighbour => "neighbour",
+        }
+    }
+
     const fn rate(self, kind: Kind) -> Rate {
         let shares = kind.shares();
         match self {
@@ -177,6 +187,13 @@ impl Purse {
         let after = (*full_at).max(now).saturating_add(cost(rate, amount));
         *full_at =
             after.min(now.saturating_add(depth(rate)).saturating_add(nanos(limits::ORIGIN_DEBT)));
+    }
+
+    /// How much of the share of a kind is used up, in percent: more than all of it is a debt.
+    fn used(&self, kind: Kind, rate: Rate, now: u64) -> u64 {
+        let ahead = u128::from(self.0[kind as usize].saturating_sub(now));
+        let percent = (ahead * 100).div_ceil(u128::from(depth(rate).max(1)));
+        u64::try_from(percent).unwrap_or(u64::MAX)
     }
 
     fn is_full(&self, now: u64) -> bool {
@@ -312,6 +329,29 @@ impl Ledger {
     }
 }
 
+/// What a homeserver has used of what it may have this one take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Use {
+    pub(crate) standing: Standing,
+    /// Of the shares that are partly used up: how much, in percent. More than 100 is a debt, with
+    /// which the homeserver waits.
+    pub(crate) percent: Vec<(Kind, u64)>,
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "as a {}: ", self.standing.name())?;
+        if self.percent.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (number, (kind, percent)) in self.percent.iter().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {percent} %", kind.name().replace('_', " "))?;
+        }
+        Ok(())
+    }
+}
+
 type Tell = dyn Fn(&ServerName, &[(Kind, u64)]) + Send + Sync;
 
 /// The accounts of other homeservers.
@@ -430,6 +470,20 @@ impl Accounts {
         let standing = account.standing;
         drop(ledger);
         (wait > 0).then(|| refused(server, standing, kind, wait))
+    }
+
+    /// What a homeserver has used up; nothing, if that is not bounded.
+    pub(crate) fn used(&self, server: &ServerName) -> Option<Use> {
+        if !self.is_enabled {
+            return None;
+        }
+        let now = self.now();
+        let standing = self.standing(server, now);
+        let purse = self.ledger.lock().accounts.get(server).map(|account| account.purse);
+        let purse = purse.unwrap_or_default();
+        let used = Kind::ALL.map(|kind| (kind, purse.used(kind, standing.rate(kind), now)));
+        let percent = used.into_iter().filter(|(_, percent)| *percent > 0).collect();
+        Some(Use { standing, percent })
     }
 
     /// Whether a homeserver shares a room, and has done so for some time.

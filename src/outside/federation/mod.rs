@@ -42,7 +42,7 @@ use tokio::{
     time::{self, timeout, timeout_at},
 };
 
-pub(crate) use accounts::{Accounts, Amounts, Kind};
+pub(crate) use accounts::{Accounts, Amounts, Kind, Use};
 pub(crate) use device_changes::{DeviceChanges, Fetch};
 pub(crate) use files::{NoFile, OnItsWay};
 pub(crate) use gaps::{GapFilling, Memory};
@@ -146,7 +146,7 @@ impl Question {
     /// The same if the answer may be as large as the state of a room. It is kept as it is, and its
     /// events are parts of it: see [`Answer::parts`].
     #[must_use]
-    pub(crate) const fn of_state(mut self, urgency: Urgency) -> Self {
+    pub(crate) fn of_state(mut self, urgency: Urgency) -> Self {
         self.max_bytes = limits::FEDERATION_STATE_BYTES;
         self.timeout = limits::FEDERATION_STATE_TIMEOUT;
         (self.weight, self.urgency) = (1, urgency);
@@ -270,7 +270,7 @@ impl Peers {
     /// On whose account the answer to a question is.
     fn account(&self, server: &ServerName, question: &Question) -> Account<'_> {
         let asked = server.as_str().into();
-        let Question { weight, urgency, .. } = *question;
+        let (weight, urgency) = (question.weight, question.urgency.clone());
         Account { bodies: &self.bodies, asked, weight, urgency }
     }
 

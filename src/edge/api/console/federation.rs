@@ -265,6 +265,10 @@ fn details(found: &DestinationDetails, now_ms: u64) -> Markup {
             ("Waiting since", html! { (since.as_deref().unwrap_or("–")) }),
             ("Keys", keys),
             ("Shared rooms", html! { (of.rooms) }),
+            ("Used of its shares", html! {
+                @match &found.used { Some(used) => (used), None => "not counted" }
+            }),
+            ("State resolution", html! { (grouped(found.resolving_ms)) " ms lately" }),
         ]))
         h2 { "Acts" }
         (acts(ACTS, &[("server", name)]))

@@ -99,7 +99,7 @@ async fn document(app: &Server, server: &ServerName, until_ms: u64) -> Option<Ca
     if *server == signing.name {
         return own_document(app).ok();
     }
-    let federation = app.outside.federation.as_ref()?;
+    let federation = app.outside.federation.as_deref()?;
     // A request for keys that are valid for years must not cause a fetch each time.
     let soon_ms = app.engine.clock().now_ms().saturating_add(millis(limits::OWN_KEYS_LIFETIME));
     match federation.keys.document(server, until_ms.min(soon_ms)).await {

@@ -74,7 +74,7 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
 impl Server {
     /// Handles events of other homeservers.
     pub(super) fn receiving(&self) -> Result<Receiving<'_>, ApiError> {
-        let federation = self.outside.federation.as_ref();
+        let federation = self.outside.federation.as_deref();
         let federation =
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
         Ok(Receiving::new(&self.engine, federation))

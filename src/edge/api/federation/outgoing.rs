@@ -150,7 +150,7 @@ impl<C: Caller> Cx<Server, C> {
         server: &ServerName,
         mut question: Question,
     ) -> Result<T, ApiError> {
-        let federation = self.app.outside.federation.as_ref();
+        let federation = self.app.outside.federation.as_deref();
         let federation =
             federation.ok_or_else(|| ApiError::forbidden("This server does not federate."))?;
         self.may_ask()?;

@@ -68,7 +68,7 @@ impl Server {
         request: &http::Request<&[u8]>,
         client: IpAddr,
     ) -> Result<OwnedServerName, ApiError> {
-        let federation = self.outside.federation.as_ref().ok_or(Trouble::Denied)?;
+        let federation = self.outside.federation.as_deref().ok_or(Trouble::Denied)?;
         let signed = XMatrix::of(request.headers()).ok_or(Trouble::Unsigned)?;
         let own = federation.peers.own_name();
         if signed.origin == *own || signed.destination.as_ref().is_some_and(|to| to != own) {

@@ -320,7 +320,7 @@ impl Server {
         let Fetch { address, origin, media_id, wait, caller } = fetch;
         let remote = &self.media.remote;
         let denied = || Failure::from(Unreachable::Denied);
-        let Federation { peers, .. } = self.outside.federation.as_ref().ok_or_else(denied)?;
+        let Federation { peers, .. } = self.outside.federation.as_deref().ok_or_else(denied)?;
         let outbound = remote.outbound.as_ref().ok_or_else(denied)?;
         let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
         let places = async {

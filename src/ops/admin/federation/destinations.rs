@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::waiting::{Search, Waiting};
 use crate::{
-    base::{background::at_length, limits},
+    base::{background::at_length, clock::millis, limits},
     log::ReadError,
     ops::admin::{
         act::{Act, Attribution},
         office::{ActError, Office},
     },
+    outside::federation::Use,
     record::{
         Offset,
         command::{AsideItem, Failing},
@@ -148,6 +149,12 @@ pub(crate) struct DestinationDetails {
     /// The newest events and EDUs that are never sent to it, newest last.
     #[serde(default)]
     pub(crate) newest_aside: Vec<AsideItem>,
+    /// What it has used of its shares at this node, if they are bounded.
+    #[serde(default)]
+    pub(crate) used: Option<Use>,
+    /// The processor time that state resolution took for it lately, in milliseconds.
+    #[serde(default)]
+    pub(crate) resolving_ms: u64,
     /// Rooms that it shares with this one: those with the most waiting events first.
     pub(crate) shared: Vec<SharedRoom>,
     /// The record with its signing keys, if they were needed.
@@ -225,6 +232,8 @@ fn details(
         })
         .collect::<Result<_, ReadError>>()?;
     let keys = state.peers.get(server);
+    let others = office.others.as_ref();
+    let resolving = others.map(|others| others.resolving.used(server.as_str()));
     Ok(DestinationDetails {
         destination: DestinationRow {
             server_name: server.to_owned(),
@@ -236,6 +245,8 @@ fn details(
             is_denied: !office.federation.permits(server),
         },
         newest_aside: aside.newest,
+        used: others.and_then(|others| others.accounts.used(server)),
+        resolving_ms: millis(resolving.unwrap_or_default()),
         shared,
         keys: keys.as_ref().map(|keys| keys.record),
         keys_valid_until_ms: keys.as_ref().map(|keys| keys.valid_until_ms),
