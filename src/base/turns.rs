@@ -3,6 +3,10 @@
 //!
 //! Work has two payers: who asks for it (a homeserver), and what it is about (a room). Somebody may
 //! have many names of homeservers, or use many rooms; neither helps while the other is the same.
+//!
+//! Work that has begun holds memory while it pauses, so little of it may have begun. Where somebody
+//! comes first who could not begin, the work of the one who comes last is given up for it, and has
+//! to be asked for again.
 
 use std::{
     cell::Cell,
@@ -34,6 +38,8 @@ struct Inner {
     /// How much may be in progress at a time, and is.
     places: usize,
     running: usize,
+    /// How much has begun: that is what is in progress, and what pauses.
+    begun: usize,
     /// What is being worked on, also while the work pauses.
     busy: HashSet<Arc<str>>,
     waiting: Vec<Waiting>,
@@ -53,7 +59,15 @@ struct Waiting {
     work: Work,
     /// Whether it has begun already.
     paused: bool,
-    wake: oneshot::Sender<()>,
+    /// Tells it to go on, or to give up.
+    wake: oneshot::Sender<bool>,
+}
+
+/// What happens next, to the one at a place in the queue.
+enum Next {
+    Begins(usize),
+    GoesOn(usize),
+    GivesUp(usize),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +103,7 @@ impl Turns {
             inner: Mutex::new(Inner {
                 places: places.max(1),
                 running: 0,
+                begun: 0,
                 busy: HashSet::new(),
                 waiting: Vec::new(),
                 last: 0,
@@ -111,7 +126,15 @@ impl Turns {
         // A waiting one is woken before it is removed.
         let _ = woken.await;
         ticket.is_used = true;
-        Turn { turns: Arc::clone(self), work: ticket.work.clone(), meter: Cell::default() }
+        let (turns, work) = (Arc::clone(self), ticket.work.clone());
+        Turn { turns, work, meter: Cell::default(), goes_on: Cell::new(true) }
+    }
+
+    /// The processor time that was used for somebody lately: old use counts ever less.
+    pub(crate) fn used(&self, asker: &str) -> Duration {
+        let used = self.inner.lock().used.get(&Payer::Asker(asker.into())).copied();
+        let seconds = used.map_or(0.0, |used| used.now(Instant::now()));
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
     /// How much is in progress and waits.
@@ -121,7 +144,12 @@ impl Turns {
         (inner.running, inner.waiting.len())
     }
 
-    fn queue(&self, work: &Work, paused: bool, inner: &mut Inner) -> (u64, oneshot::Receiver<()>) {
+    fn queue(
+        &self,
+        work: &Work,
+        paused: bool,
+        inner: &mut Inner,
+    ) -> (u64, oneshot::Receiver<bool>) {
         let (wake, woken) = oneshot::channel();
         inner.last += 1;
         let number = inner.last;
@@ -134,11 +162,15 @@ impl Turns {
     fn wake(&self, inner: &mut Inner) {
         while inner.running < inner.places {
             let Some(next) = inner.next() else { break };
-            let Waiting { work, wake, .. } = inner.waiting.remove(next);
+            let (Next::Begins(place) | Next::GoesOn(place) | Next::GivesUp(place)) = next;
+            let Waiting { work, wake, .. } = inner.waiting.remove(place);
             inner.running += 1;
-            inner.busy.insert(work.subject);
+            if matches!(next, Next::Begins(_)) {
+                inner.begun += 1;
+                inner.busy.insert(work.subject);
+            }
             // If nobody waits for it any more, its ticket gives the place back.
-            let _ = wake.send(());
+            let _ = wake.send(!matches!(next, Next::GivesUp(_)));
         }
         self.waiting.store(inner.waiting.len(), Ordering::Relaxed);
         metrics().federation_preparing.set(i64::try_from(inner.waiting.len()).unwrap_or(i64::MAX));
@@ -146,14 +178,26 @@ impl Turns {
 }
 
 impl Inner {
-    /// The place in the queue of the one that comes first and may begin.
-    fn next(&self) -> Option<usize> {
+    /// Who comes first of those in the queue, or makes room for it.
+    fn next(&self) -> Option<Next> {
         let now = Instant::now();
         let may = |waiting: &Waiting| waiting.paused || !self.busy.contains(&waiting.work.subject);
         let ready = self.waiting.iter().enumerate().filter(|(_, waiting)| may(waiting));
-        let first =
-            ready.min_by_key(|(_, waiting)| (self.rank(&waiting.work, now), waiting.number));
-        first.map(|(place, _)| place)
+        let ranked = ready.map(|(place, waiting)| {
+            (self.rank(&waiting.work, now), waiting.number, waiting.paused, place)
+        });
+        let ranked: Vec<_> = ranked.collect();
+        let (rank, _, paused, place) = *ranked.iter().min()?;
+        let pausing = || ranked.iter().filter(|(_, _, paused, _)| *paused);
+        if paused {
+            Some(Next::GoesOn(place))
+        } else if self.begun < self.places + limits::TURNS_PAUSED {
+            Some(Next::Begins(place))
+        } else if let Some((.., worst)) = pausing().max().filter(|worst| worst.0 > rank) {
+            Some(Next::GivesUp(*worst))
+        } else {
+            pausing().min().map(|(.., place)| Next::GoesOn(*place))
+        }
     }
 
     /// Whether it is over its share, and how much it has used: the lower comes first.
@@ -164,6 +208,12 @@ impl Inner {
         let share = seconds / limits::TURNS_WINDOW.as_secs_f64();
         let used = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         (share > SHARE, used.as_millis() / limits::TURNS_SLICE.as_millis())
+    }
+
+    fn end(&mut self, work: &Work) {
+        self.running -= 1;
+        self.begun -= 1;
+        self.busy.remove(&work.subject);
     }
 
     fn charge(&mut self, work: &Work, time: Duration) {
@@ -198,10 +248,7 @@ impl Drop for Ticket {
         let place = inner.waiting.iter().position(|waiting| waiting.number == self.number);
         match place {
             Some(place) => drop(inner.waiting.remove(place)),
-            None => {
-                inner.running -= 1;
-                inner.busy.remove(&self.work.subject);
-            }
+            None => inner.end(&self.work),
         }
         self.turns.wake(&mut inner);
     }
@@ -214,25 +261,32 @@ pub(crate) struct Turn {
     work: Work,
     /// The processor time of this thread that is accounted for, while it works.
     meter: Cell<Option<Duration>>,
+    /// Whether it was not given up.
+    goes_on: Cell<bool>,
 }
 
 impl Turn {
     /// Works on a thread of its own, at low priority. `work` gets a function to call about every
-    /// millisecond, which lets others work now and then if it is their turn.
-    pub(crate) async fn run(self, work: impl FnOnce(&dyn Fn()) + Send + 'static) {
-        let (done, finished) = oneshot::channel::<()>();
+    /// millisecond, which lets others work now and then if it is their turn. When that returns
+    /// `false`, the work is given up. Returns whether it was not.
+    pub(crate) async fn run(self, work: impl FnOnce(&dyn Fn() -> bool) + Send + 'static) -> bool {
+        let (done, finished) = oneshot::channel();
         let run = move || {
             stand_back();
             self.meter.set(Some(processor_time()));
             work(&|| self.pause());
+            let goes_on = self.goes_on.get();
             drop(self);
             // Whoever waited may have gone.
-            let _ = done.send(());
+            let _ = done.send(goes_on);
         };
         match thread::Builder::new().name("resolution".to_owned()).spawn(run) {
             // If it panics, that is known, too.
-            Ok(_) => drop(finished.await),
-            Err(error) => warn!(%error, "a state is not resolved beforehand"),
+            Ok(_) => finished.await.unwrap_or(true),
+            Err(error) => {
+                warn!(%error, "a state is not resolved beforehand");
+                true
+            }
         }
     }
 
@@ -254,20 +308,21 @@ impl Turn {
         true
     }
 
-    /// Lets others work if they come first.
-    fn pause(&self) {
-        if self.turns.waiting.load(Ordering::Relaxed) == 0 {
-            return;
+    /// Lets others work if they come first. Returns whether to go on.
+    fn pause(&self) -> bool {
+        if self.turns.waiting.load(Ordering::Relaxed) == 0 || !self.goes_on.get() {
+            return self.goes_on.get();
         }
         let woken = {
             let mut inner = self.turns.inner.lock();
             if !self.charge(limits::TURNS_SLICE, &mut inner) {
-                return;
+                return true;
             }
             inner.running -= 1;
             self.turns.queue(&self.work, true, &mut inner).1
         };
-        let _ = woken.blocking_recv();
+        self.goes_on.set(woken.blocking_recv().unwrap_or(true));
+        self.goes_on.get()
     }
 }
 
@@ -275,8 +330,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut inner = self.turns.inner.lock();
         self.charge(Duration::ZERO, &mut inner);
-        inner.running -= 1;
-        inner.busy.remove(&self.work.subject);
+        inner.end(&self.work);
         self.turns.wake(&mut inner);
     }
 }
@@ -290,7 +344,7 @@ fn processor_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::{atomic::AtomicBool, mpsc};
 
     use super::*;
 
@@ -378,7 +432,7 @@ mod tests {
             // Works until the other one was in between.
             while of_long.send("long").is_ok() && Instant::now() < until {
                 let paused = Instant::now();
-                pause();
+                assert!(pause(), "there is room for both");
                 if paused.elapsed() > limits::TURNS_SLICE {
                     return;
                 }
@@ -388,7 +442,7 @@ mod tests {
         }));
         begun.await.unwrap();
         let short = turns.turn("short", "!short").await;
-        let blocked = move |_: &dyn Fn()| {
+        let blocked = move |_: &dyn Fn() -> bool| {
             thread::sleep(2 * limits::TURNS_SLICE);
             tell.send("short").unwrap();
         };
@@ -396,5 +450,32 @@ mod tests {
         long.await.unwrap();
         assert!(told.iter().any(|which| which == "short"));
         assert_eq!(turns.load(), (0, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn little_work_is_begun_and_the_last_is_given_up_for_the_first() {
+        let turns = Turns::new(1);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let endless = |turn: Turn| {
+            let is_over = Arc::clone(&is_over);
+            tokio::spawn(turn.run(
+                move |pause| {
+                    while pause() && !is_over.load(Ordering::Relaxed) {}
+                },
+            ))
+        };
+        let mut begun = Vec::new();
+        for number in (0..1 + limits::TURNS_PAUSED).rev() {
+            let (asker, subject) = (format!("greedy{number}"), format!("!{number}"));
+            charge(&turns, &asker, &subject, 4000 + 2000 * number as u64);
+            begun.push(endless(turns.turn(&asker, &subject).await));
+        }
+        let new = turns.turn("new", "!new").await;
+        assert!(!begun.remove(0).await.unwrap(), "whoever used most gives up");
+        assert!(new.run(|pause| assert!(pause())).await);
+        is_over.store(true, Ordering::Relaxed);
+        for left in begun {
+            assert!(left.await.unwrap());
+        }
     }
 }

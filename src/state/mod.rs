@@ -527,7 +527,6 @@ impl State {
         Ok(effects)
     }
 
-    /// A room gets the state that it has elsewhere.
     /// Somebody is about to join a room: whose changes of devices may have been missed, because
     /// they shared no room with users of this server.
     fn suspect_devices(&self, user_id: &UserId, room_id: &RoomId) {
@@ -539,15 +538,12 @@ impl State {
             return;
         }
         self.device_lists.suspect(user_id);
-        let is_own = |user_id: &UserId| {
-            self.server().is_some_and(|own| user_id.server_name().as_str() == own.server_name)
-        };
-        if !is_own(user_id) {
+        if !self.is_own(user_id) {
             return;
         }
         let Some(room) = self.rooms.get(room_id) else { return };
         let (mut others, mut is_first) = (Vec::new(), true);
-        room.each_joined_now(|user_id| match is_own(user_id) {
+        room.each_joined_now(|user_id| match self.is_own(user_id) {
             true => is_first = false,
             false => others.push(user_id.clone()),
         });
@@ -556,19 +552,29 @@ impl State {
         }
     }
 
+    /// Whether it is a user of this homeserver.
+    fn is_own(&self, user_id: &UserId) -> bool {
+        self.server().is_some_and(|own| user_id.server_name().as_str() == own.server_name)
+    }
+
+    /// A room gets the state that it has elsewhere, or that another branch of it has.
     fn enter_room(&self, offset: Offset, body: RoomState) -> Vec<Effect> {
         let changes: Vec<_> = body.changes.into_iter().map(rooms::graph::Change::of).collect();
+        let mut effects = vec![Effect::WakeRoom(body.room_id.clone())];
         let members = changes.iter().filter_map(|change| change.membership.as_ref());
         for (user_id, membership) in members {
             if *membership == Membership::Join {
                 self.device_lists.suspect(user_id);
+            }
+            if self.is_own(user_id) {
+                effects.push(Effect::WakeUser(user_id.clone()));
             }
             self.memberships.set(offset, user_id, &body.room_id, *membership);
             let sender = user_id.as_str();
             self.usage.set_membership(offset, user_id, &body.room_id, *membership, sender);
         }
         self.rooms.reassign(offset, &body.room_id, changes);
-        vec![Effect::WakeRoom(body.room_id)]
+        effects
     }
 
     /// What is to be known of an event of another homeserver once its place is; nothing more of

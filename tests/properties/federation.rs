@@ -3,6 +3,7 @@
 
 mod branches;
 mod explained;
+mod large_states;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -151,7 +152,7 @@ impl Homeserver {
         loop {
             let taken = self.engine.propose(Origin::server(), receive.clone()).await;
             match taken.unwrap().into_inner() {
-                Taken::Unprepared => receive.prepare(&self.engine.env(), &|| {}),
+                Taken::Unprepared => receive.prepare(&self.engine.env(), &|| true),
                 taken => return taken,
             }
         }

@@ -156,6 +156,9 @@ pub(crate) const TURNS_WINDOW: Duration = Duration::from_secs(10);
 /// costs, and short compared to what somebody notices.
 pub(crate) const TURNS_SLICE: Duration = Duration::from_millis(50);
 
+/// How much work may pause at a time, because others come first. It holds memory meanwhile.
+pub(crate) const TURNS_PAUSED: usize = 1;
+
 /// How often a resolution is prepared for one event because the room has moved on meanwhile. After
 /// that, it takes place in the room's turn.
 pub(crate) const RESOLUTION_TRIES: usize = 4;
@@ -202,8 +205,20 @@ pub(crate) const VERIFIED_AT_ONCE_BYTES: usize = 64 * 1024;
 /// for the keys of events on which others may rest, the answer is not used.
 pub(crate) const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);
 
-/// Changes of state in one record, when a room of other homeservers is entered.
-pub const ROOM_STATE_CHANGES: usize = 1000;
+/// The state before an event, as what it differs in from another one, in the record of the event;
+/// and the same of what the event changes, and of its conflicts. In bytes.
+pub const EVENT_STATE_BYTES: usize = 32 << 10;
+
+/// Changes of state in one record, where there are more, in bytes.
+pub const STATE_CHANGES_BYTES: usize = 96 << 10;
+
+/// All that one event changes, and all in which the state before it differs, in bytes. Beyond that,
+/// the event is rejected.
+pub const EVENT_CHANGES_BYTES: usize = 1 << 20;
+
+/// Changes of state that are recorded at a time when a room of other homeservers is entered, in
+/// bytes.
+pub const ENTERED_BYTES: usize = 3 << 20;
 
 /// Events in the state of a room when it is taken from another homeserver.
 pub(crate) const STATE_EVENTS: usize = 250_000;

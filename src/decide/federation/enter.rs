@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId};
+use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, events::StateEventType};
 use serde_json::value::RawValue;
 
 use super::{
+    division::{fit_in_batch, record_before, record_changes},
     fill::missing_of,
     receive::{Receipt, body},
     resolve::{NoState, changes, say_lifetimes},
@@ -24,7 +25,7 @@ use crate::{
     },
     record::{
         Offset, Stream,
-        command::{Outcome, Received, RoomPdu, RoomState, StateBase, StateBefore},
+        command::{Outcome, Received, RoomPdu, StateBase, StateBefore},
     },
 };
 
@@ -102,7 +103,8 @@ impl Proposal for BeginRoom {
     }
 }
 
-/// Record the state before an outlier, from another homeserver.
+/// Record the state before an outlier, from another homeserver. A state without a first event is
+/// none.
 #[derive(Clone, Debug)]
 pub struct PlaceOutlier {
     /// The room.
@@ -136,22 +138,29 @@ impl Proposal for PlaceOutlier {
             return Ok(());
         }
         let before = state(&branches, &self.state)?;
-        let current = branches.current();
-        let at = room.last_state_change(Offset::MAX);
-        let changes = changes(&branches, &current, &before).map_err(NoState::refusal)?;
-        commit.append(
-            self.stream(),
-            RoomPdu {
-                room_id: self.room_id.clone(),
-                event_id: self.event_id.clone(),
-                sender: event.sender.clone(),
-                from: self.from.clone(),
-                room_version: None,
-                outcome: Outcome::Outlier,
-                before: Some(StateBefore { base: StateBase::At(at), changes, links: 0 }),
-                pdu: event.pdu.clone(),
-            },
-        );
+        if branches.holder(&before, &StateEventType::RoomCreate, "")?.is_none() {
+            return Err(Refusal::BadState("The state has no first event.".to_owned()));
+        }
+        let of_room = |at| Ok((at, changes(&branches, &branches.as_of(at), &before)?));
+        let bases = [Offset::MAX, Offset::ZERO].map(of_room);
+        let bases: Result<Vec<_>, NoState> = bases.into_iter().collect();
+        let nearest = bases.map_err(NoState::refusal)?;
+        let nearest = nearest.into_iter().min_by_key(|(_, changes)| changes.len());
+        let (at, changes) = nearest.ok_or_else(unknown)?;
+        fit_in_batch(&changes).map_err(NoState::refusal)?;
+        let base = StateBase::At(room.last_state_change(at));
+        let record = |before| RoomPdu {
+            room_id: self.room_id.clone(),
+            event_id: self.event_id.clone(),
+            sender: event.sender.clone(),
+            from: self.from.clone(),
+            room_version: None,
+            outcome: Outcome::Outlier,
+            before: Some(before),
+            pdu: event.pdu.clone(),
+        };
+        let before = record_before(commit, record, StateBefore { base, changes, links: 0 });
+        commit.append(self.stream(), record(before));
         Ok(())
     }
 }
@@ -172,9 +181,20 @@ pub struct EnterRoom {
     pub state: Vec<OwnedEventId>,
 }
 
+/// What became of a proposal to enter a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// The join is in the room.
+    Yes,
+    /// A part of the room's state is recorded. The same proposal records the next one, and the join
+    /// after the last.
+    Partly,
+    /// Another user was faster.
+    No,
+}
+
 impl Proposal for EnterRoom {
-    /// Whether the join is in the room.
-    type Outcome = bool;
+    type Outcome = Entered;
 
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
@@ -184,11 +204,11 @@ impl Proposal for EnterRoom {
         true
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Entered, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         if env.events.find(&env.state, &self.event_id)?.is_some() {
-            return Ok(true);
+            return Ok(Entered::Yes);
         }
         let body = |received| body(&self.room_id, &self.event_id, self.pdu.clone(), received, None);
         let event = StoredEvent::new(PENDING, body(None));
@@ -201,7 +221,7 @@ impl Proposal for EnterRoom {
         let now = room.membership(&event.sender, Offset::MAX).map(|(_, membership)| membership);
         may_come(env, &event.sender, now)?;
         if room.has_server(&env.server.name) {
-            return Ok(false);
+            return Ok(Entered::No);
         }
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
@@ -213,14 +233,14 @@ impl Proposal for EnterRoom {
         let mut changes =
             changes(&branches, &branches.current(), &before).map_err(NoState::refusal)?;
         say_lifetimes(&branches, &mut changes)?;
-        for part in changes.chunks(limits::ROOM_STATE_CHANGES) {
-            let (room_id, from) = (self.room_id.clone(), self.from.clone());
-            commit.append(self.stream(), RoomState { room_id, from, changes: part.to_vec() });
+        let of_room = (&self.room_id, &self.from);
+        if !record_changes(commit, of_room, changes, limits::ENTERED_BYTES) {
+            return Ok(Entered::Partly);
         }
         let missing = missing_of(&env.state, &env.events, &room, &event.prev_events)?;
         let received = Received { missing, ..Received::new(self.from.clone()) };
         commit.append(self.stream(), body(Some(received)));
-        Ok(true)
+        Ok(Entered::Yes)
     }
 }
 

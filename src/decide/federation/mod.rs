@@ -3,6 +3,7 @@
 mod address;
 mod destination;
 mod devices;
+mod division;
 mod enter;
 pub mod explain;
 mod fill;
@@ -20,7 +21,7 @@ mod template;
 pub use address::address_invite;
 pub use destination::{ResetDestination, RetryDestination};
 pub use devices::{NoteDevices, Said};
-pub use enter::{BeginRoom, EnterRoom, PlaceOutlier};
+pub use enter::{BeginRoom, EnterRoom, Entered, PlaceOutlier};
 pub use fill::FillGap;
 pub use keys::{LearnKeys, RotateKey};
 pub use outliers::{Judged, RecordOutliers};

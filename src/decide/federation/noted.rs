@@ -40,11 +40,7 @@ impl Noting<'_, '_> {
         }
         let tree = match before {
             View::AsOf(at) => {
-                return Ok(Some(StateBefore {
-                    base: StateBase::At(*at),
-                    changes: Vec::new(),
-                    links: 0,
-                }));
+                return Ok(Some(StateBefore::same_as(StateBase::At(*at))));
             }
             View::Own(tree) => tree,
         };
@@ -128,8 +124,10 @@ impl Noting<'_, '_> {
     /// message may expire, and nothing should depend on it that can do without.
     fn before(&self, event: &StoredEvent, view: View) -> Base {
         match self.branches.noted(event) {
-            Some(Some(noted)) if noted.changes.is_empty() => {
-                Base { base: noted.base, links: noted.links, view }
+            Some(Some(StateBefore { base, changes, links }))
+                if changes.is_empty() && !matches!(base, StateBase::Part(_)) =>
+            {
+                Base { base: *base, links: *links, view }
             }
             _ => Base { base: StateBase::Before(event.offset), links: self.links(event) + 1, view },
         }

@@ -14,6 +14,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{
+    division::{bytes, fit_in_batch, record_before, record_changes},
     noted::Noting,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
@@ -28,7 +29,8 @@ use crate::{
     record::{
         Offset, Stream,
         command::{
-            Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, StateBefore, StateChange,
+            Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, StateBase, StateBefore,
+            StateChange,
         },
     },
     state::{
@@ -117,14 +119,15 @@ impl Proposal for ReceivePduAtLength {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
-        self.0.decide_with(commit, Effort::Long(&|| {}))
+        self.0.decide_with(commit, Effort::Long(&|| true))
     }
 }
 
 impl ReceivePdu {
     /// Finds out what it takes to judge the event, outside of the room's turn, so that the decision
-    /// itself is quick. `pause` is called about every millisecond, and may block for a while.
-    pub fn prepare(&self, env: &Env, pause: &dyn Fn()) {
+    /// itself is quick. `pause` is called about every millisecond, and may block for a while. When
+    /// it returns `false`, the work ends there.
+    pub fn prepare(&self, env: &Env, pause: &dyn Fn() -> bool) {
         let Some(room) = env.state.rooms.get(&self.room_id) else { return };
         let Ok(event) = StoredEvent::new(PENDING, self.body(None, None)) else { return };
         let event = Arc::new(event);
@@ -172,22 +175,21 @@ impl ReceivePdu {
                     Outcome::SoftFailed { reason } => Taken::SoftFailed(reason.clone()),
                     Outcome::Rejected { reason } => Taken::Rejected(reason.clone()),
                 };
-                commit.append(
-                    stream,
-                    RoomPdu {
-                        room_id: self.room_id.clone(),
-                        event_id: self.event_id.clone(),
-                        sender: event.sender.clone(),
-                        from: self.from.clone(),
-                        room_version: None,
-                        outcome,
-                        before,
-                        pdu: self.pdu.clone(),
-                    },
-                );
+                let before = self.record_before(commit, &event, before);
+                commit.append(stream, self.aside(&event, outcome, before));
                 taken
             }
-            Verdict::Accepted { extremities, before, resolved, redacts, missing } => {
+            Verdict::Accepted { extremities, before, mut resolved, redacts, missing } => {
+                let mut before = self.record_before(commit, &event, before);
+                if let Some(resolved) = &mut resolved
+                    && bytes(&resolved.changes) > limits::EVENT_STATE_BYTES
+                {
+                    // By its own record, the room's state is another one.
+                    let current = StateBase::At(room.last_state_change(Offset::MAX));
+                    before.get_or_insert(StateBefore::same_as(current));
+                    let changes = std::mem::take(&mut resolved.changes);
+                    record_changes(commit, (&self.room_id, &self.from), changes, usize::MAX);
+                }
                 let received = Received {
                     relayed: self.relayed,
                     extremities,
@@ -211,6 +213,30 @@ impl ReceivePdu {
             }
             (verdict, _) => verdict,
         }
+    }
+
+    /// Its record, if it has no place in the timeline.
+    fn aside(&self, event: &EventRef, outcome: Outcome, before: Option<StateBefore>) -> RoomPdu {
+        RoomPdu {
+            room_id: self.room_id.clone(),
+            event_id: self.event_id.clone(),
+            sender: event.sender.clone(),
+            from: self.from.clone(),
+            room_version: None,
+            outcome,
+            before,
+            pdu: self.pdu.clone(),
+        }
+    }
+
+    fn record_before(
+        &self,
+        commit: &mut Commit<'_>,
+        event: &EventRef,
+        before: Option<StateBefore>,
+    ) -> Option<StateBefore> {
+        let outlier = |before| self.aside(event, Outcome::Outlier, Some(before));
+        before.map(|before| record_before(commit, outlier, before))
     }
 
     fn body(&self, received: Option<Received>, redacts: Option<Offset>) -> RoomEvent {
@@ -321,7 +347,11 @@ impl<'a, 'b> Receipt<'a, 'b> {
                 return Ok(Verdict::Aside { outcome, before: noted });
             }
         };
-        let extremities = self.extremities()?;
+        let Some(extremities) = self.extremities()? else {
+            let reason = "its homeserver makes too many branches".to_owned();
+            let outcome = Outcome::SoftFailed { reason };
+            return Ok(Verdict::Aside { outcome, before: noted });
+        };
         let resolved = self.resolved(&before, &current, &extremities)?;
         Ok(Verdict::Accepted {
             redacts,
@@ -396,7 +426,11 @@ impl<'a, 'b> Receipt<'a, 'b> {
     }
 
     fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
-        Noting { branches: self.branches, event: self.event }.noted(before)
+        let noted = Noting { branches: self.branches, event: self.event }.noted(before)?;
+        if let Some(noted) = &noted {
+            fit_in_batch(&noted.changes)?;
+        }
+        Ok(noted)
     }
 
     fn is_well_formed(&self) -> Result<Result<(), String>, ReadError> {
@@ -432,8 +466,10 @@ impl<'a, 'b> Receipt<'a, 'b> {
         self.allowed_by(|event_type, state_key| self.branches.holder(view, event_type, state_key))
     }
 
-    /// The forward extremities besides the event, once it is in the room.
-    fn extremities(&self) -> Result<Vec<Tip>, ReadError> {
+    /// The forward extremities besides the event, once it is in the room. If there are too many,
+    /// one of the homeserver that has made most of them is left out, or the event is no extremity
+    /// itself: somebody who makes many branches changes the room's state by none of them.
+    fn extremities(&self) -> Result<Option<Vec<Tip>>, ReadError> {
         let preceding = self.preceding()?;
         let mut others = Vec::new();
         for tip in self.room.extremities() {
@@ -449,10 +485,31 @@ impl<'a, 'b> Receipt<'a, 'b> {
                 others.push(tip);
             }
         }
-        // The limit on the predecessors that an event names.
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
-        others.truncate(limits::EXTREMITIES - 1);
-        Ok(others)
+        // The limit on the predecessors that an event names.
+        while others.len() >= limits::EXTREMITIES {
+            let Some(place) = self.to_leave_out(&others)? else { return Ok(None) };
+            others.remove(place);
+        }
+        Ok(Some(others))
+    }
+
+    /// The least deep tip of the homeserver that has most of them; `None` if that is the homeserver
+    /// of the event.
+    fn to_leave_out(&self, tips: &[Tip]) -> Result<Option<usize>, ReadError> {
+        let mut servers = Vec::with_capacity(tips.len());
+        for tip in tips {
+            let event = self.branches.find(&tip.event_id)?;
+            servers.push(event.map(|event| event.sender.server_name().to_owned()));
+        }
+        let count = |server| servers.iter().filter(|other| **other == server).count();
+        let own = count(Some(self.event.sender.server_name().to_owned()));
+        let most = servers.iter().map(|server| count(server.clone())).max().unwrap_or(0);
+        if own > 0 && own >= most {
+            return Ok(None);
+        }
+        let of_most = (0..tips.len()).filter(|place| count(servers[*place].clone()) == most);
+        Ok(of_most.min_by_key(|place| tips[*place].depth))
     }
 
     /// The predecessors, and those before them on the way back through soft-failed ones, each with
@@ -499,6 +556,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
             self.join(views)?
         };
         let mut changes = changes(self.branches, current, &new.view)?;
+        fit_in_batch(&changes)?;
         let own = self.event.key();
         let own = own.iter().map(|(event_type, state_key)| (event_type.clone(), &**state_key));
         let keys = own.chain(changes.iter().map(|change| {

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{EventId, OwnedEventId, events::StateEventType};
 
-use super::resolution::resolved;
+use super::{division::recorded, resolution::resolved};
 use crate::{
     base::{
         limits,
@@ -39,6 +39,9 @@ pub(super) enum NoState {
     /// An event was decided again meanwhile.
     #[error("the room's branches have {0}")]
     Changed(ChainError),
+    /// So many bytes of changes are more than one event may make.
+    #[error("the room's branches differ in too much ({0} bytes)")]
+    TooLarge(usize),
     /// The algorithm failed.
     #[error("the room's branches cannot be resolved: {0}")]
     Failed(String),
@@ -126,32 +129,48 @@ impl States {
         }
         let hashes: Vec<_> = trees.iter().map(Tree::hash).collect();
         let mut memo = branches.memo();
-        let known = memo.resolutions.get(&hashes).map(Arc::clone);
+        let known = memo.resolutions.get(&hashes).cloned();
         let resolved = match known {
             Some(known) => known,
             None => {
-                let made = Arc::new(run(branches, &mut memo, &trees)?);
-                let kept = Arc::clone(&made);
-                memo.resolutions.put(hashes, kept, limits::RESOLUTION_RESULTS);
+                let made = match run(branches, &mut memo, &trees) {
+                    Ok(made) => Some(Arc::new(made)),
+                    Err(NoState::TooMuch(_)) => None,
+                    Err(error) => return Err(error),
+                };
+                memo.resolutions.put(hashes, made.clone(), limits::RESOLUTION_RESULTS);
                 made
             }
         };
+        let resolved = resolved.ok_or(NoState::TooMuch(ChainError::TooMany))?;
         Ok(Joined { view: View::Own(resolved.state.clone()), of: Some((trees, resolved)) })
     }
 }
 
 fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resolved, NoState> {
     memo.keep_space();
+    let is_fresh = !memo.knows_events();
+    let mut outcome = of_memo(branches, memo, trees);
+    if !is_fresh && matches!(outcome, Err(NoState::TooMuch(_))) {
+        // What was known before must not decide whether it is too much.
+        memo.forget_events();
+        outcome = of_memo(branches, memo, trees);
+    }
+    if !matches!(outcome, Err(NoState::Unprepared(_))) {
+        let tried = if outcome.is_ok() { Tried::Done } else { Tried::Failed };
+        metrics().federation_resolutions.of_value(tried).inc();
+    }
+    outcome
+}
+
+fn of_memo(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resolved, NoState> {
+    branches.begin_work();
     let mut outcome = resolved(branches, memo, trees);
     for _ in 0..CHANGES {
         if !matches!(outcome, Err(NoState::Changed(_))) {
             break;
         }
         outcome = resolved(branches, memo, trees);
-    }
-    if !matches!(outcome, Err(NoState::Unprepared(_))) {
-        let tried = if outcome.is_ok() { Tried::Done } else { Tried::Failed };
-        metrics().federation_resolutions.of_value(tried).inc();
     }
     outcome
 }
@@ -180,6 +199,7 @@ impl Joined {
         let mut memo = branches.memo();
         let mut conflicts = Vec::new();
         let mut seen = BTreeSet::new();
+        let mut left = limits::EVENT_STATE_BYTES;
         for (event_type, state_key) in keys {
             let key = memo.number(&event_type, state_key);
             let is_one = resolved.conflicted.binary_search(&key).is_ok();
@@ -202,12 +222,17 @@ impl Joined {
             if events.len() == 1 && events.first() == winner.as_ref() {
                 continue;
             }
-            conflicts.push(Conflict {
+            let conflict = Conflict {
                 event_type: event_type.to_string(),
                 state_key: state_key.to_owned(),
                 events: events.into_iter().collect(),
                 winner,
-            });
+            };
+            left = match left.checked_sub(recorded(&conflict)) {
+                Some(left) => left,
+                None => break,
+            };
+            conflicts.push(conflict);
         }
         Ok(conflicts)
     }

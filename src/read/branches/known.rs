@@ -238,7 +238,10 @@ impl Branches<'_> {
     }
 
     fn newest(&self, event_id: &EventId) -> Offset {
-        self.state.events.candidates(event_id).into_iter().max().unwrap_or(Offset::ZERO)
+        // One that is being applied may be in the index before it is in the room.
+        let mut records = self.state.events.candidates(event_id);
+        records.retain(|at| self.room.has_event(*at) || self.room.aside(*at).is_some());
+        records.into_iter().max().unwrap_or(Offset::ZERO)
     }
 
     fn sketch(&self, memo: &mut Memo, event_id: &EventId) -> Result<Sketch, ReadError> {

@@ -41,8 +41,9 @@ pub(crate) struct Memo {
     pub(super) authorities: HashMap<u64, Arc<[u32]>>,
     /// The events of records.
     pub(super) records: HashMap<u64, u32>,
-    /// What state resolution made of states, by their hashes.
-    pub(crate) resolutions: Recent<Vec<u128>, Arc<Resolved>>,
+    /// What state resolution made of states, by their hashes; nothing, if there is too much to look
+    /// at.
+    pub(crate) resolutions: Recent<Vec<u128>, Option<Arc<Resolved>>>,
     /// How states differ, by their hashes.
     pub(crate) changes: Recent<(u128, u128), Arc<Vec<StateChange>>>,
     /// Events by the hashes of the states before them.
@@ -102,8 +103,13 @@ impl Memo {
         }
     }
 
+    /// Whether it knows of events.
+    pub(crate) const fn knows_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Forgets what is known of events.
-    pub(super) fn forget_events(&mut self) {
+    pub(crate) fn forget_events(&mut self) {
         self.authorities = HashMap::new();
         self.events = Vec::new();
         self.ids = HashMap::new();
@@ -116,7 +122,8 @@ impl Memo {
         let trees = self.as_of.len() + self.before.len() + 4 * self.resolutions.len();
         let changes: usize = self.changes.values().map(|changes| changes.len()).sum();
         let trunk = self.trunk.as_ref().map_or(0, |(_, tree)| tree.len());
-        let conflicted: usize = self.resolutions.values().map(|of| of.conflicted.len()).sum();
+        let resolved = self.resolutions.values().flatten();
+        let conflicted: usize = resolved.map(|of| of.conflicted.len()).sum();
         1024 + 400 * self.events.len()
             + 80 * self.authorities.len()
             + 200 * (self.names.len() + changes + self.stand_ins.len() + self.described.len())

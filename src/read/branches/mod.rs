@@ -65,8 +65,9 @@ pub(crate) enum ChainError {
 pub(crate) enum Effort<'a> {
     /// Little enough for the room's turn.
     Short,
-    /// As much as it takes. What is given is called now and then: it may block for a while.
-    Long(&'a dyn Fn()),
+    /// As much as it takes. What is given is called now and then: it may block for a while, and says
+    /// whether to go on.
+    Long(&'a dyn Fn() -> bool),
 }
 
 /// The graph of a room.
@@ -79,16 +80,28 @@ pub(crate) struct Branches<'a> {
     found: RefCell<HashMap<OwnedEventId, Option<EventRef>>>,
     /// What it shares with others that look at the room. Without it, it remembers on its own.
     effort: Option<Effort<'a>>,
-    /// How much work there was, in events that were looked at.
+    /// How much work there was, in events that were looked at: in all, and before the resolution.
     worked: Cell<usize>,
+    begun: Cell<usize>,
     memo: RefCell<Option<Lent<'a>>>,
 }
 
 impl<'a> Branches<'a> {
     pub(crate) fn new(state: &'a State, events: &'a EventStore, room: &'a Room) -> Self {
-        let (looked, worked) = (Cell::new(0), Cell::new(0));
+        let (looked, worked, begun) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let (found, memo) = (RefCell::default(), RefCell::new(None));
-        Self { state, events, room, pending: None, looked, found, effort: None, worked, memo }
+        Self {
+            state,
+            events,
+            room,
+            pending: None,
+            looked,
+            found,
+            effort: None,
+            worked,
+            begun,
+            memo,
+        }
     }
 
     /// The graph with what others have found out about it before.
@@ -251,13 +264,19 @@ impl<'a> Branches<'a> {
             }
             Some(Effort::Long(pause)) => {
                 let pauses = |worked: usize| worked / limits::RESOLUTION_PAUSE;
-                if pauses(worked) > pauses(before) {
-                    pause();
+                if pauses(worked) > pauses(before) && !pause() {
+                    return Err(ChainError::Unprepared);
                 }
             }
             _ => {}
         }
-        if worked > limits::RESOLUTION_WORK { Err(ChainError::TooMany) } else { Ok(()) }
+        let is_too_much = worked - self.begun.get() > limits::RESOLUTION_WORK;
+        if is_too_much { Err(ChainError::TooMany) } else { Ok(()) }
+    }
+
+    /// A resolution begins, which may take as much work as any other.
+    pub(crate) fn begin_work(&self) {
+        self.begun.set(self.worked.get());
     }
 
     /// The number of an event's record.
@@ -338,6 +357,10 @@ impl<'a> Branches<'a> {
                 StateBase::At(at) => break View::AsOf(at),
                 StateBase::After(base) => (base, true),
                 StateBase::Before(base) => (base, false),
+                StateBase::Part(_) => match self.part_before(event) {
+                    Some(part) => (part, false),
+                    None => return Ok(None),
+                },
             };
             // An event on which another one rests may have expired.
             let Some(base) = self.get(base)?.filter(|base| base.offset < event.offset) else {
@@ -372,6 +395,13 @@ impl<'a> Branches<'a> {
         }
         view = View::Own(tree);
         Ok(Some(view))
+    }
+
+    /// The record of the same event before this one.
+    fn part_before(&self, event: &StoredEvent) -> Option<Offset> {
+        let mut records = self.state.events.candidates(&event.event_id);
+        records.retain(|record| *record < event.offset && self.room.aside(*record).is_some());
+        records.into_iter().max()
     }
 
     /// The state after an event; `None` if it has no place in the room.

@@ -257,6 +257,14 @@ pub struct StateBefore {
     pub links: u64,
 }
 
+impl StateBefore {
+    /// One that is the same as another one.
+    #[must_use]
+    pub const fn same_as(base: StateBase) -> Self {
+        Self { base, changes: Vec::new(), links: 0 }
+    }
+}
+
 /// A state that is known from earlier records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -267,6 +275,9 @@ pub enum StateBase {
     After(Offset),
     /// That before the event at this offset.
     Before(Offset),
+    /// What the record of the same event before this one says. So many of them are before this one
+    /// in its batch, for what does not fit into one.
+    Part(u64),
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -359,7 +370,8 @@ pub struct RoomPdu {
 }
 
 /// Payload of `room.state`: what changed in the state of a room while no user of this homeserver
-/// was in it. The join of one follows in the same batch.
+/// was in it, before the join of one; or what an event that follows in the same batch changes, if
+/// that is too much for its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomState {
     /// The room.

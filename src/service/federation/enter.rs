@@ -23,7 +23,7 @@ use crate::{
     base::{bodies::Urgency, limits, text::encoded},
     decide::{
         Env,
-        federation::{BeginRoom, EnterRoom, MembershipOutside},
+        federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
         member_content,
     },
     engine::Rejected,
@@ -179,7 +179,8 @@ impl Receiving<'_> {
             encoded(room_id.as_str()),
             encoded(signed.event_id.as_str())
         );
-        let question = Question::put(path, &signed.object).of_state(Urgency::Asked);
+        let question =
+            Question::put(path, &signed.object).of_state(Urgency::Asked(wish.user_id.to_owned()));
         let answer = self.answer_to(server, question).await?;
         let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
         let joined: Joined<'_> = answer.parts().map_err(unreachable)?;
@@ -224,8 +225,12 @@ impl Receiving<'_> {
             pdu: join.pdu.clone(),
             state,
         };
-        if self.engine.propose(Origin::server(), enter).await?.into_inner() {
-            return Ok(());
+        loop {
+            match self.engine.propose(Origin::server(), enter.clone()).await?.into_inner() {
+                Entered::Yes => return Ok(()),
+                Entered::Partly => {}
+                Entered::No => break,
+            }
         }
         // Another request entered it meanwhile, perhaps through another node.
         self.join_as_another(server, &room, join).await

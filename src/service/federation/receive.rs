@@ -238,7 +238,8 @@ impl<'a> Receiving<'a> {
 /// room's turn; homeservers and rooms get their turns for it by what they have used.
 impl Receiving<'_> {
     async fn decide(&self, origin: &ServerName, receive: ReceivePdu) -> Result<Taken, PduError> {
-        for _ in 0..limits::RESOLUTION_TRIES {
+        let mut tries = 0;
+        while tries < limits::RESOLUTION_TRIES {
             let taken = self.engine.propose(Origin::server(), receive.clone()).await?;
             let taken = self.charged(origin, taken);
             if taken != Taken::Unprepared {
@@ -246,7 +247,9 @@ impl Receiving<'_> {
             }
             let turn = self.turn(origin, &receive.room_id).await;
             let (env, receive) = (Env::clone(&self.engine.env()), receive.clone());
-            turn.run(move |pause| receive.prepare(&env, pause)).await;
+            if turn.run(move |pause| receive.prepare(&env, pause)).await {
+                tries += 1;
+            }
         }
         // The room changes faster than its branches can be resolved.
         let turn = self.turn(origin, &receive.room_id).await;

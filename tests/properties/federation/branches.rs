@@ -34,24 +34,24 @@ pub(super) fn state_is_that_of_the_reference(server: &Homeserver, room_id: &Owne
 }
 
 /// A room of which one homeserver hears what others make in it, event by event.
-struct Room {
-    servers: Vec<Homeserver>,
-    room_id: OwnedRoomId,
+pub(super) struct Room {
+    pub(super) servers: Vec<Homeserver>,
+    pub(super) room_id: OwnedRoomId,
     /// The events that all events rest on: the first one, the power levels, the join rules.
-    basis: Vec<OwnedEventId>,
+    pub(super) basis: Vec<OwnedEventId>,
     /// How many bytes were sent.
     sent: usize,
 }
 
 /// The end of a branch.
 #[derive(Clone)]
-struct Tip {
-    event: OwnedEventId,
-    depth: u64,
+pub(super) struct Tip {
+    pub(super) event: OwnedEventId,
+    pub(super) depth: u64,
 }
 
 impl Room {
-    async fn begin() -> Self {
+    pub(super) async fn begin() -> Self {
         let (servers, room_id) = begin(&RoomVersionId::V10).await;
         let mut room = Self { servers, room_id, basis: Vec::new(), sent: 0 };
         room.basis = [
@@ -64,21 +64,21 @@ impl Room {
         room
     }
 
-    fn holder(&self, event_type: &StateEventType, state_key: &str) -> OwnedEventId {
+    pub(super) fn holder(&self, event_type: &StateEventType, state_key: &str) -> OwnedEventId {
         let server = &self.servers[0];
         let room = server.engine.state().rooms.get(&self.room_id).unwrap();
         let offset = room.state_event(event_type, state_key, Offset::MAX).unwrap();
         server.engine.events().get(offset).unwrap().unwrap().event_id.clone()
     }
 
-    fn tip(&self) -> Tip {
+    pub(super) fn tip(&self) -> Tip {
         let room = self.servers[0].engine.state().rooms.get(&self.room_id).unwrap();
         let tip = room.tip().unwrap();
         Tip { event: tip.event_id, depth: tip.depth }
     }
 
     /// An event after others.
-    fn event(
+    pub(super) fn event(
         &self,
         after: &[&Tip],
         sender: &OwnedUserId,
@@ -104,13 +104,13 @@ impl Room {
         (sent, tip)
     }
 
-    async fn hear(&mut self, sent: Sent) -> Taken {
+    pub(super) async fn hear(&mut self, sent: Sent) -> Taken {
         self.sent += sent.1.get().len();
         self.servers[0].hear(&self.room_id, sent).await
     }
 
     /// Somebody whom nobody knows joins.
-    fn join(&self, after: &Tip, name: &str) -> (Sent, Tip) {
+    pub(super) fn join(&self, after: &Tip, name: &str) -> (Sent, Tip) {
         let user: OwnedUserId = format!("@{name}:elsewhere.test").try_into().unwrap();
         let auth: Vec<_> = self.basis.iter().collect();
         let content = json!({ "membership": "join" });
@@ -118,11 +118,25 @@ impl Room {
     }
 
     /// A message of somebody who has joined.
-    fn message(&self, after: &[&Tip], name: &str, joined: &OwnedEventId) -> (Sent, Tip) {
+    pub(super) fn message(&self, after: &[&Tip], name: &str, joined: &OwnedEventId) -> (Sent, Tip) {
         let user: OwnedUserId = format!("@{name}:elsewhere.test").try_into().unwrap();
         let auth = [&self.basis[0], &self.basis[1], joined];
         let content = json!({ "msgtype": "m.text", "body": "x" });
         self.event(after, &user, "m.room.message", None, content, &auth)
+    }
+
+    /// A message that differs from others at its place.
+    pub(super) fn unlike(
+        &self,
+        after: &Tip,
+        name: &str,
+        joined: &OwnedEventId,
+        number: usize,
+    ) -> (Sent, Tip) {
+        let user: OwnedUserId = format!("@{name}:elsewhere.test").try_into().unwrap();
+        let auth = [&self.basis[0], &self.basis[1], joined];
+        let content = json!({ "msgtype": "m.text", "body": number.to_string() });
+        self.event(&[after], &user, "m.room.message", None, content, &auth)
     }
 
     /// A change of the power levels by the user of another homeserver, resting on the last one.
@@ -154,13 +168,13 @@ impl Room {
     }
 
     /// The payload bytes of all records.
-    fn logged(&self) -> usize {
+    pub(super) fn logged(&self) -> usize {
         let records = self.servers[0].log.read(Offset::new(1), usize::MAX).unwrap();
         records.iter().map(|record| record.header.payload_len as usize).sum()
     }
 }
 
-fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
+pub(super) fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(work)
 }
@@ -198,7 +212,7 @@ fn cost_of_levels(many: usize) -> u64 {
 }
 
 /// As [`state_is_that_of_the_reference`], for the last event.
-fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &OwnedRoomId) {
+pub(super) fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &OwnedRoomId) {
     let (state, events) = (server.engine.state(), server.engine.events());
     let room = state.rooms.get(room_id).unwrap();
     let last = *server.timeline(room_id).last().unwrap();
@@ -242,6 +256,7 @@ fn a_long_resolution_does_not_hold_up_the_room() {
                     let _ = began.send(());
                     // Until the other end is dropped.
                     let _ = released.recv();
+                    true
                 });
             }
         });

@@ -1,0 +1,86 @@
+//! Changes of a room's state that do not fit into the record of one event: they are recorded in
+//! parts, in records before it in the same batch.
+
+use ruma::{OwnedRoomId, OwnedServerName};
+
+use super::resolve::NoState;
+use crate::{
+    base::limits,
+    decide::Commit,
+    record::{
+        Stream,
+        command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
+    },
+};
+
+/// How many bytes a change, or what is said of one, takes in a record.
+pub(super) fn recorded(change: &impl serde::Serialize) -> usize {
+    serde_json::to_string(change).map_or(0, |text| text.len() + 1)
+}
+
+/// How many bytes changes take in a record.
+pub(super) fn bytes(changes: &[StateChange]) -> usize {
+    changes.iter().map(recorded).sum()
+}
+
+/// Checks that one batch has room for these changes, beside as many others.
+pub(super) fn fit_in_batch(changes: &[StateChange]) -> Result<(), NoState> {
+    match bytes(changes) {
+        bytes if bytes > limits::EVENT_CHANGES_BYTES => Err(NoState::TooLarge(bytes)),
+        _ => Ok(()),
+    }
+}
+
+/// The changes in parts of at most `most` bytes each.
+fn parts(changes: Vec<StateChange>, most: usize) -> Vec<Vec<StateChange>> {
+    let mut parts: Vec<Vec<StateChange>> = Vec::new();
+    let mut left = 0;
+    for change in changes {
+        let bytes = recorded(&change);
+        match parts.last_mut().filter(|_| bytes <= left) {
+            Some(part) => part.push(change),
+            None => {
+                parts.push(vec![change]);
+                left = most;
+            }
+        }
+        left = left.saturating_sub(bytes);
+    }
+    parts
+}
+
+/// Records changes of a room's state, up to `most` bytes of them. Returns whether that is all.
+pub(super) fn record_changes(
+    commit: &mut Commit<'_>,
+    (room_id, from): (&OwnedRoomId, &OwnedServerName),
+    changes: Vec<StateChange>,
+    most: usize,
+) -> bool {
+    let parts = parts(changes, limits::STATE_CHANGES_BYTES);
+    let fitting = most / limits::STATE_CHANGES_BYTES;
+    let is_all = parts.len() <= fitting;
+    for changes in parts.into_iter().take(fitting) {
+        let (room_id, from) = (room_id.clone(), from.clone());
+        commit.append(Stream::room(&room_id), RoomState { room_id, from, changes });
+    }
+    is_all
+}
+
+/// What the record of an event says of the state before it. What does not fit there is recorded
+/// before it, with the event as an outlier, which the record of the event replaces.
+pub(super) fn record_before(
+    commit: &mut Commit<'_>,
+    outlier: impl Fn(StateBefore) -> RoomPdu,
+    before: StateBefore,
+) -> StateBefore {
+    if bytes(&before.changes) <= limits::EVENT_STATE_BYTES {
+        return before;
+    }
+    let StateBefore { mut base, changes, mut links } = before;
+    for (part, changes) in (1..).zip(parts(changes, limits::STATE_CHANGES_BYTES)) {
+        let pdu = outlier(StateBefore { base, changes, links });
+        commit.append(Stream::room(&pdu.room_id), pdu);
+        (base, links) = (StateBase::Part(part), links + 1);
+    }
+    StateBefore { base, changes: Vec::new(), links }
+}

@@ -1,0 +1,177 @@
+//! States that differ in more than the record of an event holds, and homeservers that make many
+//! branches.
+
+use std::sync::Arc;
+
+use logcabin::{
+    decide::federation::{PlaceOutlier, Taken},
+    engine::{Engine, Options},
+    log::Log,
+    record::{
+        Command, Offset, Origin,
+        command::{Outcome, StateBase},
+    },
+};
+use ruma::OwnedEventId;
+use serde_json::json;
+
+use super::{
+    branches::{Room, Tip, on_one_thread, state_is_that_of_the_reference_now},
+    received,
+};
+
+/// As many as are too many for one record, with names that are as long as names may be.
+const MANY: usize = 360;
+
+fn name(branch: usize, number: usize) -> String {
+    format!("{branch}x{number:0>220}")
+}
+
+/// A branch of users who join.
+async fn branch_of_joins(room: &mut Room, start: &Tip, branch: usize, many: usize) -> Tip {
+    let mut tip = start.clone();
+    for number in 0..many {
+        let (sent, next) = room.join(&tip, &name(branch, number));
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        tip = next;
+    }
+    tip
+}
+
+/// What is said in the log is what the homeserver knows.
+async fn is_read_again(room: &Room) {
+    let server = &room.servers[0];
+    let options = Options {
+        server_name: server.name.clone(),
+        event_cache_bytes: 1 << 20,
+        gather: Default::default(),
+        accounts: Default::default(),
+        quotas: Default::default(),
+        clock: server.engine.clock().clone(),
+    };
+    let again = Engine::open(Arc::clone(&server.log), options).await.unwrap();
+    assert_eq!(again.state().digest(), server.engine.state().digest());
+}
+
+fn records(room: &Room) -> Vec<Command> {
+    let log: &Arc<dyn Log> = &room.servers[0].log;
+    let records = log.read(Offset::new(1), usize::MAX).unwrap();
+    records.iter().filter_map(|record| record.command().ok().flatten()).collect()
+}
+
+#[test]
+fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
+    on_one_thread(async {
+        let mut room = Room::begin().await;
+        let (sent, start) = room.join(&room.tip(), "eve");
+        let eve = start.event.clone();
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        let mut tips = Vec::new();
+        for branch in 0..3 {
+            tips.push(branch_of_joins(&mut room, &start, branch, MANY).await);
+        }
+        // Two of the three meet: that is a state which the room never had.
+        let (sent, met) = room.message(&[&tips[0], &tips[1]], "eve", &eve);
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        let parts = records(&room).into_iter().filter_map(|command| match command {
+            Command::RoomPdu(pdu) if pdu.event_id == met.event => {
+                assert_eq!(pdu.outcome, Outcome::Outlier);
+                pdu.before
+            }
+            Command::RoomEvent(event) if event.event_id == met.event => {
+                event.received.unwrap().before
+            }
+            _ => None,
+        });
+        let parts: Vec<_> = parts.collect();
+        assert!(parts.len() >= 3, "{} parts", parts.len());
+        assert!(matches!(parts[parts.len() - 1].base, StateBase::Part(part) if part > 1));
+        assert_eq!(parts.iter().map(|part| part.changes.len()).sum::<usize>(), MANY);
+        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        // Later events rest on it.
+        let (sent, _) = room.message(&[&met], "eve", &eve);
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        is_read_again(&room).await;
+    });
+}
+
+#[test]
+fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
+    on_one_thread(async {
+        let mut room = Room::begin().await;
+        let bob = room.servers[1].user.clone();
+        let (sent, start) = room.join(&room.tip(), "eve");
+        let eve = start.event.clone();
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        let of_joins = branch_of_joins(&mut room, &start, 0, MANY).await;
+        // It says that the others are deeper.
+        let deep = Tip { event: start.event.clone(), depth: 10_000 };
+        let mut tips = vec![of_joins.event.clone()];
+        for _ in 1..20 {
+            let (sent, tip) = room.unlike(&deep, "eve", &eve, tips.len());
+            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            tips.push(tip.event);
+        }
+        let extremities = |room: &Room| room.servers[0].extremities(&room.room_id);
+        assert_eq!(extremities(&room), tips.iter().cloned().collect());
+        let before = room.logged();
+        let (sent, _) = room.unlike(&deep, "eve", &eve, 20);
+        assert!(matches!(room.hear(sent).await, Taken::SoftFailed(_)));
+        assert!(room.logged() - before < 4096, "the state stays as it is");
+        assert_eq!(extremities(&room), tips.iter().cloned().collect());
+        // Another homeserver is heard, and what it displaces is more than a record holds.
+        let state = room.servers[0].state(&room.room_id).len();
+        let member = room.holder(&"m.room.member".into(), bob.as_str());
+        let auth = [&room.basis[0].clone(), &room.basis[1].clone(), &member];
+        let content = json!({ "msgtype": "m.text", "body": "x" });
+        let (sent, heard) = room.event(&[&start], &bob, "m.room.message", None, content, &auth);
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        let displaced = |of: &OwnedEventId| *of == of_joins.event;
+        let left = tips.iter().filter(|of| !displaced(of)).cloned().chain([heard.event]);
+        assert_eq!(extremities(&room), left.collect());
+        assert_eq!(room.servers[0].state(&room.room_id).len(), state - MANY);
+        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        let parts = records(&room).into_iter().filter_map(|command| match command {
+            Command::RoomState(part) => Some(part.changes.len()),
+            _ => None,
+        });
+        let parts: Vec<_> = parts.collect();
+        assert!(parts.len() > 1, "{parts:?}");
+        assert_eq!(parts.iter().sum::<usize>(), MANY);
+        is_read_again(&room).await;
+    });
+}
+
+#[test]
+fn a_state_without_a_first_event_is_none_and_a_small_one_takes_little_space() {
+    on_one_thread(async {
+        let mut room = Room::begin().await;
+        let (sent, start) = room.join(&room.tip(), "eve");
+        let eve = start.event.clone();
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        branch_of_joins(&mut room, &start, 0, MANY).await;
+        let (sent, outlier) = room.message(&[&start], "eve", &eve);
+        let mut receive = received(&room.room_id, sent);
+        receive.as_outlier = true;
+        let server = &room.servers[0];
+        let taken = server.engine.propose(Origin::server(), receive).await;
+        assert_eq!(taken.unwrap().into_inner(), Taken::Outlier);
+        let place = |state: &[OwnedEventId]| {
+            let place = PlaceOutlier {
+                room_id: room.room_id.clone(),
+                event_id: outlier.event.clone(),
+                from: "elsewhere.test".try_into().unwrap(),
+                state: state.to_vec(),
+            };
+            server.engine.propose(Origin::server(), place)
+        };
+        let before = room.logged();
+        assert!(place(&[]).await.is_err());
+        assert!(place(&room.basis[1..]).await.is_err());
+        assert_eq!(room.logged(), before);
+        place(&room.basis).await.unwrap().into_inner();
+        assert!(room.logged() - before < 4096);
+        is_read_again(&room).await;
+    });
+}
