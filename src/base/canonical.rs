@@ -53,6 +53,11 @@ pub(crate) fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
     if scan.depth > limits::ITEM_DEPTH { Err(NotCanonical::TooDeep) } else { Ok(()) }
 }
 
+/// How deep a JSON text nests.
+pub(crate) fn depth(text: &str) -> Result<usize, NotCanonical> {
+    Ok(Scan::of(text, Numbers::AsWritten)?.depth)
+}
+
 /// The canonical form of a JSON text. A text that has this form is returned as it is.
 pub(crate) fn canonical(text: &str, numbers: Numbers) -> Result<Cow<'_, str>, NotCanonical> {
     let scan = Scan::of(text, numbers)?;

@@ -30,7 +30,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::{
-    canonical::{NotCanonical, Numbers, Token, canonical, check, is_strict, tokens},
+    canonical::{NotCanonical, Numbers, Token, canonical, check, depth, is_strict, tokens},
     limits,
 };
 
@@ -113,10 +113,28 @@ impl LaxObject {
         Self::parse_as(text, Numbers::Lax)
     }
 
+    /// Parses an event. What of it nests too deeply is left out: if that is in its content, the
+    /// hash of the content is then wrong, and the event counts without its content. Others take it
+    /// as it is, and go on from it, so it cannot be refused.
+    ///
+    /// # Errors
+    /// When it is not a JSON object.
+    pub(crate) fn parse_event(text: &str) -> Result<Self, LaxError> {
+        if !is_deep(text, limits::ITEM_DEPTH)? {
+            return Self::parse(text);
+        }
+        let mut members = shallow(text, limits::ITEM_DEPTH, &["content"])?;
+        if let Some(content) = members.get("content").map(|content| content.get().to_owned()) {
+            let content = shallow(&content, limits::ITEM_DEPTH - 1, &[])?;
+            let content = serde_json::value::to_raw_value(&content).map_err(LaxError::of)?;
+            members.insert("content".to_owned(), content);
+        }
+        Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)
+    }
+
     fn parse_as(text: &str, numbers: Numbers) -> Result<Self, LaxError> {
-        let opening = |byte: &u8| matches!(byte, b'{' | b'[');
-        if text.bytes().filter(opening).count() > limits::ITEM_DEPTH {
-            check(text, Numbers::AsWritten).map_err(LaxError::of)?;
+        if is_deep(text, limits::ITEM_DEPTH)? {
+            return Err(LaxError::of(NotCanonical::TooDeep));
         }
         let error = match serde_json::from_str(text) {
             Ok(object) => return Ok(Self { object, odd: None }),
@@ -386,6 +404,31 @@ impl Serialize for LaxObject {
             Some(_) => self.to_raw().map_err(S::Error::custom)?.serialize(serializer),
         }
     }
+}
+
+/// Whether a JSON text nests deeper than this.
+fn is_deep(text: &str, most: usize) -> Result<bool, LaxError> {
+    let opening = |byte: &u8| matches!(byte, b'{' | b'[');
+    if text.bytes().filter(opening).count() <= most {
+        return Ok(false);
+    }
+    Ok(depth(text).map_err(LaxError::of)? > most)
+}
+
+/// The members of an object that do not nest so deep that it exceeds `most` levels, and some others.
+fn shallow(
+    text: &str,
+    most: usize,
+    others: &[&str],
+) -> Result<BTreeMap<String, Box<RawValue>>, LaxError> {
+    let all: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).map_err(LaxError::of)?;
+    let mut members = BTreeMap::new();
+    for (name, member) in all {
+        if others.contains(&name.as_str()) || !is_deep(member.get(), most - 1)? {
+            members.insert(name, member);
+        }
+    }
+    Ok(members)
 }
 
 fn empty() -> CanonicalJsonValue {

@@ -269,6 +269,9 @@ pub(crate) const DESTINATION_MISSED: usize = 50;
 /// How long a homeserver may take to answer a transaction.
 pub(crate) const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// For how long a homeserver fails by itself before that may be because of a single item.
+pub(crate) const DESTINATION_FAULTS: Duration = Duration::from_secs(600);
+
 /// The first and the longest pause before a homeserver that failed is tried again.
 pub(crate) const DESTINATION_RETRY: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(6 * 3600));

@@ -91,12 +91,12 @@ impl Pdu {
         raw.get().len() > 2 * limits::EVENT_BYTES
     }
 
-    /// The JSON object that was sent.
+    /// The JSON object that was sent, without what of it nests too deeply.
     pub(crate) fn object(raw: &RawValue) -> Result<LaxObject, PduError> {
         if Self::is_too_large(raw) {
             return Err(PduError::Form("it is too large".to_owned()));
         }
-        Ok(LaxObject::parse(raw.get())?)
+        Ok(LaxObject::parse_event(raw.get())?)
     }
 
     /// Parses an event of a room.

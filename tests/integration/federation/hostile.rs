@@ -47,6 +47,12 @@ impl<'a> Hostile<'a> {
         self
     }
 
+    /// The same, whose next transaction has this number.
+    pub(super) const fn numbered(mut self, number: u32) -> Self {
+        self.transactions = number;
+        self
+    }
+
     pub(super) fn user(&self, name: &str) -> String {
         format!("@{name}:{}", self.peer.name)
     }

@@ -6,6 +6,7 @@ mod branches;
 mod devices;
 mod elsewhere;
 mod encryption;
+mod endurance;
 mod ephemeral;
 mod flood;
 mod full_disk;

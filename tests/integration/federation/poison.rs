@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use logcabin::clock::Clock;
+use logcabin::decide::federation::NoteReached;
 use logcabin::decide::to_device::SendToDevice;
 use logcabin::record::Offset;
-use logcabin::record::command::Transaction;
+use logcabin::record::command::{Failing, Reached, Transaction};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -261,6 +263,71 @@ async fn what_came_in_before_it_was_refused_does_not_block_what_comes_after_it()
     let said = done(command("federation", &data_dir, &format!("status {}", picky.peer.name), ""));
     assert!(said.contains("cannot be sent: canonical JSON has no number"), "{said}");
     cabin.server.prints("an item cannot be sent to a homeserver and is set aside").await;
+}
+
+/// A homeserver that fails, since when it is said to have done so.
+fn failing(name: &str, since_ms: u64) -> NoteReached {
+    NoteReached(vec![Reached {
+        server_name: name.try_into().expect("a name"),
+        up_to: Offset::new(1_000_000),
+        failing: Some(Failing {
+            since_ms,
+            attempts: 3,
+            again_ms: since_ms,
+            error: "it fails".to_owned(),
+        }),
+        set_aside: Default::default(),
+    }])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_homeserver_that_fails_at_an_item_for_long_gets_all_others() {
+    crate::harness::nodes::one_server!("it restarts one server");
+    let Some(authority) = authority("poison") else { return };
+    let picky = Picky::start(&authority).await;
+    let (mut cabin, ann, _) = shared(&authority, &picky.peer).await;
+    let (data_dir, name) = (cabin.server.data_dir().to_owned(), picky.peer.name.to_string());
+    let pia = format!("@pia:{name}");
+    let now_ms = Clock::system().now_ms();
+    for (is_long, is_other) in [(false, true), (true, false), (true, true)] {
+        picky.of_all.store(200, Ordering::SeqCst);
+        let first = format!("first of {is_long} {is_other}");
+        write_to(&ann, &pia, &first).await;
+        until("it is taken", async || picky.texts().contains(&first)).await;
+        picky.of_some.store(500, Ordering::SeqCst);
+        picky.of_all.store(503, Ordering::SeqCst);
+        write_to(&ann, &pia, &format!("poison of {is_long} {is_other}")).await;
+        let other = format!("other of {is_long}");
+        if is_other {
+            write_to(&ann, &pia, &other).await;
+        }
+        until("it fails", async || !status(&data_dir, &name)["failing"].is_null()).await;
+        cabin.server.stop();
+        let up_to = status(&data_dir, &name)["up_to"].as_u64().expect("an offset");
+        let mut since = failing(&name, now_ms - if is_long { 3_600_000 } else { 60_000 });
+        since.0[0].up_to = Offset::new(up_to);
+        offline::decide_as(&cabin.name, &data_dir, [since]).await;
+        picky.of_all.store(200, Ordering::SeqCst);
+        cabin.server.restart().await;
+        let attempts = picky.peer.asked().len();
+        if is_long && is_other {
+            until("it has the other one", async || picky.texts().contains(&other)).await;
+            until("it is recorded", async || status(&data_dir, &name)["set_aside"] == 1).await;
+            let shown = status(&data_dir, &name);
+            assert_eq!(shown["newest_aside"][0]["status"], 500, "{shown}");
+            assert!(shown["failing"].is_null(), "{shown}");
+        } else {
+            let again = |shown: &Value| shown["failing"]["attempts"].as_u64() > Some(3);
+            until("it is tried", async || {
+                picky.peer.asked().len() > attempts && again(&status(&data_dir, &name))
+            })
+            .await;
+            let shown = status(&data_dir, &name);
+            assert_eq!(shown["set_aside"], 0, "{shown}");
+            assert!(!picky.texts().contains(&other));
+            done(command("federation", &data_dir, &format!("reset {name} --yes"), ""));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

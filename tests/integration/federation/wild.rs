@@ -11,21 +11,22 @@ use serde_json::{Value, json};
 
 use super::hostile::Hostile;
 use super::peer::Peer;
+use super::synapse::{self, Synapse};
 use super::view::{say, texts};
 use super::{Federated, authority};
-use crate::harness::{Random, User, encode, number_from_env, until};
+use crate::harness::{Random, User, encode, number_from_env, skip, until};
 
 /// A number below this one.
-fn below(random: &mut Random, most: usize) -> usize {
+pub(super) fn below(random: &mut Random, most: usize) -> usize {
     usize::try_from(random.between(0, most as u64)).expect("a small number")
 }
 
 /// A value as a text, and the same in canonical form, as a peer signs it: numbers and strings that
 /// homeservers write differently are the same in both.
 #[derive(Clone, Debug)]
-struct Wild {
-    text: String,
-    canonical: String,
+pub(super) struct Wild {
+    pub(super) text: String,
+    pub(super) canonical: String,
 }
 
 impl Wild {
@@ -35,7 +36,7 @@ impl Wild {
     }
 
     /// Some value, with other values in it down to this depth.
-    fn any(random: &mut Random, depth: usize) -> Self {
+    pub(super) fn any(random: &mut Random, depth: usize) -> Self {
         match below(random, if depth == 0 { 6 } else { 9 }) {
             0 => Self::same(["null", "true", "false"][below(random, 3)]),
             1 | 2 => Self::number(random),
@@ -152,7 +153,7 @@ impl Wild {
 }
 
 /// Puts a wild value in the place of this text in some JSON.
-const HERE: &str = "\"WILD\"";
+pub(super) const HERE: &str = "\"WILD\"";
 
 /// Requests of a client with a body in which something wild stands.
 fn client_request(
@@ -219,8 +220,25 @@ fn client_request(
     }
 }
 
+/// Sends such a request. Returns the status of the answer, and what it was.
+async fn ask_wildly(
+    random: &mut Random,
+    user: &User,
+    room_id: &str,
+    others: &[String],
+    wild: &Wild,
+) -> (u16, String) {
+    let (method, path, body) = client_request(random, user, room_id, others);
+    let body = body.to_string().replace(HERE, &wild.text);
+    let authorization = format!("Bearer {}", user.access_token);
+    let headers = [("authorization", &*authorization), ("content-type", "application/json")];
+    let path = format!("/_matrix/client/v3{path}");
+    let answer = user.http.raw(method, &path, &headers, Bytes::from(body)).await;
+    (answer.parts.status.as_u16(), format!("{method} {path}"))
+}
+
 /// Items of a peer in which something wild stands: the EDUs and PDUs of a transaction.
-async fn peer_items(
+pub(super) async fn peer_items(
     random: &mut Random,
     hostile: &Hostile<'_>,
     ann: &User,
@@ -282,24 +300,13 @@ async fn a_plain_message_arrives_after_anything_that_json_allows() {
     let others = [bob.user_id.clone(), hostile.user("pia"), format!("@nobody:{}", two.name)];
     let lasts = Duration::from_secs(number_from_env("LOGCABIN_WILD_SECONDS", 20));
     let (began, mut case) = (Instant::now(), 0_u64);
-    let http = one.server.http();
-    let authorization = format!("Bearer {}", ann.access_token);
     while began.elapsed() < lasts {
         case += 1;
         let depth = 1 + below(&mut random, 3);
         let wild = Wild::any(&mut random, depth);
         let shown: String = wild.text.chars().take(200).collect();
-        // A client.
-        let (method, path, body) = client_request(&mut random, &ann, &room_id, &others);
-        let body = body.to_string().replace(HERE, &wild.text);
-        let headers = [("authorization", &*authorization), ("content-type", "application/json")];
-        let path = format!("/_matrix/client/v3{path}");
-        let answer = http.raw(method, &path, &headers, Bytes::from(body)).await;
-        assert!(
-            answer.parts.status.as_u16() < 500,
-            "case {case}: {method} {path} with {shown}: {}",
-            answer.parts.status
-        );
+        let (status, request) = ask_wildly(&mut random, &ann, &room_id, &others, &wild).await;
+        assert!(status < 500, "case {case}: {request} with {shown}: {status}");
         // A peer.
         let items = peer_items(&mut random, &hostile, &ann, &room_id).await;
         let status = hostile.send_text(&items, HERE, (&wild.text, &wild.canonical)).await;
@@ -312,8 +319,7 @@ async fn a_plain_message_arrives_after_anything_that_json_allows() {
         say(&ann, &room_id, &format!("ann's {text}")).await;
         say(&bob, &room_id, &format!("bob's {text}")).await;
         let body = |of: &str| format!("{of}'s {text}");
-        let what =
-            format!("case {case}: {method} {path} and {items} with {shown}: messages arrive");
+        let what = format!("case {case}: {request} and {items} with {shown}: messages arrive");
         until(&what, async || {
             let hears = |all: &[(String, String)], body: &str| all.iter().any(|(_, of)| of == body);
             let (of_ann, of_bob) = (texts(&ann, &room_id).await, texts(&bob, &room_id).await);
@@ -331,4 +337,58 @@ async fn a_plain_message_arrives_after_anything_that_json_allows() {
         .await;
     }
     println!("{case} cases");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_message_arrives_at_synapse_and_from_it_after_anything_that_json_allows() {
+    let Some(authority) = authority("Synapse") else { return };
+    let Ok(python) = synapse::python().map_err(|missing| skip("Synapse", &missing)) else { return };
+    let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+    let synapse = Synapse::start(&python, &authority).await;
+    let cabin = Federated::start_with(&authority, &unlimited).await;
+    let (ann, sam) = (cabin.server.register("ann").await, synapse.register("sam").await);
+    let mut random = Random::from_env("LOGCABIN_WILD_SEED");
+    let version = ["3", "5", "6", "10", "12"][below(&mut random, 5)];
+    let options = json!({ "preset": "public_chat", "room_version": version });
+    // Either of them begins the room.
+    let (first, name, second) = match below(&mut random, 2) {
+        0 => (&ann, &cabin.name, &sam),
+        _ => (&sam, &synapse.name, &ann),
+    };
+    let room_id = first.create_room(options).await;
+    let via = format!("/join/{}?via={}", encode(&room_id), encode(name));
+    second.request("POST", &via, Some(&json!({}))).await.ok();
+    let others = [
+        ann.user_id.clone(),
+        sam.user_id.clone(),
+        format!("@nobody:{}", synapse.name),
+        format!("@nobody:{}", cabin.name),
+    ];
+    let lasts = Duration::from_secs(number_from_env("LOGCABIN_WILD_SECONDS", 20));
+    let (began, mut case) = (Instant::now(), 0_u64);
+    while began.elapsed() < lasts {
+        case += 1;
+        let mut asked = String::new();
+        for user in [&ann, &sam] {
+            let depth = 1 + below(&mut random, 3);
+            let wild = Wild::any(&mut random, depth);
+            let (status, request) = ask_wildly(&mut random, user, &room_id, &others, &wild).await;
+            let shown: String = wild.text.chars().take(200).collect();
+            asked += &format!("{} {request} with {shown}: {status}; ", user.user_id);
+            // What Synapse makes of its own clients' requests is its own affair.
+            assert!(status < 500 || user.user_id == sam.user_id, "case {case}: {asked}");
+        }
+        for (user, name) in [(&ann, "ann"), (&sam, "sam")] {
+            say(user, &room_id, &format!("{name}'s plain {case}")).await;
+        }
+        until(&format!("case {case}: {asked}messages arrive"), async || {
+            let hears = async |user: &User, of: &str| {
+                let all = texts(user, &room_id).await;
+                all.iter().any(|(_, body)| *body == format!("{of}'s plain {case}"))
+            };
+            hears(&ann, "sam").await && hears(&sam, "ann").await
+        })
+        .await;
+    }
+    println!("{case} cases in a room of version {version}");
 }

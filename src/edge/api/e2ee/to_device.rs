@@ -32,6 +32,9 @@ pub(super) async fn send(
         let mut of_user = Vec::with_capacity(devices.len());
         for (device, content) in devices {
             let content = content.into_json();
+            if !content.get().starts_with('{') {
+                return Err(ApiError::bad_json("A message is not an object."));
+            }
             if content.get().len() > limits::EVENT_BYTES {
                 return Err(ApiError::too_large("A message is larger than an event may be."));
             }

@@ -4,6 +4,10 @@
 //! of it, down to single items. One that it refuses alone is set aside, if it then takes an empty
 //! transaction: without that, it refuses everything (it denies this homeserver, or a proxy in front
 //! of it does), and nothing that waits for it is given up.
+//!
+//! One that fails itself (500) may do so because of an item, too: some do at every attempt. After a
+//! while, that counts as a refusal, but an item is set aside for it only if the homeserver takes
+//! another one.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -39,6 +43,15 @@ struct Transaction<'a> {
     edus: Vec<&'a RawValue>,
 }
 
+/// For how long a homeserver has failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fails {
+    /// Not at all, or lately only: it may be over soon.
+    Lately,
+    /// For long: it may be because of what it is sent.
+    Long,
+}
+
 /// What became of a transaction that was answered.
 enum Answered {
     Taken,
@@ -54,6 +67,13 @@ pub(super) struct Refusal {
     status: u16,
     /// What it says about it.
     said: String,
+}
+
+impl Refusal {
+    /// Whether it is not clear that the contents are the cause.
+    const fn is_fault(&self) -> bool {
+        self.status == FAULT
+    }
 }
 
 /// Why a delivery cannot continue now.
@@ -111,8 +131,12 @@ struct Delivery<'a> {
     done: usize,
     /// Items that are to be set aside once their records are done with.
     aside: Vec<(Option<usize>, AsideItem)>,
-    /// The homeserver has taken a transaction.
+    /// The homeserver has taken a transaction, and one with items.
     is_taking: bool,
+    has_taken: bool,
+    /// Items with which the homeserver fails, while it is not known whether it does with others.
+    suspects: Vec<(usize, Refusal)>,
+    fails: Fails,
     /// The id of the next transaction.
     id: String,
     /// A transaction of this delivery was answered: the next one has other contents than the one
@@ -238,8 +262,30 @@ impl Sender {
         });
         let aside = aside.collect();
         let parts = Parts::new(load.items.len(), |first| load.fits(first));
-        let (done, is_taking, is_answered) = (0, false, false);
-        Delivery { server, load, parts, left, done, aside, is_taking, id, is_answered }
+        Delivery {
+            server,
+            load,
+            parts,
+            left,
+            done: 0,
+            aside,
+            is_taking: false,
+            has_taken: false,
+            suspects: Vec::new(),
+            fails: self.fails(server),
+            id,
+            is_answered: false,
+        }
+    }
+
+    fn fails(&self, server: &ServerName) -> Fails {
+        let now_ms = self.engine.clock().now_ms();
+        let all = self.destinations.lock();
+        let failing = all.get(server).and_then(|destination| destination.failing.as_ref());
+        let is_long = failing.is_some_and(|failing| {
+            now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
+        });
+        if is_long { Fails::Long } else { Fails::Lately }
     }
 
     /// Sends a load in one transaction, or in several if the homeserver refuses some items.
@@ -248,7 +294,7 @@ impl Sender {
         let server = delivery.server;
         while let Some(part) = delivery.parts.next() {
             let items = &delivery.load.items[part.clone()];
-            let answered = self.transmit(server, &delivery.id, items).await;
+            let answered = self.transmit(server, &delivery.id, items, delivery.fails).await;
             let answered = answered.map_err(Failure::Unreachable)?;
             let refusal = match answered {
                 Answered::Later(pause) => return Err(Failure::Later(pause)),
@@ -260,14 +306,22 @@ impl Sender {
             delivery.is_answered = true;
             match refusal {
                 None => {
-                    delivery.is_taking = true;
+                    (delivery.is_taking, delivery.has_taken) = (true, true);
+                    for (index, refusal) in std::mem::take(&mut delivery.suspects) {
+                        delivery.set_aside(index, refusal, self.engine.clock().now_ms());
+                    }
                     delivery.parts.pass();
                 }
                 Some(refusal) => {
                     let is_alone = part.len() == 1;
                     if is_alone || !delivery.is_taking {
-                        self.probe(server, &refusal).await?;
+                        self.probe(server, &refusal, delivery.fails).await?;
                         delivery.is_taking = true;
+                    }
+                    if is_alone && refusal.is_fault() && !delivery.has_taken {
+                        delivery.suspects.push((part.start, refusal));
+                        delivery.parts.pass();
+                        continue;
                     }
                     if is_alone {
                         delivery.set_aside(part.start, refusal, self.engine.clock().now_ms());
@@ -277,12 +331,17 @@ impl Sender {
                     }
                 }
             }
-            self.pass(delivery);
+            if delivery.suspects.is_empty() {
+                self.pass(delivery);
+            }
             if !delivery.left.is_empty() && self.is_reset(server, delivery.left) {
                 return Ok(());
             }
         }
-        Ok(())
+        match delivery.suspects.pop() {
+            Some((_, refusal)) => Err(Failure::Everything(refusal)),
+            None => Ok(()),
+        }
     }
 
     /// Notes which records of a load are done with.
@@ -319,9 +378,14 @@ impl Sender {
     }
 
     /// Whether a homeserver that refused a transaction takes an empty one.
-    async fn probe(&self, server: &ServerName, refusal: &Refusal) -> Result<(), Failure> {
+    async fn probe(
+        &self,
+        server: &ServerName,
+        refusal: &Refusal,
+        fails: Fails,
+    ) -> Result<(), Failure> {
         let id = random_letters(20);
-        match self.transmit(server, &id, &[]).await.map_err(Failure::Unreachable)? {
+        match self.transmit(server, &id, &[], fails).await.map_err(Failure::Unreachable)? {
             Answered::Taken => Ok(()),
             Answered::Later(pause) => Err(Failure::Later(pause)),
             Answered::Refused(_) => Err(Failure::Everything(refusal.clone())),
@@ -334,6 +398,7 @@ impl Sender {
         server: &ServerName,
         id: &str,
         items: &[Item],
+        fails: Fails,
     ) -> Result<Answered, Unreachable> {
         let of_kind = |is_pdu| {
             let of_kind = items.iter().filter(move |item| item.is_pdu == is_pdu);
@@ -350,7 +415,7 @@ impl Sender {
             let Ok(_place) = self.places.acquire().await else { return Err(Unreachable::Late) };
             self.peers.ask(server, question).await
         };
-        let answered = asked.and_then(|answer| read(server, &answer));
+        let answered = asked.and_then(|answer| read(server, &answer, fails));
         count(&answered, pdu_count, edu_count);
         answered
     }
@@ -383,9 +448,9 @@ impl<'a> Delivery<'a> {
 }
 
 /// What an answer to a transaction means.
-fn read(server: &ServerName, answer: &Answer) -> Result<Answered, Unreachable> {
+fn read(server: &ServerName, answer: &Answer, fails: Fails) -> Result<Answered, Unreachable> {
     let status = answer.status.as_u16();
-    if REFUSING.contains(&status) {
+    if REFUSING.contains(&status) || (status == FAULT && fails == Fails::Long) {
         return Ok(Answered::Refused(Refusal { status, said: errors(&answer.body) }));
     }
     if let Some(pause) = answer.refused().and_then(|refused| refused.retry_after) {
@@ -405,6 +470,10 @@ fn read(server: &ServerName, answer: &Answer) -> Result<Answered, Unreachable> {
 
 /// The statuses with which a homeserver refuses the contents of a transaction.
 const REFUSING: [u16; 2] = [400, 413];
+
+/// The status of a homeserver that fails itself. Others of its kind are about load, or those of a
+/// proxy.
+const FAULT: u16 = 500;
 
 #[derive(Deserialize)]
 struct Outcome {

@@ -1,0 +1,298 @@
+//! Two servers, a Synapse and a homeserver that means harm, for as long as one wants: what correct
+//! users send arrives everywhere, and all three end with the same state.
+//!
+//! `LOGCABIN_ENDURANCE_SECONDS` says for how long, `LOGCABIN_ENDURANCE_SEED` repeats a run.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::hostile::{Hostile, now};
+use super::peer::Peer;
+use super::synapse::{self, Synapse};
+use super::view::{until_says, whole_state};
+use super::wild::{HERE, Wild, below, peer_items};
+use super::{Federated, authority};
+use crate::harness::{Random, User, encode, number_from_env, skip, until, until_ok};
+
+/// How long users wait between what they send, and in what time one server is killed.
+const PACE: Duration = Duration::from_millis(700);
+const KILLS: (u64, u64) = (20, 50);
+
+/// What is sent and comes to all homeservers.
+#[derive(Default)]
+struct Sent {
+    /// Rooms with the ids of events.
+    events: Vec<(String, String)>,
+    /// Users with the texts of messages to their devices.
+    letters: Vec<(String, String)>,
+}
+
+/// Asks until there is an answer: the server may be down.
+async fn persistently(user: &User, method: &str, path: &str, body: &Value) -> Value {
+    loop {
+        match user.try_request(method, path, Some(body)).await {
+            Ok(answer) if answer.status == 200 => return answer.body,
+            Ok(answer) if answer.status == 429 || answer.status >= 500 => {}
+            Ok(answer) => panic!("{method} {path}: {} {}", answer.status, answer.body),
+            Err(_) => {}
+        }
+        sleep(Duration::from_millis(300)).await;
+    }
+}
+
+/// A user who talks in rooms, of which some allow any number, and writes to other users.
+async fn talk(
+    user: User,
+    rooms: Vec<(String, bool)>,
+    others: Vec<String>,
+    mut random: Random,
+    is_over: Arc<AtomicBool>,
+) -> Sent {
+    let (mut sent, mut number) = (Sent::default(), 0_u64);
+    while !is_over.load(Ordering::Relaxed) {
+        number += 1;
+        let (room_id, takes_numbers) = &rooms[below(&mut random, rooms.len())];
+        let room = encode(room_id);
+        let message = format!("/rooms/{room}/send/m.room.message/n{number}");
+        let text = format!("{number} of {}", user.user_id);
+        let say = |more: Value| json!({ "msgtype": "m.text", "body": text, "more": more });
+        let deep = || (0..60).fold(json!(1), |inner, _| json!([inner]));
+        let (path, body) = match below(&mut random, 10) {
+            0 => {
+                let path = format!("/rooms/{room}/state/m.load/{}", encode(&user.user_id));
+                (path, json!({ "number": number }))
+            }
+            1 => (message, say(deep())),
+            2 | 3 if *takes_numbers => {
+                (message, say(json!([1.5, 1e300, 1_152_921_504_606_846_976_u64, -0.0])))
+            }
+            4 => {
+                let to = &others[below(&mut random, others.len())];
+                let path = format!("/sendToDevice/m.load/n{number}");
+                let body = json!({ "messages": { to: { "*": { "text": text } } } });
+                persistently(&user, "PUT", &path, &body).await;
+                sent.letters.push((to.clone(), text));
+                sleep(PACE).await;
+                continue;
+            }
+            _ => (message, say(json!("x".repeat(below(&mut random, 2000))))),
+        };
+        let answer = persistently(&user, "PUT", &path, &body).await;
+        let event_id = answer["event_id"].as_str().expect("an id").to_owned();
+        sent.events.push((room_id.clone(), event_id));
+        sleep(PACE).await;
+    }
+    sent
+}
+
+/// The texts of the messages to a user's device, of which each sync takes some.
+async fn read_letters(user: User, is_read: Arc<AtomicBool>) -> BTreeSet<String> {
+    let (mut since, mut texts) = (String::new(), BTreeSet::new());
+    while !is_read.load(Ordering::Relaxed) {
+        let path = format!("/sync?timeout=1000&filter=%7B%7D{since}");
+        let synced = persistently(&user, "GET", &path, &Value::Null).await;
+        let events = synced["to_device"]["events"].as_array().cloned().unwrap_or_default();
+        texts.extend(
+            events.iter().filter_map(|of| of["content"]["text"].as_str()).map(str::to_owned),
+        );
+        since = format!("&since={}", encode(synced["next_batch"].as_str().expect("a token")));
+    }
+    texts
+}
+
+/// A homeserver in a room that sends whatever it likes, and forks the room's history.
+async fn harm(
+    peer: &'static Peer,
+    (name, address): (String, std::net::SocketAddr),
+    room_id: String,
+    ann: User,
+    mut random: Random,
+    is_over: Arc<AtomicBool>,
+) -> u32 {
+    let mut start = None;
+    let mut rounds = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        rounds += 1;
+        let (name, room_id, ann) = (name.clone(), room_id.clone(), ann.clone());
+        let (mut random, begun) = (random.split(), start.clone());
+        // The server may be down, which ends the round.
+        let round = tokio::spawn(async move {
+            let hostile = Hostile::at(peer, &name, address, &room_id);
+            let mut hostile = hostile.numbered(1000 * rounds);
+            let depth = 1 + below(&mut random, 3);
+            let wild = Wild::any(&mut random, depth);
+            let items = peer_items(&mut random, &hostile, &ann, &room_id).await;
+            hostile.send_text(&items, HERE, (&wild.text, &wild.canonical)).await;
+            let message = hostile.message("harm").await;
+            let begun = begun.unwrap_or_else(|| message.clone());
+            let mut prev = begun["prev_events"].clone();
+            let mut events = Vec::new();
+            for number in 0..below(&mut random, 30) {
+                let mut event = begun.clone();
+                event["prev_events"] = prev.clone();
+                event["content"] = json!({ "msgtype": "m.text", "body": format!("harm {number}") });
+                event["origin_server_ts"] = json!(now());
+                let (event_id, event) = hostile.signed(event);
+                prev = json!([event_id]);
+                events.push(event);
+            }
+            hostile.send(&events).await;
+            begun
+        });
+        match round.await {
+            Ok(begun) if start.is_none() => start = Some(begun),
+            Ok(_) => {}
+            Err(_) => sleep(Duration::from_secs(1)).await,
+        }
+    }
+    rounds
+}
+
+/// The ids of all events of a room that a user sees.
+async fn history(user: &User, room_id: &str) -> BTreeSet<String> {
+    let (mut from, mut ids) = (String::new(), BTreeSet::new());
+    loop {
+        let path = format!("/rooms/{}/messages?dir=b&limit=500{from}", encode(room_id));
+        let page = persistently(user, "GET", &path, &Value::Null).await;
+        let chunk = page["chunk"].as_array().expect("a list");
+        ids.extend(chunk.iter().map(|event| event["event_id"].to_string()));
+        match page["end"].as_str() {
+            Some(end) if !chunk.is_empty() => from = format!("&from={}", encode(end)),
+            _ => return ids,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
+    let Some(authority) = authority("endurance") else { return };
+    let Ok(python) = synapse::python().map_err(|missing| skip("endurance", &missing)) else {
+        return;
+    };
+    let mut random = Random::from_env("LOGCABIN_ENDURANCE_SEED");
+    let lasts = Duration::from_secs(number_from_env("LOGCABIN_ENDURANCE_SECONDS", 30));
+    let mut one = Federated::start(&authority).await;
+    let mut two = Federated::start(&authority).await;
+    let mut synapse = Synapse::start(&python, &authority).await;
+    let peer: &'static Peer = Box::leak(Box::new(Peer::start_taking(&authority).await));
+    let users = [
+        one.server.register("ann").await,
+        two.server.register("bob").await,
+        synapse.register("sam").await,
+    ];
+    let names = [one.name.clone(), two.name.clone(), synapse.name.clone()];
+    let mut rooms = Vec::new();
+    for (number, version) in ["10", "4", "12"].into_iter().enumerate() {
+        let options = json!({ "preset": "public_chat", "room_version": version });
+        let room_id = users[number].create_room(options).await;
+        for other in (0..3).filter(|other| *other != number) {
+            let path = format!("/join/{}?via={}", encode(&room_id), encode(&names[number]));
+            users[other].request("POST", &path, Some(&json!({}))).await.ok();
+        }
+        rooms.push((room_id, version == "4"));
+    }
+    let in_room = rooms[0].0.clone();
+    Hostile::new(peer, &one, &in_room).join().await;
+
+    let (is_over, is_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let talking: Vec<JoinHandle<Sent>> = users
+        .iter()
+        .map(|user| {
+            let others = users.iter().filter(|other| other.user_id != user.user_id);
+            let others = others.map(|other| other.user_id.clone()).collect();
+            let over = Arc::clone(&is_over);
+            tokio::spawn(talk(user.clone(), rooms.clone(), others, random.split(), over))
+        })
+        .collect();
+    let reading = users.iter().map(|user| read_letters(user.clone(), Arc::clone(&is_read)));
+    let reading: Vec<_> = reading.map(tokio::spawn).collect();
+    let (place, over) = ((one.name.clone(), one.address), Arc::clone(&is_over));
+    let harming = harm(peer, place, in_room, users[0].clone(), random.split(), over);
+    let harming = tokio::spawn(harming);
+    let (began, mut kills) = (Instant::now(), 0);
+    while began.elapsed() < lasts {
+        let pause = Duration::from_secs(random.between(KILLS.0, KILLS.1));
+        sleep(pause.min(lasts.saturating_sub(began.elapsed()))).await;
+        let away = Duration::from_secs(random.between(0, 8));
+        match below(&mut random, 3) {
+            0 => {
+                one.server.kill9();
+                sleep(away).await;
+                one.server.restart().await;
+            }
+            1 => {
+                two.server.kill9();
+                sleep(away).await;
+                two.server.restart().await;
+            }
+            _ => {
+                synapse.kill();
+                sleep(away).await;
+                synapse.run().await;
+            }
+        }
+        kills += 1;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let rounds = harming.await.expect("no panic");
+    let mut sent = Sent::default();
+    for talking in talking {
+        let of_one = talking.await.expect("no panic");
+        sent.events.extend(of_one.events);
+        sent.letters.extend(of_one.letters);
+    }
+    let (events, letters) = (sent.events.len(), sent.letters.len());
+    println!("{events} events, {letters} letters, {kills} kills, {rounds} rounds of harm");
+
+    for (room_id, _) in &rooms {
+        let wanted = sent.events.iter().filter(|(room, _)| room == room_id);
+        let wanted: BTreeSet<_> = wanted.map(|(_, id)| json!(id).to_string()).collect();
+        for user in &users {
+            until_ok(&format!("{} has all of {room_id}", user.user_id), async || {
+                let has = history(user, room_id).await;
+                let missing: Vec<_> = wanted.difference(&has).cloned().collect();
+                if missing.is_empty() { Ok(()) } else { Err(missing) }
+            })
+            .await;
+        }
+        // After a word of each, all know of the same branches.
+        for user in &users {
+            let text = format!("the last word of {}", user.user_id);
+            user.send_text(room_id, "last", &text).await;
+            for other in &users {
+                until_says(other, room_id, user, &text).await;
+            }
+        }
+        until(&format!("the same state of {room_id}"), async || {
+            let mut states = BTreeSet::new();
+            for user in &users {
+                states.insert(whole_state(user, room_id).await);
+            }
+            states.len() == 1
+        })
+        .await;
+    }
+    // Letters are last: they are read meanwhile.
+    for user in &users {
+        let path = format!("/sendToDevice/m.load/last-{}", encode(&user.user_id));
+        for other in users.iter().filter(|other| other.user_id != user.user_id) {
+            let body = json!({ "messages": { &*other.user_id: { "*": { "text": "last" } } } });
+            let path = format!("{path}-{}", encode(&other.user_id));
+            persistently(user, "PUT", &path, &body).await;
+        }
+    }
+    sleep(Duration::from_secs(5)).await;
+    is_read.store(true, Ordering::Relaxed);
+    for (user, reading) in users.iter().zip(reading) {
+        let texts = reading.await.expect("no panic");
+        let wanted = sent.letters.iter().filter(|(to, _)| *to == user.user_id);
+        let missing: Vec<_> = wanted.filter(|(_, text)| !texts.contains(text)).collect();
+        assert!(missing.is_empty(), "{} lacks letters: {missing:?}", user.user_id);
+    }
+}
