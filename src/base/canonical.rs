@@ -23,7 +23,8 @@ use super::limits;
 pub(crate) enum Numbers {
     /// Integers of 53 bits, as room version 6 and later demand.
     Strict,
-    /// Any that is finite, in the way that Synapse's `canonicaljson` writes it: `1e2` is `100.0`.
+    /// Any that a double can be, in the way that Synapse's `canonicaljson` writes it: `1e2` is
+    /// `100.0`.
     Lax,
     /// Any, as it stands in the text, and strings that are not Unicode.
     AsWritten,
@@ -51,6 +52,12 @@ pub(crate) enum NotCanonical {
 pub(crate) fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
     let scan = Scan::of(text, numbers)?;
     if scan.depth > limits::ITEM_DEPTH { Err(NotCanonical::TooDeep) } else { Ok(()) }
+}
+
+/// Whether clients and other homeservers can read a JSON text of another one: its numbers are
+/// finite, its strings are Unicode, and it does not nest too deeply.
+pub(crate) fn is_readable(text: &str) -> bool {
+    check(text, Numbers::Lax).is_ok()
 }
 
 /// How deep a JSON text nests.

@@ -30,7 +30,9 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::{
-    canonical::{NotCanonical, Numbers, Token, canonical, check, depth, is_strict, tokens},
+    canonical::{
+        NotCanonical, Numbers, Token, canonical, check, depth, is_readable, is_strict, tokens,
+    },
     limits,
 };
 
@@ -113,23 +115,23 @@ impl LaxObject {
         Self::parse_as(text, Numbers::Lax)
     }
 
-    /// Parses an event. What of it nests too deeply is left out: if that is in its content, the
-    /// hash of the content is then wrong, and the event counts without its content. Others take it
-    /// as it is, and go on from it, so it cannot be refused.
+    /// Parses an event. What of it nests too deeply, or has numbers beyond the range of doubles, is
+    /// left out: if that is in its content, the hash of the content is then wrong, and the event
+    /// counts without its content. Others take it as it is, and go on from it, so it cannot be
+    /// refused.
     ///
     /// # Errors
     /// When it is not a JSON object.
     pub(crate) fn parse_event(text: &str) -> Result<Self, LaxError> {
-        if !is_deep(text, limits::ITEM_DEPTH)? {
-            return Self::parse(text);
-        }
-        let mut members = shallow(text, limits::ITEM_DEPTH, &["content"])?;
-        if let Some(content) = members.get("content").map(|content| content.get().to_owned()) {
-            let content = shallow(&content, limits::ITEM_DEPTH - 1, &[])?;
-            let content = serde_json::value::to_raw_value(&content).map_err(LaxError::of)?;
-            members.insert("content".to_owned(), content);
-        }
-        Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)
+        Self::parse(text).or_else(|why| {
+            let mut members = readable(text, limits::ITEM_DEPTH, &["content"]).ok_or(why)?;
+            if let Some(content) = members.get_mut("content") {
+                let kept = readable(content.get(), limits::ITEM_DEPTH - 1, &[]);
+                let kept = kept.unwrap_or_default();
+                *content = serde_json::value::to_raw_value(&kept).map_err(LaxError::of)?;
+            }
+            Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)
+        })
     }
 
     fn parse_as(text: &str, numbers: Numbers) -> Result<Self, LaxError> {
@@ -415,20 +417,15 @@ fn is_deep(text: &str, most: usize) -> Result<bool, LaxError> {
     Ok(depth(text).map_err(LaxError::of)? > most)
 }
 
-/// The members of an object that do not nest so deep that it exceeds `most` levels, and some others.
-fn shallow(
-    text: &str,
-    most: usize,
-    others: &[&str],
-) -> Result<BTreeMap<String, Box<RawValue>>, LaxError> {
-    let all: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).map_err(LaxError::of)?;
-    let mut members = BTreeMap::new();
-    for (name, member) in all {
-        if others.contains(&name.as_str()) || !is_deep(member.get(), most - 1)? {
-            members.insert(name, member);
-        }
-    }
-    Ok(members)
+/// The members of an object that others can read and that do not nest so deep that it exceeds
+/// `most` levels, and some others; `None` if it is not an object.
+fn readable(text: &str, most: usize, others: &[&str]) -> Option<BTreeMap<String, Box<RawValue>>> {
+    let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).ok()?;
+    members.retain(|name, member| {
+        let is_deep = || is_deep(member.get(), most - 1).unwrap_or(true);
+        others.contains(&name.as_str()) || (is_readable(member.get()) && !is_deep())
+    });
+    Some(members)
 }
 
 fn empty() -> CanonicalJsonValue {

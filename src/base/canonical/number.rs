@@ -13,11 +13,18 @@ pub(crate) fn is_strict(token: &str) -> bool {
         && digits.parse::<u64>().is_ok_and(|value| value <= LARGEST)
 }
 
+/// The longest integer that is surely in the range of doubles.
+const FINITE_DIGITS: usize = 300;
+
 /// A number of a JSON text as Python writes it, which is how Synapse signs and hashes it; `None` if
-/// it is not finite. An integer keeps all its digits. Anything else is a double in the shortest
-/// form that reads as the same.
+/// it is beyond the range of doubles: many who read JSON then refuse the whole text. An integer
+/// keeps all its digits. Anything else is a double in the shortest form that reads as the same.
 pub(crate) fn normal(token: &str) -> Option<Cow<'_, str>> {
     if !token.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
+        let is_finite = || token.parse().is_ok_and(|value: f64| value.is_finite());
+        if token.len() > FINITE_DIGITS && !is_finite() {
+            return None;
+        }
         return Some(Cow::Borrowed(if token == "-0" { "0" } else { token }));
     }
     let value: f64 = token.parse().ok().filter(|value: &f64| value.is_finite())?;

@@ -121,9 +121,13 @@ pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
 /// How many servers that have a room are told to a client.
 pub(crate) const REMOTE_SERVERS: usize = 50;
 
-/// Forward extremities of a room. An event names at most so many predecessors (room version 1,
-/// "Event format").
-pub const EXTREMITIES: usize = 20;
+/// Predecessors that an event names (room version 1, "Event format").
+pub(crate) const PREDECESSORS: usize = 20;
+
+/// Forward extremities of a room: an event of this server names all of them. A homeserver that
+/// lacks some asks for the events before it; Synapse asks for ten, and refuses an event if one of
+/// its predecessors is not among them.
+pub const EXTREMITIES: usize = 10;
 
 /// Refused events that are looked at on the way back from an event, for the extremities that it
 /// follows by way of them. An extremity that is not found is only named once more.

@@ -167,7 +167,7 @@ pub(super) fn missing_of(
 ) -> Result<Vec<OwnedEventId>, ReadError> {
     let graph = Graph { state, events, room };
     let mut missing = Vec::new();
-    for event_id in prev_events.iter().take(limits::EXTREMITIES) {
+    for event_id in prev_events.iter().take(limits::PREDECESSORS) {
         if graph.is_missing(event_id)? {
             missing.push(event_id.clone());
         }

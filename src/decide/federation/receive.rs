@@ -486,7 +486,6 @@ impl<'a, 'b> Receipt<'a, 'b> {
             }
         }
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
-        // The limit on the predecessors that an event names.
         while others.len() >= limits::EXTREMITIES {
             let Some(place) = self.to_leave_out(&others)? else { return Ok(None) };
             others.remove(place);
@@ -495,7 +494,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
     }
 
     /// The least deep tip of the homeserver that has most of them; `None` if that is the homeserver
-    /// of the event.
+    /// of the event, and nothing before the event is missing: it forks the room on purpose. An
+    /// event of a homeserver follows those that it sent before.
     fn to_leave_out(&self, tips: &[Tip]) -> Result<Option<usize>, ReadError> {
         let mut servers = Vec::with_capacity(tips.len());
         for tip in tips {
@@ -505,7 +505,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
         let count = |server| servers.iter().filter(|other| **other == server).count();
         let own = count(Some(self.event.sender.server_name().to_owned()));
         let most = servers.iter().map(|server| count(server.clone())).max().unwrap_or(0);
-        if own > 0 && own >= most {
+        if own > 0 && own >= most && self.missing()?.is_empty() {
             return Ok(None);
         }
         let of_most = (0..tips.len()).filter(|place| count(servers[*place].clone()) == most);

@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::Receiving;
 use crate::{
-    base::{limits, text::encoded},
+    base::{canonical::is_readable, limits, text::encoded},
     decide::federation::{NoteDevices, Said},
     engine::{Engine, Rejected},
     log::ReadError,
@@ -73,6 +73,7 @@ pub(super) fn is_device(keys: &RawValue, user_id: &UserId, device_id: &str) -> b
     let identity = serde_json::from_str::<Identity>(keys.get());
     keys.get().len() <= limits::KEY_BYTES
         && keys.get().starts_with('{')
+        && is_readable(keys.get())
         && device_id.len() <= limits::IDENTIFIER_BYTES
         && identity.is_ok_and(|of| of.user_id == user_id.as_str() && of.device_id == device_id)
 }
@@ -88,6 +89,7 @@ pub(super) fn is_cross_signing(key: &RawValue, user_id: &UserId, usage: &str) ->
     let parsed = serde_json::from_str::<Key>(key.get());
     key.get().len() <= limits::KEY_BYTES
         && key.get().starts_with('{')
+        && is_readable(key.get())
         && parsed.is_ok_and(|of| {
             of.user_id == user_id.as_str()
                 && of.usage.iter().any(|of| of == usage)
@@ -230,6 +232,7 @@ impl Receiving<'_> {
                     algorithm(id) == wanted
                         && id.len() <= limits::EVENT_FIELD_BYTES
                         && key.get().len() <= limits::KEY_BYTES
+                        && is_readable(key.get())
                 };
                 // One for each device.
                 let Some((id, key)) = keys.into_iter().find(fits) else { continue };

@@ -20,7 +20,7 @@ use super::{
     receive::{Receiving, Verified},
 };
 use crate::{
-    base::{bodies::Urgency, limits, text::encoded},
+    base::{bodies::Urgency, canonical::is_readable, limits, text::encoded},
     decide::{
         Env,
         federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
@@ -472,6 +472,9 @@ pub(crate) fn bounded(stripped: Vec<Box<RawValue>>) -> Vec<Box<RawValue>> {
     for raw in stripped.into_iter().take(limits::STRIPPED_EVENTS) {
         let Ok(event) = serde_json::from_str::<Stripped>(raw.get()) else { continue };
         let Ok(raw) = serde_json::value::to_raw_value(&event) else { continue };
+        if !is_readable(raw.get()) {
+            continue;
+        }
         if let Some(rest) = left.checked_sub(raw.get().len()) {
             left = rest;
             kept.push(raw);

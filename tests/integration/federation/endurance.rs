@@ -189,7 +189,10 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
     let names = [one.name.clone(), two.name.clone(), synapse.name.clone()];
     let mut rooms = Vec::new();
     for (number, version) in ["10", "4", "12"].into_iter().enumerate() {
-        let options = json!({ "preset": "public_chat", "room_version": version });
+        let options = json!({
+            "preset": "public_chat", "room_version": version,
+            "power_level_content_override": { "events": { "m.load": 0 } },
+        });
         let room_id = users[number].create_room(options).await;
         for other in (0..3).filter(|other| *other != number) {
             let path = format!("/join/{}?via={}", encode(&room_id), encode(&names[number]));

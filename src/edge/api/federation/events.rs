@@ -2,6 +2,7 @@
 //! "Backfilling and retrieving missing events", "Retrieving event authorization information").
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeSet, BinaryHeap, HashSet},
     sync::Arc,
 };
@@ -36,6 +37,15 @@ use crate::{
     record::Offset,
     state::Room,
 };
+
+/// Which events come first on the way back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// Those of the greatest depth.
+    Latest,
+    /// Those that are the fewest steps away.
+    Nearest,
+}
 
 /// The part of a room that a homeserver may see.
 pub(super) struct Look<'a> {
@@ -129,10 +139,11 @@ impl<'a> Look<'a> {
         Ok((state, chain.into_iter().collect()))
     }
 
-    /// The events before these, the latest first, up to `limit`, filtered by `wanted`.
+    /// The events before these in the order of `walk`, up to `limit`, filtered by `wanted`.
     fn ancestors(
         &self,
         from: Vec<EventRef>,
+        walk: Walk,
         limit: usize,
         wanted: impl Fn(&EventRef) -> bool,
     ) -> Result<Vec<EventRef>, ApiError> {
@@ -141,11 +152,11 @@ impl<'a> Look<'a> {
         let mut todo = BinaryHeap::new();
         for event in from {
             if seen.insert(event.event_id.clone()) {
-                todo.push((event.depth, event.event_id.clone()));
+                todo.push((Reverse(0_usize), event.depth, event.event_id.clone()));
             }
         }
         let mut found = Vec::new();
-        while let Some((_, event_id)) = todo.pop() {
+        while let Some((Reverse(steps), _, event_id)) = todo.pop() {
             let Some(event) = branches.find(&event_id)? else { continue };
             if !wanted(&event) || ruma::state_res::Event::rejected(&*event) {
                 continue;
@@ -154,7 +165,8 @@ impl<'a> Look<'a> {
                 if seen.insert(before.clone())
                     && let Some(before) = branches.find(before)?
                 {
-                    todo.push((before.depth, before.event_id.clone()));
+                    let steps = if walk == Walk::Nearest { steps + 1 } else { 0 };
+                    todo.push((Reverse(steps), before.depth, before.event_id.clone()));
                 }
             }
             found.push(event);
@@ -252,13 +264,13 @@ pub(super) async fn backfill(
     let Homeserver(server) = &cx.caller;
     let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
     let limit = limit.min(limits::EVENTS_FOR_SERVER);
-    if request.v.len() > limits::EXTREMITIES {
+    if request.v.len() > limits::PREDECESSORS {
         return Err(ApiError::invalid_param("There are too many events in `v`."));
     }
     cx.at_length(|| {
         let look = Look::of(&cx.app, &request.room_id, server)?;
         let from = request.v.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
-        let found = look.ancestors(from, limit, |_| true)?;
+        let found = look.ancestors(from, Walk::Latest, limit, |_| true)?;
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
         Ok(get_backfill::Response::new(cx.app.config.server.name.clone(), now(&cx.app), pdus?))
     })
@@ -281,15 +293,20 @@ pub(super) async fn missing_events(
         let earliest: HashSet<_> = request.earliest_events.iter().collect();
         let latest: HashSet<_> = request.latest_events.iter().collect();
         let min_depth = u64::from(request.min_depth);
-        let from = latest.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
+        let from: Vec<_> = latest.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
+        // Without those that the latest ones name, the homeserver cannot go on. It may ask for as
+        // few as there may be.
+        let direct = from.iter().flat_map(|event| event.prev_events.iter().cloned());
+        let direct: HashSet<_> = direct.collect();
         // The homeserver has the latest ones; they are only the starting points.
-        let found = look.ancestors(from, limit + latest.len(), |event| {
-            event.depth >= min_depth && !earliest.contains(&event.event_id)
+        let found = look.ancestors(from, Walk::Nearest, limit + latest.len(), |event| {
+            let is_deep = event.depth >= min_depth || direct.contains(&event.event_id);
+            is_deep && !earliest.contains(&event.event_id)
         })?;
         let mut found: Vec<_> =
             found.into_iter().filter(|event| !latest.contains(&event.event_id)).collect();
         found.truncate(limit);
-        found.reverse();
+        found.sort_by_key(|event| event.depth);
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
         Ok(get_missing_events::Response::new(pdus?))
     })

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 
 use super::{Look, to_raw};
 use crate::{
-    base::limits,
+    base::{canonical::is_readable, limits},
     edge::{
         api::Server,
         http::{ApiError, Caller, Cx, ErrorCode},
@@ -84,7 +84,9 @@ impl Described {
         let mut children: Vec<_> = children_state
             .into_iter()
             .take(limits::SPACE_CHILDREN)
-            .filter_map(|event| RemoteChild::new(event.into_json()))
+            .map(Raw::into_json)
+            .filter(|event| is_readable(event.get()))
+            .filter_map(RemoteChild::new)
             .collect();
         children.sort_by(|(one, _), (other, _)| one.cmp(other));
         Self { summary, children: children.into_iter().map(|(_, child)| child).collect() }
