@@ -347,7 +347,8 @@ async fn a_plain_message_arrives_at_synapse_and_from_it_after_anything_that_json
     let synapse = Synapse::start(&python, &authority).await;
     let cabin = Federated::start_with(&authority, &unlimited).await;
     let (ann, sam) = (cabin.server.register("ann").await, synapse.register("sam").await);
-    let mut random = Random::from_env("LOGCABIN_WILD_SEED");
+    // What Synapse does is not in our hands: without a seed, this is the same each time.
+    let mut random = Random::from_seed(number_from_env("LOGCABIN_WILD_SEED", 12));
     let version = ["3", "5", "6", "10", "12"][below(&mut random, 5)];
     let options = json!({ "preset": "public_chat", "room_version": version });
     // Either of them begins the room.
