@@ -186,7 +186,7 @@ impl ReceivePdu {
                 {
                     // By its own record, the room's state is another one.
                     let current = StateBase::At(room.last_state_change(Offset::MAX));
-                    before.get_or_insert(StateBefore::same_as(current));
+                    before.get_or_insert_with(|| StateBefore::same_as(current));
                     let changes = std::mem::take(&mut resolved.changes);
                     record_changes(commit, (&self.room_id, &self.from), changes, usize::MAX);
                 }
