@@ -364,8 +364,9 @@ impl Receiving<'_> {
             }
             match self.fetch_one(origin, room, &of, budget).await {
                 Ok(Some(event)) => {
-                    let further = event.auth_events.iter();
-                    open.extend(further.filter(|id| seen.insert((*id).clone())).cloned());
+                    let further = event.auth_events();
+                    let further = further.iter().filter_map(|id| EventId::parse(id).ok());
+                    open.extend(further.filter(|id| seen.insert(id.clone())));
                     events.push(event);
                 }
                 Ok(None) | Err(PduError::Missing) => {

@@ -3,7 +3,7 @@
 
 use std::{
     borrow::{Borrow, Cow},
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque, hash_map::RandomState},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map::RandomState},
     hash::BuildHasher as _,
 };
 
@@ -296,25 +296,38 @@ fn needed(events: &[impl Borrow<RawValue>]) -> BTreeMap<OwnedServerName, Needed>
 /// other in a circle are left out.
 fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
     events.sort_by_key(|event| event.depth);
-    let mut seen = HashSet::new();
-    events.retain(|event| seen.insert(event.event_id.clone()));
-    let index: HashMap<_, _> =
-        events.iter().enumerate().map(|(at, event)| (event.event_id.clone(), at)).collect();
+    let order = order(&events);
+    let mut events: Vec<_> = events.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|at| events[at].take()).collect()
+}
+
+/// The places of the events in the order of [`in_order`].
+fn order(events: &[Verified]) -> Vec<usize> {
+    let mut index: HashMap<&str, usize> = HashMap::with_capacity(events.len());
+    let mut ready = VecDeque::new();
     let mut authorises = vec![Vec::new(); events.len()];
-    let mut waits_for = vec![0_usize; events.len()];
+    let mut waits_for = vec![0_u32; events.len()];
     for (at, event) in events.iter().enumerate() {
+        index.entry(event.event_id.as_str()).or_insert(at);
+    }
+    for (at, event) in events.iter().enumerate() {
+        if index.get(event.event_id.as_str()) != Some(&at) {
+            continue;
+        }
+        let authorities = event.auth_events();
         let authorities: BTreeSet<_> =
-            event.auth_events.iter().filter_map(|auth| index.get(auth)).collect();
-        waits_for[at] = authorities.len();
+            authorities.iter().filter_map(|auth| index.get(&**auth)).collect();
         for authority in authorities {
+            waits_for[at] += 1;
             authorises[*authority].push(at);
         }
+        if waits_for[at] == 0 {
+            ready.push_back(at);
+        }
     }
-    let mut ready: VecDeque<_> = (0..events.len()).filter(|at| waits_for[*at] == 0).collect();
-    let mut events: Vec<_> = events.into_iter().map(Some).collect();
-    let mut ordered = Vec::with_capacity(events.len());
+    let mut order = Vec::with_capacity(events.len());
     while let Some(at) = ready.pop_front() {
-        ordered.extend(events[at].take());
+        order.push(at);
         for next in &authorises[at] {
             waits_for[*next] -= 1;
             if waits_for[*next] == 0 {
@@ -322,7 +335,7 @@ fn in_order(mut events: Vec<Verified>) -> Vec<Verified> {
             }
         }
     }
-    ordered
+    order
 }
 
 /// Splits events into parts, each of which is one commit.

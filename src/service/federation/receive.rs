@@ -1,6 +1,6 @@
 //! Handles events that another homeserver sends, up to the records of their outcomes.
 
-use std::{sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, signatures::PublicKeyMap};
 use serde_json::value::RawValue;
@@ -36,7 +36,6 @@ pub(crate) struct Verified {
     pub(crate) room_id: OwnedRoomId,
     pub(crate) event_id: OwnedEventId,
     pub(crate) depth: u64,
-    pub(crate) auth_events: Vec<OwnedEventId>,
     /// Whether this homeserver sends it to the others in the room.
     pub(crate) relayed: bool,
     /// Why the room's policy server does not recommend it, if it does not.
@@ -48,8 +47,12 @@ pub(crate) struct Verified {
 struct Place {
     #[serde(default)]
     depth: u64,
-    #[serde(default)]
-    auth_events: Vec<OwnedEventId>,
+}
+
+#[derive(Default, serde::Deserialize)]
+struct Authorities<'a> {
+    #[serde(borrow, default)]
+    auth_events: Vec<Cow<'a, str>>,
 }
 
 impl Verified {
@@ -61,9 +64,15 @@ impl Verified {
     ) -> Result<Self, PduError> {
         let place: Place =
             serde_json::from_str(pdu.get()).map_err(|error| PduError::Form(error.to_string()))?;
-        let Place { depth, auth_events } = place;
-        let (relayed, not_recommended) = (false, None);
-        Ok(Self { room_id, event_id, depth, auth_events, relayed, not_recommended, pdu })
+        let (depth, relayed, not_recommended) = (place.depth, false, None);
+        Ok(Self { room_id, event_id, depth, relayed, not_recommended, pdu })
+    }
+
+    /// The ids of the events that authorise it. Of very many events, they take too much memory to
+    /// be kept.
+    pub(super) fn auth_events(&self) -> Vec<Cow<'_, str>> {
+        let authorities = serde_json::from_str::<Authorities<'_>>(self.pdu.get());
+        authorities.unwrap_or_default().auth_events
     }
 
     /// It without its content.
