@@ -4,7 +4,7 @@
 //! Work has two payers: who asks for it (a homeserver), and what it is about (a room). Somebody may
 //! have many names of homeservers, or use many rooms; neither helps while the other is the same.
 //!
-//! Work that has begun holds memory while it pauses, so little of it may have begun. Where somebody
+//! Work that has begun holds memory while it pauses, so only a little may have begun at a time. Where somebody
 //! comes first who could not begin, the work of the one who comes last is given up for it, and has
 //! to be asked for again.
 
@@ -89,6 +89,17 @@ impl Used {
         self.seconds * (-since / limits::TURNS_WINDOW.as_secs_f64()).exp()
     }
 }
+
+type Rank = (bool, u128);
+
+/// Whether work of a rank is given up for other work. What is about the same in use goes on, or
+/// each would begin again for the other, and none would ever end.
+const fn is_far_behind(worse: Rank, better: Rank) -> bool {
+    (worse.0 && !better.0) || worse.1 > FAR_BEHIND + 2 * better.1
+}
+
+/// In slices: a second.
+const FAR_BEHIND: u128 = limits::TURNS_SECOND;
 
 /// Of several payers, those who are over this part of a processor come last.
 const SHARE: f64 = 0.25;
@@ -193,15 +204,15 @@ impl Inner {
             Some(Next::GoesOn(place))
         } else if self.begun < self.places + limits::TURNS_PAUSED {
             Some(Next::Begins(place))
-        } else if let Some((.., worst)) = pausing().max().filter(|worst| worst.0 > rank) {
-            Some(Next::GivesUp(*worst))
+        } else if let Some(worst) = pausing().max().filter(|worst| is_far_behind(worst.0, rank)) {
+            Some(Next::GivesUp(worst.3))
         } else {
             pausing().min().map(|(.., place)| Next::GoesOn(*place))
         }
     }
 
-    /// Whether it is over its share, and how much it has used: the lower comes first.
-    fn rank(&self, work: &Work, now: Instant) -> (bool, u128) {
+    /// Whether it is over its share, and how many slices it has used: the lower comes first.
+    fn rank(&self, work: &Work, now: Instant) -> Rank {
         let of = |payer: Payer| self.used.get(&payer).map_or(0.0, |used| used.now(now));
         let asker = of(Payer::Asker(Arc::clone(&work.asker)));
         let seconds = asker.max(of(Payer::Subject(Arc::clone(&work.subject))));

@@ -446,8 +446,9 @@ impl State {
         let mut effects = vec![Effect::WakeRoom(body.room_id.clone())];
         let (mut others, mut changes, mut takes_effect) = (Vec::new(), Vec::new(), true);
         let (is_foreign, mut missing) = (body.received.is_some(), Vec::new());
+        let mut beside = false;
         if let Some(received) = body.received {
-            missing = received.missing;
+            (missing, beside) = (received.missing, received.beside);
             others.extend(received.extremities.into_iter().map(rooms::Tip::from));
             if let Some(resolved) = received.resolved {
                 takes_effect = resolved.takes_effect;
@@ -506,6 +507,7 @@ impl State {
             takes_effect,
             changes,
             others,
+            beside,
             ts: pdu.origin_server_ts,
             state_key,
             membership,

@@ -204,6 +204,8 @@ pub(super) struct EventFacts {
     pub(super) changes: Vec<Change>,
     /// The forward extremities besides it.
     pub(super) others: Vec<Tip>,
+    /// Whether it is none itself.
+    pub(super) beside: bool,
     /// The events before it that are missing.
     pub(super) missing: Vec<OwnedEventId>,
     /// The event that it would redact if that were known.
@@ -231,6 +233,7 @@ impl EventFacts {
             takes_effect: true,
             changes: Vec::new(),
             others: Vec::new(),
+            beside: false,
             missing: Vec::new(),
             redacts_unknown: None,
             relates_to_unknown: None,
@@ -814,8 +817,13 @@ impl Room {
         } else {
             inner.latest_ts = facts.ts;
         }
-        inner.tip = Some(Tip { event_id: facts.event_id, depth: facts.depth });
-        inner.graph.others = facts.others;
+        let mut others = facts.others;
+        let tip = match facts.beside && !others.is_empty() {
+            true => others.remove(0),
+            false => Tip { event_id: facts.event_id, depth: facts.depth },
+        };
+        inner.tip = Some(tip);
+        inner.graph.others = others;
         if !facts.missing.is_empty() {
             inner.gaps.begin(offset, facts.missing);
             self.gapped.store(true, Ordering::Release);

@@ -121,6 +121,9 @@ pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
 /// How many servers that have a room are told to a client.
 pub(crate) const REMOTE_SERVERS: usize = 50;
 
+/// The answer to a question for one event, in bytes.
+pub(crate) const ONE_EVENT_BYTES: usize = 256 << 10;
+
 /// Predecessors that an event names (room version 1, "Event format").
 pub(crate) const PREDECESSORS: usize = 20;
 
@@ -159,6 +162,9 @@ pub(crate) const TURNS_WINDOW: Duration = Duration::from_secs(10);
 /// For how long work goes on before others may come in between: long compared to what a switch
 /// costs, and short compared to what somebody notices.
 pub(crate) const TURNS_SLICE: Duration = Duration::from_millis(50);
+
+/// How many of these are a second.
+pub(crate) const TURNS_SECOND: u128 = 20;
 
 /// How much work may pause at a time, because others come first. It holds memory meanwhile.
 pub(crate) const TURNS_PAUSED: usize = 1;

@@ -1,7 +1,8 @@
 //! Changes of a room's state that do not fit into the record of one event: they are recorded in
 //! parts, in records before it in the same batch.
 
-use ruma::{OwnedRoomId, OwnedServerName};
+use ruma::{OwnedRoomId, OwnedServerName, room_version_rules::RoomVersionRules};
+use serde_json::value::RawValue;
 
 use super::resolve::NoState;
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     record::{
         Stream,
         command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
+        lax_object::LaxObject,
     },
 };
 
@@ -21,6 +23,13 @@ pub(super) fn recorded(change: &impl serde::Serialize) -> usize {
 /// How many bytes changes take in a record.
 pub(super) fn bytes(changes: &[StateChange]) -> usize {
     changes.iter().map(recorded).sum()
+}
+
+/// An event without its content.
+pub(super) fn bare(pdu: &RawValue, rules: &RoomVersionRules) -> Box<RawValue> {
+    let redacted = LaxObject::parse(pdu.get()).and_then(|event| event.redacted(&rules.redaction));
+    let redacted = redacted.ok().and_then(|event| event.to_raw().ok());
+    redacted.unwrap_or_else(|| pdu.to_owned())
 }
 
 /// Checks that one batch has room for these changes, beside as many others.
@@ -67,7 +76,8 @@ pub(super) fn record_changes(
 }
 
 /// What the record of an event says of the state before it. What does not fit there is recorded
-/// before it, with the event as an outlier, which the record of the event replaces.
+/// before it, with the event as an outlier, which the record of the event replaces. Outliers are
+/// without content: nobody reads it, and it would have to be erased there, too.
 pub(super) fn record_before(
     commit: &mut Commit<'_>,
     outlier: impl Fn(StateBefore) -> RoomPdu,

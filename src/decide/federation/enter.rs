@@ -3,19 +3,21 @@
 
 use std::sync::Arc;
 
-use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, events::StateEventType};
+use ruma::{
+    OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, UserId, events::StateEventType,
+};
 use serde_json::value::RawValue;
 
 use super::{
-    division::{fit_in_batch, record_before, record_changes},
+    division::{bare, fit_in_batch, record_before, record_changes},
     fill::missing_of,
     receive::{Receipt, body},
-    resolve::{NoState, changes, say_lifetimes},
+    resolve::{NoState, changes, differences, say_lifetimes},
 };
 use crate::{
     base::limits,
     decide::{
-        Commit, Proposal, Refusal, RoomDraft,
+        Commit, Proposal, Refusal, RoomDraft, is_local,
         member_event::{may_come, must_not_be_blocked},
         not_in_it,
     },
@@ -25,7 +27,7 @@ use crate::{
     },
     record::{
         Offset, Stream,
-        command::{Outcome, Received, RoomPdu, StateBase, StateBefore},
+        command::{Outcome, Received, RoomPdu, StateBase, StateBefore, StateChange},
     },
 };
 
@@ -141,7 +143,7 @@ impl Proposal for PlaceOutlier {
         if branches.holder(&before, &StateEventType::RoomCreate, "")?.is_none() {
             return Err(Refusal::BadState("The state has no first event.".to_owned()));
         }
-        let of_room = |at| Ok((at, changes(&branches, &branches.as_of(at), &before)?));
+        let of_room = |at| Ok((at, differences(&branches, &branches.as_of(at), &before)?));
         let bases = [Offset::MAX, Offset::ZERO].map(of_room);
         let bases: Result<Vec<_>, NoState> = bases.into_iter().collect();
         let nearest = bases.map_err(NoState::refusal)?;
@@ -159,7 +161,8 @@ impl Proposal for PlaceOutlier {
             before: Some(before),
             pdu: event.pdu.clone(),
         };
-        let before = record_before(commit, record, StateBefore { base, changes, links: 0 });
+        let part = |before| RoomPdu { pdu: bare(&event.pdu, &room.rules), ..record(before) };
+        let before = record_before(commit, part, StateBefore { base, changes, links: 0 });
         commit.append(self.stream(), record(before));
         Ok(())
     }
@@ -233,6 +236,13 @@ impl Proposal for EnterRoom {
         let mut changes =
             changes(&branches, &branches.current(), &before).map_err(NoState::refusal)?;
         say_lifetimes(&branches, &mut changes)?;
+        // That users of this server are in the room is in the batch of the join: until then, this
+        // homeserver is not in it.
+        let is_of_own = |of: &StateChange| {
+            let user_id = <&UserId>::try_from(of.state_key.as_str());
+            of.membership.is_some() && user_id.is_ok_and(|user_id| is_local(&env.server, user_id))
+        };
+        changes.sort_by_key(is_of_own);
         let of_room = (&self.room_id, &self.from);
         if !record_changes(commit, of_room, changes, limits::ENTERED_BYTES) {
             return Ok(Entered::Partly);

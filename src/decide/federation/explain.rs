@@ -244,7 +244,9 @@ pub fn state_by_reference(
     let others = event.received.iter().flat_map(|received| &received.extremities);
     let mut views = after_each(&branches, others.map(|tip| &*tip.event_id))?;
     let before = branches.before(event).map_err(NoState::from)?.ok_or(Unexplained::Differs)?;
-    views.push(branches.with(before, event).map_err(NoState::from)?);
+    if event.received.as_ref().is_none_or(|received| !received.beside) {
+        views.push(branches.with(before, event).map_err(NoState::from)?);
+    }
     if let Some((maps, _)) = state_maps(&branches, &views)? {
         let chains = maps.iter().map(|map| branches.chain(map.values()));
         let chains: Result<Vec<_>, _> = chains.collect();

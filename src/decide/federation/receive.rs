@@ -14,7 +14,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{
-    division::{bytes, fit_in_batch, record_before, record_changes},
+    division::{bare, bytes, fit_in_batch, record_before, record_changes},
     noted::Noting,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
@@ -175,12 +175,12 @@ impl ReceivePdu {
                     Outcome::SoftFailed { reason } => Taken::SoftFailed(reason.clone()),
                     Outcome::Rejected { reason } => Taken::Rejected(reason.clone()),
                 };
-                let before = self.record_before(commit, &event, before);
+                let before = self.record_before(commit, &room, &event, before);
                 commit.append(stream, self.aside(&event, outcome, before));
                 taken
             }
-            Verdict::Accepted { extremities, before, mut resolved, redacts, missing } => {
-                let mut before = self.record_before(commit, &event, before);
+            Verdict::Accepted { extremities, beside, before, mut resolved, redacts, missing } => {
+                let mut before = self.record_before(commit, &room, &event, before);
                 if let Some(resolved) = &mut resolved
                     && bytes(&resolved.changes) > limits::EVENT_STATE_BYTES
                 {
@@ -193,6 +193,7 @@ impl ReceivePdu {
                 let received = Received {
                     relayed: self.relayed,
                     extremities,
+                    beside,
                     missing,
                     before,
                     resolved,
@@ -232,10 +233,14 @@ impl ReceivePdu {
     fn record_before(
         &self,
         commit: &mut Commit<'_>,
+        room: &Room,
         event: &EventRef,
         before: Option<StateBefore>,
     ) -> Option<StateBefore> {
-        let outlier = |before| self.aside(event, Outcome::Outlier, Some(before));
+        let outlier = |before| RoomPdu {
+            pdu: bare(&self.pdu, &room.rules),
+            ..self.aside(event, Outcome::Outlier, Some(before))
+        };
         before.map(|before| record_before(commit, outlier, before))
     }
 
@@ -264,6 +269,7 @@ pub(super) enum Verdict {
     },
     Accepted {
         extremities: Vec<Extremity>,
+        beside: bool,
         before: Option<StateBefore>,
         resolved: Option<Resolved>,
         redacts: Option<Offset>,
@@ -347,18 +353,12 @@ impl<'a, 'b> Receipt<'a, 'b> {
                 return Ok(Verdict::Aside { outcome, before: noted });
             }
         };
-        let Some(extremities) = self.extremities()? else {
-            let reason = "its homeserver makes too many branches".to_owned();
-            let outcome = Outcome::SoftFailed { reason };
-            return Ok(Verdict::Aside { outcome, before: noted });
-        };
-        let resolved = self.resolved(&before, &current, &extremities)?;
+        let (tips, resolved, beside) = self.placed(&before, &current)?;
+        let named = |Tip { event_id, depth }| Extremity { event_id, depth };
         Ok(Verdict::Accepted {
             redacts,
-            extremities: extremities
-                .into_iter()
-                .map(|Tip { event_id, depth }| Extremity { event_id, depth })
-                .collect(),
+            extremities: tips.into_iter().map(named).collect(),
+            beside,
             before: noted,
             resolved,
             missing: self.missing()?,
@@ -466,10 +466,30 @@ impl<'a, 'b> Receipt<'a, 'b> {
         self.allowed_by(|event_type, state_key| self.branches.holder(view, event_type, state_key))
     }
 
-    /// The forward extremities besides the event, once it is in the room. If there are too many,
-    /// one of the homeserver that has made most of them is left out, or the event is no extremity
-    /// itself: somebody who makes many branches changes the room's state by none of them.
-    fn extremities(&self) -> Result<Option<Vec<Tip>>, ReadError> {
+    /// The forward extremities once the event is in the room (besides the event, if it is one), what
+    /// it does to the current state, and whether it is none.
+    ///
+    /// There are few extremities, and somebody may make any number of branches. Where there are
+    /// enough, an event that begins another branch is none. It is seen, and it counts once a later
+    /// event follows it that is one. Only what has more than one from a homeserver gives way: so
+    /// nobody undoes what the room has agreed on by making branches that leave it out.
+    fn placed(
+        &self,
+        before: &View,
+        current: &View,
+    ) -> Result<(Vec<Tip>, Option<Resolved>, bool), NoState> {
+        for others in self.others()? {
+            match self.resolved(before, current, &others) {
+                Err(NoState::TooLarge(_)) => {}
+                resolved => return Ok((others, resolved?, false)),
+            }
+        }
+        let nothing = || Resolved { takes_effect: false, changes: vec![], conflicts: vec![] };
+        Ok((self.room.extremities(), self.event.state_key.is_some().then(nothing), true))
+    }
+
+    /// What the other extremities may be if the event is one: the first that works counts.
+    fn others(&self) -> Result<Vec<Vec<Tip>>, ReadError> {
         let preceding = self.preceding()?;
         let mut others = Vec::new();
         for tip in self.room.extremities() {
@@ -486,30 +506,40 @@ impl<'a, 'b> Receipt<'a, 'b> {
             }
         }
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
-        while others.len() >= limits::EXTREMITIES {
-            let Some(place) = self.to_leave_out(&others)? else { return Ok(None) };
-            others.remove(place);
+        // Rooms may have more from before there were so few.
+        let is_new = others.len() >= self.room.extremities().len();
+        if others.len() < limits::EXTREMITIES || !is_new {
+            return Ok(vec![others]);
         }
-        Ok(Some(others))
+        let without = |place: &usize| {
+            let tips = others.iter().enumerate().filter(|(other, _)| other != place);
+            tips.map(|(_, tip)| tip.clone()).collect()
+        };
+        Ok(self.giving_way(&others)?.iter().map(without).collect())
     }
 
-    /// The least deep tip of the homeserver that has most of them; `None` if that is the homeserver
-    /// of the event, and nothing before the event is missing: it forks the room on purpose. An
-    /// event of a homeserver follows those that it sent before.
-    fn to_leave_out(&self, tips: &[Tip]) -> Result<Option<usize>, ReadError> {
+    /// The places of those tips that give way to the event, the least deep first: those of the
+    /// homeserver that has most of them. That is not the homeserver of the event, unless its past
+    /// is missing: its events follow those that it sent before.
+    fn giving_way(&self, tips: &[Tip]) -> Result<Vec<usize>, ReadError> {
         let mut servers = Vec::with_capacity(tips.len());
         for tip in tips {
             let event = self.branches.find(&tip.event_id)?;
             servers.push(event.map(|event| event.sender.server_name().to_owned()));
         }
-        let count = |server| servers.iter().filter(|other| **other == server).count();
-        let own = count(Some(self.event.sender.server_name().to_owned()));
-        let most = servers.iter().map(|server| count(server.clone())).max().unwrap_or(0);
-        if own > 0 && own >= most && self.missing()?.is_empty() {
-            return Ok(None);
-        }
-        let of_most = (0..tips.len()).filter(|place| count(servers[*place].clone()) == most);
-        Ok(of_most.min_by_key(|place| tips[*place].depth))
+        let count = |server| servers.iter().filter(|other| *other == server).count();
+        let own = Some(self.event.sender.server_name().to_owned());
+        let most = servers.iter().map(count).max().unwrap_or(0);
+        let is_gap = || self.missing().map(|missing| !missing.is_empty());
+        let of = if most > 1 && count(&own) < most {
+            servers.iter().find(|server| count(server) == most).cloned().flatten()
+        } else if count(&own) > 0 && is_gap()? {
+            own
+        } else {
+            return Ok(Vec::new());
+        };
+        let places = (0..tips.len()).rev();
+        Ok(places.filter(|place| servers[*place] == of).collect())
     }
 
     /// The predecessors, and those before them on the way back through soft-failed ones, each with

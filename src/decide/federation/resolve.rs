@@ -39,7 +39,7 @@ pub(super) enum NoState {
     /// An event was decided again meanwhile.
     #[error("the room's branches have {0}")]
     Changed(ChainError),
-    /// So many bytes of changes are more than one event may make.
+    /// More bytes of changes than one event may make.
     #[error("the room's branches differ in too much ({0} bytes)")]
     TooLarge(usize),
     /// The algorithm failed.

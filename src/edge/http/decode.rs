@@ -157,6 +157,7 @@ pub(crate) fn request<R: IncomingRequest>(
                 }
             };
             if is_of_body(&error)
+                && body.len() <= limits::AMENDED_BYTES
                 && let Some(amended) = amend(body, amend_more)
             {
                 // No endpoint with a JSON body looks at headers.

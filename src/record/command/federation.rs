@@ -198,9 +198,12 @@ pub struct Received {
     /// Whether this homeserver tells the others in the room of it: it was sent only to this one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub relayed: bool,
-    /// The forward extremities of the room afterwards, besides this event.
+    /// The forward extremities of the room afterwards, besides this event if it is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extremities: Vec<Extremity>,
+    /// Whether it is no forward extremity itself: the room has too many.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
     /// Events that it comes after and that this homeserver does not have: the room's history has a
     /// gap before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -226,6 +229,7 @@ impl Received {
             from,
             relayed: false,
             extremities: Vec::new(),
+            beside: false,
             missing: Vec::new(),
             before: None,
             resolved: None,

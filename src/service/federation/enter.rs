@@ -225,12 +225,19 @@ impl Receiving<'_> {
             pdu: join.pdu.clone(),
             state,
         };
-        loop {
-            match self.engine.propose(Origin::server(), enter.clone()).await?.into_inner() {
-                Entered::Yes => return Ok(()),
-                Entered::Partly => {}
-                Entered::No => break,
+        // Somebody else may enter the room with another state meanwhile, which undoes parts.
+        let most = 4 + limits::FEDERATION_STATE_BYTES / limits::ENTERED_BYTES;
+        let mut entered = Entered::Partly;
+        for _ in 0..most {
+            entered = self.engine.propose(Origin::server(), enter.clone()).await?.into_inner();
+            if entered != Entered::Partly {
+                break;
             }
+        }
+        match entered {
+            Entered::Yes => return Ok(()),
+            Entered::Partly => return Err(wrong(&"its state is too large")),
+            Entered::No => {}
         }
         // Another request entered it meanwhile, perhaps through another node.
         self.join_as_another(server, &room, join).await
@@ -472,7 +479,7 @@ pub(crate) fn bounded(stripped: Vec<Box<RawValue>>) -> Vec<Box<RawValue>> {
     for raw in stripped.into_iter().take(limits::STRIPPED_EVENTS) {
         let Ok(event) = serde_json::from_str::<Stripped>(raw.get()) else { continue };
         let Ok(raw) = serde_json::value::to_raw_value(&event) else { continue };
-        if !is_readable(raw.get()) {
+        if !is_readable(raw.get()) || !event.content.get().starts_with('{') {
             continue;
         }
         if let Some(rest) = left.checked_sub(raw.get().len()) {

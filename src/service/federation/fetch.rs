@@ -81,18 +81,19 @@ impl Allowance {
 
 #[derive(Deserialize)]
 struct Events {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "as_many_as_state")]
     events: Vec<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
 struct Chain {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "as_many_as_state")]
     auth_chain: Vec<Box<RawValue>>,
 }
 
 #[derive(Deserialize)]
 struct One {
+    #[serde(deserialize_with = "as_many_as_state")]
     pdus: Vec<Box<RawValue>>,
 }
 
@@ -290,7 +291,7 @@ impl Receiving<'_> {
             }
             // The past cannot be fetched, or is too long: the room continues from its state there.
             for event_id in missing {
-                if placed.len() >= limits::EXTREMITIES || !placed.insert(event_id.clone()) {
+                if placed.len() >= limits::PREDECESSORS || !placed.insert(event_id.clone()) {
                     return Err(PduError::Missing);
                 }
                 self.place(origin, room, &event_id, &mut budget.state).await?;
@@ -306,7 +307,7 @@ impl Receiving<'_> {
         latest: impl Iterator<Item = &OwnedEventId>,
         budget: &mut Allowance,
     ) -> Result<Vec<Verified>, PduError> {
-        let latest: Vec<_> = latest.take(limits::EXTREMITIES).collect();
+        let latest: Vec<_> = latest.take(limits::PREDECESSORS).collect();
         let earliest: Vec<_> = room.extremities().into_iter().map(|tip| tip.event_id).collect();
         let limit = limits::EVENTS_FOR_SERVER.min(budget.events);
         let body = json!({ "earliest_events": earliest, "latest_events": latest, "limit": limit });
@@ -412,7 +413,10 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<Option<Verified>, PduError> {
         let path = format!("/_matrix/federation/v1/event/{}", encoded(event_id.as_str()));
-        let one: One = self.ask(origin, Question::get(path), budget).await?;
+        let mut question = Question::get(path);
+        question.max_bytes = limits::ONE_EVENT_BYTES;
+        let answer = self.answer(origin, question, budget).await?;
+        let one: One = answer.json().map_err(|error| not_fetched(origin, &error))?;
         let found = self.verify_all(room, &one.pdus[..one.pdus.len().min(1)]).await?.pop();
         Ok(found.filter(|event| event.event_id == event_id))
     }

@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 use tracing::debug;
 
 use super::{
-    fetch::{Allowance, Whole, not_fetched},
+    fetch::{Allowance, Whole, as_many_as_state, not_fetched},
     outliers::parts,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
@@ -40,7 +40,7 @@ const VISIBILITY: &str = "m.room.history_visibility";
 
 #[derive(Deserialize)]
 struct Earlier {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "as_many_as_state")]
     pdus: Vec<Box<RawValue>>,
 }
 
@@ -248,7 +248,7 @@ impl Receiving<'_> {
         missing: &[OwnedEventId],
         budget: &mut Allowance,
     ) -> Result<HashMap<OwnedEventId, Pdu>, PduError> {
-        let from = missing.iter().take(limits::EXTREMITIES);
+        let from = missing.iter().take(limits::PREDECESSORS);
         let from: Vec<_> =
             from.map(|event_id| format!("v={}", encoded(event_id.as_str()))).collect();
         let path = format!(
@@ -260,7 +260,7 @@ impl Receiving<'_> {
         let answered: Earlier = self.ask(server, Question::get(path), budget).await?;
         let mut sent = HashMap::new();
         // Some homeservers also send the events that were named in the request.
-        for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::EXTREMITIES) {
+        for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::PREDECESSORS) {
             match Pdu::of_room(room, raw) {
                 Ok(pdu) => drop(sent.insert(pdu.event_id.clone(), pdu)),
                 Err(error) => debug!(%server, %error, room_id = %room.id, "an event is not used"),

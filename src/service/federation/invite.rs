@@ -340,6 +340,7 @@ impl Receiving<'_> {
         match crowd {
             Crowd::OfOne => strange.into_iter().find(|(_, of)| of.is_from(server)),
             Crowd::OfAll if !strange.is_empty() => oldest_of_most(strange, 0),
+            Crowd::OfAll if !state.memberships.share_a_room(user_id, inviter, Offset::MAX) => None,
             Crowd::OfAll => {
                 let own = invites.iter().filter(|(_, of)| of.is_from(server)).count();
                 oldest_of_most(invites, own + 1)

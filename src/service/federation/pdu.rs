@@ -121,6 +121,9 @@ impl Pdu {
             object.remove("event_id");
         }
         object.check_format(rules)?;
+        if object.get("content").is_none_or(|content| content.as_object().is_none()) {
+            return Err(PduError::Form("its content is not an object".to_owned()));
+        }
         let event_id = object.event_id(rules)?;
         Ok(Self { room_id, event_id, object })
     }

@@ -243,12 +243,15 @@ impl<'a> Receiving<'a> {
     }
 }
 
+/// So many resolutions that are given up count as one.
+const GIVEN_UP: usize = 8;
+
 /// Decides on events of other homeservers. What takes long is found out before, outside of the
 /// room's turn; homeservers and rooms get their turns for it by what they have used.
 impl Receiving<'_> {
     async fn decide(&self, origin: &ServerName, receive: ReceivePdu) -> Result<Taken, PduError> {
         let mut tries = 0;
-        while tries < limits::RESOLUTION_TRIES {
+        while tries < limits::RESOLUTION_TRIES * GIVEN_UP {
             let taken = self.engine.propose(Origin::server(), receive.clone()).await?;
             let taken = self.charged(origin, taken);
             if taken != Taken::Unprepared {
@@ -256,9 +259,9 @@ impl Receiving<'_> {
             }
             let turn = self.turn(origin, &receive.room_id).await;
             let (env, receive) = (Env::clone(&self.engine.env()), receive.clone());
-            if turn.run(move |pause| receive.prepare(&env, pause)).await {
-                tries += 1;
-            }
+            // What is given up for others is begun again, but not for ever.
+            let is_done = turn.run(move |pause| receive.prepare(&env, pause)).await;
+            tries += if is_done { GIVEN_UP } else { 1 };
         }
         // The room changes faster than its branches can be resolved.
         let turn = self.turn(origin, &receive.room_id).await;

@@ -274,14 +274,14 @@ fn failing(name: &str, since_ms: u64) -> NoteReached {
             since_ms,
             attempts: 3,
             again_ms: since_ms,
-            error: "it fails".to_owned(),
+            error: "it answered with status 500".to_owned(),
         }),
         set_aside: Default::default(),
     }])
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_homeserver_that_fails_at_an_item_for_long_gets_all_others() {
+async fn a_homeserver_that_keeps_failing_on_an_item_gets_all_others() {
     crate::harness::nodes::one_server!("it restarts one server");
     let Some(authority) = authority("poison") else { return };
     let picky = Picky::start(&authority).await;

@@ -294,8 +294,7 @@ pub(super) async fn missing_events(
         let latest: HashSet<_> = request.latest_events.iter().collect();
         let min_depth = u64::from(request.min_depth);
         let from: Vec<_> = latest.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
-        // Without those that the latest ones name, the homeserver cannot go on. It may ask for as
-        // few as there may be.
+        // Without those that the latest ones name, the homeserver cannot go on.
         let direct = from.iter().flat_map(|event| event.prev_events.iter().cloned());
         let direct: HashSet<_> = direct.collect();
         // The homeserver has the latest ones; they are only the starting points.
@@ -306,6 +305,7 @@ pub(super) async fn missing_events(
         let mut found: Vec<_> =
             found.into_iter().filter(|event| !latest.contains(&event.event_id)).collect();
         found.truncate(limit);
+        found.reverse();
         found.sort_by_key(|event| event.depth);
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
         Ok(get_missing_events::Response::new(pdus?))

@@ -46,7 +46,7 @@ struct Transaction<'a> {
 /// For how long a homeserver has failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fails {
-    /// Not at all, or lately only: it may be over soon.
+    /// Not at all, or lately only, or the last time for another reason: it may be over soon.
     Lately,
     /// For long: it may be because of what it is sent.
     Long,
@@ -99,6 +99,11 @@ impl Failure {
         }
     }
 
+    /// Whether the homeserver fails itself.
+    fn is_fault(&self) -> bool {
+        matches!(self, Self::Everything(refusal) if refusal.is_fault())
+    }
+
     /// The pause that the homeserver asks for.
     pub(super) const fn pause(&self) -> Option<Duration> {
         match self {
@@ -134,6 +139,8 @@ struct Delivery<'a> {
     /// The homeserver has taken a transaction, and one with items.
     is_taking: bool,
     has_taken: bool,
+    /// It has failed itself.
+    has_failed: bool,
     /// Items with which the homeserver fails, while it is not known whether it does with others.
     suspects: Vec<(usize, Refusal)>,
     fails: Fails,
@@ -193,7 +200,8 @@ impl Sender {
                 return;
             }
             let (pause, back) = self.note_failure(server, &failure);
-            if left.is_empty() {
+            // With what came since, it shows whether the homeserver fails at these records only.
+            if left.is_empty() || failure.is_fault() {
                 return;
             }
             if self.is_lost(server) {
@@ -271,6 +279,7 @@ impl Sender {
             aside,
             is_taking: false,
             has_taken: false,
+            has_failed: false,
             suspects: Vec::new(),
             fails: self.fails(server),
             id,
@@ -283,7 +292,9 @@ impl Sender {
         let all = self.destinations.lock();
         let failing = all.get(server).and_then(|destination| destination.failing.as_ref());
         let is_long = failing.is_some_and(|failing| {
-            now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
+            let is_fault = failing.error.contains(&format!("status {FAULT}"));
+            is_fault
+                && now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
         });
         if is_long { Fails::Long } else { Fails::Lately }
     }
@@ -314,6 +325,7 @@ impl Sender {
                 }
                 Some(refusal) => {
                     let is_alone = part.len() == 1;
+                    delivery.has_failed |= refusal.is_fault();
                     if is_alone || !delivery.is_taking {
                         self.probe(server, &refusal, delivery.fails).await?;
                         delivery.is_taking = true;
@@ -371,7 +383,8 @@ impl Sender {
         if let Some(destination) = self.destinations.lock().get_mut(delivery.server) {
             destination.told(told);
             destination.set_aside(aside);
-            if delivery.is_taking {
+            // That one which fails takes an empty transaction says nothing.
+            if delivery.has_taken || (delivery.is_taking && !delivery.has_failed) {
                 destination.is_reached();
             }
         }
