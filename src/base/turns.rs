@@ -90,7 +90,7 @@ impl Used {
     }
 }
 
-type Rank = (bool, u128);
+type Rank = (bool, u128, u128);
 
 /// Whether work of a rank is given up for other work. What is about the same in use goes on, or
 /// each would begin again for the other, and none would ever end.
@@ -211,14 +211,18 @@ impl Inner {
         }
     }
 
-    /// Whether it is over its share, and how many slices it has used: the lower comes first.
+    /// Whether it is over its share, how many slices were used for whoever asks or for what it is
+    /// about, and how many for whoever asks: the lower comes first.
     fn rank(&self, work: &Work, now: Instant) -> Rank {
         let of = |payer: Payer| self.used.get(&payer).map_or(0.0, |used| used.now(now));
         let asker = of(Payer::Asker(Arc::clone(&work.asker)));
         let seconds = asker.max(of(Payer::Subject(Arc::clone(&work.subject))));
         let share = seconds / limits::TURNS_WINDOW.as_secs_f64();
-        let used = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        (share > SHARE, used.as_millis() / limits::TURNS_SLICE.as_millis())
+        let slices = |seconds| {
+            let used = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+            used.as_millis() / limits::TURNS_SLICE.as_millis()
+        };
+        (share > SHARE, slices(seconds), slices(asker))
     }
 
     fn end(&mut self, work: &Work) {

@@ -17,7 +17,10 @@ pub(crate) const PEER_KEYS_BYTES: usize = 16 * 1024;
 /// How many requests for keys of homeservers are made at a time.
 pub(crate) const PEER_KEYS_FETCHES: usize = 16;
 
-/// The same for the keys that the events of an answer need, which may be of very many homeservers,
+/// How long a request for the keys of a homeserver may take of which none is known.
+pub(crate) const PEER_KEYS_FIRST: Duration = Duration::from_secs(10);
+
+/// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be of very many homeservers,
 /// and how long each request may take.
 pub(crate) const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
 
@@ -278,6 +281,10 @@ pub(crate) const DESTINATION_MISSED: usize = 50;
 
 /// How long a homeserver may take to answer a transaction.
 pub(crate) const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A homeserver that takes longer to answer a transaction waits for a place with others like it: in
+/// what time, and how many places these have.
+pub(crate) const DESTINATION_SLOW: (Duration, usize) = (Duration::from_secs(5), 50);
 
 /// For how long a homeserver fails by itself before that may be because of a single item.
 pub(crate) const DESTINATION_FAULTS: Duration = Duration::from_secs(600);

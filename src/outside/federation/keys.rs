@@ -180,6 +180,8 @@ pub(crate) struct KeyRing {
     /// One fetch at a time for each homeserver.
     turns: Mutex<HashMap<OwnedServerName, Arc<tokio::sync::Mutex<()>>>>,
     fetches: Semaphore,
+    /// The same for homeservers of which no key is known.
+    first_fetches: Semaphore,
     /// Places for requests for the keys of many homeservers.
     in_bulk: Semaphore,
     /// Limits how many new homeservers are recorded.
@@ -199,6 +201,7 @@ impl KeyRing {
             attempts: Cache::new(limits::DELEGATIONS),
             turns: Mutex::default(),
             fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
+            first_fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
             in_bulk: Semaphore::new(limits::PEER_KEYS_IN_BULK.0),
             new: Limiter::new(limits::PEERS_NEW),
         }
@@ -369,8 +372,16 @@ impl KeyRing {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
         let fetched = match haste {
-            Haste::Urgent => match self.fetches.acquire().await {
+            Haste::Urgent if known.is_some() => match self.fetches.acquire().await {
                 Ok(_place) => self.published(server).await,
+                Err(_) => Err(Unreachable::Late),
+            },
+            // There may be any number of names at which nobody answers.
+            Haste::Urgent => match self.first_fetches.acquire().await {
+                Ok(_place) => {
+                    let published = timeout(limits::PEER_KEYS_FIRST, self.published(server));
+                    published.await.unwrap_or(Err(Unreachable::Late))
+                }
                 Err(_) => Err(Unreachable::Late),
             },
             Haste::InBulk => {

@@ -69,6 +69,8 @@ pub(crate) struct Sender {
     destinations: Mutex<HashMap<OwnedServerName, Destination>>,
     present: Mutex<HashMap<OwnedRoomId, Present>>,
     places: Semaphore,
+    /// The same for homeservers that are slow to answer: others do not wait for them.
+    slow_places: Semaphore,
     tell_others: OnceLock<TellOthers>,
 }
 
@@ -90,6 +92,7 @@ impl Sender {
             destinations: Mutex::default(),
             present: Mutex::default(),
             places: Semaphore::new(limits::DESTINATIONS_AT_ONCE),
+            slow_places: Semaphore::new(limits::DESTINATION_SLOW.1),
             tell_others: OnceLock::new(),
         }
     }

@@ -200,7 +200,9 @@ impl Receiving<'_> {
         if self.federation.sender.is_failing(server) {
             question.timeout = timeout.min(limits::REMOTE_KEYS_FAILING);
         }
-        let _place = self.federation.key_answers.acquire().await;
+        let place =
+            tokio::time::timeout(question.timeout, self.federation.key_answers.acquire()).await;
+        let _place = place.map_err(|_| Unreachable::Late)?;
         let answer = self.federation.peers.ask(server, question).await?.json()?;
         self.federation.sender.is_back(server);
         Ok(answer)

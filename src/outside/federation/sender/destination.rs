@@ -33,6 +33,8 @@ pub(super) struct Destination {
     pub(super) is_behind: bool,
     /// The rooms in which it may have missed something.
     pub(super) rooms: BTreeSet<OwnedRoomId>,
+    /// It was slow to answer last.
+    pub(super) is_slow: bool,
     /// It has a task.
     pub(super) is_served: bool,
     pub(super) failing: Option<Failing>,

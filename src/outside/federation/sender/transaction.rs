@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use ruma::ServerName;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep};
 use tracing::{debug, warn};
 
 use super::{
@@ -425,8 +425,15 @@ impl Sender {
         question.timeout = limits::DESTINATION_TIMEOUT;
         let asked = {
             // Tasks get a slot in the order in which they asked.
-            let Ok(_place) = self.places.acquire().await else { return Err(Unreachable::Late) };
-            self.peers.ask(server, question).await
+            let is_slow = self.destinations.lock().get(server).is_some_and(|of| of.is_slow);
+            let places = if is_slow { &self.slow_places } else { &self.places };
+            let Ok(_place) = places.acquire().await else { return Err(Unreachable::Late) };
+            let began = Instant::now();
+            let asked = self.peers.ask(server, question).await;
+            if let Some(destination) = self.destinations.lock().get_mut(server) {
+                destination.is_slow = began.elapsed() > limits::DESTINATION_SLOW.0;
+            }
+            asked
         };
         let answered = asked.and_then(|answer| read(server, &answer, fails));
         count(&answered, pdu_count, edu_count);
