@@ -135,6 +135,9 @@ pub(crate) const PREDECESSORS: usize = 20;
 /// its predecessors is not among them.
 pub const EXTREMITIES: usize = 10;
 
+/// How many of them are of one homeserver.
+pub(crate) const EXTREMITIES_OF_ONE: usize = 5;
+
 /// Refused events that are looked at on the way back from an event, for the extremities that it
 /// follows by way of them. An extremity that is not found is only named once more.
 pub(crate) const REFUSED_BEFORE: usize = 100;

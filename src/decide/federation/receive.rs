@@ -506,22 +506,25 @@ impl<'a, 'b> Receipt<'a, 'b> {
             }
         }
         others.sort_by_key(|tip| std::cmp::Reverse(tip.depth));
-        // Rooms may have more from before there were so few.
-        let is_new = others.len() >= self.room.extremities().len();
-        if others.len() < limits::EXTREMITIES || !is_new {
+        if others.len() < self.room.extremities().len() {
             return Ok(vec![others]);
         }
+        let Some(giving_way) = self.giving_way(&others)? else { return Ok(vec![others]) };
         let without = |place: &usize| {
             let tips = others.iter().enumerate().filter(|(other, _)| other != place);
             tips.map(|(_, tip)| tip.clone()).collect()
         };
-        Ok(self.giving_way(&others)?.iter().map(without).collect())
+        Ok(giving_way.iter().map(without).collect())
     }
 
-    /// The places of those tips that give way to the event, the least deep first: those of the
-    /// homeserver that has most of them. That is not the homeserver of the event, unless its past
-    /// is missing: its events follow those that it sent before.
-    fn giving_way(&self, tips: &[Tip]) -> Result<Vec<usize>, ReadError> {
+    /// The places of those tips of which one gives way to the event, which begins a branch, the
+    /// least deep first; `None` if none has to.
+    ///
+    /// A homeserver's events follow those that it sent before. One that has tips already gets more
+    /// only where the past is missing. It may have sent several at the same time: the next one that
+    /// follows them brings them in. Every event of this server names all tips, and other homeservers
+    /// refuse it until they have fetched all of them.
+    fn giving_way(&self, tips: &[Tip]) -> Result<Option<Vec<usize>>, ReadError> {
         let mut servers = Vec::with_capacity(tips.len());
         for tip in tips {
             let event = self.branches.find(&tip.event_id)?;
@@ -530,16 +533,17 @@ impl<'a, 'b> Receipt<'a, 'b> {
         let count = |server| servers.iter().filter(|other| *other == server).count();
         let own = Some(self.event.sender.server_name().to_owned());
         let most = servers.iter().map(count).max().unwrap_or(0);
-        let is_gap = || self.missing().map(|missing| !missing.is_empty());
-        let of = if most > 1 && count(&own) < most {
+        let of = if count(&own) >= limits::EXTREMITIES_OF_ONE {
+            if self.missing()?.is_empty() { None } else { own }
+        } else if tips.len() < limits::EXTREMITIES {
+            return Ok(None);
+        } else if most > 1 {
             servers.iter().find(|server| count(server) == most).cloned().flatten()
-        } else if count(&own) > 0 && is_gap()? {
-            own
         } else {
-            return Ok(Vec::new());
+            None
         };
         let places = (0..tips.len()).rev();
-        Ok(places.filter(|place| servers[*place] == of).collect())
+        Ok(Some(places.filter(|place| of.is_some() && servers[*place] == of).collect()))
     }
 
     /// The predecessors, and those before them on the way back through soft-failed ones, each with

@@ -12,26 +12,34 @@ use logcabin::{
         command::{Outcome, StateBase},
     },
 };
-use ruma::OwnedEventId;
+use ruma::{OwnedEventId, OwnedUserId};
 use serde_json::json;
 
 use super::{
+    Sent,
     branches::{Room, Tip, on_one_thread, state_is_that_of_the_reference_now},
     received,
 };
 
+/// An event, and the end of the branch that it makes.
+type Forked = (Sent, Tip);
+
 /// As many as are too many for one record, with names that are as long as names may be.
 const MANY: usize = 360;
 
-fn name(branch: usize, number: usize) -> String {
-    format!("{branch}x{number:0>220}")
+fn name(number: usize) -> String {
+    format!("x{number:0>220}")
 }
 
-/// A branch of users who join.
-async fn branch_of_joins(room: &mut Room, start: &Tip, branch: usize, many: usize) -> Tip {
+/// A branch of users of a homeserver who join.
+async fn branch_of_joins(room: &mut Room, start: &Tip, server: &str, many: usize) -> Tip {
     let mut tip = start.clone();
     for number in 0..many {
-        let (sent, next) = room.join(&tip, &name(branch, number));
+        let user: OwnedUserId = format!("@{}:{server}", name(number)).try_into().unwrap();
+        let (basis, member) = (room.basis.clone(), "m.room.member");
+        let (content, auth) = (json!({ "membership": "join" }), basis.iter().collect::<Vec<_>>());
+        let key = Some(user.as_str());
+        let (sent, next) = room.event(&[&tip], &user, member, key, content, &auth);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         tip = next;
     }
@@ -68,7 +76,8 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         let mut tips = Vec::new();
         for branch in 0..3 {
-            tips.push(branch_of_joins(&mut room, &start, branch, MANY).await);
+            let server = format!("branch{branch}.test");
+            tips.push(branch_of_joins(&mut room, &start, &server, MANY).await);
         }
         // Two of the three meet: that is a state which the room never had.
         let (sent, met) = room.message(&[&tips[0], &tips[1]], "eve", &eve);
@@ -96,36 +105,63 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
     });
 }
 
+/// Users of other homeservers join. Gives each with the id of the join.
+async fn joined(room: &mut Room, count: usize) -> Vec<(OwnedUserId, OwnedEventId)> {
+    let mut users = Vec::new();
+    for number in 0..count {
+        let user: OwnedUserId = format!("@eve:name{number}.test").try_into().unwrap();
+        let (basis, tip, member) = (room.basis.clone(), room.tip(), "m.room.member");
+        let (content, auth) = (json!({ "membership": "join" }), basis.iter().collect::<Vec<_>>());
+        let key = Some(user.as_str());
+        let (sent, joined) = room.event(&[&tip], &user, member, key, content, &auth);
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        users.push((user, joined.event));
+    }
+    users
+}
+
+/// A message that differs from others at its place.
+fn message(room: &Room, after: &Tip, of: &(OwnedUserId, OwnedEventId), number: usize) -> Forked {
+    let auth = [&room.basis[0], &room.basis[1], &of.1];
+    let content = json!({ "msgtype": "m.text", "body": number.to_string() });
+    room.event(&[after], &of.0, "m.room.message", None, content, &auth)
+}
+
 #[test]
 fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
     on_one_thread(async {
         let mut room = Room::begin().await;
         let bob = room.servers[1].user.clone();
+        let others = joined(&mut room, 1).await;
         let (sent, start) = room.join(&room.tip(), "eve");
         let eve = start.event.clone();
         assert_eq!(room.hear(sent).await, Taken::Accepted);
-        let of_joins = branch_of_joins(&mut room, &start, 0, MANY).await;
-        // It says that the others are deeper.
-        let deep = Tip { event: start.event.clone(), depth: 10_000 };
+        let of_joins = branch_of_joins(&mut room, &start, "elsewhere.test", MANY).await;
         let mut tips = vec![of_joins.event.clone()];
-        for _ in 1..10 {
-            let (sent, tip) = room.unlike(&deep, "eve", &eve, tips.len());
+        // It says that the other ones are deeper.
+        let deep = |depth: u64| Tip { event: start.event.clone(), depth };
+        for number in 1..5 {
+            let (sent, tip) = room.unlike(&deep(20_000), "eve", &eve, number);
             assert_eq!(room.hear(sent).await, Taken::Accepted);
             tips.push(tip.event);
         }
         let extremities = |room: &Room| room.servers[0].extremities(&room.room_id);
         assert_eq!(extremities(&room), tips.iter().cloned().collect());
-        let before = room.logged();
-        let (sent, _) = room.unlike(&deep, "eve", &eve, 10);
+        let (before, state) = (room.logged(), room.servers[0].state(&room.room_id));
+        let (sent, _) = room.unlike(&deep(20_000), "eve", &eve, 5);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
-        assert!(room.logged() - before < 8192, "the state stays as it is");
+        assert!(room.logged() - before < 8192 && room.servers[0].state(&room.room_id) == state);
+        assert_eq!(extremities(&room), tips.iter().cloned().collect());
+        for number in 0..5 {
+            let (sent, tip) = message(&room, &deep(10_000), &others[0], number);
+            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            tips.push(tip.event);
+        }
         assert_eq!(extremities(&room), tips.iter().cloned().collect());
         // Another homeserver is heard, and what it displaces is more than a record holds.
-        let state = room.servers[0].state(&room.room_id).len();
+        let state = state.len();
         let member = room.holder(&"m.room.member".into(), bob.as_str());
-        let auth = [&room.basis[0].clone(), &room.basis[1].clone(), &member];
-        let content = json!({ "msgtype": "m.text", "body": "x" });
-        let (sent, heard) = room.event(&[&start], &bob, "m.room.message", None, content, &auth);
+        let (sent, heard) = message(&room, &start, &(bob, member), 0);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         let displaced = |of: &OwnedEventId| *of == of_joins.event;
         let left = tips.iter().filter(|of| !displaced(of)).cloned().chain([heard.event]);
@@ -150,7 +186,7 @@ fn a_state_without_a_first_event_is_none_and_a_small_one_takes_little_space() {
         let (sent, start) = room.join(&room.tip(), "eve");
         let eve = start.event.clone();
         assert_eq!(room.hear(sent).await, Taken::Accepted);
-        branch_of_joins(&mut room, &start, 0, MANY).await;
+        branch_of_joins(&mut room, &start, "elsewhere.test", MANY).await;
         let (sent, outlier) = room.message(&[&start], "eve", &eve);
         let mut receive = received(&room.room_id, sent);
         receive.as_outlier = true;
@@ -180,27 +216,14 @@ fn a_state_without_a_first_event_is_none_and_a_small_one_takes_little_space() {
 fn many_names_undo_nothing_by_branches_that_leave_it_out() {
     on_one_thread(async {
         let mut room = Room::begin().await;
-        let mut names = Vec::new();
-        for number in 0..11 {
-            let user = format!("@eve:name{number}.test").try_into().unwrap();
-            let basis = room.basis.clone();
-            let (content, auth) =
-                (json!({ "membership": "join" }), basis.iter().collect::<Vec<_>>());
-            let (tip, key) = (room.tip(), format!("{user}"));
-            let member = "m.room.member";
-            let (sent, joined) = room.event(&[&tip], &user, member, Some(&key), content, &auth);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
-            names.push((user, joined.event));
-        }
+        let names = joined(&mut room, 11).await;
         let start = Tip { depth: 10_000, ..room.tip() };
         let server = &room.servers[0];
         let content = json!({ "name": "what was agreed on" });
         assert!(server.send(&room.room_id, "m.room.name", Some(""), content).await);
         let (agreed, state) = (room.tip().event, server.state(&room.room_id));
-        for (user, joined) in &names {
-            let auth = [&room.basis[0].clone(), &room.basis[1].clone(), joined];
-            let content = json!({ "msgtype": "m.text", "body": "x" });
-            let (sent, _) = room.event(&[&start], user, "m.room.message", None, content, &auth);
+        for name in &names {
+            let (sent, _) = message(&room, &start, name, 0);
             assert_eq!(room.hear(sent).await, Taken::Accepted);
         }
         assert_eq!(room.servers[0].state(&room.room_id), state);
