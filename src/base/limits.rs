@@ -223,9 +223,6 @@ pub(crate) const ITEM_DEPTH: usize = 110;
 /// so that a deep one is refused by itself, and not the transaction that it is in.
 pub(crate) const TEXT_DEPTH: usize = 70_000;
 
-/// Bodies that are read again, with what clients do that the specification does not have.
-pub(crate) const AMENDED_BYTES: usize = 256 * 1024;
-
 /// Characters of a number that an error message repeats.
 pub(crate) const NUMBER_SHOWN: usize = 40;
 

@@ -4,9 +4,9 @@
 //! Work has two payers: who asks for it (a homeserver), and what it is about (a room). Somebody may
 //! have many names of homeservers, or use many rooms; neither helps while the other is the same.
 //!
-//! Work that has begun holds memory while it pauses, so only a little may have begun at a time. Where somebody
-//! comes first who could not begin, the work of the one who comes last is given up for it, and has
-//! to be asked for again.
+//! Work that has begun holds memory while it pauses, so only a little may have begun at a time.
+//! Where somebody comes first who could not begin, the work of the one who comes last is given up
+//! for it, and has to be asked for again.
 
 use std::{
     cell::Cell,

@@ -122,7 +122,8 @@ struct Entry {
     is_leaving: bool,
     /// How many bytes it waits for, if it does.
     wants: u64,
-    /// Since when it may be larger than the share of who was asked, and whether nobody waits for it.
+    /// Since when it may be larger than the share of who was asked, and whether nobody waits for
+    /// it.
     turn: Option<(Instant, bool)>,
 }
 

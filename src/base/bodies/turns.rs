@@ -3,8 +3,8 @@
 //! The state of a large room takes more than the share of the homeserver that is asked for it. Such
 //! answers go one after the other (with a larger budget, a few at a time). Those that a user waits
 //! for, who enters a room, wait for one that is under way; those that events of other homeservers
-//! cause also wait for each other. Of one homeserver, and of one user, there is one in line: whoever
-//! causes very many of them delays themselves.
+//! cause also wait for each other. Of one homeserver, and of one user, there is one in line:
+//! whoever causes very many of them delays themselves.
 
 use std::{
     collections::HashMap,

@@ -20,8 +20,8 @@ pub(crate) const PEER_KEYS_FETCHES: usize = 16;
 /// How long a request for the keys of a homeserver may take of which none is known.
 pub(crate) const PEER_KEYS_FIRST: Duration = Duration::from_secs(10);
 
-/// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be of very many homeservers,
-/// and how long each request may take.
+/// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be
+/// of very many homeservers, and how long each request may take.
 pub(crate) const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
 
 /// How often the keys of homeservers that were not known are recorded: what bounds how fast the log

@@ -466,8 +466,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
         self.allowed_by(|event_type, state_key| self.branches.holder(view, event_type, state_key))
     }
 
-    /// The forward extremities once the event is in the room (besides the event, if it is one), what
-    /// it does to the current state, and whether it is none.
+    /// The forward extremities once the event is in the room (besides the event, if it is one),
+    /// what it does to the current state, and whether it is none.
     ///
     /// There are few extremities, and somebody may make any number of branches. Where there are
     /// enough, an event that begins another branch is none. It is seen, and it counts once a later
@@ -522,8 +522,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
     ///
     /// A homeserver's events follow those that it sent before. One that has tips already gets more
     /// only where the past is missing. It may have sent several at the same time: the next one that
-    /// follows them brings them in. Every event of this server names all tips, and other homeservers
-    /// refuse it until they have fetched all of them.
+    /// follows them brings them in. Every event of this server names all tips, and other
+    /// homeservers refuse it until they have fetched all of them.
     fn giving_way(&self, tips: &[Tip]) -> Result<Option<Vec<usize>>, ReadError> {
         let mut servers = Vec::with_capacity(tips.len());
         for tip in tips {

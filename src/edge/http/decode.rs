@@ -157,7 +157,7 @@ pub(crate) fn request<R: IncomingRequest>(
                 }
             };
             if is_of_body(&error)
-                && body.len() <= limits::AMENDED_BYTES
+                && body.len() <= AMENDED_BYTES
                 && let Some(amended) = amend(body, amend_more)
             {
                 // No endpoint with a JSON body looks at headers.
@@ -203,6 +203,9 @@ fn without_empty_parameters(mut request: Request<&[u8]>) -> Request<&[u8]> {
 fn is_of_body(error: &FromHttpRequestError) -> bool {
     matches!(error, FromHttpRequestError::Deserialization(DeserializationError::Json(_)))
 }
+
+/// The largest body that is amended: as a value, one takes very many times its size.
+const AMENDED_BYTES: usize = 256 * 1024;
 
 /// A refused body as ruma would rather have it, if there is something about it that the
 /// specification allows, or that clients do and other servers take:

@@ -65,8 +65,8 @@ pub(crate) enum ChainError {
 pub(crate) enum Effort<'a> {
     /// Little enough for the room's turn.
     Short,
-    /// As much as it takes. What is given is called now and then: it may block for a while, and says
-    /// whether to go on.
+    /// As much as it takes. What is given is called now and then: it may block for a while, and
+    /// says whether to go on.
     Long(&'a dyn Fn() -> bool),
 }
 
