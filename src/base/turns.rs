@@ -99,7 +99,7 @@ const fn is_far_behind(worse: Rank, better: Rank) -> bool {
 }
 
 /// In slices: a second.
-const FAR_BEHIND: u128 = limits::TURNS_SECOND;
+const FAR_BEHIND: u128 = 1000 / limits::TURNS_SLICE.as_millis();
 
 /// Of several payers, those who are over this part of a processor come last.
 const SHARE: f64 = 0.25;

@@ -169,9 +169,6 @@ pub(crate) const TURNS_WINDOW: Duration = Duration::from_secs(10);
 /// costs, and short compared to what somebody notices.
 pub(crate) const TURNS_SLICE: Duration = Duration::from_millis(50);
 
-/// How many of these are a second.
-pub(crate) const TURNS_SECOND: u128 = 20;
-
 /// How much work may pause at a time, because others come first. It holds memory meanwhile.
 pub(crate) const TURNS_PAUSED: usize = 1;
 

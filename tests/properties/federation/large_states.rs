@@ -31,15 +31,19 @@ fn name(number: usize) -> String {
     format!("x{number:0>220}")
 }
 
+/// The join of a user, whom nobody knows.
+fn join(room: &Room, after: &Tip, user: &OwnedUserId) -> Forked {
+    let auth: Vec<_> = room.basis.iter().collect();
+    let content = json!({ "membership": "join" });
+    room.event(&[after], user, "m.room.member", Some(user.as_str()), content, &auth)
+}
+
 /// A branch of users of a homeserver who join.
 async fn branch_of_joins(room: &mut Room, start: &Tip, server: &str, many: usize) -> Tip {
     let mut tip = start.clone();
     for number in 0..many {
-        let user: OwnedUserId = format!("@{}:{server}", name(number)).try_into().unwrap();
-        let (basis, member) = (room.basis.clone(), "m.room.member");
-        let (content, auth) = (json!({ "membership": "join" }), basis.iter().collect::<Vec<_>>());
-        let key = Some(user.as_str());
-        let (sent, next) = room.event(&[&tip], &user, member, key, content, &auth);
+        let user = format!("@{}:{server}", name(number)).try_into().unwrap();
+        let (sent, next) = join(room, &tip, &user);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         tip = next;
     }
@@ -110,10 +114,7 @@ async fn joined(room: &mut Room, count: usize) -> Vec<(OwnedUserId, OwnedEventId
     let mut users = Vec::new();
     for number in 0..count {
         let user: OwnedUserId = format!("@eve:name{number}.test").try_into().unwrap();
-        let (basis, tip, member) = (room.basis.clone(), room.tip(), "m.room.member");
-        let (content, auth) = (json!({ "membership": "join" }), basis.iter().collect::<Vec<_>>());
-        let key = Some(user.as_str());
-        let (sent, joined) = room.event(&[&tip], &user, member, key, content, &auth);
+        let (sent, joined) = join(room, &room.tip(), &user);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         users.push((user, joined.event));
     }
