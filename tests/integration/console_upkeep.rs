@@ -396,7 +396,9 @@ async fn in_terminal(server: &TestServer, mine: &str, arguments: &str, what: &st
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_work_shows_its_progress_in_the_console_and_in_the_terminal() {
-    let (mut server, admin, mine) = server(&[]).await;
+    // The snapshot that the server would write by itself would leave the command nothing to do.
+    let by_itself = ("LOGCABIN_SNAPSHOTS_EVERY_RECORDS", "1000000000");
+    let (mut server, admin, mine) = server(&[by_itself]).await;
     let room_id = admin.create_room(json!({ "name": "Cabin" })).await;
     server.stop();
     lengthen(server.data_dir(), LENGTH).await;
