@@ -99,9 +99,13 @@ impl Failure {
         }
     }
 
-    /// Whether the homeserver fails itself.
-    fn is_fault(&self) -> bool {
-        matches!(self, Self::Everything(refusal) if refusal.is_fault())
+    /// Whether the homeserver fails itself, at every transaction or at this one.
+    pub(super) const fn is_fault(&self) -> bool {
+        match self {
+            Self::Unreachable(Unreachable::Status(status)) => *status == FAULT,
+            Self::Everything(refusal) => refusal.is_fault(),
+            Self::Unreachable(_) | Self::Later(_) => false,
+        }
     }
 
     /// The pause that the homeserver asks for.
@@ -201,7 +205,8 @@ impl Sender {
             }
             let (pause, back) = self.note_failure(server, &failure);
             // With what came since, it shows whether the homeserver fails at these records only.
-            if left.is_empty() || failure.is_fault() {
+            let fails_at_all = matches!(failure, Failure::Everything(_)) && failure.is_fault();
+            if left.is_empty() || fails_at_all {
                 return;
             }
             if self.is_lost(server) {
@@ -290,11 +295,10 @@ impl Sender {
     fn fails(&self, server: &ServerName) -> Fails {
         let now_ms = self.engine.clock().now_ms();
         let all = self.destinations.lock();
-        let failing = all.get(server).and_then(|destination| destination.failing.as_ref());
+        let destination = all.get(server).filter(|destination| destination.has_failed_itself);
+        let failing = destination.and_then(|destination| destination.failing.as_ref());
         let is_long = failing.is_some_and(|failing| {
-            let is_fault = failing.error.contains(&format!("status {FAULT}"));
-            is_fault
-                && now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
+            now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
         });
         if is_long { Fails::Long } else { Fails::Lately }
     }
