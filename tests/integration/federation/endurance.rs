@@ -1,6 +1,9 @@
 //! Two servers, a Synapse and a homeserver that means harm, for as long as one wants: what correct
 //! users send arrives everywhere, and all three end with the same state.
 //!
+//! All three get the harm, the Synapse a part of it: what it is sent faster than it can take, it
+//! prunes, together with what correct users sent.
+//!
 //! `LOGCABIN_ENDURANCE_SECONDS` says for how long (40 minutes unless set),
 //! `LOGCABIN_ENDURANCE_SEED` repeats a run.
 
@@ -26,6 +29,9 @@ use crate::harness::{PATIENCE, Random, User, encode, number_from_env, skip, unti
 /// How long users wait between what they send, and in what time one server is killed.
 const PACE: Duration = Duration::from_millis(700);
 const KILLS: (u64, u64) = (20, 50);
+
+/// Of so many rounds of harm, one is against the Synapse, too.
+const ROUNDS_FOR_SYNAPSE: u32 = 10;
 
 /// What is sent and comes to all homeservers.
 #[derive(Default)]
@@ -147,7 +153,8 @@ async fn harm(
                 prev = json!([event_id]);
                 events.push(event);
             }
-            for server in &servers {
+            let most = if rounds % ROUNDS_FOR_SYNAPSE == 0 { 3 } else { 2 };
+            for server in &servers[..most] {
                 at(server).numbered(1000 * rounds + 100).send(&events).await;
             }
             begun
