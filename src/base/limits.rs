@@ -256,7 +256,7 @@ pub(crate) const HTTP2_STREAMS: u32 = 100;
 pub(crate) const HTTP2_HEADER_BYTES: u32 = 32 * 1024;
 
 /// The HTTP/1 read buffer, which bounds the request line with all headers.
-pub(crate) const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
+pub(crate) const HTTP1_BUFFER_BYTES: usize = 32 * 1024;
 
 /// How often a silent HTTP/2 peer is pinged.
 pub(crate) const HTTP2_PING: Duration = Duration::from_secs(60);
