@@ -12,7 +12,7 @@ mod scan;
 
 use std::{borrow::Cow, slice};
 
-pub(crate) use number::{is_strict, normal};
+pub(crate) use number::{is_held, is_strict, normal};
 use scan::{Member, Scan, scalar_end, skip_space, string};
 pub(crate) use scan::{Token, tokens};
 
@@ -26,6 +26,9 @@ pub(crate) enum Numbers {
     /// Any that a double can be, in the way that Synapse's `canonicaljson` writes it: `1e2` is
     /// `100.0`.
     Lax,
+    /// Those of [`Self::Lax`] that others can hold: an integer has at most 64 bits. Synapse fails at
+    /// an event with a longer one, and then at every event that comes after it.
+    Held,
     /// Any, as it stands in the text, and strings that are not Unicode.
     AsWritten,
 }
@@ -54,10 +57,10 @@ pub(crate) fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
     if scan.depth > limits::ITEM_DEPTH { Err(NotCanonical::TooDeep) } else { Ok(()) }
 }
 
-/// Whether clients and other homeservers can read a JSON text of another one: its numbers are
-/// finite, its strings are Unicode, and it does not nest too deeply.
+/// Whether clients and other homeservers can read a JSON text of another one: they can hold its
+/// numbers, its strings are Unicode, and it does not nest too deeply.
 pub(crate) fn is_readable(text: &str) -> bool {
-    check(text, Numbers::Lax).is_ok()
+    check(text, Numbers::Held).is_ok()
 }
 
 /// How deep a JSON text nests.
@@ -154,7 +157,7 @@ impl Writer<'_> {
                 let token = &self.text[at..end];
                 match first {
                     b'"' => self.out.push_str(&string(token)),
-                    b'-' | b'0'..=b'9' if self.numbers == Numbers::Lax => {
+                    b'-' | b'0'..=b'9' if matches!(self.numbers, Numbers::Lax | Numbers::Held) => {
                         // The scan has found that it is finite.
                         self.out.push_str(&normal(token).unwrap_or(Cow::Borrowed(token)));
                     }

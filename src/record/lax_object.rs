@@ -115,23 +115,26 @@ impl LaxObject {
         Self::parse_as(text, Numbers::Lax)
     }
 
-    /// Parses an event. What of it nests too deeply, or has numbers beyond the range of doubles, is
-    /// left out: if that is in its content, the hash of the content is then wrong, and the event
+    /// Parses an event. What of it nests too deeply, or has numbers that others cannot hold, is left
+    /// out: if that is in its content, the hash of the content is then wrong, and the event
     /// counts without its content. Others take it as it is, and go on from it, so it cannot be
     /// refused.
     ///
     /// # Errors
     /// When it is not a JSON object.
     pub(crate) fn parse_event(text: &str) -> Result<Self, LaxError> {
-        Self::parse(text).or_else(|why| {
-            let mut members = readable(text, limits::ITEM_DEPTH, &["content"]).ok_or(why)?;
-            if let Some(content) = members.get_mut("content") {
-                let kept = readable(content.get(), limits::ITEM_DEPTH - 1, &[]);
-                let kept = kept.unwrap_or_default();
-                *content = serde_json::value::to_raw_value(&kept).map_err(LaxError::of)?;
-            }
-            Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)
-        })
+        let why = match Self::parse(text) {
+            Ok(event) if event.odd.is_none() || is_readable(text) => return Ok(event),
+            Ok(_) => LaxError::of("others cannot read it"),
+            Err(why) => why,
+        };
+        let mut members = readable(text, limits::ITEM_DEPTH, &["content"]).ok_or(why)?;
+        if let Some(content) = members.get_mut("content") {
+            let kept = readable(content.get(), limits::ITEM_DEPTH - 1, &[]);
+            let kept = kept.unwrap_or_default();
+            *content = serde_json::value::to_raw_value(&kept).map_err(LaxError::of)?;
+        }
+        Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)
     }
 
     fn parse_as(text: &str, numbers: Numbers) -> Result<Self, LaxError> {
@@ -335,9 +338,14 @@ impl LaxObject {
         for server in servers.map_err(LaxError::of)? {
             self.verify_one(server.as_str(), keys, &text)?;
         }
+        Ok(self.has_own_content())
+    }
+
+    /// Whether its content is what its hash says.
+    pub(crate) fn has_own_content(&self) -> bool {
         let said = member(&self.object, &["hashes", "sha256"]).and_then(CanonicalJsonValue::as_str);
         let said = said.and_then(|said| Base64::<Standard>::parse(said).ok());
-        Ok(said.is_some_and(|said| self.content_hash().is_ok_and(|hash| hash == said.encode())))
+        said.is_some_and(|said| self.content_hash().is_ok_and(|hash| hash == said.encode()))
     }
 
     /// Verifies the signatures of a homeserver with those of its keys that are known.

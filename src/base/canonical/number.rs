@@ -13,6 +13,16 @@ pub(crate) fn is_strict(token: &str) -> bool {
         && digits.parse::<u64>().is_ok_and(|value| value <= LARGEST)
 }
 
+/// Whether other homeservers can hold this number of a JSON text, if it is finite: it is an integer
+/// of 64 bits, or not written as one.
+pub(crate) fn is_held(token: &str) -> bool {
+    !is_integer(token) || token.parse::<i64>().is_ok()
+}
+
+fn is_integer(token: &str) -> bool {
+    !token.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
+}
+
 /// The longest integer that is surely in the range of doubles.
 const FINITE_DIGITS: usize = 300;
 
@@ -20,7 +30,7 @@ const FINITE_DIGITS: usize = 300;
 /// it is beyond the range of doubles: many who read JSON then refuse the whole text. An integer
 /// keeps all its digits. Anything else is a double in the shortest form that reads as the same.
 pub(crate) fn normal(token: &str) -> Option<Cow<'_, str>> {
-    if !token.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
+    if is_integer(token) {
         let is_finite = || token.parse().is_ok_and(|value: f64| value.is_finite());
         if token.len() > FINITE_DIGITS && !is_finite() {
             return None;

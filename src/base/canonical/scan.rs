@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{NotCanonical, Numbers, is_strict, normal};
+use super::{NotCanonical, Numbers, is_held, is_strict, normal};
 use crate::base::limits;
 
 /// What a walk over a JSON text finds.
@@ -234,7 +234,8 @@ impl Walk<'_> {
         let is_allowed = match self.numbers {
             Numbers::AsWritten => true,
             Numbers::Strict => is_strict(token),
-            Numbers::Lax => normal(token).is_some_and(|written| {
+            Numbers::Held if !is_held(token) => false,
+            Numbers::Lax | Numbers::Held => normal(token).is_some_and(|written| {
                 self.scan.is_canonical &= written == token;
                 true
             }),

@@ -79,6 +79,24 @@ fn only_json_has_a_canonical_form() {
 }
 
 #[test]
+fn others_hold_integers_of_64_bits_and_doubles() {
+    for (number, is_held) in [
+        ("9223372036854775807", true),
+        ("-9223372036854775808", true),
+        ("-0", true),
+        ("1e300", true),
+        ("9223372036854775808.5", true),
+        ("9223372036854775808", false),
+        ("-9223372036854775809", false),
+        ("1e400", false),
+    ] {
+        let text = format!(r#"{{"a":[{number}]}}"#);
+        assert_eq!(is_readable(&text), is_held, "{number}");
+        assert!(check(&text, Numbers::AsWritten).is_ok(), "{number}");
+    }
+}
+
+#[test]
 fn strict_numbers_are_integers_of_53_bits_in_one_form() {
     for (number, is_allowed) in [
         ("0", true),

@@ -14,8 +14,8 @@ use crate::base::canonical::{self, Numbers};
 pub(super) enum Reach {
     /// Other homeservers, or other users of them, may: it has what canonical JSON has.
     Others,
-    /// The same, in an event of a room whose version may allow any finite number: what decides the
-    /// event decides that.
+    /// The same, in an event of a room whose version may allow any number that homeservers can
+    /// hold: what decides the event decides that.
     Room,
     /// Nobody but the user's own clients, for this reason: any finite number may be in it, because
     /// nobody signs it. Strings are Unicode nevertheless: most readers of JSON refuse a whole text
@@ -34,7 +34,8 @@ pub(super) fn check(body: &[u8], kind: Body, access: Access, reach: Reach) -> Re
     }
     let numbers = match reach {
         Reach::Others => Numbers::Strict,
-        Reach::Room | Reach::Own(_) => Numbers::Lax,
+        Reach::Room => Numbers::Held,
+        Reach::Own(_) => Numbers::Lax,
     };
     let text = std::str::from_utf8(body);
     let text = text.map_err(|_| ApiError::not_json("The body is not UTF-8."))?;
@@ -69,6 +70,10 @@ mod tests {
         }
         for bad in ["1e999", r#""\udc00""#] {
             assert!(!is_fine(Reach::Own("test"), bad), "{bad}");
+        }
+        for (number, is_held) in [("9223372036854775807", true), ("9223372036854775808", false)] {
+            assert_eq!(is_fine(Reach::Room, number), is_held, "{number}");
+            assert!(is_fine(Reach::Own("test"), number), "{number}");
         }
     }
 

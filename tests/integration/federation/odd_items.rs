@@ -66,6 +66,8 @@ async fn an_event_that_clients_could_not_read_counts_without_its_content() {
         ("12", nested(500)),
         ("5", "1e400".to_owned()),
         ("4", "9".repeat(400)),
+        // Synapse cannot hold it.
+        ("3", "9223372036854775808".to_owned()),
     ];
     for (number, (version, text)) in (1..).zip(unreadable) {
         let options = json!({ "preset": "public_chat", "room_version": version });
@@ -260,6 +262,7 @@ async fn numbers_survive_between_this_server_and_synapse() {
         // Python writes them in another way than Rust.
         let mut odd_content = odd_content(body);
         odd_content["other"] = json!([2.5e-7, 1e16]);
+        odd_content["large"] = json!(i64::MIN);
         let path = format!("{send}/{}", encode(body));
         from.request("PUT", &path, Some(&odd_content)).await.ok();
         until(&format!("the message {body} arrives"), async || {
@@ -267,6 +270,10 @@ async fn numbers_survive_between_this_server_and_synapse() {
         })
         .await;
     }
+    // What Synapse could not hold would end the conversation.
+    let too_large = json!({ "msgtype": "m.text", "body": "large", "n": u64::MAX });
+    let refused = ann.request("PUT", &format!("{send}/large"), Some(&too_large)).await;
+    assert_eq!((refused.status, &refused.body["errcode"]), (400, &json!("M_BAD_JSON")));
     // A message to a device of somebody one shares no room with, and then a plain message.
     let zoe = cabin.server.register("zoe").await;
     let messages =
