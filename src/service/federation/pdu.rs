@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
-    OwnedUserId, RoomVersionId,
+    OwnedUserId, RoomVersionId, ServerName, UserId,
     room_version_rules::RoomVersionRules,
     signatures::{PublicKeyMap, required_server_signatures_to_verify_event},
 };
@@ -46,6 +46,9 @@ pub(crate) enum PduError {
     /// A signature is missing or wrong.
     #[error("its signatures are not valid: {0}")]
     Signatures(String),
+    /// Its content is not what its sender's homeserver signed, and another one sent it.
+    #[error("its content is not that of its sender")]
+    Altered,
     /// Events that it depends on cannot be fetched.
     #[error("events that it depends on are missing")]
     Missing,
@@ -135,6 +138,14 @@ impl Pdu {
         }
         let sender = self.object.get("sender").and_then(CanonicalJsonValue::as_str)?;
         sender.try_into().ok()
+    }
+
+    /// Whether it comes with its content if `origin` sends it. Its sender's homeserver may send it
+    /// without: then nobody has another one.
+    pub(super) fn is_whole_from(&self, origin: &ServerName) -> bool {
+        let sender = self.object.get("sender").and_then(CanonicalJsonValue::as_str);
+        let sender = sender.and_then(|sender| <&UserId>::try_from(sender).ok());
+        sender.is_some_and(|sender| sender.server_name() == origin) || self.object.has_own_content()
     }
 
     fn ts_ms(&self) -> Option<u64> {

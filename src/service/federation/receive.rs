@@ -133,6 +133,10 @@ impl<'a> Receiving<'a> {
         if state.event_in_room(&room.id, &pdu.event_id).is_some() {
             return Ok(Taken::Known);
         }
+        // It would be known without its content before its sender's homeserver sends it.
+        if !pdu.is_whole_from(origin) {
+            return Err(PduError::Altered);
+        }
         let verified = self.verify(room, pdu).await?;
         self.receive(origin, room, verified, budget).await
     }

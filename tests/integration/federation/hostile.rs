@@ -280,6 +280,17 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     altered["content"]["body"] = json!("altered");
     assert_eq!(of_peer.send(&[altered]).await, json!({ &*id: {} }));
     assert!(!texts(&ann, &room_id).await.iter().any(|body| body == "altered"));
+    // Nobody else says what a homeserver's content is.
+    let other = Peer::start(&authority).await;
+    let mut of_other = hostile(&other);
+    of_other.join().await;
+    let (id, event) = of_other.signed(of_other.message("said").await);
+    let mut altered = event.clone();
+    altered["content"]["body"] = json!("altered");
+    let said = of_peer.send(&[altered]).await;
+    assert_eq!(said[&id]["error"], "its content is not that of its sender");
+    assert_eq!(of_other.send(&[event]).await, json!({ &*id: {} }));
+    assert!(texts(&ann, &room_id).await.iter().any(|body| body == "said"));
     // The greatest depth and a time far ahead keep nobody from talking.
     let mut last = of_peer.message("deep").await;
     last["depth"] = json!(9_007_199_254_740_991_u64);
@@ -304,7 +315,7 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     );
     of_peer.ask("GET", &backfill, &Value::Null).await.refused(403, "M_FORBIDDEN");
     let all = texts(&ann, &room_id).await;
-    assert_eq!(all, ["I go on", "deep", "good"]);
+    assert_eq!(all, ["I go on", "deep", "said", "good"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -136,7 +136,9 @@ fn count(taken: &Result<&Taken, &PduError>) {
         Err(PduError::Form(_) | PduError::OtherEvent | PduError::Version(_)) => PduOutcome::Form,
         Err(PduError::NoRoom | PduError::NotInRoom) => PduOutcome::Room,
         Err(PduError::AccessControl) => PduOutcome::AccessControl,
-        Err(PduError::Key(_) | PduError::Signatures(_)) => PduOutcome::Signature,
+        Err(PduError::Key(_) | PduError::Signatures(_) | PduError::Altered) => {
+            PduOutcome::Signature
+        }
         Err(PduError::Rejected(_)) => PduOutcome::Failed,
     };
     metrics().federation_pdus.of_value(outcome).inc();
