@@ -46,7 +46,8 @@ impl Peer {
             let is_transaction = asked.path.starts_with("/_matrix/federation/v1/send/");
             is_transaction.then(|| reply_json(200, &json!({ "pdus": {} })))
         };
-        Self::start_with(authority, Duration::from_secs(3600), Arc::new(takes)).await
+        // Some tests take hours.
+        Self::start_with(authority, Duration::from_secs(24 * 3600), Arc::new(takes)).await
     }
 
     /// A peer whose keys are valid for so long, and that answers otherwise first.
