@@ -115,8 +115,8 @@ impl LaxObject {
         Self::parse_as(text, Numbers::Lax)
     }
 
-    /// Parses an event. What of it nests too deeply, or has numbers that others cannot hold, is left
-    /// out: if that is in its content, the hash of the content is then wrong, and the event
+    /// Parses an event. What of it nests too deeply, or has numbers that others cannot hold, is
+    /// left out: if that is in its content, the hash of the content is then wrong, and the event
     /// counts without its content. Others take it as it is, and go on from it, so it cannot be
     /// refused.
     ///
