@@ -236,8 +236,8 @@ impl Setting for SecretFile {
     }
 }
 
-/// A list that may be empty; in the environment its values stand between commas, and `none` is
-/// none.
+/// A list that may be empty; in the environment its values stand between commas, and `none`, or
+/// nothing, is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 
@@ -267,7 +267,7 @@ impl<T: Setting> Setting for List<T> {
 
     fn read(given: &Given<'_>) -> Option<Self> {
         match given {
-            Given::Text(text) if text.trim() == "none" => Some(Self::default()),
+            Given::Text(text) if matches!(text.trim(), "" | "none") => Some(Self::default()),
             Given::Toml(DeValue::Array(values)) if values.is_empty() => Some(Self::default()),
             given => Vec::read(given).map(Self),
         }
