@@ -1,13 +1,15 @@
 //! Devices.
 
 use ruma::{
-    DeviceId, MilliSecondsSinceUnixEpoch, OwnedDeviceId, UInt,
+    DeviceId, OwnedDeviceId,
     api::client::device::{
-        Device, delete_device::v3 as delete_device, delete_devices::v3 as delete_devices,
+        delete_device::v3 as delete_device, delete_devices::v3 as delete_devices,
         get_device::v3 as get_device, get_devices::v3 as get_devices,
         update_device::v3 as update_device,
     },
 };
+use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     decide::account::{Login, RemoveDevices, RenameDevice, Which},
@@ -15,43 +17,51 @@ use crate::{
         api::{
             Server,
             auth::{credentials::NewTokens, uiaa::confirm_identity},
+            json as to_json,
         },
-        http::{ApiError, Cx},
+        http::{ApiError, Cx, Json},
     },
     service::accounts::names::{device_id_or_new, short_name},
     state,
 };
 
-fn described(cx: &Cx<Server>, device_id: &DeviceId, device: &state::Device) -> Device {
-    let mut described = Device::new(device_id.to_owned());
-    described.display_name.clone_from(&device.display_name);
-    let state = cx.app.engine.state();
-    if let Some(seen) = cx.app.last_seen.of(&state, &cx.caller.user_id, device_id, device) {
-        described.last_seen_ip = Some(seen.address.to_string());
-        described.last_seen_ts = UInt::try_from(seen.seen_ms).ok().map(MilliSecondsSinceUnixEpoch);
-    }
-    described
+/// A device as its user sees it. Some clients refuse a list in which a member is null, or a device
+/// has no time.
+#[derive(Serialize)]
+struct Described {
+    device_id: OwnedDeviceId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    display_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_seen_ip: Option<String>,
+    /// That of the login, if it was not used since.
+    last_seen_ts: u64,
 }
 
-pub(super) async fn list(
-    cx: Cx<Server>,
-    _: get_devices::Request,
-) -> Result<get_devices::Response, ApiError> {
+fn described(cx: &Cx<Server>, device_id: &DeviceId, device: &state::Device) -> Described {
+    let state = cx.app.engine.state();
+    let seen = cx.app.last_seen.of(&state, &cx.caller.user_id, device_id, device);
+    Described {
+        device_id: device_id.to_owned(),
+        display_name: device.display_name.clone(),
+        last_seen_ip: seen.as_ref().map(|seen| seen.address.to_string()),
+        last_seen_ts: seen.map_or(device.login_ms, |seen| seen.seen_ms),
+    }
+}
+
+pub(super) async fn list(cx: Cx<Server>, _: get_devices::Request) -> Result<Json, ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
     let devices = account.map_or_else(Vec::new, |account| {
         account.read().active_devices().map(|(id, device)| described(&cx, id, device)).collect()
     });
-    Ok(get_devices::Response::new(devices))
+    to_json(&json!({ "devices": devices }))
 }
 
-pub(super) async fn get(
-    cx: Cx<Server>,
-    request: get_device::Request,
-) -> Result<get_device::Response, ApiError> {
+pub(super) async fn get(cx: Cx<Server>, request: get_device::Request) -> Result<Json, ApiError> {
     let account = cx.app.engine.state().accounts.get(&cx.caller.user_id);
     let device = account.and_then(|account| account.read().device(&request.device_id).cloned());
     let device = device.ok_or_else(|| ApiError::not_found("You have no such device."))?;
-    Ok(get_device::Response::new(described(&cx, &request.device_id, &device)))
+    to_json(&described(&cx, &request.device_id, &device))
 }
 
 pub(super) async fn rename(

@@ -198,6 +198,15 @@ async fn devices_are_shown_renamed_and_logged_out() {
     assert_eq!(device["user_id"], bob.user_id.as_str());
     assert_eq!(device["last_seen_ip"], "127.0.0.1", "{device}");
     assert!(device["last_seen_ts"].as_u64() > Some(1_700_000_000_000), "{device}");
+    // A device that nobody has used yet has a time, and nothing that is null.
+    let log_in = format!("/v1/users/{}/login", encode(&bob.user_id));
+    admin.administer("POST", &log_in, Some(json!({}))).await.ok();
+    let list = bob.get("/devices").await.ok();
+    for device in list["devices"].as_array().expect("a list") {
+        let members = device.as_object().expect("an object");
+        assert!(members.values().all(|value| !value.is_null()), "{device}");
+        assert!(device["last_seen_ts"].as_u64() > Some(1_700_000_000_000), "{device}");
+    }
     admin.administer("PUT", &one, Some(json!({ "display_name": "seized" }))).await.ok();
     let own = bob.get(&format!("/devices/{}", bob.device_id)).await.ok();
     assert_eq!(own["display_name"], "seized");
