@@ -4,22 +4,38 @@ use ruma::UserId;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
+    log::ReadError,
     read::{events::to_raw, view::View},
     record::Offset,
     state::Room,
 };
 
-/// The `m.receipt` events with the receipts that moved after `since` and that the user may see.
-/// There is at most one, unless a user has both an unthreaded and a threaded receipt for the same
-/// event: one event cannot express that, so a second one has the threaded receipts.
-pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<RawValue>> {
+/// The `m.receipt` events with the receipts that moved after `since` and that the user may see:
+/// none of users whom they ignore. There is at most one, unless a user has both an unthreaded and a
+/// threaded receipt for the same event: one event cannot express that, so a second one has the
+/// threaded receipts.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(crate) fn receipts(
+    view: &View<'_>,
+    room: &Room,
+    since: Offset,
+) -> Result<Vec<Box<RawValue>>, ReadError> {
     let (mut first, mut second) = (Map::new(), Map::new());
+    let mut ignored = None;
     for (key, receipt) in room.receipts_between(since, view.at()) {
         // In this order the unthreaded receipt comes before threaded ones.
         let (of, receipt_type, thread_id) = &*key;
         let of_user = of.as_str();
-        if receipt_type == "m.read.private" && of != view.user_id() {
-            continue;
+        if of != view.user_id() {
+            let ignored = match &ignored {
+                Some(ignored) => ignored,
+                None => ignored.insert(view.ignored()?),
+            };
+            if receipt_type == "m.read.private" || ignored.contains(of) {
+                continue;
+            }
         }
         let mut data = json!({ "ts": receipt.ts });
         if let Some(thread_id) = thread_id {
@@ -34,12 +50,19 @@ pub(crate) fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Box<R
         // `of_event` and its values are objects created here.
         of_event[receipt_type.as_str()][of_user] = data;
     }
-    [first, second].into_iter().filter_map(|content| event("m.receipt", content)).collect()
+    Ok([first, second].into_iter().filter_map(|content| event("m.receipt", content)).collect())
 }
 
 /// The `m.typing` event, if the typing users changed after `since`, or, if `since` is `None`, if
-/// anyone is typing.
-pub(crate) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Box<RawValue>> {
+/// anyone is typing. Users whom the user ignores are left out.
+///
+/// # Errors
+/// When the log cannot be read.
+pub(crate) fn typing(
+    view: &View<'_>,
+    room: &Room,
+    since: Option<Offset>,
+) -> Result<Option<Box<RawValue>>, ReadError> {
     let (typing, changed) = room.typing();
     let news = match since {
         Some(since) => changed > since,
@@ -47,12 +70,15 @@ pub(crate) fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Opt
     };
     // Changes after this response's offset belong to the next one.
     if !news || changed > view.at() {
-        return None;
+        return Ok(None);
     }
-    let now = view.viewer.now_ms;
-    let users: Vec<&UserId> =
-        typing.iter().filter(|(_, until)| *until > now).map(|(user, _)| &**user).collect();
-    Some(to_raw(&json!({ "type": "m.typing", "content": { "user_ids": users } })))
+    let (now, ignored) = (view.viewer.now_ms, view.ignored()?);
+    let users: Vec<&UserId> = typing
+        .iter()
+        .filter(|(user, until)| *until > now && !ignored.contains(user))
+        .map(|(user, _)| &**user)
+        .collect();
+    Ok(Some(to_raw(&json!({ "type": "m.typing", "content": { "user_ids": users } }))))
 }
 
 fn event(event_type: &str, content: Map<String, Value>) -> Option<Box<RawValue>> {

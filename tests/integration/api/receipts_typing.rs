@@ -133,6 +133,38 @@ async fn typing_begins_ends_and_expires() {
 }
 
 #[tokio::test]
+async fn receipts_and_typing_of_ignored_users_are_not_sent() {
+    let server = server().await;
+    let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
+    let eve = user(&server, "eve").await;
+    let room_id = room_of_two(&ann, &bob).await;
+    eve.join(&room_id).await.ok();
+    let ignored = format!("/user/{}/account_data/m.ignored_user_list", encode(&bob.user_id));
+    bob.put(&ignored, json!({ "ignored_users": { &eve.user_id: {} } })).await.ok();
+    let since = next_batch(&bob.sync(None, 0, None).await);
+    let event_id = ann.send_text(&room_id, "1", "x").await;
+    for who in [&ann, &eve] {
+        receipt(who, &room_id, "m.read", &event_id, json!({})).await.ok();
+        typing(who, &room_id, who, json!({ "typing": true, "timeout": 30_000 })).await.ok();
+    }
+    for sync in [bob.news(&since).await, bob.sync(None, 0, None).await] {
+        let receipts = ephemeral(&sync, &room_id, "m.receipt");
+        let of = receipts[&event_id]["m.read"].as_object().expect("receipts");
+        assert_eq!(of.keys().collect::<Vec<_>>(), [&ann.user_id], "{receipts}");
+        assert_eq!(ephemeral(&sync, &room_id, "m.typing")["user_ids"], json!([ann.user_id]));
+    }
+    let extensions = json!({ "receipts": { "enabled": true }, "typing": { "enabled": true } });
+    let list = json!({ "ranges": [[0, 9]], "timeline_limit": 1, "required_state": [] });
+    let body = json!({ "lists": { "all": list }, "extensions": extensions });
+    let sliding = "/_matrix/client/unstable/org.matrix.simplified_msc3575/sync";
+    let bearer = format!("Bearer {}", bob.access_token);
+    let answer =
+        bob.http.raw("POST", sliding, &[("authorization", &bearer)], body.to_string()).await;
+    let text = answer.json().ok()["extensions"].to_string();
+    assert!(text.contains(&ann.user_id) && !text.contains(&eve.user_id), "{text}");
+}
+
+#[tokio::test]
 async fn nobody_types_for_another_or_where_they_are_not() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);

@@ -212,8 +212,8 @@ impl RoomInfo {
             typing: None,
         };
         if part.as_ref().is_some_and(|part| part.membership == Membership::Join) {
-            info.receipts = receipts(view, room, Offset::ZERO);
-            info.typing = typing(view, room, None);
+            info.receipts = receipts(view, room, Offset::ZERO)?;
+            info.typing = typing(view, room, None)?;
         }
         if let Some(part) = part.filter(|part| part.membership == Membership::Invite)
             && let Some(invite) = view.events.get(part.offset)?
@@ -264,16 +264,16 @@ fn presence(
 }
 
 /// The room's receipts after `since`.
-fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Vec<Value> {
-    let events = sync::ephemeral::receipts(view, room, since);
-    events.iter().map(|event| of_room(event, &room.id)).collect()
+fn receipts(view: &View<'_>, room: &Room, since: Offset) -> Result<Vec<Value>, ApiError> {
+    let events = sync::ephemeral::receipts(view, room, since)?;
+    Ok(events.iter().map(|event| of_room(event, &room.id)).collect())
 }
 
 /// The typing users in the room, if they changed after `since`, or, if that is `None`, if there are
 /// any.
-fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Option<Value> {
+fn typing(view: &View<'_>, room: &Room, since: Option<Offset>) -> Result<Option<Value>, ApiError> {
     let event = sync::ephemeral::typing(view, room, since)?;
-    Some(of_room(&event, &room.id))
+    Ok(event.map(|event| of_room(&event, &room.id)))
 }
 
 fn of_room(event: &RawValue, room_id: &RoomId) -> Value {
@@ -444,8 +444,8 @@ fn passing(cx: &Cx<Server>, view: &View<'_>, after: Offset) -> Result<Vec<Value>
         if let Some(room) = room.filter(|_| part.membership == Membership::Join) {
             // If the caller was not there before, everything is new.
             let was_there = room.is_joined(view.user_id(), after);
-            found.extend(receipts(view, &room, if was_there { after } else { Offset::ZERO }));
-            found.extend(typing(view, &room, was_there.then_some(after)));
+            found.extend(receipts(view, &room, if was_there { after } else { Offset::ZERO })?);
+            found.extend(typing(view, &room, was_there.then_some(after))?);
         }
     }
     Ok(found)

@@ -335,7 +335,8 @@ impl RoomCheck<'_> {
     }
 
     fn receipts(&self, answer: &Value, since: Offset) -> Faults {
-        let expected = self.room.receipts(&self.ledger.user_id, since, self.asked.to);
+        let mut expected = self.room.receipts(&self.ledger.user_id, since, self.asked.to);
+        expected.retain(|(_, _, user, _)| !self.ledger.ignores(user, self.asked.to));
         let mut told = BTreeSet::new();
         let events = events(&answer["ephemeral"]);
         for event in events.filter(|event| event["type"] == "m.receipt") {

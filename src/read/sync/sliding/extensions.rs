@@ -152,7 +152,7 @@ impl Extensions {
             let from = sent.receipts.offset(since).unwrap_or(Offset::ZERO);
             // Only one event fits here. A threaded receipt that is left out is for an event that
             // the user has also read unthreaded.
-            let event = ephemeral::receipts(view, room, from).into_iter().next();
+            let event = ephemeral::receipts(view, room, from)?.into_iter().next();
             if let Some((to, event)) = self.receipts.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
             }
@@ -161,7 +161,7 @@ impl Extensions {
             sent.receipts = sent.receipts.behind(since);
         }
         if rules.typing.as_ref().is_some_and(includes) {
-            let event = ephemeral::typing(view, room, sent.typing.offset(since));
+            let event = ephemeral::typing(view, room, sent.typing.offset(since))?;
             if let Some((to, event)) = self.typing.as_mut().zip(event) {
                 to.rooms.insert(room.id.clone(), event);
             }

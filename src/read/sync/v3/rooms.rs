@@ -148,7 +148,7 @@ impl RoomSync<'_> {
         let whole = first || self.request.full_state;
         let state = self.state(&timeline, whole, at, device)?;
         let data_since = if first { Offset::ZERO } else { since };
-        let ephemeral = self.ephemeral(first);
+        let ephemeral = self.ephemeral(first)?;
         let account_data = self.account_data(data_since, first)?;
         let resummed = whole || Summary::changed(&self.view, self.room, since);
         let quiet = timeline.events.is_empty()
@@ -332,21 +332,21 @@ impl RoomSync<'_> {
         account_data::of_room(&self.view, account, &self.room.id, since, filter, first)
     }
 
-    fn ephemeral(&self, first: bool) -> Vec<Box<RawValue>> {
+    fn ephemeral(&self, first: bool) -> Result<Vec<Box<RawValue>>, ReadError> {
         let filter = &self.filter.ephemeral;
         if !filter.wants_room(&self.room.id) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let since = (!first).then_some(self.since);
         let mut events = Vec::new();
         if filter.wants_type("m.receipt") {
             let since = since.unwrap_or(Offset::ZERO);
-            events.extend(ephemeral::receipts(&self.view, self.room, since));
+            events.extend(ephemeral::receipts(&self.view, self.room, since)?);
         }
         if filter.wants_type("m.typing") {
-            events.extend(ephemeral::typing(&self.view, self.room, since));
+            events.extend(ephemeral::typing(&self.view, self.room, since)?);
         }
-        events
+        Ok(events)
     }
 
     fn client_state(&self, state: &[EventRef]) -> Result<State, ReadError> {
