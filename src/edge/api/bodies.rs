@@ -161,7 +161,8 @@ mod tests {
     fn login_without_type_is_refused_before_ruma_panics() {
         let decode =
             |body| decode::<login::v3::Request>(cheap().checked(login_has_type), &[], body);
-        assert_eq!(decode(b""), "M_BAD_JSON");
+        assert_eq!(decode(b""), "M_NOT_JSON");
+        assert_eq!(decode(b"{}"), "M_BAD_JSON");
         assert_eq!(decode(b"{\"type\":5}"), "M_BAD_JSON");
         assert_eq!(decode(b"{\"type\":,}"), "M_NOT_JSON");
         assert_eq!(decode(br#"{"type":"m.login.password","user":"ann","password":"x"}"#), "ok");

@@ -112,9 +112,18 @@ pub(crate) fn parameters<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
 }
 
 /// The JSON body of a request, checked: one well-formed object that nests no deeper than `depth`.
-pub(crate) fn json_body(body: Bytes, depth: usize) -> Result<Bytes, ApiError> {
+/// A missing body is refused unless `may_be_missing`: it got lost on its way, and what it was to
+/// replace would be lost, too.
+pub(crate) fn json_body(
+    body: Bytes,
+    depth: usize,
+    may_be_missing: bool,
+) -> Result<Bytes, ApiError> {
     let Some(first) = body.iter().position(|byte| !byte.is_ascii_whitespace()) else {
-        return Ok(Bytes::from_static(b"{}"));
+        return match may_be_missing {
+            true => Ok(Bytes::from_static(b"{}")),
+            false => Err(ApiError::not_json("The body is missing. Send a JSON object: `{}`.")),
+        };
     };
     if std::str::from_utf8(&body).is_err() {
         return Err(ApiError::not_json("The body is not UTF-8."));
@@ -344,7 +353,9 @@ pub(crate) fn decode_as<R: IncomingRequest>(
     args: &[&str],
     body: &'static [u8],
 ) -> Result<R, String> {
-    let decoded = json_body(Bytes::from_static(body), limits::JSON_DEPTH).and_then(|body| {
+    let may_lack = policy.may_lack_body;
+    let body = json_body(Bytes::from_static(body), limits::JSON_DEPTH, may_lack);
+    let decoded = body.and_then(|body| {
         let mut http = Request::new(&body[..]);
         *http.method_mut() = R::METHOD;
         let args: Vec<_> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
@@ -364,7 +375,7 @@ mod tests {
     use super::*;
 
     fn json_of(body: Bytes) -> Result<Bytes, ApiError> {
-        json_body(body, limits::JSON_DEPTH)
+        json_body(body, limits::JSON_DEPTH, false)
     }
 
     fn code(result: Result<impl Sized, ApiError>) -> &'static str {
@@ -372,7 +383,10 @@ mod tests {
     }
 
     fn decode<R: IncomingRequest>(uri: &str, args: &[&str], body: &'static [u8]) -> &'static str {
-        let result = json_of(Bytes::from_static(body)).and_then(|body| {
+        let body = Bytes::from_static(body);
+        // The body of a GET is not looked at.
+        let body = if R::METHOD == http::Method::GET { Ok(body) } else { json_of(body) };
+        let result = body.and_then(|body| {
             let http = Request::builder().method(R::METHOD).uri(uri).body(&body[..]).unwrap();
             let args: Vec<_> = args.iter().map(|arg| Cow::Borrowed(*arg)).collect();
             request::<R>(http, &args, Checks::NONE)
@@ -383,8 +397,8 @@ mod tests {
     #[test]
     fn bodies_that_are_not_objects_are_refused() {
         for (body, expected) in [
-            (&b""[..], "ok"),
-            (b" \n", "ok"),
+            (&b""[..], "M_NOT_JSON"),
+            (b" \n", "M_NOT_JSON"),
             (b"{}", "ok"),
             (b" {} \r\n", "ok"),
             (b"[]", "M_BAD_JSON"),
@@ -446,7 +460,8 @@ mod tests {
     #[test]
     fn parameters_of_path_and_query_are_told_from_the_body() {
         type Join = join_room_by_id::v3::Request;
-        assert_eq!(decode::<Join>("/", &["!r:example.org"], b""), "ok");
+        assert_eq!(decode::<Join>("/", &["!r:example.org"], b"{}"), "ok");
+        assert_eq!(decode::<Join>("/", &["!r:example.org"], b""), "M_NOT_JSON");
         assert_eq!(decode::<Join>("/", &["#r"], b"{}"), "M_INVALID_PARAM");
         type Register = register::v3::Request;
         assert_eq!(decode::<Register>("/?kind=guest", &[], b"{}"), "ok");

@@ -3,11 +3,11 @@
 use std::{
     borrow::Cow,
     fmt::Write as _,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     panic::AssertUnwindSafe,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -409,7 +409,11 @@ impl<A: App> Edge<A> {
             Access::Server => limits::TEXT_DEPTH,
             _ => limits::JSON_DEPTH,
         };
-        let body = if route.body == Body::Json { decode::json_body(body, depth)? } else { body };
+        let body = if route.body.is_json() {
+            decode::json_body(body, depth, route.body == Body::JsonIfAny)?
+        } else {
+            body
+        };
         // Another homeserver repeats what is not answered, and may have to: what it sends can take
         // minutes to be worked on. Whoever else sends a large body is a user.
         let may_be_dropped = route.access == Access::Server;
@@ -475,10 +479,10 @@ impl<A: App> Edge<A> {
         match route.body {
             Body::None | Body::File => None,
             Body::Short(limit) => Some(limit),
-            Body::Json if is_anonymous && route.access != Access::Server => {
+            kind if kind.is_json() && is_anonymous && route.access != Access::Server => {
                 Some(self.max_body_bytes.min(limits::ANONYMOUS_BODY_BYTES))
             }
-            Body::Json | Body::Bytes => Some(self.max_body_bytes),
+            Body::Json | Body::JsonIfAny | Body::Bytes => Some(self.max_body_bytes),
         }
     }
 
@@ -544,13 +548,29 @@ impl<A: App> Edge<A> {
         if !self.trust_forwarded_for {
             return peer;
         }
-        headers
-            .get_all("x-forwarded-for")
-            .into_iter()
-            .next_back()
-            .and_then(|value| value.to_str().ok()?.rsplit(',').next()?.trim().parse().ok())
-            .unwrap_or(peer)
+        let Some(value) = headers.get_all("x-forwarded-for").into_iter().next_back() else {
+            return peer;
+        };
+        let last = value.to_str().ok().and_then(|value| value.rsplit(',').next());
+        last.and_then(forwarded_address).unwrap_or_else(|| {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                warn!(
+                    value = ?value,
+                    "X-Forwarded-For has no address, so the clients behind the proxy share one limit"
+                );
+            });
+            peer
+        })
     }
+}
+
+/// The address in an entry of `X-Forwarded-For`, to which some proxies add the port.
+fn forwarded_address(entry: &str) -> Option<IpAddr> {
+    let entry = entry.trim();
+    let bracketed = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let with_port = || entry.parse().ok().map(|address: SocketAddr| address.ip());
+    entry.parse().ok().or_else(with_port).or_else(bracketed)
 }
 
 /// What a request is, without its body.

@@ -21,12 +21,20 @@ pub(crate) enum Body {
     None,
     /// One JSON object, of at most the configured size.
     Json,
+    /// The same, or nothing, which counts as an object without members.
+    JsonIfAny,
     /// Any bytes, of at most the configured size.
     Bytes,
     /// Any bytes, of at most this many.
     Short(usize),
     /// A file of at most the configured size, which the handler reads as it arrives.
     File,
+}
+
+impl Body {
+    pub(super) const fn is_json(self) -> bool {
+        matches!(self, Self::Json | Self::JsonIfAny)
+    }
 }
 
 /// The requests of one endpoint. A handler of the endpoint takes this type, and [`Table::on`] reads

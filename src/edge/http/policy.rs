@@ -23,6 +23,8 @@ pub(crate) struct Policy {
     pub(super) at_once: bool,
     /// Whether its answers may be large, so that those in progress are bounded together.
     pub(super) is_large: bool,
+    /// Whether a body that is missing counts as one without members.
+    pub(super) may_lack_body: bool,
 }
 
 /// How often an endpoint may be called.
@@ -61,6 +63,7 @@ impl Policy {
             checks: Checks::NONE,
             at_once: false,
             is_large: false,
+            may_lack_body: false,
         }
     }
 
@@ -111,6 +114,14 @@ impl Policy {
     #[must_use]
     pub(crate) const fn at_once(mut self) -> Self {
         self.at_once = true;
+        self
+    }
+
+    /// A body that is missing counts as one without members: if it got lost, no harm is done. (What
+    /// deletes may lack a body without saying so.)
+    #[must_use]
+    pub(crate) const fn body_optional(mut self) -> Self {
+        self.may_lack_body = true;
         self
     }
 

@@ -33,7 +33,10 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(threepid::bind, limited(Class::Account).suspended().checked(bodies::secret_is_opaque))
         .on(threepid::unbind, unlimited(FEW_ADDRESSES).suspended())
         .on(threepid::delete, unlimited(FEW_ADDRESSES).suspended())
-        .on(deactivate::deactivate, limited(Class::Account).suspended().objects(bodies::AUTH))
+        .on(
+            deactivate::deactivate,
+            limited(Class::Account).suspended().objects(bodies::AUTH).body_optional(),
+        )
         .on(moderation::is_locked, limited(Class::Admin))
         .on(moderation::lock, limited(Class::Admin))
         .on(moderation::is_suspended, limited(Class::Admin))
@@ -59,6 +62,6 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(account_data::delete_tag, limited(Class::Settings).suspended())
         .on(user_directory::search, limited(Class::Search).suspended())
         .on(user_directory::mutual_rooms, limited(Class::Search))
-        .on(openid::request_token, limited(Class::Ephemeral))
+        .on(openid::request_token, limited(Class::Ephemeral).body_optional())
         .on(openid::userinfo, cheap())
 }

@@ -9,7 +9,7 @@ use crate::edge::http::{Class, Table, cheap, limited};
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
-        .on(services::ping, limited(Class::Admin))
+        .on(services::ping, limited(Class::Admin).body_optional())
         .on(thirdparty::protocols, cheap())
         .on(thirdparty::protocol, cheap())
         .on(thirdparty::locations, cheap())

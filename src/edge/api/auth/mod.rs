@@ -28,7 +28,10 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(
             registration::register,
-            limited(Class::Registration).objects(bodies::AUTH).amended(bodies::guest_registration),
+            limited(Class::Registration)
+                .objects(bodies::AUTH)
+                .amended(bodies::guest_registration)
+                .body_optional(),
         )
         .on(registration::available, limited(Class::Registration))
         .on(registration::token_validity, limited(Class::Registration))
@@ -39,15 +42,24 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
             login::login,
             limited(Class::Login).objects(bodies::LOGIN).checked(bodies::login_has_type),
         )
-        .on(login_token::get_token, limited(Class::Login).suspended().objects(bodies::AUTH))
+        .on(
+            login_token::get_token,
+            limited(Class::Login).suspended().objects(bodies::AUTH).body_optional(),
+        )
         .on(sso::redirect, limited(Class::Other))
         .on(sso::come_back, limited(Class::Other))
         .on(sso::choose_account, limited(Class::Login))
         .on(sso::fallback, cheap())
         .on(sso::link, limited(Class::Login).suspended())
         .on(session::refresh, limited(Class::Refresh))
-        .on(session::logout, unlimited(LOGIN_IS_LIMITED).guests().suspended().locked())
-        .on(session::logout_all, unlimited(LOGIN_IS_LIMITED).guests().suspended().locked())
+        .on(
+            session::logout,
+            unlimited(LOGIN_IS_LIMITED).guests().suspended().locked().body_optional(),
+        )
+        .on(
+            session::logout_all,
+            unlimited(LOGIN_IS_LIMITED).guests().suspended().locked().body_optional(),
+        )
         .on(session::whoami, limited(Class::Other).guests())
         .on(password::change_password, limited(Class::Account).suspended().objects(bodies::AUTH))
         .on(

@@ -18,7 +18,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(dehydrated::put, limited(Class::Keys).suspended())
         .on(dehydrated::get, limited(Class::Keys))
         .on(dehydrated::delete, limited(Class::Keys).suspended())
-        .on(dehydrated::events, limited(Class::Keys).suspended())
+        .on(dehydrated::events, limited(Class::Keys).suspended().body_optional())
         .on(keys::upload, limited(Class::Keys).guests().suspended().objects(bodies::DEVICE_KEYS))
         .on(keys::query, limited(Class::Keys).guests().suspended())
         .on(keys::claim, limited(Class::Keys).guests().suspended())

@@ -15,7 +15,7 @@ use crate::edge::http::{Class, Table, limited};
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(files::upload, limited(Class::Media))
-        .on(files::create, limited(Class::Media))
+        .on(files::create, limited(Class::Media).body_optional())
         .on(files::upload_to, limited(Class::Media))
         .on(files::config, limited(Class::Media))
         .on(files::download, limited(Class::Media).guests())

@@ -37,14 +37,17 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
                 .of_room(),
         )
         .on(upgrade::upgrade, limited(Class::Rooms).checked(bodies::room_version_is_one))
-        .on(membership::join, limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN))
+        .on(
+            membership::join,
+            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN).body_optional(),
+        )
         .on(
             membership::join_by_id_or_alias,
-            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN),
+            limited(Class::Joins).guests().objects(bodies::SIGNED_JOIN).body_optional(),
         )
-        .on(membership::knock, limited(Class::Joins))
-        .on(membership::leave, limited(Class::Messages).guests().suspended())
-        .on(membership::forget, limited(Class::Messages).suspended())
+        .on(membership::knock, limited(Class::Joins).body_optional())
+        .on(membership::leave, limited(Class::Messages).guests().suspended().body_optional())
+        .on(membership::forget, limited(Class::Messages).suspended().body_optional())
         .on(membership::invite, limited(Class::Invites))
         .on(address_invite::bound, limited(Class::Invites))
         .on(membership::kick, limited(Class::Messages))
@@ -55,15 +58,15 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(membership::members, limited(Class::Reads).guests())
         .on(send::message, limited(Class::Messages).guests().of_room())
         .on(send::state, limited(Class::Messages).guests().of_room())
-        .on(send::redact, limited(Class::Messages).suspended())
+        .on(send::redact, limited(Class::Messages).suspended().body_optional())
         .on(send::message_without_transaction, limited(Class::Messages).guests().of_room())
-        .on(send::redact_without_transaction, limited(Class::Messages).suspended())
+        .on(send::redact_without_transaction, limited(Class::Messages).suspended().body_optional())
         .on(delayed::put, limited(Class::Messages).of_room())
         .on(delayed::list, limited(Class::Other))
         .on(delayed::get, limited(Class::Other))
         .on(delayed::act, limited(Class::Ephemeral))
-        .on(delayed::act_by_path, limited(Class::Ephemeral))
-        .on(receipt::receipt, limited(Class::Ephemeral).suspended())
+        .on(delayed::act_by_path, limited(Class::Ephemeral).body_optional())
+        .on(receipt::receipt, limited(Class::Ephemeral).suspended().body_optional())
         .on(receipt::read_markers, limited(Class::Ephemeral).suspended())
         .on(typing::typing, limited(Class::Ephemeral))
         .on(room_state::all, limited(Class::Reads).guests())
@@ -92,7 +95,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(directory::public_rooms, limited(Class::Search))
         .on(
             directory::public_rooms_filtered,
-            limited(Class::Search).suspended().objects(bodies::PUBLIC_ROOMS),
+            limited(Class::Search).suspended().objects(bodies::PUBLIC_ROOMS).body_optional(),
         )
         .on(retention::configuration, limited(Class::Other))
         .on(directory::set_network_visibility, limited(Class::Admin))

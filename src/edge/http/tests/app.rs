@@ -226,7 +226,7 @@ pub(super) fn table() -> Table<Fake> {
     Table::new(&["/_svc", "/_matrix"])
         .on(versions, cheap().guests())
         .on(who, open(Class::Other))
-        .on(join, open(Class::Joins))
+        .on(join, open(Class::Joins).body_optional())
         .on(sign_in, open(Class::Login))
         .on(send, open(Class::Messages))
         .on(typed_download, open(Class::Media))

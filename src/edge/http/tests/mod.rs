@@ -235,7 +235,7 @@ async fn tokens_are_asked_for_where_they_are_needed() {
 async fn bad_bodies_are_told_apart() {
     let server = Running::start().await;
     let login = |body: &'static str| server.ask(Method::POST, "/_svc/client/v3/login", None, body);
-    is(&login("").await, 400, "M_BAD_JSON");
+    is(&login("").await, 400, "M_NOT_JSON");
     is(&login("{}").await, 400, "M_BAD_JSON");
     is(&login("[]").await, 400, "M_BAD_JSON");
     is(&login("{\"type\":").await, 400, "M_NOT_JSON");
@@ -334,7 +334,16 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
             config.server.trust_forwarded_for = trusted;
         })
         .await;
-        for (client, status) in [("9.9.9.9, 10.0.0.1", 403), ("9.9.9.9, 10.0.0.2", second)] {
+        for (client, status) in [
+            ("9.9.9.9, 10.0.0.1", 403),
+            ("9.9.9.9, 10.0.0.2", second),
+            ("9.9.9.9, 10.0.0.3:5555", second),
+            ("[2001:db8::6]:443", second),
+            ("[2001:db8:1::7]", second),
+            ("2001:db8:2::8", second),
+            // The same client from another port.
+            ("9.9.9.9, 10.0.0.3:5556", 429),
+        ] {
             let body = r#"{"type":"m.login.password","user":"a","password":"b"}"#;
             let request = Request::post(format!("http://{}/_svc/client/v3/login", server.address))
                 .header("x-forwarded-for", client)
@@ -605,7 +614,7 @@ async fn stopping_does_not_wait_for_ever() {
     let path = "/_matrix/client/v3/rooms/!r:example.org/send/m.room.message/60000";
     let request = Request::put(format!("http://{}{path}", server.address))
         .header(header::AUTHORIZATION, "Bearer good")
-        .body(Full::default().boxed())
+        .body(Full::new(Bytes::from("{}")).boxed())
         .unwrap();
     let cut_off = tokio::spawn(server.client.request(request));
     tokio::time::sleep(Duration::from_millis(100)).await;
