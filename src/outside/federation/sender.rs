@@ -455,7 +455,6 @@ impl Sender {
             None => info!(%server, %error, "a homeserver is unreachable; retrying"),
             Some(_) => {}
         }
-        destination.has_failed_itself = error.is_fault();
         destination.failing = Some(Failing {
             since_ms: before.map_or(now_ms, |before| before.since_ms),
             attempts,

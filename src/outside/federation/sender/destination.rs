@@ -38,8 +38,6 @@ pub(super) struct Destination {
     /// It has a task.
     pub(super) is_served: bool,
     pub(super) failing: Option<Failing>,
-    /// It failed itself at the last attempt.
-    pub(super) has_failed_itself: bool,
     /// What is never sent to it.
     pub(super) set_aside: SetAside,
     /// Notified when it is likely to be reachable again.

@@ -99,13 +99,9 @@ impl Failure {
         }
     }
 
-    /// Whether the homeserver fails itself, at every transaction or at this one.
-    pub(super) const fn is_fault(&self) -> bool {
-        match self {
-            Self::Unreachable(Unreachable::Status(status)) => *status == FAULT,
-            Self::Everything(refusal) => refusal.is_fault(),
-            Self::Unreachable(_) | Self::Later(_) => false,
-        }
+    /// Whether the homeserver fails itself.
+    fn is_fault(&self) -> bool {
+        matches!(self, Self::Everything(refusal) if refusal.is_fault())
     }
 
     /// The pause that the homeserver asks for.
@@ -205,8 +201,7 @@ impl Sender {
             }
             let (pause, back) = self.note_failure(server, &failure);
             // With what came since, it shows whether the homeserver fails at these records only.
-            let fails_at_all = matches!(failure, Failure::Everything(_)) && failure.is_fault();
-            if left.is_empty() || fails_at_all {
+            if left.is_empty() || failure.is_fault() {
                 return;
             }
             if self.is_lost(server) {
@@ -295,10 +290,11 @@ impl Sender {
     fn fails(&self, server: &ServerName) -> Fails {
         let now_ms = self.engine.clock().now_ms();
         let all = self.destinations.lock();
-        let destination = all.get(server).filter(|destination| destination.has_failed_itself);
-        let failing = destination.and_then(|destination| destination.failing.as_ref());
+        let failing = all.get(server).and_then(|destination| destination.failing.as_ref());
         let is_long = failing.is_some_and(|failing| {
-            now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
+            let is_fault = failing.error.contains(&format!("status {FAULT}"));
+            is_fault
+                && now_ms.saturating_sub(failing.since_ms) >= millis(limits::DESTINATION_FAULTS)
         });
         if is_long { Fails::Long } else { Fails::Lately }
     }
