@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_may_be_missing_only_where_nothing_is_lost_with_it() {
+    fn of_what_does_not_delete_these_may_lack_a_body() {
         let lenient = [
             "POST /_matrix/media/v1/create",
             "POST /_synapse/admin/v1/deactivate/{user_id}",

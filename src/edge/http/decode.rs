@@ -112,8 +112,8 @@ pub(crate) fn parameters<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
 }
 
 /// The JSON body of a request, checked: one well-formed object that nests no deeper than `depth`.
-/// A missing body is refused unless `may_be_missing`: it got lost on its way, and what it was to
-/// replace would be lost, too.
+/// A missing body is refused unless `may_be_missing`: it may have got lost on its way, and with it
+/// what the request would replace.
 pub(crate) fn json_body(
     body: Bytes,
     depth: usize,
@@ -353,7 +353,7 @@ pub(crate) fn decode_as<R: IncomingRequest>(
     args: &[&str],
     body: &'static [u8],
 ) -> Result<R, String> {
-    let may_lack = policy.may_lack_body;
+    let may_lack = policy.may_lack_body == Some(true);
     let body = json_body(Bytes::from_static(body), limits::JSON_DEPTH, may_lack);
     let decoded = body.and_then(|body| {
         let mut http = Request::new(&body[..]);

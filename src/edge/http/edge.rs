@@ -566,7 +566,7 @@ impl<A: App> Edge<A> {
 }
 
 /// The address in an entry of `X-Forwarded-For`, to which some proxies add the port.
-fn forwarded_address(entry: &str) -> Option<IpAddr> {
+pub(super) fn forwarded_address(entry: &str) -> Option<IpAddr> {
     let entry = entry.trim();
     let bracketed = || entry.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || entry.parse().ok().map(|address: SocketAddr| address.ip());

@@ -23,8 +23,9 @@ pub(crate) struct Policy {
     pub(super) at_once: bool,
     /// Whether its answers may be large, so that those in progress are bounded together.
     pub(super) is_large: bool,
-    /// Whether a body that is missing counts as one without members.
-    pub(super) may_lack_body: bool,
+    /// Whether a missing body counts as one without members; if nothing is said, it does where
+    /// something is deleted.
+    pub(super) may_lack_body: Option<bool>,
 }
 
 /// How often an endpoint may be called.
@@ -63,7 +64,7 @@ impl Policy {
             checks: Checks::NONE,
             at_once: false,
             is_large: false,
-            may_lack_body: false,
+            may_lack_body: None,
         }
     }
 
@@ -117,11 +118,18 @@ impl Policy {
         self
     }
 
-    /// A body that is missing counts as one without members: if it got lost, no harm is done. (What
-    /// deletes may lack a body without saying so.)
+    /// A missing body counts as one without members: no harm is done if it got lost, or clients
+    /// send none.
     #[must_use]
     pub(crate) const fn body_optional(mut self) -> Self {
-        self.may_lack_body = true;
+        self.may_lack_body = Some(true);
+        self
+    }
+
+    /// A missing body is refused although the endpoint deletes: it may say what is to be kept.
+    #[must_use]
+    pub(crate) const fn body_required(mut self) -> Self {
+        self.may_lack_body = Some(false);
         self
     }
 

@@ -165,7 +165,7 @@ impl<A: Send + Sync + 'static> Table<A> {
             Rate::Unlimited(_) | Rate::Cheap => None,
         };
         let body = match R::body() {
-            Body::Json if may_lack_body || R::METHOD == Method::DELETE => Body::JsonIfAny,
+            Body::Json if may_lack_body.unwrap_or(R::METHOD == Method::DELETE) => Body::JsonIfAny,
             body => body,
         };
         let handler: Box<Handler<A>> = Box::new(move |call, args| {

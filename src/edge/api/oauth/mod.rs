@@ -43,7 +43,7 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(discovery::openid_configuration, cheap())
         .on(claims::keys, limited(Class::Other))
         .on(claims::userinfo, limited(Class::Other))
-        .on(claims::post_userinfo, limited(Class::Refresh).body_optional())
+        .on(claims::post_userinfo, limited(Class::Refresh))
         .on(clients::register, limited(Class::Clients))
         .on(authorize::page, limited(Class::Other))
         .on(authorize::answer, limited(Class::Account))

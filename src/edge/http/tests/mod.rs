@@ -334,16 +334,7 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
             config.server.trust_forwarded_for = trusted;
         })
         .await;
-        for (client, status) in [
-            ("9.9.9.9, 10.0.0.1", 403),
-            ("9.9.9.9, 10.0.0.2", second),
-            ("9.9.9.9, 10.0.0.3:5555", second),
-            ("[2001:db8::6]:443", second),
-            ("[2001:db8:1::7]", second),
-            ("2001:db8:2::8", second),
-            // The same client from another port.
-            ("9.9.9.9, 10.0.0.3:5556", 429),
-        ] {
+        for (client, status) in [("9.9.9.9, 10.0.0.1", 403), ("9.9.9.9, 10.0.0.2", second)] {
             let body = r#"{"type":"m.login.password","user":"a","password":"b"}"#;
             let request = Request::post(format!("http://{}/_svc/client/v3/login", server.address))
                 .header("x-forwarded-for", client)
@@ -351,6 +342,24 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
                 .unwrap();
             assert_eq!(server.send(request).await.status, status, "{client}");
         }
+    }
+}
+
+#[test]
+fn a_proxy_may_add_the_port_to_an_address() {
+    for (entry, address) in [
+        ("203.0.113.12", Some("203.0.113.12")),
+        (" 203.0.113.12:5555 ", Some("203.0.113.12")),
+        ("2001:db8::6", Some("2001:db8::6")),
+        ("[2001:db8::6]", Some("2001:db8::6")),
+        ("[2001:db8::6]:443", Some("2001:db8::6")),
+        ("203.0.113.12:", None),
+        ("[203.0.113.12", None),
+        ("unknown", None),
+        ("", None),
+    ] {
+        let expected = address.map(|address| address.parse().unwrap());
+        assert_eq!(edge::forwarded_address(entry), expected, "{entry}");
     }
 }
 
