@@ -78,6 +78,9 @@ pub(crate) fn typing(
         .filter(|(user, until)| *until > now && !ignored.contains(user))
         .map(|(user, _)| &**user)
         .collect();
+    if since.is_none() && users.is_empty() {
+        return Ok(None);
+    }
     Ok(Some(to_raw(&json!({ "type": "m.typing", "content": { "user_ids": users } }))))
 }
 

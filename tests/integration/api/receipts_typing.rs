@@ -162,6 +162,11 @@ async fn receipts_and_typing_of_ignored_users_are_not_sent() {
         bob.http.raw("POST", sliding, &[("authorization", &bearer)], body.to_string()).await;
     let text = answer.json().ok()["extensions"].to_string();
     assert!(text.contains(&ann.user_id) && !text.contains(&eve.user_id), "{text}");
+    // When nobody else types, nobody does.
+    typing(&ann, &room_id, &ann, json!({ "typing": false })).await.ok();
+    let sync = bob.sync(None, 0, None).await;
+    assert_eq!(ephemeral(&sync, &room_id, "m.typing"), Value::Null, "{sync}");
+    assert!(eve.sync(None, 0, None).await.to_string().contains("m.typing"));
 }
 
 #[tokio::test]
