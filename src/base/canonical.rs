@@ -26,8 +26,8 @@ pub(crate) enum Numbers {
     /// Any that a double can be, in the way that Synapse's `canonicaljson` writes it: `1e2` is
     /// `100.0`.
     Lax,
-    /// Those of [`Self::Lax`] that others can hold: an integer has at most 64 bits. Synapse fails
-    /// at an event with a longer one, and then at every event that comes after it.
+    /// Those of [`Self::Lax`] that others can hold: integers are signed ones of 64 bits. Synapse
+    /// fails at an event with another one, and then at every event that comes after it.
     Held,
     /// Any, as it stands in the text, and strings that are not Unicode.
     AsWritten,

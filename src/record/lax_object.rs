@@ -47,7 +47,7 @@ const NOT_SIGNED: [&str; 2] = ["signatures", "unsigned"];
 pub struct LaxObject {
     /// The object, with a zero in the place of each of these numbers.
     object: CanonicalJsonObject,
-    /// The numbers, if there are any.
+    /// The numbers, if there are any. Those that were left out are not among them.
     odd: Option<Box<Odd>>,
 }
 
@@ -112,7 +112,7 @@ impl LaxObject {
     /// # Errors
     /// As for [`Self::parse`].
     pub(crate) fn parse_to_hash(text: &str) -> Result<Self, LaxError> {
-        Self::parse_as(text, Numbers::Lax)
+        Self::parse_as(text, Numbers::Held)
     }
 
     /// Parses an event. What of it nests too deeply, or has numbers that others cannot hold, is
@@ -128,13 +128,19 @@ impl LaxObject {
             Ok(_) => LaxError::of("others cannot read it"),
             Err(why) => why,
         };
+        // A room version that is strict about numbers refuses it all the same.
+        let has_odd_numbers = matches!(check(text, Numbers::Held), Err(NotCanonical::Number(_)));
         let mut members = readable(text, limits::ITEM_DEPTH, &["content"]).ok_or(why)?;
         if let Some(content) = members.get_mut("content") {
             let kept = readable(content.get(), limits::ITEM_DEPTH - 1, &[]);
             let kept = kept.unwrap_or_default();
             *content = serde_json::value::to_raw_value(&kept).map_err(LaxError::of)?;
         }
-        Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)
+        let mut event = Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)?;
+        if has_odd_numbers && event.odd.is_none() {
+            event.odd = Some(Box::new(Odd::Members(BTreeMap::new())));
+        }
+        Ok(event)
     }
 
     fn parse_as(text: &str, numbers: Numbers) -> Result<Self, LaxError> {
@@ -145,8 +151,9 @@ impl LaxObject {
             Ok(object) => return Ok(Self { object, odd: None }),
             Err(error) => error,
         };
-        // Its numbers may be the reason.
-        check(text, Numbers::Lax).map_err(|why| match why {
+        // Its numbers may be the reason. What is read again may have come in before it was refused.
+        let allowed = if numbers == Numbers::AsWritten { Numbers::Lax } else { numbers };
+        check(text, allowed).map_err(|why| match why {
             NotCanonical::Number(_) => LaxError::of(why),
             _ => LaxError::of(error),
         })?;

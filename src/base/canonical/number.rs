@@ -13,8 +13,8 @@ pub(crate) fn is_strict(token: &str) -> bool {
         && digits.parse::<u64>().is_ok_and(|value| value <= LARGEST)
 }
 
-/// Whether other homeservers can hold this number of a JSON text, if it is finite: it is an integer
-/// of 64 bits, or not written as one.
+/// Whether other homeservers can hold this number of a JSON text, if it is finite: a signed integer
+/// of 64 bits, or a number with a fraction or an exponent.
 pub(crate) fn is_held(token: &str) -> bool {
     !is_integer(token) || token.parse::<i64>().is_ok()
 }

@@ -63,7 +63,7 @@ struct Edu<'a> {
 
 /// An EDU that clients and other homeservers can read.
 fn read(raw: &RawValue) -> Result<Edu<'_>, EduError> {
-    check(raw.get(), Numbers::Lax)?;
+    check(raw.get(), Numbers::Held)?;
     Ok(serde_json::from_str(raw.get())?)
 }
 

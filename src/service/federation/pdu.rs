@@ -46,8 +46,8 @@ pub(crate) enum PduError {
     /// A signature is missing or wrong.
     #[error("its signatures are not valid: {0}")]
     Signatures(String),
-    /// Its content is not what its sender's homeserver signed, and another one sent it.
-    #[error("its content is not that of its sender")]
+    /// Its content does not match its hash, and another homeserver than its sender's sent it.
+    #[error("its content does not match its hash, and its sender's homeserver did not send it")]
     Altered,
     /// Events that it depends on cannot be fetched.
     #[error("events that it depends on are missing")]
@@ -94,7 +94,7 @@ impl Pdu {
         raw.get().len() > 2 * limits::EVENT_BYTES
     }
 
-    /// The JSON object that was sent, without what of it nests too deeply.
+    /// The JSON object that was sent, without what of it others could not read.
     pub(crate) fn object(raw: &RawValue) -> Result<LaxObject, PduError> {
         if Self::is_too_large(raw) {
             return Err(PduError::Form("it is too large".to_owned()));
@@ -140,8 +140,8 @@ impl Pdu {
         sender.try_into().ok()
     }
 
-    /// Whether it comes with its content if `origin` sends it. Its sender's homeserver may send it
-    /// without: then nobody has another one.
+    /// Whether `origin` may send it as it is: with the content that its hash names, or, from its
+    /// sender's own homeserver, with any other.
     pub(super) fn is_whole_from(&self, origin: &ServerName) -> bool {
         let sender = self.object.get("sender").and_then(CanonicalJsonValue::as_str);
         let sender = sender.and_then(|sender| <&UserId>::try_from(sender).ok());

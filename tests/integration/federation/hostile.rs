@@ -288,7 +288,8 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     let mut altered = event.clone();
     altered["content"]["body"] = json!("altered");
     let said = of_peer.send(&[altered]).await;
-    assert_eq!(said[&id]["error"], "its content is not that of its sender");
+    let error = "its content does not match its hash, and its sender's homeserver did not send it";
+    assert_eq!(said[&id]["error"], error);
     assert_eq!(of_other.send(&[event]).await, json!({ &*id: {} }));
     assert!(texts(&ann, &room_id).await.iter().any(|body| body == "said"));
     // The greatest depth and a time far ahead keep nobody from talking.

@@ -153,6 +153,10 @@ async fn send<'a>(
     if pdu.event_id != event_id {
         return Err(PduError::OtherEvent.into());
     }
+    // It is passed on, and nobody takes it without its content from this homeserver.
+    if !pdu.object.has_own_content() {
+        return Err(PduError::Form("its content does not match its hash".to_owned()).into());
+    }
     let mut verified = receiving.verify(&look.room, pdu).await?;
     verified.relayed = true;
     receiving.accept(server, &look.room, verified).await?;

@@ -119,7 +119,7 @@ fn flaw(json: &RawValue, numbers: Numbers) -> Option<String> {
 pub(super) fn numbers(version: &RoomVersionId) -> Numbers {
     use RoomVersionId::{V1, V2, V3, V4, V5};
     match version {
-        V1 | V2 | V3 | V4 | V5 => Numbers::Lax,
+        V1 | V2 | V3 | V4 | V5 => Numbers::Held,
         _ => Numbers::Strict,
     }
 }
