@@ -47,7 +47,7 @@ const NOT_SIGNED: [&str; 2] = ["signatures", "unsigned"];
 pub struct LaxObject {
     /// The object, with a zero in the place of each of these numbers.
     object: CanonicalJsonObject,
-    /// The numbers, if there are any. Those that were left out are not among them.
+    /// The numbers, if there are any.
     odd: Option<Box<Odd>>,
 }
 
@@ -112,10 +112,10 @@ impl LaxObject {
     /// # Errors
     /// As for [`Self::parse`].
     pub(crate) fn parse_to_hash(text: &str) -> Result<Self, LaxError> {
-        Self::parse_as(text, Numbers::Held)
+        Self::parse_as(text, Numbers::Lax)
     }
 
-    /// Parses an event. What of it nests too deeply, or has numbers that others cannot hold, is
+    /// Parses an event. What of it nests too deeply, or has numbers beyond the range of doubles, is
     /// left out: if that is in its content, the hash of the content is then wrong, and the event
     /// counts without its content. Others take it as it is, and go on from it, so it cannot be
     /// refused.
@@ -123,24 +123,31 @@ impl LaxObject {
     /// # Errors
     /// When it is not a JSON object.
     pub(crate) fn parse_event(text: &str) -> Result<Self, LaxError> {
-        let why = match Self::parse(text) {
-            Ok(event) if event.odd.is_none() || is_readable(text) => return Ok(event),
-            Ok(_) => LaxError::of("others cannot read it"),
-            Err(why) => why,
-        };
-        // A room version that is strict about numbers refuses it all the same.
-        let has_odd_numbers = matches!(check(text, Numbers::Held), Err(NotCanonical::Number(_)));
-        let mut members = readable(text, limits::ITEM_DEPTH, &["content"]).ok_or(why)?;
+        Self::parse(text).or_else(|why| Self::readable_part(text).unwrap_or(Err(why)))
+    }
+
+    /// An event without numbers that others cannot hold, like what [`Self::parse_event`] leaves
+    /// out. Only an event of a room version that allows other numbers than canonical JSON has any.
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub(crate) fn without_unreadable(self) -> Result<Self, LaxError> {
+        if self.odd.is_none() {
+            return Ok(self);
+        }
+        let text = self.to_text();
+        if is_readable(&text) { Ok(self) } else { Self::readable_part(&text).unwrap_or(Ok(self)) }
+    }
+
+    /// What others can read of an event; `None` if it is not an object.
+    fn readable_part(text: &str) -> Option<Result<Self, LaxError>> {
+        let mut members = readable(text, limits::ITEM_DEPTH, &["content"])?;
         if let Some(content) = members.get_mut("content") {
             let kept = readable(content.get(), limits::ITEM_DEPTH - 1, &[]);
-            let kept = kept.unwrap_or_default();
-            *content = serde_json::value::to_raw_value(&kept).map_err(LaxError::of)?;
+            *content = serde_json::value::to_raw_value(&kept.unwrap_or_default()).ok()?;
         }
-        let mut event = Self::parse(&serde_json::to_string(&members).map_err(LaxError::of)?)?;
-        if has_odd_numbers && event.odd.is_none() {
-            event.odd = Some(Box::new(Odd::Members(BTreeMap::new())));
-        }
-        Ok(event)
+        let text = serde_json::to_string(&members).ok()?;
+        Some(Self::parse(&text))
     }
 
     fn parse_as(text: &str, numbers: Numbers) -> Result<Self, LaxError> {
@@ -151,9 +158,8 @@ impl LaxObject {
             Ok(object) => return Ok(Self { object, odd: None }),
             Err(error) => error,
         };
-        // Its numbers may be the reason. What is read again may have come in before it was refused.
-        let allowed = if numbers == Numbers::AsWritten { Numbers::Lax } else { numbers };
-        check(text, allowed).map_err(|why| match why {
+        // Its numbers may be the reason.
+        check(text, Numbers::Lax).map_err(|why| match why {
             NotCanonical::Number(_) => LaxError::of(why),
             _ => LaxError::of(error),
         })?;

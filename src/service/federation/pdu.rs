@@ -123,6 +123,10 @@ impl Pdu {
         if !rules.event_format.require_event_id {
             object.remove("event_id");
         }
+        if object.has_odd_numbers() {
+            object.check_format(rules)?;
+            object = object.without_unreadable()?;
+        }
         object.check_format(rules)?;
         if object.get("content").is_none_or(|content| content.as_object().is_none()) {
             return Err(PduError::Form("its content is not an object".to_owned()));
