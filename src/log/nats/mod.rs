@@ -45,7 +45,8 @@ use async_nats::{
     ConnectOptions,
     jetstream::{
         self,
-        context::{Context, PublishError, PublishErrorKind},
+        ErrorCode,
+        context::{Context, CreateStreamErrorKind, PublishError, PublishErrorKind},
         message::PublishMessage,
         stream::{self, RawMessageErrorKind},
     },
@@ -635,6 +636,16 @@ async fn jetstream(options: &NatsOptions) -> Result<Context, NatsError> {
     Ok(jetstream)
 }
 
+/// What to do about servers that may not store the stream.
+fn hint_on_storage(options: &NatsOptions) -> String {
+    format!(
+        ". The stream `{}` may take up {} bytes on each server (`log.stream_bytes`): set \
+         `max_file_store` in each server's `jetstream` block, which is three quarters of the free \
+         disk unless set, or make `log.stream_bytes` smaller",
+        options.stream, options.max_bytes
+    )
+}
+
 /// The stream. It is created unless it is there, to follow the record `base`.
 async fn open_stream(
     jetstream: &Context,
@@ -654,8 +665,12 @@ async fn open_stream(
         allow_direct: true,
         ..stream::Config::default()
     };
-    let stream = jetstream.get_or_create_stream(config).await;
-    let stream = stream.map_err(|error| NatsError::Stream(error.to_string()))?;
+    let stream = jetstream.get_or_create_stream(config).await.map_err(|error| {
+        let has_room = !matches!(error.kind(), CreateStreamErrorKind::JetStream(reason)
+            if reason.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED);
+        let hint = if has_room { String::new() } else { hint_on_storage(options) };
+        NatsError::Stream(format!("{error}{hint}"))
+    })?;
     let found = &stream.cached_info().config;
     if found.storage != stream::StorageType::File {
         return Err(NatsError::Unfit(format!(

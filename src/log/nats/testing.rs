@@ -41,7 +41,7 @@ impl NatsServer {
         let port = free_port();
         let config = format!(
             "listen: \"127.0.0.1:{port}\"\nmax_payload: 8MB\n\
-             jetstream {{ store_dir: {:?}, sync_interval: always }}\n",
+             jetstream {{ store_dir: {:?}, sync_interval: always, max_file_store: 4GB }}\n",
             dir.path()
         );
         fs::write(dir.path().join("nats.conf"), config).unwrap();

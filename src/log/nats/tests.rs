@@ -154,6 +154,16 @@ async fn without_a_server_writes_are_refused_and_reads_go_on() {
     assert!(last == 3 || last == 4, "{last}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_without_space_for_the_stream_are_told_what_to_set() {
+    let Some(server) = NatsServer::start("servers_without_space_for_the_stream") else { return };
+    let dir = TempDir::new().unwrap();
+    let options = NatsOptions { max_bytes: 8 << 30, ..server.options("test") };
+    let refused = NatsLog::open(local(dir.path()), options).await.unwrap_err().to_string();
+    assert!(refused.contains("may take up 8589934592 bytes on each server"), "{refused}");
+    assert!(refused.contains("`max_file_store`"), "{refused}");
+}
+
 /// What remains of the log of `from` is the same on `to`.
 fn assert_same(from: &NatsLog, to: &NatsLog) {
     assert_eq!(records(from), records(to));

@@ -127,7 +127,8 @@ impl Nats {
         };
         let text = format!(
             "server_name: \"n{number}\"\nlisten: \"0.0.0.0:{port}\"\nhttp: \"{monitor}\"\n\
-             max_payload: 8MB\njetstream {{ store_dir: {store:?}, sync_interval: {sync} }}\n\
+             max_payload: 8MB\n\
+             jetstream {{ store_dir: {store:?}, sync_interval: {sync}, max_file_store: 1TB }}\n\
              {cluster}"
         );
         fs::write(self.directory.path().join(format!("n{number}.conf")), text).expect("a file");
