@@ -254,6 +254,10 @@ pub(crate) const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) const MISSING_EVENTS: (usize, usize, usize, Duration) =
     (10, 500, 5 << 20, Duration::from_secs(30));
 
+/// Events of one transaction whose content does not match their hash and that their senders'
+/// homeservers are asked for, and the time for that.
+pub(crate) const SENDERS_ASKED: (usize, Duration) = (100, Duration::from_secs(10));
+
 /// Events in one answer about missing ones or those before.
 pub(crate) const EVENTS_FOR_SERVER: usize = 100;
 

@@ -18,7 +18,7 @@ use serde_json::{json, value::RawValue};
 use tracing::debug;
 
 use super::{
-    pdu::PduError,
+    pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
 use crate::{
@@ -35,6 +35,8 @@ pub(crate) struct Budget {
     missing: Allowance,
     /// For the room's state at events whose past is not fetched.
     state: Allowance,
+    /// For what others passed on with other content than its sender's.
+    senders: Allowance,
     /// The number of requests to policy servers.
     pub(super) policy: usize,
     /// The deadline of those requests.
@@ -51,6 +53,7 @@ pub(super) struct Allowance {
 impl Budget {
     pub(crate) fn new() -> Self {
         let (requests, events, bytes, time) = limits::MISSING_EVENTS;
+        let (senders, senders_time) = limits::SENDERS_ASKED;
         let now = Instant::now();
         Self {
             missing: Allowance { requests, events, bytes, until: now + time },
@@ -59,6 +62,12 @@ impl Budget {
                 events: usize::MAX,
                 bytes: limits::FEDERATION_STATE_BYTES,
                 until: now + limits::FEDERATION_STATE_TIMEOUT,
+            },
+            senders: Allowance {
+                requests: senders,
+                events: senders,
+                bytes: senders * limits::ONE_EVENT_BYTES,
+                until: now + time + senders_time,
             },
             policy: limits::TRANSACTION_PDUS,
             policy_until: now + limits::POLICY_TIME,
@@ -262,7 +271,7 @@ impl Receiving<'_> {
             // perhaps at another node, has recorded them meanwhile.
             if unknown != fetched {
                 let latest = waiting.keys();
-                let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
+                let between = self.fetch_between(origin, room, latest, budget).await;
                 for mut event in between.unwrap_or_default() {
                     if !waiting.contains_key(&event.event_id) {
                         self.ask_policy_server(room, &mut event, budget).await?;
@@ -305,7 +314,7 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         latest: impl Iterator<Item = &OwnedEventId>,
-        budget: &mut Allowance,
+        Budget { missing: budget, senders, .. }: &mut Budget,
     ) -> Result<Vec<Verified>, PduError> {
         let latest: Vec<_> = latest.take(limits::PREDECESSORS).collect();
         let earliest: Vec<_> = room.extremities().into_iter().map(|tip| tip.event_id).collect();
@@ -317,7 +326,38 @@ impl Receiving<'_> {
         let mut events = answered.events;
         events.truncate(limit);
         budget.events = budget.events.saturating_sub(events.len());
-        self.verify_all(room, &events).await
+        let mut events = self.verify_all(room, &events).await?;
+        for event in &mut events {
+            self.ask_sender(origin, room, event, senders).await?;
+        }
+        Ok(events)
+    }
+
+    /// Replaces an event that lost its content, because `origin` answered with other content than
+    /// its hash names, by what its sender's homeserver has. An event that was redacted lost it
+    /// everywhere; else a homeserver could empty what others say by passing it on first.
+    async fn ask_sender(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        event: &mut Verified,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let pdu = Pdu::of_room(room, &event.pdu)?;
+        if pdu.is_whole_from(origin) {
+            return Ok(());
+        }
+        let Some(sender) = pdu.sender() else { return Ok(()) };
+        let server = sender.server_name();
+        if server == self.federation.peers.own_name() {
+            return Ok(());
+        }
+        match self.fetch_one(server, room, &event.event_id, budget).await {
+            Ok(Some(whole)) => *event = whole,
+            Ok(None) | Err(PduError::Missing) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Records the authorities of an event and theirs, if the homeserver has them in one answer.

@@ -100,7 +100,8 @@ impl Receiving<'_> {
         let object = Pdu::object(&invited.event).map_err(|error| wrong(&error))?;
         let pdu = Pdu::new(room_id.to_owned(), object, &room.rules);
         let pdu = pdu.map_err(|error| wrong(&error))?;
-        if pdu.event_id != signed.event_id {
+        // Its id does not depend on all of its content.
+        if pdu.event_id != signed.event_id || !pdu.object.has_own_content() {
             return Err(wrong(&"it changed the invite"));
         }
         let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
-    OwnedUserId, RoomVersionId, ServerName, UserId,
+    RoomVersionId, ServerName, UserId,
     room_version_rules::RoomVersionRules,
     signatures::{PublicKeyMap, required_server_signatures_to_verify_event},
 };
@@ -135,21 +135,21 @@ impl Pdu {
         Ok(Self { room_id, event_id, object })
     }
 
-    /// Its sender, if it is no state event.
-    pub(super) fn message_sender(&self) -> Option<OwnedUserId> {
-        if self.object.contains_key("state_key") {
-            return None;
-        }
+    pub(super) fn sender(&self) -> Option<&UserId> {
         let sender = self.object.get("sender").and_then(CanonicalJsonValue::as_str)?;
         sender.try_into().ok()
+    }
+
+    /// Its sender, if it is no state event.
+    pub(super) fn message_sender(&self) -> Option<&UserId> {
+        if self.object.contains_key("state_key") { None } else { self.sender() }
     }
 
     /// Whether `origin` may send it as it is: with the content that its hash names, or, from its
     /// sender's own homeserver, with any other.
     pub(super) fn is_whole_from(&self, origin: &ServerName) -> bool {
-        let sender = self.object.get("sender").and_then(CanonicalJsonValue::as_str);
-        let sender = sender.and_then(|sender| <&UserId>::try_from(sender).ok());
-        sender.is_some_and(|sender| sender.server_name() == origin) || self.object.has_own_content()
+        self.sender().is_some_and(|sender| sender.server_name() == origin)
+            || self.object.has_own_content()
     }
 
     fn ts_ms(&self) -> Option<u64> {

@@ -158,7 +158,7 @@ impl<'a> Receiving<'a> {
         let (room_id, event_id) = (pdu.room_id.clone(), pdu.event_id.clone());
         let is_erased = pdu.message_sender().is_some_and(|sender| {
             let env = self.engine.env();
-            is_local(&env.server, &sender) && env.state.accounts.erased(&sender).is_some()
+            is_local(&env.server, sender) && env.state.accounts.erased(sender).is_some()
         });
         let event = Verified::new(room_id, event_id, pdu.verified_by(keys, &room.rules)?)?;
         if is_erased { event.redacted(room) } else { Ok(event) }

@@ -10,7 +10,7 @@ use ruma::{CanonicalJsonObject, RoomVersionId};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::peer::Peer;
+use super::peer::{Peer, Script};
 use super::{Federated, authority};
 use crate::harness::{User, encode};
 
@@ -317,6 +317,45 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     of_peer.ask("GET", &backfill, &Value::Null).await.refused(403, "M_FORBIDDEN");
     let all = texts(&ann, &room_id).await;
     assert_eq!(all, ["I go on", "deep", "said", "good"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_another_homeserver_altered_is_asked_for_at_its_senders() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let (script, lies) = (Script::default(), Script::default());
+    let (sender, liar) = (script.start(&authority).await, lies.start(&authority).await);
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let (mut of_sender, mut of_liar) =
+        (Hostile::new(&sender, &cabin, &room_id), Hostile::new(&liar, &cabin, &room_id));
+    of_sender.join().await;
+    of_liar.join().await;
+    // The liar says something after a message that only it knows, and tells that with other words.
+    let mut follow = async |text: &str, truth: &dyn Fn(&Value) -> Option<Value>| {
+        let (event_id, event) = of_sender.signed(of_sender.message(text).await);
+        script.set(truth(&event).map(|event| ("event", json!({ "pdus": [event] }))));
+        let mut altered = event.clone();
+        altered["content"]["body"] = json!("altered");
+        lies.set([("get_missing_events", json!({ "events": [altered] }))]);
+        let mut next = of_liar.message(&format!("after {text}")).await;
+        next["prev_events"] = json!([event_id]);
+        next["depth"] = json!(event["depth"].as_u64().expect("a depth") + 1);
+        let (id, next) = of_liar.signed(next);
+        assert_eq!(of_liar.send(&[next]).await, json!({ &*id: {} }));
+    };
+    follow("one", &|event| Some(event.clone())).await;
+    assert_eq!(texts(&ann, &room_id).await, ["after one", "one"]);
+    // A homeserver that does not answer, or alters its own message, holds up nothing.
+    follow("two", &|_| None).await;
+    follow("three", &|event| {
+        let mut altered = event.clone();
+        altered["content"]["body"] = json!("altered by its sender");
+        Some(altered)
+    })
+    .await;
+    assert_eq!(texts(&ann, &room_id).await, ["after three", "after two", "after one", "one"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

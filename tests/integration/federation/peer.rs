@@ -1,5 +1,6 @@
 //! A homeserver that signs properly and otherwise does what a test has it do.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +25,27 @@ use crate::harness::{Answer, Asked};
 
 /// A server's answer to a request, as a peer may shape it.
 pub(super) type Answers = Arc<dyn Fn(&Asked) -> Option<Reply> + Send + Sync>;
+
+/// What a peer answers, by the part of the path behind `/_matrix/federation/v1/`.
+#[derive(Clone, Default)]
+pub(super) struct Script(Arc<Mutex<BTreeMap<&'static str, Value>>>);
+
+impl Script {
+    pub(super) fn set(&self, answers: impl IntoIterator<Item = (&'static str, Value)>) {
+        *self.0.lock().expect("no panic") = answers.into_iter().collect();
+    }
+
+    /// A peer that answers what is set.
+    pub(super) async fn start(&self, authority: &Authority) -> Peer {
+        let script = self.clone();
+        let answers = move |asked: &Asked| {
+            let path = asked.path.strip_prefix("/_matrix/federation/v1/")?;
+            let script = script.0.lock().expect("no panic");
+            Some(reply_json(200, script.get(path.split('/').next()?)?))
+        };
+        Peer::start_with(authority, Duration::from_secs(3600), Arc::new(answers)).await
+    }
+}
 
 pub(super) struct Peer {
     pub(super) name: OwnedServerName,

@@ -51,7 +51,13 @@ async fn refusing(authority: &super::Authority) -> Peer {
             return Some(reply_json(*status, &body));
         }
         Some(match is_invite {
-            true => reply_json(200, &json!({ "event": asked.body["event"] })),
+            true => {
+                let mut event = asked.body["event"].clone();
+                if event["content"]["reason"] == "altered" {
+                    event["content"]["reason"] = json!("what ann never said");
+                }
+                reply_json(200, &json!({ "event": event }))
+            }
             false => {
                 let event = json!({ "auth_events": [], "prev_events": [], "depth": 5 });
                 reply_json(200, &json!({ "room_version": "99", "event": event }))
@@ -94,6 +100,11 @@ async fn a_refusal_is_passed_through_if_the_client_can_use_it() {
         };
         invite(&ann, &room_id, &sam, name).await.refused(status, errcode);
     }
+    // The reason is not part of the invite's id.
+    invite(&ann, &room_id, &sam, "altered").await.refused(502, "M_CONNECTION_FAILED");
+    let path = format!("/rooms/{}/state/m.room.member/{}", encode(&room_id), encode(&sam));
+    ann.request("GET", &path, None).await.refused(404, "M_NOT_FOUND");
+    invite(&ann, &room_id, &sam, "unaltered").await.ok();
     // Of two homeservers, the one that knows the room is believed.
     let path = format!("/join/{}?via={}", encode("!forbidden.:localhost:1"), peer.name);
     ann.request("POST", &path, Some(&json!({}))).await.refused(403, "M_FORBIDDEN");

@@ -1,6 +1,5 @@
 //! What the specification says of homeservers to each other, where no other file shows it.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 use super::elsewhere::{Stage, TIME, stage, stage_with};
 use super::ephemeral;
 use super::hostile::{Hostile, now};
-use super::peer::{Answers, Peer, document, new_keys};
+use super::peer::{Answers, Peer, Script, document, new_keys};
 use super::{Federated, authority};
 use crate::harness::stand_in::reply_json;
 use crate::harness::{User, encode, until};
@@ -282,15 +281,8 @@ async fn a_join_that_needs_no_members_is_answered_with_those_that_name_the_room(
 async fn unknown_authorities_are_fetched_in_any_way_that_their_homeserver_answers() {
     let Some(authority) = authority("hostile peers") else { return };
     let cabin = Federated::start_with(&authority, &UNLIMITED).await;
-    let known = Arc::<Mutex<BTreeMap<&'static str, Value>>>::default();
-    let answering = Arc::clone(&known);
-    let answers: Answers = Arc::new(move |asked| {
-        let known = answering.lock().expect("no panic");
-        let path = asked.path.strip_prefix("/_matrix/federation/v1/")?;
-        let body = known.get(path.split('/').next()?)?;
-        Some(reply_json(200, body))
-    });
-    let peer = Peer::start_with(&authority, Duration::from_secs(3600), answers).await;
+    let script = Script::default();
+    let peer = script.start(&authority).await;
     let (ann, room_id, mut hostile) = with_pia(&peer, &cabin).await;
     for way in ["event", "state", "get_missing_events"] {
         let template = hostile.message(way).await;
@@ -332,7 +324,7 @@ async fn unknown_authorities_are_fetched_in_any_way_that_their_homeserver_answer
                 vec![("get_missing_events", json!({ "events": [renamed] }))]
             }
         };
-        *known.lock().expect("no panic") = answer.into_iter().collect();
+        script.set(answer);
         let (id, message) = hostile.signed(message);
         let said = hostile.send(&[message]).await;
         assert_eq!(said, json!({ &*id: {} }), "by {way}");
