@@ -44,8 +44,7 @@ use std::{
 use async_nats::{
     ConnectOptions,
     jetstream::{
-        self,
-        ErrorCode,
+        self, ErrorCode,
         context::{Context, CreateStreamErrorKind, PublishError, PublishErrorKind},
         message::PublishMessage,
         stream::{self, RawMessageErrorKind},

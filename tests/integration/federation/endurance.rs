@@ -1,8 +1,8 @@
 //! Two servers, a Synapse and a homeserver that means harm, for as long as one wants: what correct
 //! users send arrives everywhere, and all three end with the same state.
 //!
-//! All three get the harm, the Synapse a part of it: what it is sent faster than it can take, it
-//! prunes, together with what correct users sent.
+//! The Synapse gets no more harm than it can take by itself: of events that come faster, it prunes
+//! those that correct users sent, too. A room that it is not in gets the rest.
 //!
 //! `LOGCABIN_ENDURANCE_SECONDS` says for how long (40 minutes unless set),
 //! `LOGCABIN_ENDURANCE_SEED` repeats a run.
@@ -30,8 +30,24 @@ use crate::harness::{PATIENCE, Random, User, encode, number_from_env, skip, unti
 const PACE: Duration = Duration::from_millis(700);
 const KILLS: (u64, u64) = (20, 50);
 
-/// Of so many rounds of harm, one is against the Synapse, too.
-const ROUNDS_FOR_SYNAPSE: u32 = 10;
+/// Events of harm in a second, in the rooms that the Synapse is in and in those that it is not in.
+const HARM_FOR_SYNAPSE: f64 = 2.0;
+const HARM: f64 = 40.0;
+
+/// A room that correct users talk in.
+#[derive(Clone)]
+struct Place {
+    room_id: String,
+    takes_numbers: bool,
+    /// Whether the user of the Synapse is in it, besides the others.
+    is_everybodys: bool,
+}
+
+impl Place {
+    fn among<'a>(&self, users: &'a [User; 3]) -> &'a [User] {
+        if self.is_everybodys { users } else { &users[..2] }
+    }
+}
 
 /// What is sent and comes to all homeservers.
 #[derive(Default)]
@@ -55,10 +71,10 @@ async fn persistently(user: &User, method: &str, path: &str, body: &Value) -> Va
     }
 }
 
-/// A user who talks in rooms, of which some allow any number, and writes to other users.
+/// A user who talks in rooms and writes to other users.
 async fn talk(
     user: User,
-    rooms: Vec<(String, bool)>,
+    rooms: Vec<Place>,
     others: Vec<String>,
     mut random: Random,
     is_over: Arc<AtomicBool>,
@@ -66,7 +82,7 @@ async fn talk(
     let (mut sent, mut number) = (Sent::default(), 0_u64);
     while !is_over.load(Ordering::Relaxed) {
         number += 1;
-        let (room_id, takes_numbers) = &rooms[below(&mut random, rooms.len())];
+        let Place { room_id, takes_numbers, .. } = &rooms[below(&mut random, rooms.len())];
         let room = encode(room_id);
         let message = format!("/rooms/{room}/send/m.room.message/n{number}");
         let text = format!("{number} of {}", user.user_id);
@@ -115,27 +131,40 @@ async fn read_letters(user: User, is_read: Arc<AtomicBool>) -> BTreeSet<String> 
     texts
 }
 
+/// What one homeserver does in a room.
+#[derive(Clone)]
+struct Harm {
+    room_id: String,
+    /// The servers that get it.
+    servers: Vec<(String, SocketAddr)>,
+    /// Events in a second.
+    pace: f64,
+    /// The number of its first transaction.
+    first: u32,
+}
+
 /// A homeserver in a room that sends whatever it likes, and forks the room's history.
 async fn harm(
     peer: &'static Peer,
-    servers: [(String, SocketAddr); 3],
-    room_id: String,
+    of: Harm,
     ann: User,
     mut random: Random,
     is_over: Arc<AtomicBool>,
 ) -> u32 {
     let mut start = None;
     let mut rounds = 0;
+    let (began, mut sent) = (Instant::now(), 0.0);
     while !is_over.load(Ordering::Relaxed) {
         rounds += 1;
-        let (servers, room_id, ann) = (servers.clone(), room_id.clone(), ann.clone());
+        let (Harm { room_id, servers, pace, first }, ann) = (of.clone(), ann.clone());
         let (mut random, begun) = (random.split(), start.clone());
         // A server may be down, which ends the round.
         let round = tokio::spawn(async move {
+            let number = first + 1000 * rounds;
             let at = |(name, address): &(String, SocketAddr)| {
-                Hostile::at(peer, name, *address, &room_id).numbered(1000 * rounds)
+                Hostile::at(peer, name, *address, &room_id)
             };
-            let mut hostile = at(&servers[0]);
+            let mut hostile = at(&servers[0]).numbered(number);
             let depth = 1 + below(&mut random, 3);
             let wild = Wild::any(&mut random, depth);
             let items = peer_items(&mut random, &hostile, &ann, &room_id).await;
@@ -153,15 +182,18 @@ async fn harm(
                 prev = json!([event_id]);
                 events.push(event);
             }
-            let most = if rounds % ROUNDS_FOR_SYNAPSE == 0 { 3 } else { 2 };
-            for server in &servers[..most] {
-                at(server).numbered(1000 * rounds + 100).send(&events).await;
+            for server in &servers {
+                at(server).numbered(number + 100).send(&events).await;
             }
-            begun
+            (begun, events.len() + 1)
         });
         match round.await {
-            Ok(begun) if start.is_none() => start = Some(begun),
-            Ok(_) => {}
+            Ok((begun, count)) => {
+                start.get_or_insert(begun);
+                sent += f64::from(u32::try_from(count).expect("few"));
+                let due = Duration::from_secs_f64(sent / pace);
+                sleep(due.saturating_sub(began.elapsed())).await;
+            }
             Err(_) => sleep(Duration::from_secs(1)).await,
         }
     }
@@ -237,10 +269,20 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
             let path = format!("/join/{}?via={}", encode(&room_id), encode(&names[number]));
             users[other].request("POST", &path, Some(&json!({}))).await.ok();
         }
-        rooms.push((room_id, version == "4"));
+        rooms.push(Place { room_id, takes_numbers: version == "4", is_everybodys: true });
     }
-    let in_room = rooms[0].0.clone();
-    Hostile::new(peer, &one, &in_room).join().await;
+    let options = json!({
+        "preset": "public_chat", "room_version": "10",
+        "power_level_content_override": { "events": { "m.load": 0 } },
+    });
+    let room_id = users[0].create_room(options).await;
+    let path = format!("/join/{}?via={}", encode(&room_id), encode(&names[0]));
+    users[1].request("POST", &path, Some(&json!({}))).await.ok();
+    rooms.push(Place { room_id, takes_numbers: false, is_everybodys: false });
+    let (shared, apart) = (rooms[0].room_id.clone(), rooms[3].room_id.clone());
+    for room_id in [&shared, &apart] {
+        Hostile::new(peer, &one, room_id).join().await;
+    }
 
     let (is_over, is_read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let talking: Vec<JoinHandle<Sent>> = users
@@ -249,19 +291,30 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
             let others = users.iter().filter(|other| other.user_id != user.user_id);
             let others = others.map(|other| other.user_id.clone()).collect();
             let over = Arc::clone(&is_over);
-            tokio::spawn(talk(user.clone(), rooms.clone(), others, random.split(), over))
+            let is_in = |room: &&Place| {
+                room.among(&users).iter().any(|member| member.user_id == user.user_id)
+            };
+            let rooms = rooms.iter().filter(is_in).cloned().collect();
+            tokio::spawn(talk(user.clone(), rooms, others, random.split(), over))
         })
         .collect();
     let reading = users.iter().map(|user| read_letters(user.clone(), Arc::clone(&is_read)));
     let reading: Vec<_> = reading.map(tokio::spawn).collect();
-    let places = [
+    let servers = [
         (one.name.clone(), one.address),
         (two.name.clone(), two.address),
         (synapse.name.clone(), synapse.address),
     ];
-    let over = Arc::clone(&is_over);
-    let harming = harm(peer, places, in_room, users[0].clone(), random.split(), over);
-    let harming = tokio::spawn(harming);
+    let of_cabins = servers[..2].to_vec();
+    let servers = servers.to_vec();
+    let harming = [
+        Harm { room_id: shared, servers, pace: HARM_FOR_SYNAPSE, first: 0 },
+        Harm { room_id: apart, servers: of_cabins, pace: HARM, first: 1 << 31 },
+    ];
+    let harming = harming.map(|of| {
+        let (ann, over) = (users[0].clone(), Arc::clone(&is_over));
+        tokio::spawn(harm(peer, of, ann, random.split(), over))
+    });
     let (began, mut kills) = (Instant::now(), 0);
     while began.elapsed() < lasts {
         let pause = Duration::from_secs(random.between(KILLS.0, KILLS.1));
@@ -287,7 +340,10 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
         kills += 1;
     }
     is_over.store(true, Ordering::Relaxed);
-    let rounds = harming.await.expect("no panic");
+    let mut rounds = Vec::new();
+    for harming in harming {
+        rounds.push(harming.await.expect("no panic"));
+    }
     let mut sent = Sent::default();
     for talking in talking {
         let of_one = talking.await.expect("no panic");
@@ -295,15 +351,16 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
         sent.letters.extend(of_one.letters);
     }
     let (events, letters) = (sent.events.len(), sent.letters.len());
-    println!("{events} events, {letters} letters, {kills} kills, {rounds} rounds of harm");
+    println!("{events} events, {letters} letters, {kills} kills, {rounds:?} rounds of harm");
 
-    for (room_id, _) in &rooms {
+    for place in &rooms {
+        let (room_id, users) = (&place.room_id, place.among(&users));
         let wanted = sent.events.iter().filter(|(room, _)| room == room_id);
         let wanted: BTreeSet<_> = wanted.map(|(_, id)| id.clone()).collect();
-        for user in &users {
-            let missing = missing_after_all(user, &users, room_id, &wanted).await;
+        for user in users {
+            let missing = missing_after_all(user, users, room_id, &wanted).await;
             if let Some(first) = missing.first() {
-                for other in &users {
+                for other in users {
                     let path = format!("/rooms/{}/event/{}", encode(room_id), encode(first));
                     let answer = other.request("GET", &path, None).await;
                     println!("{}: {} {}", other.user_id, answer.status, answer.body);
@@ -316,16 +373,16 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
             }
         }
         // After a word of each, all know of the same branches.
-        for user in &users {
+        for user in users {
             let text = format!("the last word of {}", user.user_id);
             user.send_text(room_id, "last", &text).await;
-            for other in &users {
+            for other in users {
                 until_says(other, room_id, user, &text).await;
             }
         }
         until(&format!("the same state of {room_id}"), async || {
             let mut states = BTreeSet::new();
-            for user in &users {
+            for user in users {
                 states.insert(whole_state(user, room_id).await);
             }
             states.len() == 1
