@@ -2,7 +2,7 @@
 //! (server-server API, "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting
 //! Invites)").
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, mem, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
@@ -20,7 +20,7 @@ use super::{
     receive::{Receiving, Verified},
 };
 use crate::{
-    base::{bodies::Urgency, canonical::is_readable, limits, text::encoded},
+    base::{background, bodies::Urgency, canonical::is_readable, limits, text::encoded},
     decide::{
         Env,
         federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
@@ -208,6 +208,14 @@ impl Receiving<'_> {
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
         let chain = self.verify_all(&room, &joined.auth_chain).await;
         let mut events = chain.map_err(|error| wrong(&error))?;
+        // Both at once would take twice the memory.
+        let is_whole = background::at_length(|| self.rest_on_each_other(&room, &events));
+        if is_whole.map_err(|error| wrong(&error))? {
+            let chain = mem::take(&mut events);
+            self.record_outliers(server, &room, chain, true)
+                .await
+                .map_err(|error| wrong(&error))?;
+        }
         let mut state = Vec::with_capacity(joined.state.len());
         let checked = self.check_all(&room, &joined.state).await;
         for Checked { event_id, event } in checked.map_err(|error| wrong(&error))? {

@@ -3,12 +3,14 @@
 
 use std::{
     borrow::{Borrow, Cow},
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque, hash_map::RandomState},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque, hash_map::RandomState},
     hash::BuildHasher as _,
 };
 
 use futures_util::{StreamExt as _, stream};
-use ruma::{OwnedEventId, OwnedServerName, OwnedUserId, ServerName, signatures::PublicKeyMap};
+use ruma::{
+    EventId, OwnedEventId, OwnedServerName, OwnedUserId, ServerName, signatures::PublicKeyMap,
+};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use tracing::debug;
@@ -218,6 +220,27 @@ impl Receiving<'_> {
             Some(server) => Err(KeyError::Unreachable(server, Unreachable::Late).into()),
             None => Ok(keys),
         }
+    }
+
+    /// Whether the authorities of all these events are among them, or known.
+    pub(super) fn rest_on_each_other(
+        &self,
+        room: &Room,
+        events: &[Verified],
+    ) -> Result<bool, PduError> {
+        let ids: HashSet<&str> = events.iter().map(|event| event.event_id.as_str()).collect();
+        for event in events {
+            for authority in event.auth_events() {
+                if ids.contains(&*authority) {
+                    continue;
+                }
+                let Ok(authority) = EventId::parse(&*authority) else { return Ok(false) };
+                if !self.knows(room, &authority)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Records events as authorities for others, each after its own authorities. Leaves out those

@@ -29,6 +29,8 @@ pub(super) struct Elsewhere {
     pub(super) state: BTreeMap<(String, String), String>,
     /// The state before the changes of the history visibility.
     before: BTreeMap<String, Vec<String>>,
+    /// The first events that are not repeated among the authorities if they are in the state.
+    pub(super) unrepeated: usize,
     /// What is answered instead of the truth, while it lasts.
     pub(super) backfill: Vec<Reply>,
     pub(super) asked: usize,
@@ -87,7 +89,7 @@ impl Elsewhere {
         }
         if path.starts_with("v2/send_join") {
             let state = whole(self.state.values().collect());
-            let chain = whole(self.order.iter().take(4).collect());
+            let chain = whole(self.order.iter().take(4).skip(self.unrepeated).collect());
             return Some(reply_json(200, &json!({ "state": state, "auth_chain": chain })));
         }
         if path.starts_with("v1/backfill") {

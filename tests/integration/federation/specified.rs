@@ -11,6 +11,7 @@ use super::elsewhere::{Stage, TIME, stage, stage_with};
 use super::ephemeral;
 use super::hostile::{Hostile, now};
 use super::peer::{Answers, Peer, Script, document, new_keys};
+use super::view::state;
 use super::{Federated, authority};
 use crate::harness::stand_in::reply_json;
 use crate::harness::{User, encode, until};
@@ -447,4 +448,15 @@ async fn a_join_that_is_asked_for_again_is_the_one_in_progress() {
         join.await.expect("no panic").ok();
     }
     assert_eq!((asked("make_join"), asked("send_join")), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn authorities_of_a_joined_room_may_themselves_rest_on_its_state() {
+    let Some((_authority, _cabin, stage, ann)) = stage().await else { return };
+    // The power levels before these rest on pia's join, which is only in the state.
+    let levels = json!({ "users": { stage.pia(): 100 }, "users_default": 7 });
+    stage.state("m.room.power_levels", "", levels.clone());
+    stage.room().unrepeated = 2;
+    let room_id = stage.entered_by(&ann).await;
+    assert_eq!(state(&ann, &room_id, "m.room.power_levels", "").await, levels);
 }
