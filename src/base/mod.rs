@@ -8,6 +8,7 @@ pub(crate) mod certificates;
 pub mod clock;
 pub(crate) mod disk;
 pub mod glob;
+pub(crate) mod json_error;
 pub(crate) mod lifetime;
 pub mod limits;
 pub(crate) mod long_work;

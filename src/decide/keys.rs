@@ -73,7 +73,7 @@ impl Proposal for UploadKeys {
             if let Some(offset) = device.one_time_key(key_id) {
                 let known =
                     stored(commit, offset)?.and_then(|mut u| u.one_time_keys.remove(key_id));
-                if !known.is_some_and(|known| same(&known, key)) {
+                if !known.is_some_and(|known| same_key(&known, key)) {
                     return Err(Refusal::InvalidParam(format!(
                         "There is a different one-time key `{key_id}` already."
                     )));
@@ -121,6 +121,18 @@ pub(super) fn stored(commit: &Commit<'_>, offset: Offset) -> Result<Option<KeysU
         Some(Command::KeysUpload(upload)) => Ok(Some(upload)),
         _ => Ok(None),
     }
+}
+
+/// Whether two one-time keys are the same, whoever has signed them.
+fn same_key(a: &RawValue, b: &RawValue) -> bool {
+    let parsed = |raw: &RawValue| {
+        let mut key = serde_json::from_str::<Value>(raw.get()).ok()?;
+        if let Some(members) = key.as_object_mut() {
+            members.remove("signatures");
+        }
+        Some(key)
+    };
+    a.get() == b.get() || parsed(a).is_some_and(|a| parsed(b) == Some(a))
 }
 
 /// Whether two texts are the same JSON.

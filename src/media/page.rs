@@ -58,7 +58,8 @@ fn decode<'a>(bytes: &'a [u8], content_type: &str) -> std::borrow::Cow<'a, str> 
     let named = charset(content_type);
     let encoding = named.or_else(|| {
         let start = &bytes[..bytes.len().min(ENCODING_BYTES)];
-        charset(&String::from_utf8_lossy(start))
+        let start = String::from_utf8_lossy(start);
+        charset(&start).or_else(|| xml_encoding(&start))
     });
     // A byte order mark overrides the declared encoding.
     encoding.unwrap_or(UTF_8).decode(bytes).0
@@ -66,8 +67,18 @@ fn decode<'a>(bytes: &'a [u8], content_type: &str) -> std::borrow::Cow<'a, str> 
 
 /// The encoding that is named after `charset=`.
 fn charset(text: &str) -> Option<&'static Encoding> {
+    encoding_after("charset", text)
+}
+
+/// The encoding that the declaration of an XML document names.
+fn xml_encoding(text: &str) -> Option<&'static Encoding> {
+    let declaration = text.trim_start().strip_prefix("<?xml")?;
+    encoding_after("encoding", declaration.split_once("?>")?.0)
+}
+
+fn encoding_after(name: &str, text: &str) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
-    let (_, after) = lower.split_once("charset")?;
+    let (_, after) = lower.split_once(name)?;
     let after = after.trim_start().strip_prefix('=')?;
     let name = after.trim_start_matches(|c: char| c == '"' || c == '\'' || c.is_whitespace());
     let end = |c: char| !(c.is_ascii_alphanumeric() || "-_:.".contains(c));
@@ -300,6 +311,9 @@ mod tests {
         assert_eq!(title(own, "text/html").unwrap(), "При");
         let own = b"<meta http-equiv=Content-Type content='text/html; charset=Shift_JIS'><title>\x82\xa0</title>";
         assert_eq!(title(own, "text/html").unwrap(), "あ");
+        let own =
+            b"<?xml version='1.0' encoding='ISO-8859-1'?><html><title>\xfc encoding=utf-8</title>";
+        assert_eq!(title(own, "application/xhtml+xml").unwrap(), "ü encoding=utf-8");
         assert_eq!(
             title("\u{feff}<title>ü</title>".as_bytes(), "text/html; charset=latin1").unwrap(),
             "ü"

@@ -37,6 +37,8 @@ pub enum Fit {
     Beginning,
     /// Words of the name begin with its words.
     Words,
+    /// Its words are within words of the name.
+    Parts,
 }
 
 /// A search result.
@@ -51,10 +53,11 @@ pub struct Found {
 }
 
 impl Names {
-    /// The users in whose id or display name each word of `term` begins a word, in no order. Case
-    /// and accents do not matter. A user id, or the beginning of one with its `@` or its `:`, also
-    /// matches the id. The cost is proportional to the matches of its single words, of which the
-    /// first [`limits::SEARCH_WORDS`] count.
+    /// The users in whose id or display name each word of `term` begins a word or, if it has two
+    /// characters, is within one, in no order. Case and accents do not matter. A user id, or the
+    /// beginning of one with its `@` or its `:`, also matches the id, and a term without letters
+    /// and digits, such as an emoji, any part of the display name. Each word, of which the first
+    /// [`limits::SEARCH_WORDS`] count, is compared with all words in names.
     #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {
         let inner = self.0.read();
@@ -71,6 +74,9 @@ impl Names {
                 _ => Fit::Beginning,
             };
             found.entry(number).and_modify(|known| *known = fit.min(*known)).or_insert(fit);
+        }
+        for number in inner.with_parts(&folded) {
+            found.entry(number).or_insert(Fit::Parts);
         }
         let found = found.into_iter().filter_map(|(number, fit)| {
             let user = inner.user(number)?;
@@ -141,22 +147,32 @@ impl Inner {
 
     /// The users in whose names each word of `folded` begins a word.
     fn with_words(&self, folded: &str) -> BTreeSet<u32> {
-        let words = text::words(folded).into_iter().take(limits::SEARCH_WORDS);
-        let sought: BTreeSet<String> = words.flat_map(|word| text::sought(&word.folded)).collect();
-        let mut all: Option<BTreeSet<u32>> = None;
-        for word in sought {
-            let beginning = self.words.range::<str, _>((
-                std::ops::Bound::Included(word.as_str()),
-                std::ops::Bound::Unbounded,
-            ));
-            let beginning = beginning.take_while(|(known, _)| known.starts_with(&word));
-            let users = beginning.flat_map(|(_, users)| users).copied();
-            all = Some(match all {
-                Some(all) => users.filter(|number| all.contains(number)).collect(),
-                None => users.collect(),
-            });
+        with_all(&sought(folded), |word| {
+            let from = (std::ops::Bound::Included(word), std::ops::Bound::Unbounded);
+            let beginning = self.words.range::<str, _>(from);
+            let beginning = beginning.take_while(|(known, _)| known.starts_with(word));
+            beginning.flat_map(|(_, users)| users).copied().collect()
+        })
+    }
+
+    /// The users in whose names each word of `folded` is within a word, or in whose display names
+    /// it is if it has none.
+    fn with_parts(&self, folded: &str) -> BTreeSet<u32> {
+        let sought = sought(folded);
+        if sought.is_empty() && !folded.is_empty() {
+            let has = |user: &Named| {
+                user.display_name.as_deref().is_some_and(|name| text::fold(name).contains(folded))
+            };
+            let numbered = (0..).zip(&self.users);
+            return numbered.filter(|(_, user)| has(user)).map(|(number, _)| number).collect();
         }
-        all.unwrap_or_default()
+        if sought.iter().any(|word| word.chars().nth(1).is_none()) {
+            return BTreeSet::new();
+        }
+        with_all(&sought, |word| {
+            let words = self.words.iter().filter(|(known, _)| known.contains(word));
+            words.flat_map(|(_, users)| users).copied().collect()
+        })
     }
 
     /// The users whose id is or begins with `folded`, if that looks like an id.
@@ -179,6 +195,19 @@ impl Inner {
         };
         candidates.filter(fits).collect()
     }
+}
+
+/// The words of a folded search term.
+fn sought(folded: &str) -> BTreeSet<String> {
+    let words = text::words(folded).into_iter().take(limits::SEARCH_WORDS);
+    words.flat_map(|word| text::sought(&word.folded)).collect()
+}
+
+/// The users that `users_with` gives for each of the words.
+fn with_all(words: &BTreeSet<String>, users_with: impl Fn(&str) -> BTreeSet<u32>) -> BTreeSet<u32> {
+    let mut words = words.iter();
+    let Some(first) = words.next() else { return BTreeSet::new() };
+    words.fold(users_with(first), |all, word| &all & &users_with(word))
 }
 
 fn is_id_of(folded: &str, user_id: &UserId) -> bool {
@@ -247,18 +276,19 @@ mod tests {
     }
 
     #[test]
-    fn users_are_found_by_the_beginnings_of_words_of_their_names() {
+    fn users_are_found_by_words_of_their_names_and_by_parts_of_them() {
         let names = names(&[
             ("@ann:e.test", Some("Ann Müller")),
             ("@anna.b:e.test", None),
             ("@bob:e.test", Some("Anton Ann")),
             ("@taro:e.test", Some("山田太郎")),
             ("@eve:e.test", Some("ann:e.test")),
+            ("@fox:e.test", Some("Alex 🦊")),
         ]);
         let all = |list: &[(Fit, &str)]| -> Vec<(Fit, String)> {
             list.iter().map(|(fit, name)| (*fit, (*name).to_owned())).collect()
         };
-        use Fit::{Beginning, Exact, Words};
+        use Fit::{Beginning, Exact, Parts, Words};
         for (term, expected) in [
             (
                 "ann",
@@ -267,7 +297,13 @@ mod tests {
             ("ANN mul", vec![(Beginning, "ann")]),
             ("muller ann", vec![(Words, "ann")]),
             ("müller", vec![(Words, "ann")]),
-            ("nn", vec![]),
+            ("nn", vec![(Parts, "ann"), (Parts, "anna.b"), (Parts, "bob"), (Parts, "eve")]),
+            ("nn ull", vec![(Parts, "ann")]),
+            ("lex", vec![(Parts, "fox")]),
+            ("x", vec![]),
+            ("🦊", vec![(Parts, "fox")]),
+            ("🦊 lex", vec![(Parts, "fox")]),
+            ("🐻", vec![]),
             ("anna.b", vec![(Exact, "anna.b")]),
             ("太郎", vec![(Words, "taro")]),
             ("山", vec![(Beginning, "taro")]),

@@ -34,7 +34,7 @@ use super::{
     ApiError,
     objects::{self, Place},
 };
-use crate::base::{clock::millis, limits};
+use crate::base::{clock::millis, json_error::describe, limits};
 
 /// A check of one endpoint's body that ruma does not make, or not without harm.
 pub(crate) type Precheck = fn(&[u8]) -> Result<(), ApiError>;
@@ -100,12 +100,12 @@ pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
 
 /// The body of a request that ruma has no type for, or one that lacks something.
 pub(crate) fn body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(error.to_string()))
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_json(describe(&error, body)))
 }
 
 /// As [`body`], for proposals in which a missing field is a parameter that is missing.
 pub(crate) fn parameters<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| match error.to_string() {
+    serde_json::from_slice(body).map_err(|error| match describe(&error, body) {
         missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
         other => ApiError::bad_json(other),
     })
@@ -288,7 +288,7 @@ fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
 pub(crate) fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
     if is_json(body) {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.
-        ApiError::bad_json(error.to_string())
+        ApiError::bad_json(describe(error, body))
     } else {
         ApiError::not_json("The body is not JSON.")
     }

@@ -123,7 +123,7 @@ impl Interest {
             "room.receipt" | "room.typing" | "presence.set" => passes,
             "to_device.send" => passes || encrypts,
             "keys.upload" | "keys.claim" | "keys.drop" | "keys.cross_sign" | "keys.sign"
-            | "device.remove" => encrypts,
+            | "device.remove" | "device.login" => encrypts,
             _ => false,
         };
         if !wanted {
@@ -176,6 +176,10 @@ impl Interest {
             Some(Command::KeysCrossSign(body)) => self.devices(state, offset, body.user_id, found),
             Some(Command::KeysSign(body)) if body.by == body.user_id => {
                 self.devices(state, offset, body.user_id, found);
+            }
+            // It has none yet, which the service is to change.
+            Some(Command::DeviceLogin(body)) if self.service.owns_user(&body.user_id) => {
+                key_counts(found, body.user_id, body.device_id);
             }
             Some(Command::DeviceRemove(body)) => self.devices(state, offset, body.user_id, found),
             _ => {}

@@ -15,7 +15,7 @@ use crate::{
     log::ReadError,
     read::events::{self, ClientEvent, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
     record::Offset,
-    state::{Membership, Room},
+    state::{Membership, Room, keys::DeviceKeys},
 };
 
 /// A transaction, the same at each attempt.
@@ -79,10 +79,9 @@ pub(super) fn pack(
     if service.encryption && !devices.is_empty() {
         let (mut counts, mut fallback) = (ByDevice::new(), ByDevice::new());
         for (user_id, device_id) in devices {
-            let left = env.state.keys.of_device(&user_id, &device_id, |keys| {
-                (json!(keys.counts()), json!(keys.unused_fallback()))
-            });
-            let (left, unused) = left.unwrap_or_else(|| (json!({}), json!([])));
+            let count = |keys: &DeviceKeys| (json!(keys.counts()), json!(keys.unused_fallback()));
+            let left = env.state.keys.of_device(&user_id, &device_id, count);
+            let (left, unused) = left.unwrap_or_else(|| count(&DeviceKeys::default()));
             counts.entry(user_id.clone()).or_default().insert(device_id.clone(), left);
             fallback.entry(user_id).or_default().insert(device_id, unused);
         }

@@ -149,6 +149,9 @@ pub(crate) struct Unsigned<'a> {
     pub(crate) prev_sender: Option<&'a UserId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) replaces_state: Option<&'a EventId>,
+    /// What clients read before there was `redacted_because`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) redacted_by: Option<OwnedEventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) redacted_because: Option<ClientEvent>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,10 +6,10 @@
 use std::{collections::HashSet, hash::Hash, sync::Arc};
 
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
 use crate::{
-    base::limits,
+    base::{json_error::describe, limits},
     read::events::{EventForm, Fields, StoredEvent},
     record::Offset,
     state::Room,
@@ -18,7 +18,11 @@ use crate::{
 /// Text that is not a filter.
 #[derive(Debug, thiserror::Error)]
 #[error("not a filter: {0}")]
-pub struct BadFilter(#[from] serde_json::Error);
+pub struct BadFilter(String);
+
+fn parse<T: DeserializeOwned>(json: &str) -> Result<T, BadFilter> {
+    serde_json::from_str(json).map_err(|error| BadFilter(describe(&error, json.as_bytes())))
+}
 
 /// A whole filter.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -116,7 +120,7 @@ impl Filter {
     /// # Errors
     /// When it is not a filter: a field has an invalid value.
     pub fn parse(json: &str) -> Result<Self, BadFilter> {
-        Ok(serde_json::from_str(json)?)
+        parse(json)
     }
 
     /// The requested format of room events, among variants of `form`.
@@ -149,7 +153,7 @@ impl EventFilter {
     /// # Errors
     /// When it is not a filter: a field has an invalid value.
     pub fn parse(json: &str) -> Result<Self, BadFilter> {
-        Ok(serde_json::from_str(json)?)
+        parse(json)
     }
 
     /// A filter for everything not sent by these users.

@@ -111,6 +111,7 @@ impl<'v> Sight<'v> {
             // A redaction of that redaction is left out, or the chain would have no end.
             let redaction = as_shown(room, redaction, at);
             let unsigned_too = self.unsigned(&redaction);
+            unsigned.redacted_by = Some(redaction.event_id.clone());
             unsigned.redacted_because = Some(client_event(room, &redaction, form, &unsigned_too));
         }
         // For the user whom it concerns; others who see the event see the state itself.

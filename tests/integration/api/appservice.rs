@@ -86,6 +86,27 @@ async fn a_service_acts_as_itself_and_as_the_users_it_has_registered() {
 }
 
 #[tokio::test]
+async fn a_service_invites_its_owner_before_the_owner_registers() {
+    let irc = Bridge::start("irc", "").await;
+    let server = server_of(&[&irc]).await;
+    let owner = "@owner:e2e.test";
+    let options = json!({ "invite": [owner], "is_direct": true });
+    let made = irc.request(&server, "POST", "/v3/createRoom", None, Some(&options)).await.ok();
+    let first = made["room_id"].as_str().expect("an id").to_owned();
+    let made = irc.request(&server, "POST", "/v3/createRoom", None, Some(&json!({}))).await.ok();
+    let second = made["room_id"].as_str().expect("an id").to_owned();
+    let path = format!("/v3/rooms/{}/invite", encode(&second));
+    irc.request(&server, "POST", &path, None, Some(&json!({ "user_id": owner }))).await.ok();
+    // Nobody else knows that the name is free.
+    let ann = user(&server, "ann").await;
+    ann.post("/createRoom", options.clone()).await.refused(404, "M_NOT_FOUND");
+    let owner = server.register("owner").await;
+    let invites = owner.sync(None, 0, None).await["rooms"]["invite"].clone();
+    assert!(invites.get(&first).is_some() && invites.get(&second).is_some(), "{invites}");
+    owner.join(&first).await.ok();
+}
+
+#[tokio::test]
 async fn names_in_an_exclusive_namespace_are_for_their_service_alone() {
     let (irc, xmpp) = (Bridge::start("irc", "").await, Bridge::start("xmpp", "").await);
     let server = server_of(&[&irc, &xmpp]).await;
@@ -387,6 +408,16 @@ async fn a_service_that_encrypts_is_told_of_devices_and_keys() {
     let (ann, bob) = (user(&server, "ann").await, irc.ghost(&server, "bob").await);
     room_with(&server, &irc, &ann, &bob).await;
     irc.request(&server, "PUT", "/v3/devices/D", Some(&bob), Some(&json!({}))).await.ok();
+    // It has no keys, which the service learns so that it uploads some.
+    let counts = |body: &Value| body["device_one_time_keys_count"][&bob]["D"].clone();
+    let unused = |body: &Value| body["device_unused_fallback_key_types"][&bob]["D"].clone();
+    irc.until("the new device", |irc| {
+        let mut bodies = irc.transactions().into_iter().map(|(_, body, _)| body);
+        bodies.any(|body| {
+            counts(&body) == json!({ "signed_curve25519": 0 }) && unused(&body) == json!([])
+        })
+    })
+    .await;
     ann.upload_identity().await;
     let keys = json!({ "one_time_keys": DeviceKeys::of(&bob, "D").one_time(&["A"]) });
     irc.request(&server, "POST", "/v3/keys/upload?device_id=D", Some(&bob), Some(&keys)).await.ok();
@@ -396,7 +427,6 @@ async fn a_service_that_encrypts_is_told_of_devices_and_keys() {
     let bodies: Vec<_> = irc.transactions().into_iter().map(|(_, body, _)| body).collect();
     let changed = |body: &Value| each_text(&body["device_lists"]["changed"]);
     assert!(bodies.iter().any(|body| changed(body).contains(&ann.user_id)), "{bodies:?}");
-    let counts = |body: &Value| body["device_one_time_keys_count"][&bob]["D"].clone();
     let counted = json!({ "signed_curve25519": 1 });
     assert!(bodies.iter().any(|body| counts(body) == counted), "{bodies:?}");
     // It has the message: a sync does not bring it again.

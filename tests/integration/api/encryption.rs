@@ -179,6 +179,12 @@ async fn a_one_time_key_cannot_be_replaced_by_another_of_its_name() {
     other["signed_curve25519:A"]["key"] = curve25519("another").into();
     let other = json!({ "one_time_keys": other });
     ann.request("POST", "/keys/upload", Some(&other)).await.refused(400, "M_INVALID_PARAM");
+    // Signed by another key, too, it is the same.
+    let mut signed = ann.keys().one_time(&["A"]);
+    signed["signed_curve25519:A"]["signatures"][&ann.user_id]["ed25519:MORE"] = json!("AAAA");
+    let signed = json!({ "one_time_keys": signed });
+    let counts = ann.request("POST", "/keys/upload", Some(&signed)).await.ok();
+    assert_eq!(counts["one_time_key_counts"]["signed_curve25519"], 1);
 }
 
 #[tokio::test]
@@ -302,7 +308,7 @@ async fn signatures_are_checked_and_seen_by_those_they_are_for() {
 }
 
 #[tokio::test]
-async fn identity_keys_need_their_members_and_the_signature_of_their_device() {
+async fn identity_keys_need_their_members_and_a_valid_signature_if_they_have_one() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let key = ann.keys();
@@ -356,7 +362,6 @@ async fn identity_keys_need_their_members_and_the_signature_of_their_device() {
     );
     bad.extend(
         [
-            with("signatures", json!({})),
             with("signatures", json!({ &ann.user_id: { &own: "AAAA" } })),
             with("algorithms", json!(["m.megolm.v1.aes-sha2"])),
             with("keys", DeviceKeys::others_of(&ann.user_id, &ann.device_id).public()),
@@ -374,7 +379,18 @@ async fn identity_keys_need_their_members_and_the_signature_of_their_device() {
         upload(&keys).await.refused(400, code);
         assert_eq!(query(&bob, &ann).await["device_keys"][&ann.user_id], json!({}), "{keys}");
     }
+    // Simple clients sign nothing. A signature may follow, other keys may not.
+    let seen = async || {
+        let keys = query(&bob, &ann).await["device_keys"][&ann.user_id][&ann.device_id].clone();
+        keys["signatures"].clone()
+    };
+    upload(&with("signatures", json!({}))).await.ok();
+    assert_eq!(seen().await, json!({}));
     upload(&good).await.ok();
+    assert_eq!(seen().await, good["signatures"]);
+    let mut others = with("signatures", json!({}));
+    others["keys"] = DeviceKeys::others_of(&ann.user_id, &ann.device_id).public();
+    upload(&others).await.refused(400, "M_INVALID_PARAM");
 }
 
 #[tokio::test]

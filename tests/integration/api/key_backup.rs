@@ -94,13 +94,14 @@ async fn what_vouches_for_a_backup_is_between_the_users_clients() {
         json!({ "public_key": "abcdefg", "signatures": { "something": { "ed25519:x": "y" } } }),
         json!({ "public_key": "abcdefg" }),
         json!({}),
+        json!("opaque"),
     ] {
         let body = json!({ "algorithm": algorithm, "auth_data": auth_data });
         ann.post("/room_keys/version", body).await.ok_string("version");
         let info = ann.get("/room_keys/version").await.ok();
         assert_eq!(info["auth_data"], auth_data);
     }
-    for auth_data in [json!("opaque"), json!([]), json!(null), json!(5)] {
+    for auth_data in [json!([]), json!(null), json!(5)] {
         let body = json!({ "algorithm": algorithm, "auth_data": auth_data });
         ann.post("/room_keys/version", body).await.refused(400, "M_BAD_JSON");
     }

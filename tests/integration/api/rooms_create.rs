@@ -275,6 +275,8 @@ async fn bad_initial_state_is_named_as_such_and_leaves_no_room() {
     ann.post("/createRoom", body).await.refused(400, "M_INVALID_ROOM_STATE");
     let preset = ann.post("/createRoom", json!({ "preset": "org.example.none" })).await;
     preset.refused(400, "M_INVALID_PARAM");
+    let hidden = ann.post("/createRoom", json!({ "visibility": "hidden" })).await;
+    hidden.refused(400, "M_INVALID_PARAM");
     assert_eq!(ann.get("/joined_rooms").await.ok(), json!({ "joined_rooms": [] }));
 }
 

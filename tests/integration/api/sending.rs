@@ -123,6 +123,7 @@ async fn old_clients_send_and_redact_without_transactions() {
         (&because["event_id"], &because["content"]["reason"]),
         (&json!(by), &json!("because"))
     );
+    assert_eq!(seen["unsigned"]["redacted_by"], by);
 
     for (path, body, status, code) in [
         ("send/m.room.message", json!([]), 400, "M_BAD_JSON"),

@@ -27,7 +27,7 @@ async fn users_find_those_with_whom_they_share_a_room_and_those_in_public_rooms(
     let word = unique("Zebedee").replace('-', "");
     name(&bob, &format!("Bob {word}")).await;
     assert_eq!(found(&ann, &word).await, [""; 0]);
-    assert_eq!(found(&bob, &word).await, [""; 0], "nobody finds themselves");
+    assert_eq!(found(&bob, &word).await, from_ref(&bob.user_id), "everybody finds themselves");
     // A private room, of which an invite is not yet a part.
     let room_id = ann.create_room(json!({ "invite": [bob.user_id] })).await;
     assert_eq!(found(&ann, &word).await, [""; 0]);

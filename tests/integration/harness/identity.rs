@@ -177,6 +177,10 @@ impl Inner {
                         mappings[hash] = user_id.as_str().into();
                     }
                 }
+                // Some say so of those they do not know.
+                for hash in wanted.iter().filter_map(Value::as_str) {
+                    mappings.as_object_mut().expect("an object").entry(hash).or_insert(json!(null));
+                }
                 json!({ "mappings": mappings })
             }
             ("POST", "store-invite") if body["medium"] != "email" => {

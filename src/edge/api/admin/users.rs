@@ -269,7 +269,16 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     if user_id.server_name() != app.config.server.name {
         return Err(ApiError::invalid_param("This user is not of this server."));
     }
-    let known = app.engine.state().accounts.standing(user_id);
+    let mut known = app.engine.state().accounts.standing(user_id);
+    // New accounts have lowercase names, as when users register.
+    let lower = UserId::parse(name.to_lowercase()).ok().filter(|_| known.is_none());
+    let (user_id, name) = match &lower {
+        Some(lower) => (&**lower, lower.to_string()),
+        None => (user_id, name.clone()),
+    };
+    if known.is_none() {
+        known = app.engine.state().accounts.standing(user_id);
+    }
     let user = || name.clone();
     must_be_so_already(&cx, &body, user_id)?;
     let admin = body.admin;

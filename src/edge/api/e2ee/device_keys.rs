@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    base::limits,
+    base::{json_error, limits},
     edge::http::{ApiError, ErrorCode},
     state::keys::algorithm,
 };
@@ -24,7 +24,8 @@ type Signatures = BTreeMap<String, BTreeMap<String, String>>;
 const PUBLIC_KEY_BYTES: usize = 32;
 
 /// Checks a device's identity keys: all members are present, they belong to this device, and the
-/// device has signed them.
+/// device's own signature is valid if there is one. The specification asks for no signature, and
+/// clients trust no device whose keys have none.
 ///
 /// # Errors
 /// `M_BAD_JSON` for a missing or malformed member, `M_INVALID_PARAM` for keys of another device,
@@ -41,11 +42,12 @@ pub(super) fn check_identity(
         #[serde(rename = "algorithms")]
         _algorithms: Vec<String>,
         keys: BTreeMap<String, String>,
-        #[serde(rename = "signatures")]
-        _signatures: Signatures,
+        signatures: Signatures,
     }
     bounded(keys)?;
-    let bad = |error: &serde_json::Error| ApiError::bad_json(format!("`device_keys`: {error}"));
+    let bad = |error: &serde_json::Error| {
+        ApiError::bad_json(format!("`device_keys`: {}", json_error::describe(error, b"")))
+    };
     let whole: Value = serde_json::from_str(keys.get()).map_err(|error| bad(&error))?;
     // serde accepts a list as an object.
     if !whole.is_object() {
@@ -65,8 +67,10 @@ pub(super) fn check_identity(
     let Some(public) = identity.keys.get(&own) else {
         return Err(ApiError::bad_json(format!("`keys` has no `{own}`.")));
     };
-    if !is_signed(&whole, user_id, &(own, public.clone())) {
-        return Err(invalid_signature("The device has not signed its keys."));
+    let of_user = identity.signatures.get(user_id.as_str());
+    let has_signature = of_user.is_some_and(|signatures| signatures.contains_key(&own));
+    if has_signature && !is_signed(&whole, user_id, &(own, public.clone())) {
+        return Err(invalid_signature("The device's signature of its keys is not valid."));
     }
     Ok(())
 }

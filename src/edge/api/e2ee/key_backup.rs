@@ -28,7 +28,7 @@ use crate::{
     decide::key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
     edge::{
         api::{Server, Whose, auth::session, json},
-        http::{ApiError, Cx, Json, Reply},
+        http::{ApiError, Cx, Json, Reply, read_body},
     },
     log::ReadError,
     read::view::key_backup::{RoomKeys, next_room_keys, room_keys},
@@ -55,11 +55,10 @@ struct Given {
 
 impl Given {
     fn read(algorithm: &Raw<BackupAlgorithm>) -> Result<Self, ApiError> {
-        let given: Self = serde_json::from_str(algorithm.json().get())
-            .map_err(|error| ApiError::bad_json(error.to_string()))?;
-        // Its content is up to the user's clients, which sign it.
-        if !given.auth_data.get().starts_with('{') {
-            return Err(ApiError::bad_json("`auth_data` is an object."));
+        let given: Self = read_body(algorithm.json().get().as_bytes())?;
+        // Its content is up to the user's clients, which sign it. Some write a string.
+        if !given.auth_data.get().starts_with(['{', '"']) {
+            return Err(ApiError::bad_json("`auth_data` is an object or a string."));
         }
         if given.auth_data.get().len() > limits::KEY_BYTES
             || given.algorithm.len() > limits::IDENTIFIER_BYTES
@@ -181,8 +180,7 @@ async fn put_keys(cx: Cx<Server>, version: &str, sent: Sent) -> Result<Json, Api
 
 fn backed_up(key: &Raw<KeyBackupData>) -> Result<BackedUpKey, ApiError> {
     // Other algorithms have a different form of `session_data`; the rest is the same.
-    let key: BackedUpKey = serde_json::from_str(key.json().get())
-        .map_err(|error| ApiError::bad_json(format!("This is not a room key: {error}")))?;
+    let key: BackedUpKey = read_body(key.json().get().as_bytes())?;
     if key.session_data.get().len() > limits::KEY_BYTES {
         return Err(ApiError::too_large("A key is larger than a key may be."));
     }

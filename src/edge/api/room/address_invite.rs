@@ -132,7 +132,9 @@ impl Addressee {
             json!({ "algorithm": "sha256", "pepper": lookup_pepper, "addresses": [hashed] });
         let answer = self.ask(app, Method::POST, "/identity/v2/lookup", Some(&question)).await?;
         let Found { mappings } = answer.json().map_err(|_| unusable(&answer))?;
-        let Some(user_id) = mappings.get(&hashed) else { return Ok(None) };
+        // Some write null for what they do not know.
+        let user_id = mappings.get(&hashed).filter(|user_id| !user_id.is_null());
+        let Some(user_id) = user_id else { return Ok(None) };
         let user_id = user_id.as_str().and_then(|user_id| OwnedUserId::try_from(user_id).ok());
         user_id.map(Some).ok_or_else(|| unusable(&answer).into())
     }

@@ -2,17 +2,14 @@
 
 use ruma::{
     CanonicalJsonObject, OwnedRoomId, RoomAliasId, RoomId,
-    api::client::room::{
-        Visibility,
-        create_room::v3::{self as create_room_v3, RoomPreset},
-    },
+    api::client::room::create_room::v3::{self as create_room_v3, RoomPreset},
     events::TimelineEventType,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tracing::warn;
 
-use super::address_invite::Addressee;
+use super::{address_invite::Addressee, directory::is_public};
 use crate::{
     base::{clock::random_letters, limits},
     decide::{
@@ -30,7 +27,7 @@ pub(super) async fn create_room(
     request: create_room_v3::Request,
 ) -> Result<create_room_v3::Response, ApiError> {
     let server_name = &cx.app.config.server.name;
-    let public = request.visibility == Visibility::Public;
+    let public = is_public(&request.visibility)?;
     let preset = match &request.preset {
         Some(RoomPreset::PrivateChat) => Preset::PrivateChat,
         Some(RoomPreset::TrustedPrivateChat) => Preset::TrustedPrivateChat,
@@ -60,7 +57,7 @@ pub(super) async fn create_room(
     let (elsewhere, invite): (Vec<_>, Vec<_>) =
         invite.into_iter().partition(|invitee| cx.is_remote(invitee.server_name()));
     for invitee in &invite {
-        super::membership::check_invitee(&cx.app, invitee).await?;
+        super::membership::check_invitee(&cx, invitee).await?;
     }
     let alias = match &request.room_alias_name {
         Some(name) if !name.is_empty() => Some(

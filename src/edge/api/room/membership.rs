@@ -78,14 +78,17 @@ fn proposal(
     }
 }
 
-/// Whether the invited user exists.
-pub(super) async fn check_invitee(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
-    if user_id.server_name() != app.config.server.name {
+/// Whether the caller may invite this user, who is not elsewhere.
+///
+/// Whoever registers a name gets the invites to it. So nobody invites a name that does not exist
+/// but application services, some of which invite their owner before the owner registers.
+pub(super) async fn check_invitee(cx: &Cx<Server>, user_id: &UserId) -> Result<(), ApiError> {
+    if user_id.server_name() != cx.app.config.server.name {
         return Err(ApiError::forbidden(
             "This server does not federate: it cannot reach other servers' users.",
         ));
     }
-    if !appservice::user_exists(app, user_id).await? {
+    if cx.caller.service.is_none() && !appservice::user_exists(&cx.app, user_id).await? {
         return Err(ApiError::not_found("There is no such user."));
     }
     Ok(())
@@ -230,7 +233,7 @@ pub(super) async fn invite(
         cx.invite_elsewhere(request.room_id, target, content).await?;
         return Ok(invite_user::Response::new());
     }
-    check_invitee(&cx.app, &target).await?;
+    check_invitee(&cx, &target).await?;
     change(&cx, request.room_id, target, Change::Invite, reason, None).await?;
     Ok(invite_user::Response::new())
 }

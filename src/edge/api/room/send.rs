@@ -172,7 +172,7 @@ pub(super) async fn state(
             let content = canonical(request.body.json())?;
             return invite_by_state(&cx, request.room_id, invitee, content).await;
         }
-        check_invitee(&cx.app, &invitee).await?;
+        check_invitee(&cx, &invitee).await?;
     }
     let state_key = Some(request.state_key);
     let ts = request.timestamp;
