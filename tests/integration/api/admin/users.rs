@@ -177,7 +177,7 @@ async fn users_are_listed_found_and_ordered() {
     free("b!").await.refused(400, "M_INVALID_USERNAME");
     // A new account has a lowercase name, and is found by the other spelling.
     for status in [201, 200] {
-        let made = admin.administer("PUT", "/v2/users/@Dee:e2e.test", Some(&json!({}))).await;
+        let made = admin.administer("PUT", "/v2/users/@Dee:e2e.test", Some(json!({}))).await;
         assert_eq!((made.status, &made.body["name"]), (status, &json!("@dee:e2e.test")), "{made}");
     }
     let http = server.http();
