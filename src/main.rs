@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use logcabin::cli::Cli;
 use tikv_jemallocator::Jemalloc;
 
@@ -12,7 +11,7 @@ use tikv_jemallocator::Jemalloc;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
-    Cli::parse().run().unwrap_or_else(|error| {
+    Cli::of_process().run().unwrap_or_else(|error| {
         eprintln!("logcabin: {error}");
         ExitCode::FAILURE
     })

@@ -10,7 +10,7 @@ use crate::ops::history::{Look, Output, Question, Source, run};
 #[derive(Debug, clap::Args)]
 pub(super) struct Du {
     #[command(flatten)]
-    at: super::DataDir,
+    pub(super) at: super::DataDirOrDir,
 
     /// Print JSON instead of text
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! `logcabin history`: the command line of [`ops::history`](crate::ops::history).
 
 use std::{
+    ffi::OsString,
     io::{self, BufWriter},
     path::PathBuf,
     process::ExitCode,
@@ -21,10 +22,35 @@ use crate::{
     record::Offset,
 };
 
+/// A command line in which `--data-dir DIR` of a history command is its first argument instead.
+pub(super) fn with_source(mut line: Vec<OsString>) -> Vec<OsString> {
+    const FLAG: &str = "--data-dir";
+    if line.get(1).is_none_or(|command| command != "history") {
+        return line;
+    }
+    let joined = |argument: &OsString| {
+        argument.to_str()?.strip_prefix(FLAG)?.strip_prefix('=').map(OsString::from)
+    };
+    let source = match line.iter().position(|argument| argument == FLAG) {
+        Some(at) if at + 1 < line.len() => line.drain(at..at + 2).next_back(),
+        Some(_) => None,
+        None => line.iter().position(|argument| joined(argument).is_some()).and_then(|at| {
+            let argument = line.remove(at);
+            joined(&argument)
+        }),
+    };
+    let is_command = |argument: &OsString| !argument.to_string_lossy().starts_with('-');
+    let command = line.iter().skip(2).position(is_command);
+    if let (Some(source), Some(command)) = (source, command) {
+        line.insert(2 + command + 1, source);
+    }
+    line
+}
+
 /// Inspect a log, now or as of any moment
 ///
 /// SOURCE is a data directory (of a stopped or a running server), a directory of archive segments,
-/// or `unix:PATH`, the admin socket of a running server.
+/// or `unix:PATH`, the admin socket of a running server. It can also be given as `--data-dir SOURCE`.
 ///
 /// ROOM is a room id, an alias, a prefix of one, or a room's name.
 ///
@@ -329,4 +355,26 @@ fn answer(json: bool, command: Command) -> Result<bool, HistoryError> {
         Output::for_people(&mut stdout, Look::of_stdout())
     };
     run(&source, &question, &mut out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_may_be_given_as_the_data_directory() {
+        for (line, meant) in [
+            ("history stats d", "history stats d"),
+            ("history stats --data-dir d", "history stats d"),
+            ("history --json --data-dir=d room !r --at 5", "history --json room d !r --at 5"),
+            ("history --data-dir d room !r", "history room d !r"),
+            ("history stats --data-dir", "history stats --data-dir"),
+            ("verify --data-dir d", "verify --data-dir d"),
+        ] {
+            let words = |line: &str| -> Vec<OsString> {
+                std::iter::once("logcabin").chain(line.split(' ')).map(OsString::from).collect()
+            };
+            assert_eq!(with_source(words(line)), words(meant), "{line}");
+        }
+    }
 }

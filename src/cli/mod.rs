@@ -94,6 +94,12 @@ enum Command {
 }
 
 impl Cli {
+    /// The command line of this process. Exits if it is not one.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self::parse_from(history::with_source(std::env::args_os().collect()))
+    }
+
     /// Runs the command line.
     ///
     /// # Errors
@@ -236,6 +242,28 @@ impl DataDir {
     }
 }
 
+/// The same for commands without another argument: `DIR` alone is the data directory, too.
+#[derive(Clone, Debug, Args)]
+struct DataDirOrDir {
+    #[command(flatten)]
+    at: DataDir,
+
+    /// The same as `--data-dir`
+    #[arg(value_name = "DIR", conflicts_with = "data_dir")]
+    dir: Option<String>,
+}
+
+impl DataDirOrDir {
+    fn given(&self) -> Option<&String> {
+        self.dir.as_ref().or(self.at.data_dir.as_ref())
+    }
+
+    /// The configuration that a server on this data would run with.
+    fn load(&self) -> Result<Config, ConfigError> {
+        DataDir { data_dir: self.given().cloned(), ..self.at.clone() }.load()
+    }
+}
+
 /// Writes the answer of a command to standard output.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
@@ -270,6 +298,21 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_data_directory_is_an_option_or_an_argument() {
+        for line in ["verify --data-dir d", "verify d", "replay d", "du d", "du --data-dir d"] {
+            let line = std::iter::once("logcabin").chain(line.split(' '));
+            let at = match Cli::try_parse_from(line).unwrap().command.unwrap() {
+                Command::Verify(verify) => verify.at,
+                Command::Replay(replay) => replay.at,
+                Command::Du(du) => du.at,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(at.load().unwrap().server.data_dir, PathBuf::from("d"));
+        }
+        assert!(Cli::try_parse_from(["logcabin", "verify", "d", "--data-dir", "d"]).is_err());
     }
 
     #[test]

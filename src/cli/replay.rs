@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Replay {
     #[command(flatten)]
-    at: super::DataDir,
+    pub(super) at: super::DataDirOrDir,
 
     /// Print JSON instead of text
     #[arg(long)]

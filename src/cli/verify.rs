@@ -30,7 +30,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Verify {
     #[command(flatten)]
-    at: super::DataDir,
+    pub(super) at: super::DataDirOrDir,
 
     /// Check this archive: alone, or against the log if `--data-dir` is given too
     #[arg(long, value_name = "DIR")]
@@ -71,7 +71,7 @@ impl Verify {
     }
 
     fn report(&self) -> Result<Report, Box<dyn std::error::Error + Send + Sync>> {
-        if let (Some(archive), None, false) = (&self.archive, &self.at.data_dir, self.repair) {
+        if let (Some(archive), None, false) = (&self.archive, self.at.given(), self.repair) {
             return Ok(check_all(&Source::archive(archive), None)?);
         }
         let config = self.at.load()?;
