@@ -3,16 +3,44 @@
 
 /// Describes an error of decoding `text`.
 pub(crate) fn describe(error: &serde_json::Error, text: &[u8]) -> String {
-    let what = plain(&error.to_string());
-    let is_missing = what.starts_with("missing field");
+    let whole = error.to_string();
+    let message = match whole.rsplit_once(" at line ") {
+        Some((message, _)) if error.line() > 0 => message,
+        _ => &whole,
+    };
     let path = offset(text, error.line(), error.column())
-        .map(|offset| path_at(&text[..offset]))
+        .and_then(|offset| path_to(message, text, offset))
         .filter(|path| !path.is_empty());
+    let what = plain(message);
     match path {
-        Some(path) if is_missing => format!("{what} in `{path}`"),
+        Some(path) if what.starts_with("missing field") => format!("{what} in `{path}`"),
         Some(path) => format!("`{path}`: {what}"),
         None => what,
     }
+}
+
+/// The way to the value that an error is about. There is none if the value at `offset` is another
+/// one: the position of an error in a part that was decoded by itself is that in the part.
+fn path_to(message: &str, text: &[u8], offset: usize) -> Option<String> {
+    let (before, after) = text.split_at(offset);
+    let (before, next) = (before.trim_ascii_end(), after.trim_ascii_start().first());
+    let found = message.strip_prefix("invalid type: ").unwrap_or(message);
+    let found = found.strip_prefix("invalid value: ").unwrap_or(found);
+    let ends = |with: &str| before.ends_with(with.as_bytes());
+    let begins = match found.split([' ', ',']).next() {
+        Some("map") => (next == Some(&b'{')).then_some(true),
+        Some("sequence") => (next == Some(&b'[')).then_some(true),
+        Some("missing") => ends("}").then_some(false),
+        Some("string") => ends("\"").then_some(false),
+        Some("null" | "unit" | "Option") => ends("null").then_some(false),
+        Some("boolean") => (ends("true") || ends("false")).then_some(false),
+        Some("integer" | "floating") => {
+            before.last().is_some_and(u8::is_ascii_digit).then_some(false)
+        }
+        Some("invalid") => ends("]").then_some(false),
+        _ => None,
+    };
+    begins.map(|begins| path_at(before, begins))
 }
 
 /// The number of bytes before a position in `text`, as serde_json counts lines and columns.
@@ -57,8 +85,8 @@ impl Open {
     }
 }
 
-/// The way to the value that ends with this text.
-fn path_at(text: &[u8]) -> String {
+/// The way to the value that ends with this text, or begins after it.
+fn path_at(text: &[u8], begins: bool) -> String {
     let (mut open, mut string, mut rest) = (Vec::<Open>::new(), None, text);
     while let [byte, after @ ..] = rest {
         rest = after;
@@ -90,13 +118,15 @@ fn path_at(text: &[u8]) -> String {
             _ => open.last_mut().into_iter().for_each(Open::begin),
         }
     }
+    if begins {
+        open.last_mut().into_iter().for_each(Open::begin);
+    }
     open.into_iter().filter_map(Open::segment).collect::<Vec<_>>().join(".")
 }
 
 /// An error of serde in plain words.
 fn plain(error: &str) -> String {
-    let error = error.split(" at line ").next().unwrap_or(error);
-    let Some((found, expected)) = error.split_once(", expected ") else {
+    let Some((found, expected)) = error.rsplit_once(", expected ") else {
         return error.to_owned();
     };
     if found.starts_with("invalid length ") && expected.starts_with("struct ") {
@@ -169,20 +199,19 @@ mod tests {
 
     #[test]
     fn an_error_names_the_field_and_what_is_expected_there() {
+        let whole = "expected a whole number that is not negative";
         for (text, error) in [
             (r#"{"room":[]}"#, "`room`: expected an object, found an array"),
             (r#"{"room":5}"#, "`room`: expected an object, found the number 5"),
             (
                 r#"{"room":{"limit":"x"}}"#,
-                r#"expected a whole number that is not negative, found the string "x""#,
+                &format!("`room.limit`: {whole}, found the string \"x\""),
             ),
+            (r#"{"room":{"limit":-1}}"#, &format!("`room.limit`: {whole}, found the number -1")),
+            (r#"{"room":{"limit":1.5}}"#, &format!("`room.limit`: {whole}, found the number 1.5")),
             (
-                r#"{"room":{"limit":-1}}"#,
-                "`room.limit`: expected a whole number that is not negative, found the number -1",
-            ),
-            (
-                r#"{"room":{"limit":1.5}}"#,
-                "`room.limit`: expected a whole number that is not negative, found the number 1.5",
+                r#"{"room":{"limit":" at line , expected 5"}}"#,
+                &format!("`room.limit`: {whole}, found the string \" at line , expected 5\""),
             ),
             (
                 r#"{"room":{"limit":1,"types":{}}}"#,
@@ -192,18 +221,32 @@ mod tests {
                 r#"{"room":{"limit":1,"types":["a",true]}}"#,
                 "`room.types.1`: expected a string, found true",
             ),
+            (
+                r#"{"room":{"limit":1,"types":[{}]}}"#,
+                "`room.types.0`: expected a string, found an object",
+            ),
             ("{\"room\":\n {\"types\":[null]}}", "`room.types.0`: expected a string, found null"),
             (r#"{"room":{"types":["a, {"]}}"#, "missing field `limit` in `room`"),
             (
                 r#"{"by_id":{"a\"b":[{"limit":1},{}]}}"#,
                 r#"missing field `limit` in `by_id.a\"b.1`"#,
             ),
-            (r#"[]"#, "expected an object, found an array"),
+            ("[5]", "`0`: expected an object, found the number 5"),
+            ("5", "expected an object, found the number 5"),
         ] {
             let found = serde_json::from_str::<Outer>(text).unwrap_err();
             let described = describe(&found, text.as_bytes());
-            assert!(described.ends_with(error), "{text}: {described} ({found})");
+            assert_eq!(described, error, "{text}: {found}");
         }
+    }
+
+    #[test]
+    fn a_part_that_was_decoded_by_itself_blames_no_other_field() {
+        let part = r#"{"limit":true}"#;
+        let found = serde_json::from_str::<Inner>(part).unwrap_err();
+        let whole = br#"{"password":"long enough","room":{"limit":true}}"#;
+        let described = describe(&found, whole);
+        assert_eq!(described, "expected a whole number that is not negative, found true");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ruma::{OwnedDeviceId, OwnedUserId};
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde_json::{Value, value::RawValue};
 
 use super::{Commit, Proposal, Refusal};
@@ -65,6 +65,13 @@ impl Proposal for UploadKeys {
                         .to_owned(),
                 ));
             }
+            let is_signed =
+                |keys: &RawValue| has_own_signature(keys, &self.user_id, &self.device_id);
+            if known.as_ref().is_some_and(|known| is_signed(known)) && !is_signed(new) {
+                return Err(Refusal::InvalidParam(
+                    "This device has signed its keys before.".to_owned(),
+                ));
+            }
             if !known.is_some_and(|known| same(&known, new)) {
                 upload.device_keys = Some(new.clone());
             }
@@ -121,6 +128,12 @@ pub(super) fn stored(commit: &Commit<'_>, offset: Offset) -> Result<Option<KeysU
         Some(Command::KeysUpload(upload)) => Ok(Some(upload)),
         _ => Ok(None),
     }
+}
+
+/// Whether the signatures of a device's keys name one of its own.
+fn has_own_signature(keys: &RawValue, user_id: &UserId, device_id: &DeviceId) -> bool {
+    let keys: Value = serde_json::from_str(keys.get()).unwrap_or_default();
+    keys["signatures"][user_id.as_str()].get(format!("ed25519:{device_id}")).is_some()
 }
 
 /// Whether two one-time keys are the same, whoever has signed them.

@@ -1,6 +1,9 @@
 //! The names by which users are found: an index of the words in ids and display names.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use parking_lot::RwLock;
 use ruma::{OwnedUserId, UserId};
@@ -56,8 +59,9 @@ impl Names {
     /// The users in whose id or display name each word of `term` begins a word or, if it has two
     /// characters, is within one, in no order. Case and accents do not matter. A user id, or the
     /// beginning of one with its `@` or its `:`, also matches the id, and a term without letters
-    /// and digits, such as an emoji, any part of the display name. Each word, of which the first
-    /// [`limits::SEARCH_WORDS`] count, is compared with all words in names.
+    /// and digits, such as an emoji, any part of the display name. The first
+    /// [`limits::SEARCH_WORDS`] words count, and for parts of words the first
+    /// [`limits::SEARCH_PARTS`], which are compared with all words in names.
     #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {
         let inner = self.0.read();
@@ -75,15 +79,70 @@ impl Names {
             };
             found.entry(number).and_modify(|known| *known = fit.min(*known)).or_insert(fit);
         }
-        for number in inner.with_parts(&folded) {
+        drop(inner);
+        for number in self.with_parts(&folded) {
             found.entry(number).or_insert(Fit::Parts);
         }
+        let inner = self.0.read();
         let found = found.into_iter().filter_map(|(number, fit)| {
             let user = inner.user(number)?;
             let display_name = user.display_name.as_deref().map(str::to_owned);
             Some(Found { fit, user_id: user.user_id.clone(), display_name })
         });
         found.collect()
+    }
+
+    /// The users in whose names each word of `folded` is within a word, or in whose display names
+    /// `folded` is if it has no words. What is written meanwhile does not wait for it.
+    fn with_parts(&self, folded: &str) -> BTreeSet<u32> {
+        let (mut sought, bare) = (sought(folded), without_selectors(folded));
+        if sought.is_empty() {
+            return if bare.is_empty() { BTreeSet::new() } else { self.with_text(&bare) };
+        }
+        sought.truncate(limits::SEARCH_PARTS);
+        let mut users = vec![BTreeSet::new(); sought.len()];
+        let mut last: Option<Box<str>> = None;
+        loop {
+            let inner = self.0.read();
+            let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let words = inner.words.range::<str, _>((from, Bound::Unbounded));
+            let (mut count, mut end) = (0, None);
+            for (word, of) in words.take(WORDS_AT_ONCE) {
+                for (sought, users) in sought.iter().zip(&mut users) {
+                    // A character within words is in nearly all names.
+                    let is_long = sought.chars().nth(1).is_some();
+                    if word.starts_with(sought) || is_long && word.contains(sought) {
+                        users.extend(of);
+                    }
+                }
+                (count, end) = (count + 1, Some(word));
+            }
+            last = end.cloned();
+            if count < WORDS_AT_ONCE {
+                break;
+            }
+        }
+        users.into_iter().reduce(|all, users| &all & &users).unwrap_or_default()
+    }
+
+    /// The users in whose display names a text is.
+    fn with_text(&self, folded: &str) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        for from in (0..).step_by(WORDS_AT_ONCE) {
+            let inner = self.0.read();
+            let Some(users) = inner.users.get(from..) else { break };
+            for (at, user) in users.iter().take(WORDS_AT_ONCE).enumerate() {
+                // Text without letters and digits that people search for is not ASCII.
+                let name = user.display_name.as_deref().filter(|name| !name.is_ascii());
+                if name.is_some_and(|name| without_selectors(&text::fold(name)).contains(folded)) {
+                    found.extend(u32::try_from(from + at));
+                }
+            }
+            if users.len() <= WORDS_AT_ONCE {
+                break;
+            }
+        }
+        found
     }
 
     pub(crate) fn add(&self, user_id: &UserId) {
@@ -147,32 +206,18 @@ impl Inner {
 
     /// The users in whose names each word of `folded` begins a word.
     fn with_words(&self, folded: &str) -> BTreeSet<u32> {
-        with_all(&sought(folded), |word| {
-            let from = (std::ops::Bound::Included(word), std::ops::Bound::Unbounded);
+        let mut all: Option<BTreeSet<u32>> = None;
+        for word in sought(folded) {
+            let from = (Bound::Included(word.as_str()), Bound::Unbounded);
             let beginning = self.words.range::<str, _>(from);
-            let beginning = beginning.take_while(|(known, _)| known.starts_with(word));
-            beginning.flat_map(|(_, users)| users).copied().collect()
-        })
-    }
-
-    /// The users in whose names each word of `folded` is within a word, or in whose display names
-    /// it is if it has none.
-    fn with_parts(&self, folded: &str) -> BTreeSet<u32> {
-        let sought = sought(folded);
-        if sought.is_empty() && !folded.is_empty() {
-            let has = |user: &Named| {
-                user.display_name.as_deref().is_some_and(|name| text::fold(name).contains(folded))
-            };
-            let numbered = (0..).zip(&self.users);
-            return numbered.filter(|(_, user)| has(user)).map(|(number, _)| number).collect();
+            let beginning = beginning.take_while(|(known, _)| known.starts_with(&word));
+            let users = beginning.flat_map(|(_, users)| users).copied();
+            all = Some(match all {
+                Some(all) => users.filter(|number| all.contains(number)).collect(),
+                None => users.collect(),
+            });
         }
-        if sought.iter().any(|word| word.chars().nth(1).is_none()) {
-            return BTreeSet::new();
-        }
-        with_all(&sought, |word| {
-            let words = self.words.iter().filter(|(known, _)| known.contains(word));
-            words.flat_map(|(_, users)| users).copied().collect()
-        })
+        all.unwrap_or_default()
     }
 
     /// The users whose id is or begins with `folded`, if that looks like an id.
@@ -197,17 +242,21 @@ impl Inner {
     }
 }
 
-/// The words of a folded search term.
-fn sought(folded: &str) -> BTreeSet<String> {
-    let words = text::words(folded).into_iter().take(limits::SEARCH_WORDS);
-    words.flat_map(|word| text::sought(&word.folded)).collect()
+/// Words that are looked at before others may write.
+const WORDS_AT_ONCE: usize = 5_000;
+
+/// A text without the marks that choose between the forms of an emoji.
+fn without_selectors(text: &str) -> String {
+    text.chars().filter(|c| !('\u{fe00}'..='\u{fe0f}').contains(c)).collect()
 }
 
-/// The users that `users_with` gives for each of the words.
-fn with_all(words: &BTreeSet<String>, users_with: impl Fn(&str) -> BTreeSet<u32>) -> BTreeSet<u32> {
-    let mut words = words.iter();
-    let Some(first) = words.next() else { return BTreeSet::new() };
-    words.fold(users_with(first), |all, word| &all & &users_with(word))
+/// The words of a folded search term, each once.
+fn sought(folded: &str) -> Vec<String> {
+    let bare = without_selectors(folded);
+    let words = text::words(&bare).into_iter().take(limits::SEARCH_WORDS);
+    let mut seen = BTreeSet::new();
+    let sought = words.flat_map(|word| text::sought(&word.folded));
+    sought.filter(|word| seen.insert(word.clone())).collect()
 }
 
 fn is_id_of(folded: &str, user_id: &UserId) -> bool {
@@ -283,7 +332,8 @@ mod tests {
             ("@bob:e.test", Some("Anton Ann")),
             ("@taro:e.test", Some("山田太郎")),
             ("@eve:e.test", Some("ann:e.test")),
-            ("@fox:e.test", Some("Alex 🦊")),
+            ("@fox:e.test", Some("Alex 🦊 ❤️")),
+            ("@owl:e.test", Some("☀️")),
         ]);
         let all = |list: &[(Fit, &str)]| -> Vec<(Fit, String)> {
             list.iter().map(|(fit, name)| (*fit, (*name).to_owned())).collect()
@@ -304,6 +354,9 @@ mod tests {
             ("🦊", vec![(Parts, "fox")]),
             ("🦊 lex", vec![(Parts, "fox")]),
             ("🐻", vec![]),
+            ("❤️", vec![(Parts, "fox")]),
+            ("❤", vec![(Parts, "fox")]),
+            ("a lex", vec![(Parts, "fox")]),
             ("anna.b", vec![(Exact, "anna.b")]),
             ("太郎", vec![(Words, "taro")]),
             ("山", vec![(Beginning, "taro")]),

@@ -20,6 +20,10 @@ pub(crate) const PEER_KEYS_FETCHES: usize = 16;
 /// How long a request for the keys of a homeserver may take of which none is known.
 pub(crate) const PEER_KEYS_FIRST: Duration = Duration::from_secs(10);
 
+/// A homeserver that takes longer to answer with its keys is asked again as rarely as one that does
+/// not answer.
+pub(crate) const PEER_KEYS_SLOW: Duration = Duration::from_secs(5);
+
 /// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be
 /// of very many homeservers, and how long each request may take.
 pub(crate) const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
@@ -125,7 +129,7 @@ pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
 pub(crate) const REMOTE_SERVERS: usize = 50;
 
 /// The answer to a question for one event, in bytes.
-pub(crate) const ONE_EVENT_BYTES: usize = 256 << 10;
+pub(crate) const ONE_EVENT_BYTES: usize = 320 << 10;
 
 /// Predecessors that an event names (room version 1, "Event format").
 pub(crate) const PREDECESSORS: usize = 20;
@@ -255,8 +259,15 @@ pub(crate) const MISSING_EVENTS: (usize, usize, usize, Duration) =
     (10, 500, 5 << 20, Duration::from_secs(30));
 
 /// Events of one transaction whose content does not match their hash and that their senders'
-/// homeservers are asked for, and the time for that.
-pub(crate) const SENDERS_ASKED: (usize, Duration) = (100, Duration::from_secs(10));
+/// homeservers are asked for, and the time for that in all: those homeservers may be gone.
+pub(crate) const SENDERS_ASKED: (usize, Duration) = (100, Duration::from_secs(5));
+
+/// How many of them are asked for at the same time.
+pub(crate) const SENDERS_AT_ONCE: usize = 20;
+
+/// For how long the keys are fetched with which the events of one transaction are signed. Other
+/// homeservers give up a transaction after a minute.
+pub(crate) const TRANSACTION_KEYS_TIME: Duration = Duration::from_secs(20);
 
 /// Events in one answer about missing ones or those before.
 pub(crate) const EVENTS_FOR_SERVER: usize = 100;
@@ -458,8 +469,12 @@ pub(crate) const REMOTE_KEYS_BYTES: usize = 8 << 20;
 /// The same of one user's devices.
 pub(crate) const REMOTE_DEVICES_BYTES: usize = 1 << 20;
 
-/// How many answers with keys are waited for at a time, of all homeservers.
-pub(crate) const REMOTE_KEYS_IN_ALL: usize = 32;
+/// How many homeservers are asked for keys at a time, for all users and for one: some do not answer.
+pub(crate) const REMOTE_KEYS_IN_ALL: usize = 512;
+pub(crate) const REMOTE_KEYS_BY_ONE: usize = 32;
+
+/// How many device lists are fetched at a time because their homeservers say that they changed.
+pub(crate) const DEVICE_LISTS_IN_ALL: usize = 32;
 
 /// Keys of users of other homeservers in the answer to one request of a client, in bytes. Of more,
 /// it is said that they are missing.

@@ -44,8 +44,8 @@ use std::{
 use async_nats::{
     ConnectOptions,
     jetstream::{
-        self, ErrorCode,
-        context::{Context, CreateStreamErrorKind, PublishError, PublishErrorKind},
+        self,
+        context::{Context, PublishError, PublishErrorKind},
         message::PublishMessage,
         stream::{self, RawMessageErrorKind},
     },
@@ -665,9 +665,9 @@ async fn open_stream(
         ..stream::Config::default()
     };
     let stream = jetstream.get_or_create_stream(config).await.map_err(|error| {
-        let has_room = !matches!(error.kind(), CreateStreamErrorKind::JetStream(reason)
-            if reason.error_code() == ErrorCode::STORAGE_RESOURCES_EXCEEDED);
-        let hint = if has_room { String::new() } else { hint_on_storage(options) };
+        // A cluster finds no server that has room.
+        let lacks_room = error.to_string().contains("insufficient storage");
+        let hint = if lacks_room { hint_on_storage(options) } else { String::new() };
         NatsError::Stream(format!("{error}{hint}"))
     })?;
     let found = &stream.cached_info().config;

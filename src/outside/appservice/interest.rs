@@ -177,7 +177,7 @@ impl Interest {
             Some(Command::KeysSign(body)) if body.by == body.user_id => {
                 self.devices(state, offset, body.user_id, found);
             }
-            // It has none yet, which the service is to change.
+            // A new device has no keys: the service learns of it, and uploads some.
             Some(Command::DeviceLogin(body)) if self.service.owns_user(&body.user_id) => {
                 key_counts(found, body.user_id, body.device_id);
             }

@@ -371,14 +371,20 @@ impl KeyRing {
         if before.is_some_and(|attempt| attempt.again > Instant::now()) {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
+        let mut began = Instant::now();
         let fetched = match haste {
             Haste::Urgent if known.is_some() => match self.fetches.acquire().await {
-                Ok(_place) => self.published(server).await,
+                Ok(_place) => {
+                    began = Instant::now();
+                    let published = timeout(limits::PEER_KEYS_FIRST, self.published(server));
+                    published.await.unwrap_or(Err(Unreachable::Late))
+                }
                 Err(_) => Err(Unreachable::Late),
             },
             // There may be any number of names at which nobody answers.
             Haste::Urgent => match self.first_fetches.acquire().await {
                 Ok(_place) => {
+                    began = Instant::now();
                     let published = timeout(limits::PEER_KEYS_FIRST, self.published(server));
                     published.await.unwrap_or(Err(Unreachable::Late))
                 }
@@ -390,9 +396,11 @@ impl KeyRing {
             }
         };
         let [after_success, first, longest] = limits::PEER_KEYS_AGAIN;
+        // One that answers slowly keeps places from others each time.
+        let is_slow = began.elapsed() > limits::PEER_KEYS_SLOW;
         let failed_for = match &fetched {
-            Ok(_) => Duration::ZERO,
-            Err(_) => {
+            Ok(_) if !is_slow => Duration::ZERO,
+            _ => {
                 let before = before.map_or(Duration::ZERO, |attempt| attempt.failed_for);
                 (2 * before).clamp(first, longest)
             }

@@ -35,7 +35,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use parking_lot::Mutex;
-use ruma::{OwnedServerName, ServerName};
+use ruma::{OwnedServerName, OwnedUserId, ServerName};
 use thiserror::Error;
 use tokio::{
     sync::Semaphore,
@@ -58,6 +58,7 @@ use crate::{
     base::{
         bodies::{self, Bodies, Body, Payer, Strides, Urgency},
         limits,
+        places::Places,
         turns::Turns,
     },
     config::{self, Config},
@@ -439,8 +440,12 @@ pub(crate) struct Federation {
     pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
     /// The rate at which their users' devices change.
     pub(crate) device_changes: Arc<DeviceChanges>,
-    /// Slots for answers with keys, which are large.
+    /// Places for questions about keys, in all and by user: a user who asks homeservers that do not
+    /// answer keeps no place from others.
     pub(crate) key_answers: Semaphore,
+    pub(crate) key_askers: Arc<Places<OwnedUserId>>,
+    /// Places for fetches of device lists, for which no user waits.
+    pub(crate) device_fetches: Semaphore,
     /// The rates of their typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
     /// What they may have this server take.
@@ -478,6 +483,8 @@ impl Federation {
             fetching_devices: Mutex::default(),
             device_changes: Arc::default(),
             key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
+            key_askers: Arc::new(Places::new(limits::REMOTE_KEYS_BY_ONE)),
+            device_fetches: Semaphore::new(limits::DEVICE_LISTS_IN_ALL),
             ephemeral_rates: EphemeralRates::default(),
             accounts,
             knocks: Knocks::default(),

@@ -152,14 +152,15 @@ impl Receiving<'_> {
         server: &ServerName,
         users: &BTreeSet<OwnedUserId>,
         kept: &BTreeSet<OwnedUserId>,
+        asker: &UserId,
         timeout: std::time::Duration,
     ) -> Result<BTreeMap<OwnedUserId, DeviceList>, Unreachable> {
         let fetch = self.federation.device_changes.fetch(kept);
         let as_of = self.engine.head().offset();
         let wanted: BTreeMap<_, [&str; 0]> = users.iter().map(|user_id| (user_id, [])).collect();
         let body = json!({ "device_keys": wanted });
-        let mut found: Found =
-            self.ask_keys(server, "/_matrix/federation/v1/user/keys/query", &body, timeout).await?;
+        let path = "/_matrix/federation/v1/user/keys/query";
+        let mut found: Found = self.ask_keys(server, path, &body, asker, timeout).await?;
         let mut lists = BTreeMap::new();
         for user_id in users {
             let Some(devices) = found.device_keys.remove(user_id) else { continue };
@@ -192,6 +193,7 @@ impl Receiving<'_> {
         server: &ServerName,
         path: &str,
         body: &Value,
+        asker: &UserId,
         timeout: std::time::Duration,
     ) -> Result<T, Unreachable> {
         let mut question = Question::post(path, body);
@@ -200,9 +202,12 @@ impl Receiving<'_> {
         if self.federation.sender.is_failing(server) {
             question.timeout = timeout.min(limits::REMOTE_KEYS_FAILING);
         }
-        let place =
-            tokio::time::timeout(question.timeout, self.federation.key_answers.acquire()).await;
-        let _place = place.map_err(|_| Unreachable::Late)?;
+        let places = async {
+            let of_asker = self.federation.key_askers.take(asker.to_owned()).await;
+            (of_asker, self.federation.key_answers.acquire().await)
+        };
+        let places = tokio::time::timeout(question.timeout, places).await;
+        let _places = places.map_err(|_| Unreachable::Late)?;
         let answer = self.federation.peers.ask(server, question).await?.json()?;
         self.federation.sender.is_back(server);
         Ok(answer)
@@ -213,6 +218,7 @@ impl Receiving<'_> {
         &self,
         server: &ServerName,
         wanted: &Wanted,
+        asker: &UserId,
         timeout: std::time::Duration,
     ) -> Result<HandedOut, Unreachable> {
         #[derive(Deserialize)]
@@ -222,7 +228,7 @@ impl Receiving<'_> {
         }
         let path = "/_matrix/federation/v1/user/keys/claim";
         let body = json!({ "one_time_keys": wanted });
-        let claimed: Claimed = self.ask_keys(server, path, &body, timeout).await?;
+        let claimed: Claimed = self.ask_keys(server, path, &body, asker, timeout).await?;
         let mut handed_out = HandedOut::new();
         for (user_id, devices) in claimed.one_time_keys {
             let Some(of_user) = wanted.get(&user_id) else { continue };
@@ -301,7 +307,7 @@ impl Receiving<'_> {
         let path = format!("/_matrix/federation/v1/user/devices/{}", encoded(user_id.as_str()));
         let mut question = Question::get(path);
         question.max_bytes = limits::REMOTE_DEVICES_BYTES;
-        let _place = self.federation.key_answers.acquire().await;
+        let _place = self.federation.device_fetches.acquire().await;
         let found: Devices = self.federation.peers.ask(server, question).await?.json()?;
         if found.user_id != *user_id {
             return Err(Unreachable::Unexpected("devices of another user".to_owned()));

@@ -190,7 +190,8 @@ impl Receiving<'_> {
             None => signed.object,
         };
         let join = Pdu::new(room_id.to_owned(), object, &rules).map_err(|error| wrong(&error))?;
-        if join.event_id != signed.event_id {
+        // Its id does not depend on all of its content.
+        if join.event_id != signed.event_id || !join.object.has_own_content() {
             return Err(wrong(&"it changed the join"));
         }
         if is_in {

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::{StreamExt as _, stream};
 use ruma::{EventId, OwnedEventId, RoomId, ServerName};
 use serde::{
     Deserialize, Deserializer,
@@ -35,8 +36,11 @@ pub(crate) struct Budget {
     missing: Allowance,
     /// For the room's state at events whose past is not fetched.
     state: Allowance,
-    /// For what others passed on with other content than its sender's.
-    senders: Allowance,
+    /// The number and the time of requests for what others passed on with other content than its
+    /// sender's.
+    senders: (usize, Duration),
+    /// The time for keys with which events are signed.
+    pub(super) keys: Duration,
     /// The number of requests to policy servers.
     pub(super) policy: usize,
     /// The deadline of those requests.
@@ -53,7 +57,6 @@ pub(super) struct Allowance {
 impl Budget {
     pub(crate) fn new() -> Self {
         let (requests, events, bytes, time) = limits::MISSING_EVENTS;
-        let (senders, senders_time) = limits::SENDERS_ASKED;
         let now = Instant::now();
         Self {
             missing: Allowance { requests, events, bytes, until: now + time },
@@ -63,12 +66,8 @@ impl Budget {
                 bytes: limits::FEDERATION_STATE_BYTES,
                 until: now + limits::FEDERATION_STATE_TIMEOUT,
             },
-            senders: Allowance {
-                requests: senders,
-                events: senders,
-                bytes: senders * limits::ONE_EVENT_BYTES,
-                until: now + time + senders_time,
-            },
+            senders: limits::SENDERS_ASKED,
+            keys: limits::TRANSACTION_KEYS_TIME,
             policy: limits::TRANSACTION_PDUS,
             policy_until: now + limits::POLICY_TIME,
         }
@@ -168,6 +167,18 @@ struct Asked {
 fn state_path(what: &str, room: &Room, event_id: &EventId) -> String {
     let (room_id, event_id) = (encoded(room.id.as_str()), encoded(event_id.as_str()));
     format!("/_matrix/federation/v1/{what}/{room_id}?event_id={event_id}")
+}
+
+/// Takes the events out that come after this one.
+fn followers(waiting: &mut HashMap<OwnedEventId, Verified>, event_id: &EventId) -> Vec<Verified> {
+    let follows =
+        |event: &Verified| event.prev_events().iter().any(|prev| prev == event_id.as_str());
+    let ids: Vec<_> = waiting
+        .values()
+        .filter(|event| follows(event))
+        .map(|event| event.event_id.clone())
+        .collect();
+    ids.iter().filter_map(|event_id| waiting.remove(event_id)).collect()
 }
 
 impl Receiving<'_> {
@@ -271,12 +282,13 @@ impl Receiving<'_> {
             // perhaps at another node, has recorded them meanwhile.
             if unknown != fetched {
                 let latest = waiting.keys();
-                let between = self.fetch_between(origin, room, latest, budget).await;
-                for mut event in between.unwrap_or_default() {
-                    if !waiting.contains_key(&event.event_id) {
-                        self.ask_policy_server(room, &mut event, budget).await?;
-                        waiting.insert(event.event_id.clone(), event);
-                    }
+                let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
+                let mut between = between.unwrap_or_default();
+                between.retain(|event| !waiting.contains_key(&event.event_id));
+                self.ask_senders(origin, room, &mut between, &mut budget.senders).await?;
+                for mut event in between {
+                    self.ask_policy_server(room, &mut event, budget).await?;
+                    waiting.insert(event.event_id.clone(), event);
                 }
                 fetched = unknown;
                 continue;
@@ -303,7 +315,20 @@ impl Receiving<'_> {
                 if placed.len() >= limits::PREDECESSORS || !placed.insert(event_id.clone()) {
                     return Err(PduError::Missing);
                 }
-                self.place(origin, room, &event_id, &mut budget.state).await?;
+                match self.place(origin, room, &event_id, &mut budget.state).await {
+                    // Nobody has it, or nobody can use it: the room continues from the state before
+                    // what follows it.
+                    Err(PduError::Missing | PduError::Form(_)) => {
+                        for event in followers(&mut waiting, &event_id) {
+                            let state = &mut budget.state;
+                            self.place_known(origin, room, &event, state).await?;
+                            if event.event_id == target {
+                                return Ok(Taken::Outlier);
+                            }
+                        }
+                    }
+                    placed => placed?,
+                }
             }
         }
     }
@@ -314,7 +339,7 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Arc<Room>,
         latest: impl Iterator<Item = &OwnedEventId>,
-        Budget { missing: budget, senders, .. }: &mut Budget,
+        budget: &mut Allowance,
     ) -> Result<Vec<Verified>, PduError> {
         let latest: Vec<_> = latest.take(limits::PREDECESSORS).collect();
         let earliest: Vec<_> = room.extremities().into_iter().map(|tip| tip.event_id).collect();
@@ -326,36 +351,51 @@ impl Receiving<'_> {
         let mut events = answered.events;
         events.truncate(limit);
         budget.events = budget.events.saturating_sub(events.len());
-        let mut events = self.verify_all(room, &events).await?;
-        for event in &mut events {
-            self.ask_sender(origin, room, event, senders).await?;
-        }
-        Ok(events)
+        self.verify_all(room, &events).await
     }
 
-    /// Replaces an event that lost its content, because `origin` answered with other content than
-    /// its hash names, by what its sender's homeserver has. An event that was redacted lost it
-    /// everywhere; else a homeserver could empty what others say by passing it on first.
-    async fn ask_sender(
+    /// Replaces events that lost their content, because `origin` answered with other content than
+    /// their hashes name, by what their senders' homeservers have. An event that was redacted lost
+    /// it everywhere; else a homeserver could empty what others say by passing it on first.
+    async fn ask_senders(
         &self,
         origin: &ServerName,
         room: &Room,
-        event: &mut Verified,
-        budget: &mut Allowance,
+        events: &mut [Verified],
+        (requests, time): &mut (usize, Duration),
     ) -> Result<(), PduError> {
-        let pdu = Pdu::of_room(room, &event.pdu)?;
-        if pdu.is_whole_from(origin) {
+        let mut lacking = Vec::new();
+        for (at, event) in events.iter().enumerate() {
+            let pdu = Pdu::of_room(room, &event.pdu)?;
+            let sender = pdu.sender().map(|sender| sender.server_name().to_owned());
+            let asked = sender.filter(|server| server != self.federation.peers.own_name());
+            if let Some(server) = asked.filter(|_| !pdu.is_whole_from(origin)) {
+                lacking.push((at, server, pdu.event_id));
+            }
+        }
+        lacking.truncate(*requests);
+        if lacking.is_empty() || time.is_zero() {
             return Ok(());
         }
-        let Some(sender) = pdu.sender() else { return Ok(()) };
-        let server = sender.server_name();
-        if server == self.federation.peers.own_name() {
-            return Ok(());
-        }
-        match self.fetch_one(server, room, &event.event_id, budget).await {
-            Ok(Some(whole)) => *event = whole,
-            Ok(None) | Err(PduError::Missing) => {}
-            Err(error) => return Err(error),
+        *requests -= lacking.len();
+        let began = Instant::now();
+        let until = began + *time;
+        let asked = stream::iter(lacking).map(|(at, server, event_id)| async move {
+            let bytes = limits::ONE_EVENT_BYTES;
+            let budget = &mut Allowance { requests: 1, events: 1, bytes, until };
+            (at, self.fetch_one(&server, room, &event_id, budget).await)
+        });
+        let asked = asked.buffer_unordered(limits::SENDERS_AT_ONCE);
+        let late = tokio::time::sleep(*time);
+        let asked: Vec<_> = asked.take_until(late).collect().await;
+        *time = time.saturating_sub(began.elapsed());
+        for (at, fetched) in asked {
+            match fetched {
+                Ok(Some(whole)) => events[at] = whole,
+                Err(error @ PduError::Rejected(_)) => return Err(error),
+                // It stays as it is.
+                Ok(None) | Err(_) => {}
+            }
         }
         Ok(())
     }
@@ -469,24 +509,46 @@ impl Receiving<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
-        if !self.knows(room, event_id)? {
-            match self.fetch_one(origin, room, event_id, budget).await? {
-                Some(event) => {
-                    let mut taken = self.propose(origin, &event, true).await?;
-                    if matches!(taken, Taken::Missing { .. }) {
-                        self.fetch_chain(origin, room, event_id, budget).await?;
-                        taken = self.propose(origin, &event, true).await?;
-                    }
-                    if let Taken::Missing { auth, .. } = taken {
-                        self.fetch_authorities(origin, room, event_id, auth, budget).await?;
-                        self.propose(origin, &event, true).await?;
-                    }
-                }
-                // Another request has recorded it meanwhile.
-                None if self.knows(room, event_id)? => {}
-                None => return Err(PduError::Missing),
-            }
+        if self.knows(room, event_id)? {
+            return self.place_recorded(origin, room, event_id, budget).await;
         }
+        match self.fetch_one(origin, room, event_id, budget).await? {
+            Some(event) => self.place_known(origin, room, &event, budget).await,
+            // Another request has recorded it meanwhile.
+            None if self.knows(room, event_id)? => {
+                self.place_recorded(origin, room, event_id, budget).await
+            }
+            None => Err(PduError::Missing),
+        }
+    }
+
+    async fn place_known(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event: &Verified,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let event_id = &event.event_id;
+        let mut taken = self.propose(origin, event, true).await?;
+        if matches!(taken, Taken::Missing { .. }) {
+            self.fetch_chain(origin, room, event_id, budget).await?;
+            taken = self.propose(origin, event, true).await?;
+        }
+        if let Taken::Missing { auth, .. } = taken {
+            self.fetch_authorities(origin, room, event_id, auth, budget).await?;
+            self.propose(origin, event, true).await?;
+        }
+        self.place_recorded(origin, room, event_id, budget).await
+    }
+
+    async fn place_recorded(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
         let state = self.fetch_state_ids(origin, room, event_id, budget).await?;
         self.fetch_state(origin, room, event_id, &state, budget).await?;
         let place = PlaceOutlier {

@@ -43,6 +43,9 @@ pub(crate) enum PduError {
     /// A signature is missing or wrong, or its key is not known.
     #[error("{0}")]
     Key(#[from] KeyError),
+    /// There is no more time to fetch keys for this transaction.
+    #[error("the keys for the events before it took too long to fetch")]
+    Late,
     /// A signature is missing or wrong.
     #[error("its signatures are not valid: {0}")]
     Signatures(String),
@@ -89,9 +92,11 @@ impl Pdu {
             .ok_or_else(|| PduError::Form("it names no room".to_owned()))
     }
 
-    /// Whether this exceeds the size of any event, however it is serialized.
+    /// Whether this exceeds the size of any event, however it is serialized: escapes take up to
+    /// three times the bytes of what they stand for, and there may be members that are not part of
+    /// the event.
     pub(crate) fn is_too_large(raw: &RawValue) -> bool {
-        raw.get().len() > 2 * limits::EVENT_BYTES
+        raw.get().len() > 4 * limits::EVENT_BYTES
     }
 
     /// The JSON object that was sent, without what of it others could not read.
@@ -108,8 +113,18 @@ impl Pdu {
         // Only the first event of a room may lack a room id.
         match Self::room_of(&object) {
             Ok(room_id) if room_id != room.id => Err(PduError::OtherEvent),
-            _ => Self::new(room.id.clone(), object, &room.rules),
+            _ => Self::new(room.id.clone(), object, &room.rules)?.in_history(),
         }
+    }
+
+    /// It, if there can be a state before it, by which it and what follows it are judged.
+    pub(crate) fn in_history(self) -> Result<Self, PduError> {
+        let kind = self.object.get("type").and_then(CanonicalJsonValue::as_str);
+        let prev_events = self.object.get("prev_events").and_then(CanonicalJsonValue::as_array);
+        if kind != Some("m.room.create") && prev_events.is_none_or(|prev| prev.is_empty()) {
+            return Err(PduError::Form("it comes after no event".to_owned()));
+        }
+        Ok(self)
     }
 
     /// Parses an event of a room with these rules.

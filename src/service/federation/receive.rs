@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, ServerName, signatures::PublicKeyMap};
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::{
@@ -50,9 +51,11 @@ struct Place {
 }
 
 #[derive(Default, serde::Deserialize)]
-struct Authorities<'a> {
+struct Earlier<'a> {
     #[serde(borrow, default)]
     auth_events: Vec<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    prev_events: Vec<Cow<'a, str>>,
 }
 
 impl Verified {
@@ -71,8 +74,16 @@ impl Verified {
     /// The ids of the events that authorise it. Of very many events, they take too much memory to
     /// be kept.
     pub(super) fn auth_events(&self) -> Vec<Cow<'_, str>> {
-        let authorities = serde_json::from_str::<Authorities<'_>>(self.pdu.get());
-        authorities.unwrap_or_default().auth_events
+        self.earlier().auth_events
+    }
+
+    /// The ids of the events that it comes after.
+    pub(super) fn prev_events(&self) -> Vec<Cow<'_, str>> {
+        self.earlier().prev_events
+    }
+
+    fn earlier(&self) -> Earlier<'_> {
+        serde_json::from_str(self.pdu.get()).unwrap_or_default()
     }
 
     /// It without its content.
@@ -108,7 +119,7 @@ impl<'a> Receiving<'a> {
         let object = Pdu::object(raw)?;
         let room_id = Pdu::room_of(&object)?;
         let room = self.room(&room_id)?;
-        let pdu = Pdu::new(room_id, object, &room.rules)?;
+        let pdu = Pdu::new(room_id, object, &room.rules)?.in_history()?;
         let event_id = pdu.event_id.clone();
         if self.is_withdrawal(&room, &pdu) {
             return Ok((event_id, self.withdraw(origin, &room, pdu).await));
@@ -137,7 +148,10 @@ impl<'a> Receiving<'a> {
         if !pdu.is_whole_from(origin) {
             return Err(PduError::Altered);
         }
-        let verified = self.verify(room, pdu).await?;
+        let began = Instant::now();
+        let verified = timeout(budget.keys, self.verify(room, pdu)).await;
+        budget.keys = budget.keys.saturating_sub(began.elapsed());
+        let verified = verified.map_err(|_| PduError::Late)??;
         self.receive(origin, room, verified, budget).await
     }
 

@@ -87,8 +87,8 @@ async fn a_service_acts_as_itself_and_as_the_users_it_has_registered() {
 
 #[tokio::test]
 async fn a_service_invites_its_owner_before_the_owner_registers() {
-    let irc = Bridge::start("irc", "").await;
-    let server = server_of(&[&irc]).await;
+    let (irc, xmpp) = (Bridge::start("irc", "").await, Bridge::start("xmpp", "").await);
+    let server = server_of(&[&irc, &xmpp]).await;
     let owner = "@owner:e2e.test";
     let options = json!({ "invite": [owner], "is_direct": true });
     let made = irc.request(&server, "POST", "/v3/createRoom", None, Some(&options)).await.ok();
@@ -97,6 +97,10 @@ async fn a_service_invites_its_owner_before_the_owner_registers() {
     let second = made["room_id"].as_str().expect("an id").to_owned();
     let path = format!("/v3/rooms/{}/invite", encode(&second));
     irc.request(&server, "POST", &path, None, Some(&json!({ "user_id": owner }))).await.ok();
+    // A user of another service is one that the service may make.
+    let ghost = "@_xmpp_bob:e2e.test";
+    irc.request(&server, "POST", &path, None, Some(&json!({ "user_id": ghost }))).await.ok();
+    assert!(xmpp.arrived().iter().any(|arrived| arrived.path.contains("/users/")));
     // Nobody else knows that the name is free.
     let ann = user(&server, "ann").await;
     ann.post("/createRoom", options.clone()).await.refused(404, "M_NOT_FOUND");

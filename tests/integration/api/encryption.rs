@@ -388,6 +388,7 @@ async fn identity_keys_need_their_members_and_a_valid_signature_if_they_have_one
     assert_eq!(seen().await, json!({}));
     upload(&good).await.ok();
     assert_eq!(seen().await, good["signatures"]);
+    upload(&with("signatures", json!({}))).await.refused(400, "M_INVALID_PARAM");
     let mut others = with("signatures", json!({}));
     others["keys"] = DeviceKeys::others_of(&ann.user_id, &ann.device_id).public();
     upload(&others).await.refused(400, "M_INVALID_PARAM");

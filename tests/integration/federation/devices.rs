@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::hostile::Hostile;
-use super::peer::Peer;
+use super::peer::{Answers, Peer};
 use super::with_synapse::both;
 use super::{Federated, authority};
 use crate::api::encryption::Key;
@@ -256,7 +257,7 @@ async fn a_homeserver_speaks_for_the_devices_of_its_own_users_only() {
         said.asked.push(path);
         Some(reply_json(200, &answer))
     };
-    let valid = std::time::Duration::from_secs(3600);
+    let valid = Duration::from_secs(3600);
     let peer = Peer::start_with(&authority, valid, Arc::new(answers)).await;
     let (ann, bob) = (cabin.server.register("ann").await, cabin.server.register("bob").await);
     victim.lock().expect("no panic").push_str(&bob.user_id);
@@ -383,7 +384,7 @@ async fn a_change_that_comes_too_often_while_the_list_is_fetched_is_not_forgotte
         };
         Some(reply_json(200, &answer))
     };
-    let valid = std::time::Duration::from_secs(3600);
+    let valid = Duration::from_secs(3600);
     let peer = Peer::start_with(&authority, valid, Arc::new(answers)).await;
     let ann = cabin.server.register("ann").await;
     let options = json!({ "preset": "public_chat", "room_version": "10" });
@@ -438,4 +439,35 @@ async fn a_change_that_comes_too_often_while_the_list_is_fetched_is_not_forgotte
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_homeservers_that_do_not_answer_for_keys_keeps_nobody_else_from_it() {
+    const PATH: &str = "/_matrix/federation/v1/user/keys/query";
+    let Some(authority) = authority("hostile peers") else { return };
+    let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
+    let cabin = Federated::start_with(&authority, &unlimited).await;
+    let (ann, bob) = (cabin.server.register("ann").await, cabin.server.register("bob").await);
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        let peer = Peer::start(&authority).await;
+        peer.is_silent_on(&[PATH]);
+        silent.push(peer);
+    }
+    let answers: Answers = Arc::new(|asked| {
+        (asked.path == PATH).then(|| reply_json(200, &json!({ "device_keys": {} })))
+    });
+    let good = Peer::start_with(&authority, Duration::from_secs(3600), answers).await;
+    let of_silent = silent.iter().map(|peer| (format!("@sam:{}", peer.name), json!([])));
+    let body = json!({ "timeout": 30_000, "device_keys": Value::Object(of_silent.collect()) });
+    let asking = tokio::spawn(async move { ann.post("/keys/query", body).await });
+    let asked =
+        || silent.iter().filter(|peer| peer.asked().iter().any(|of| of.path == PATH)).count();
+    until("ann asks all that she may", async || asked() >= 32).await;
+    let began = Instant::now();
+    let of_good = json!({ "device_keys": { format!("@pia:{}", good.name): [] } });
+    let answer = bob.post("/keys/query", of_good).await.ok();
+    assert_eq!(answer["failures"], json!({}));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    asking.abort();
 }

@@ -31,6 +31,8 @@ pub(super) struct Elsewhere {
     before: BTreeMap<String, Vec<String>>,
     /// The first events that are not repeated among the authorities if they are in the state.
     pub(super) unrepeated: usize,
+    /// What it adds to the content of a join.
+    pub(super) added_to_join: Value,
     /// What is answered instead of the truth, while it lasts.
     pub(super) backfill: Vec<Reply>,
     pub(super) asked: usize,
@@ -90,7 +92,12 @@ impl Elsewhere {
         if path.starts_with("v2/send_join") {
             let state = whole(self.state.values().collect());
             let chain = whole(self.order.iter().take(4).skip(self.unrepeated).collect());
-            return Some(reply_json(200, &json!({ "state": state, "auth_chain": chain })));
+            let mut answer = json!({ "state": state, "auth_chain": chain, "event": body });
+            if let Some(added) = self.added_to_join.as_object() {
+                let content = answer["event"]["content"].as_object_mut().expect("content");
+                content.extend(added.clone());
+            }
+            return Some(reply_json(200, &answer));
         }
         if path.starts_with("v1/backfill") {
             self.asked += 1;

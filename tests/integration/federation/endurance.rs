@@ -150,12 +150,12 @@ async fn harm(
     ann: User,
     mut random: Random,
     is_over: Arc<AtomicBool>,
-) -> u32 {
+) -> (u32, u32) {
     let mut start = None;
-    let mut rounds = 0;
-    let (began, mut sent) = (Instant::now(), 0.0);
+    let (mut rounds, mut done) = (0, 0);
     while !is_over.load(Ordering::Relaxed) {
         rounds += 1;
+        let began = Instant::now();
         let (Harm { room_id, servers, pace, first }, ann) = (of.clone(), ann.clone());
         let (mut random, begun) = (random.split(), start.clone());
         // A server may be down, which ends the round.
@@ -190,14 +190,15 @@ async fn harm(
         match round.await {
             Ok((begun, count)) => {
                 start.get_or_insert(begun);
-                sent += f64::from(u32::try_from(count).expect("few"));
-                let due = Duration::from_secs_f64(sent / pace);
+                done += 1;
+                let count = f64::from(u32::try_from(count).expect("few"));
+                let due = Duration::from_secs_f64(count / pace);
                 sleep(due.saturating_sub(began.elapsed())).await;
             }
             Err(_) => sleep(Duration::from_secs(1)).await,
         }
     }
-    rounds
+    (rounds, done)
 }
 
 /// The ids of all events of a room that a user sees.
@@ -350,8 +351,13 @@ async fn what_correct_users_send_arrives_whatever_another_homeserver_does() {
         sent.events.extend(of_one.events);
         sent.letters.extend(of_one.letters);
     }
+    for (all, done) in &rounds {
+        assert!(2 * done > *all, "{done} of {all} rounds of harm were done");
+    }
     let (events, letters) = (sent.events.len(), sent.letters.len());
-    println!("{events} events, {letters} letters, {kills} kills, {rounds:?} rounds of harm");
+    println!(
+        "{events} events, {letters} letters, {kills} kills, {rounds:?} rounds of harm, tried and done"
+    );
 
     for place in &rooms {
         let (room_id, users) = (&place.room_id, place.among(&users));

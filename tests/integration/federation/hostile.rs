@@ -269,11 +269,26 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
             event
         }),
     ];
+    let rejected =
+        refused.iter().find(|(name, ..)| name == "power").expect("it is there").1.clone();
     for (name, id, event) in refused {
         let said = of_peer.send(&[event]).await;
         // What is not even an event has no id.
         assert!(said.get(&id).is_none_or(|said| said["error"].is_string()), "{name}: {said}");
         assert!(!texts(&ann, &room_id).await.iter().any(|body| body.contains("bad")), "{name}");
+    }
+    // What comes after an event that comes after nothing has no state before it.
+    let (nowhere, event) = of_peer.signed(with("prev_events", json!([])));
+    let (id, next) = of_peer.signed(with("prev_events", json!([nowhere])));
+    let said = of_peer.send(&[event, next]).await;
+    assert!(said[&id]["error"].is_string(), "{said}");
+    // Others need a rejected event to take what follows it.
+    let room = encode(&room_id);
+    for path in [
+        format!("event/{}", encode(&rejected)),
+        format!("state_ids/{room}?event_id={}", encode(&rejected)),
+    ] {
+        of_peer.ask("GET", &format!("/_matrix/federation/v1/{path}"), &Value::Null).await.ok();
     }
     // Content that does not fit its hash is not shown, but the event is there.
     let (id, mut altered) = of_peer.signed(of_peer.message("original").await);
@@ -347,8 +362,12 @@ async fn a_message_that_another_homeserver_altered_is_asked_for_at_its_senders()
     };
     follow("one", &|event| Some(event.clone())).await;
     assert_eq!(texts(&ann, &room_id).await, ["after one", "one"]);
-    // A homeserver that does not answer, or alters its own message, holds up nothing.
+    // A homeserver that does not answer, or alters its own message, holds up little.
+    sender.is_silent_on(&["/_matrix/federation/v1/event/"]);
+    let began = std::time::Instant::now();
     follow("two", &|_| None).await;
+    assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
+    sender.is_silent_on(&[]);
     follow("three", &|event| {
         let mut altered = event.clone();
         altered["content"]["body"] = json!("altered by its sender");
@@ -356,6 +375,93 @@ async fn a_message_that_another_homeserver_altered_is_asked_for_at_its_senders()
     })
     .await;
     assert_eq!(texts(&ann, &room_id).await, ["after three", "after two", "after one", "one"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_nobody_has_does_not_cost_a_room_what_others_say_after_it() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let script = Script::default();
+    let peer = script.start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
+    of_peer.join().await;
+    let state = ann.request("GET", &format!("/rooms/{}/state", encode(&room_id)), None).await.ok();
+    let ids: Vec<_> = state.as_array().expect("a list").iter().map(|of| &of["event_id"]).collect();
+    script.set([
+        ("state_ids", json!({ "pdu_ids": ids, "auth_chain_ids": [] })),
+        ("get_missing_events", json!({ "events": [] })),
+    ]);
+    let mut prev = format!("${}", "x".repeat(43));
+    let template = of_peer.message("").await;
+    for (place, text) in ["one", "two", "three"].into_iter().enumerate() {
+        let mut message = template.clone();
+        message["content"]["body"] = json!(text);
+        message["prev_events"] = json!([prev]);
+        message["depth"] = json!(template["depth"].as_u64().expect("a depth") + place as u64 + 1);
+        let (id, message) = of_peer.signed(message);
+        assert_eq!(of_peer.send(&[message]).await, json!({ &*id: {} }), "{text}");
+        prev = id;
+    }
+    let all = texts(&ann, &room_id).await;
+    assert_eq!(all[..2], ["three", "two"], "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_of_the_largest_size_may_come_with_escapes() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let script = Script::default();
+    let peer = script.start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
+    of_peer.join().await;
+    let text = "д".repeat(31_000);
+    let (id, event) = of_peer.signed(of_peer.message(&text).await);
+    let escaped = event.to_string().replace('д', "\\u0434");
+    assert!(escaped.len() > 180_000);
+    let event: Box<serde_json::value::RawValue> = serde_json::from_str(&escaped).expect("JSON");
+    let answer = serde_json::to_string(&json!({ "events": [1] })).expect("JSON");
+    script.set_text("get_missing_events", answer.replace('1', event.get()));
+    let mut next = of_peer.message("next").await;
+    next["prev_events"] = json!([id]);
+    let (id, next) = of_peer.signed(next);
+    assert_eq!(of_peer.send(&[next]).await, json!({ &*id: {} }));
+    assert_eq!(texts(&ann, &room_id).await, ["next".to_owned(), text]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn homeservers_that_give_no_keys_do_not_hold_up_a_transaction() {
+    let Some(authority) = authority("hostile peers") else { return };
+    let cabin = Federated::start(&authority).await;
+    let peer = Peer::start(&authority).await;
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
+    of_peer.join().await;
+    let template = of_peer.message("of nobody").await;
+    let (mut silent, mut events) = (Vec::new(), Vec::new());
+    for _ in 0..6 {
+        let other = Peer::start(&authority).await;
+        other.is_silent_on(&["/_matrix/key/"]);
+        let of_other = Hostile::new(&other, &cabin, &room_id);
+        let mut message = template.clone();
+        message["sender"] = json!(of_other.user("sam"));
+        events.push(of_other.signed(message).1);
+        silent.push(other);
+    }
+    let (id, event) = of_peer.signed(of_peer.message("of pia").await);
+    events.push(event);
+    let began = std::time::Instant::now();
+    let said = of_peer.send(&events).await;
+    assert_eq!(said[&id], json!({}), "{said}");
+    assert!(began.elapsed().as_secs() < 40, "{:?}", began.elapsed());
+    assert_eq!(texts(&ann, &room_id).await, ["of pia"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

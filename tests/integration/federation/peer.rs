@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::authority::Authority;
-use crate::harness::stand_in::{Reply, Service, reply_json};
+use crate::harness::stand_in::{Reply, Service, reply, reply_json};
 use crate::harness::{Answer, Asked};
 
 /// A server's answer to a request, as a peer may shape it.
@@ -28,11 +28,17 @@ pub(super) type Answers = Arc<dyn Fn(&Asked) -> Option<Reply> + Send + Sync>;
 
 /// What a peer answers, by the part of the path behind `/_matrix/federation/v1/`.
 #[derive(Clone, Default)]
-pub(super) struct Script(Arc<Mutex<BTreeMap<&'static str, Value>>>);
+pub(super) struct Script(Arc<Mutex<BTreeMap<&'static str, String>>>);
 
 impl Script {
     pub(super) fn set(&self, answers: impl IntoIterator<Item = (&'static str, Value)>) {
-        *self.0.lock().expect("no panic") = answers.into_iter().collect();
+        let answers = answers.into_iter().map(|(of, answer)| (of, answer.to_string()));
+        *self.0.lock().expect("no panic") = answers.collect();
+    }
+
+    /// Adds an answer, as it is written.
+    pub(super) fn set_text(&self, of: &'static str, answer: String) {
+        self.0.lock().expect("no panic").insert(of, answer);
     }
 
     /// A peer that answers what is set.
@@ -41,7 +47,8 @@ impl Script {
         let answers = move |asked: &Asked| {
             let path = asked.path.strip_prefix("/_matrix/federation/v1/")?;
             let script = script.0.lock().expect("no panic");
-            Some(reply_json(200, script.get(path.split('/').next()?)?))
+            let answer = script.get(path.split('/').next()?)?;
+            Some(reply(200, "application/json", answer.clone()))
         };
         Peer::start_with(authority, Duration::from_secs(3600), Arc::new(answers)).await
     }

@@ -460,3 +460,16 @@ async fn authorities_of_a_joined_room_may_themselves_rest_on_its_state() {
     let room_id = stage.entered_by(&ann).await;
     assert_eq!(state(&ann, &room_id, "m.room.power_levels", "").await, levels);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_is_not_altered_by_the_homeserver_that_accepts_it() {
+    let Some((_authority, _cabin, stage, ann)) = stage().await else { return };
+    stage.room().added_to_join = json!({ "displayname": "mallory" });
+    let room_id = stage.room().room_id.clone();
+    let path = format!("/join/{}?via={}", encode(&room_id), stage.peer.name);
+    ann.request("POST", &path, Some(&json!({}))).await.refused(502, "M_CONNECTION_FAILED");
+    stage.room().added_to_join = json!({});
+    stage.entered_by(&ann).await;
+    let member = state(&ann, &room_id, "m.room.member", &ann.user_id).await;
+    assert_eq!(member["displayname"], "ann");
+}

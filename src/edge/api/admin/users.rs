@@ -271,7 +271,9 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     }
     let mut known = app.engine.state().accounts.standing(user_id);
     // New accounts have lowercase names, as when users register.
-    let lower = UserId::parse(name.to_lowercase()).ok().filter(|_| known.is_none());
+    let lower = user_id.localpart().to_ascii_lowercase();
+    let lower = UserId::parse(format!("@{lower}:{}", user_id.server_name()));
+    let lower = lower.ok().filter(|_| known.is_none());
     let (user_id, name) = match &lower {
         Some(lower) => (&**lower, lower.to_string()),
         None => (user_id, name.clone()),

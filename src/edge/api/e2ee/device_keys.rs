@@ -24,8 +24,7 @@ type Signatures = BTreeMap<String, BTreeMap<String, String>>;
 const PUBLIC_KEY_BYTES: usize = 32;
 
 /// Checks a device's identity keys: all members are present, they belong to this device, and the
-/// device's own signature is valid if there is one. The specification asks for no signature, and
-/// clients trust no device whose keys have none.
+/// device's own signature is valid if there is one (`docs/decisions/specification.md`).
 ///
 /// # Errors
 /// `M_BAD_JSON` for a missing or malformed member, `M_INVALID_PARAM` for keys of another device,

@@ -67,7 +67,7 @@ impl Cx<Server> {
                 let all: BTreeSet<_> = users.keys().cloned().collect();
                 let near = users.iter().filter(|(_, (_, is_near, _))| *is_near);
                 let kept = near.map(|(user_id, _)| user_id.clone()).collect();
-                let lists = receiving.ask_devices(&server, &all, &kept, timeout).await;
+                let lists = receiving.ask_devices(&server, &all, &kept, caller, timeout).await;
                 (server, users, lists)
             }
         });
@@ -180,7 +180,7 @@ impl Cx<Server> {
             async move {
                 let users = users.into_iter().map(|(user_id, (devices, _))| (user_id, devices));
                 let wanted: Wanted = users.collect();
-                let claimed = receiving.claim_keys(&server, &wanted, timeout).await;
+                let claimed = receiving.claim_keys(&server, &wanted, caller, timeout).await;
                 (server, claimed)
             }
         });

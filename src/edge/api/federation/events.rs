@@ -92,12 +92,11 @@ impl<'a> Look<'a> {
         Branches::new(&self.state, self.app.engine.events(), &self.room)
     }
 
-    /// An event of the room.
+    /// An event of the room. One that was rejected is among them: without it, other homeservers
+    /// could not take an event that names it and is allowed.
     fn event(&self, event_id: &EventId) -> Result<EventRef, ApiError> {
         let found = self.app.engine.events().find_known(&self.state, &self.room, event_id)?;
-        found
-            .filter(|event| !ruma::state_res::Event::rejected(&**event))
-            .ok_or_else(|| ApiError::not_found("There is no such event in the room."))
+        found.ok_or_else(|| ApiError::not_found("There is no such event in the room."))
     }
 
     /// An event in federation format, as the homeserver may see it.
@@ -158,7 +157,7 @@ impl<'a> Look<'a> {
         let mut found = Vec::new();
         while let Some((Reverse(steps), _, event_id)) = todo.pop() {
             let Some(event) = branches.find(&event_id)? else { continue };
-            if !wanted(&event) || ruma::state_res::Event::rejected(&*event) {
+            if !wanted(&event) {
                 continue;
             }
             for before in &event.prev_events {
@@ -270,7 +269,8 @@ pub(super) async fn backfill(
     cx.at_length(|| {
         let look = Look::of(&cx.app, &request.room_id, server)?;
         let from = request.v.iter().filter_map(|event_id| look.event(event_id).ok()).collect();
-        let found = look.ancestors(from, Walk::Latest, limit, |_| true)?;
+        let is_allowed = |event: &EventRef| !ruma::state_res::Event::rejected(&**event);
+        let found = look.ancestors(from, Walk::Latest, limit, is_allowed)?;
         let pdus: Result<Vec<_>, _> = found.into_iter().map(|event| look.pdu(event)).collect();
         Ok(get_backfill::Response::new(cx.app.config.server.name.clone(), now(&cx.app), pdus?))
     })

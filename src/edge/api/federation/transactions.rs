@@ -136,7 +136,7 @@ fn count(taken: &Result<&Taken, &PduError>) {
         Err(PduError::Form(_) | PduError::OtherEvent | PduError::Version(_)) => PduOutcome::Form,
         Err(PduError::NoRoom | PduError::NotInRoom) => PduOutcome::Room,
         Err(PduError::AccessControl) => PduOutcome::AccessControl,
-        Err(PduError::Key(_) | PduError::Signatures(_) | PduError::Altered) => {
+        Err(PduError::Key(_) | PduError::Late | PduError::Signatures(_) | PduError::Altered) => {
             PduOutcome::Signature
         }
         Err(PduError::Rejected(_)) => PduOutcome::Failed,

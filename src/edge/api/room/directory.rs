@@ -402,7 +402,7 @@ fn list(app: &Server, wanted: &Wanted<'_>) -> Result<Page, ApiError> {
     };
     // Sort keys are computed once, because members come and go meanwhile.
     let mut rooms: Vec<_> = listed.into_iter().map(|room| (Place::of(&room), room)).collect();
-    // Whom would one meet there?
+    // Nobody is left in the others.
     rooms.retain(|(place, _)| place.joined.0 > 0);
     rooms.sort_unstable_by_key(|(place, _)| *place);
     if wanted.term.is_some() || wanted.types.is_some() {

@@ -88,7 +88,9 @@ pub(super) async fn check_invitee(cx: &Cx<Server>, user_id: &UserId) -> Result<(
             "This server does not federate: it cannot reach other servers' users.",
         ));
     }
-    if cx.caller.service.is_none() && !appservice::user_exists(&cx.app, user_id).await? {
+    // The service whose user it may be is asked in any case.
+    let exists = appservice::user_exists(&cx.app, user_id).await?;
+    if !exists && cx.caller.service.is_none() {
         return Err(ApiError::not_found("There is no such user."));
     }
     Ok(())
