@@ -396,9 +396,6 @@ pub const REPORT_REASON_BYTES: usize = 4096;
 /// Words of a search term that are searched for; later ones are ignored. People type a few.
 pub const SEARCH_WORDS: usize = 32;
 
-/// Words of a search for names that may be parts of words.
-pub const SEARCH_PARTS: usize = 4;
-
 /// Index hits that one search evaluates; each is an event to read. Further hits are on later pages
 /// and not in the count.
 pub const SEARCH_HITS: usize = 1000;

@@ -50,7 +50,7 @@ pub(super) fn with_source(mut line: Vec<OsString>) -> Vec<OsString> {
 /// Inspect a log, now or as of any moment
 ///
 /// SOURCE is a data directory (of a stopped or a running server), a directory of archive segments,
-/// or `unix:PATH`, the admin socket of a running server. It can also be given as `--data-dir SOURCE`.
+/// or `unix:PATH`, the admin socket of a running server. `--data-dir SOURCE` is the same.
 ///
 /// ROOM is a room id, an alias, a prefix of one, or a room's name.
 ///

@@ -61,7 +61,7 @@ impl Names {
     /// beginning of one with its `@` or its `:`, also matches the id, and a term without letters
     /// and digits, such as an emoji, any part of the display name. The first
     /// [`limits::SEARCH_WORDS`] words count, and for parts of words the first
-    /// [`limits::SEARCH_PARTS`], which are compared with all words in names.
+    /// four, which are compared with all words in names.
     #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {
         let inner = self.0.read();
@@ -99,7 +99,7 @@ impl Names {
         if sought.is_empty() {
             return if bare.is_empty() { BTreeSet::new() } else { self.with_text(&bare) };
         }
-        sought.truncate(limits::SEARCH_PARTS);
+        sought.truncate(PARTS);
         let mut users = vec![BTreeSet::new(); sought.len()];
         let mut last: Option<Box<str>> = None;
         loop {
@@ -241,6 +241,9 @@ impl Inner {
         candidates.filter(fits).collect()
     }
 }
+
+/// The words of a term that may be parts of words.
+const PARTS: usize = 4;
 
 /// Words that are looked at before others may write.
 const WORDS_AT_ONCE: usize = 5_000;

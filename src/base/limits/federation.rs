@@ -469,7 +469,8 @@ pub(crate) const REMOTE_KEYS_BYTES: usize = 8 << 20;
 /// The same of one user's devices.
 pub(crate) const REMOTE_DEVICES_BYTES: usize = 1 << 20;
 
-/// How many homeservers are asked for keys at a time, for all users and for one: some do not answer.
+/// How many homeservers are asked for keys at a time, for all users and for one. Some do not
+/// answer.
 pub(crate) const REMOTE_KEYS_IN_ALL: usize = 512;
 pub(crate) const REMOTE_KEYS_BY_ONE: usize = 32;
 
