@@ -31,13 +31,13 @@ struct Printed {
 
 impl Console {
     pub(super) fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        let config = self.common.config()?;
-        if !config.console.enabled {
-            eprintln!("the console is off in this configuration: set `console.enabled`");
-        }
         let link = self.common.perform(MakeConsoleLink { user: self.user.clone() })?;
+        let server = link.server.unwrap_or_else(|| {
+            eprintln!("the console of this server is off: set `console.enabled`");
+            "http://SERVER".to_owned()
+        });
         let secret = link.secret.expose();
-        let url = format!("{}/_logcabin/console/login?link={secret}", config.public_url());
+        let url = format!("{server}/_logcabin/console/login?link={secret}");
         let text = match self.common.json {
             true => {
                 let user_id = link.user_id.to_string();

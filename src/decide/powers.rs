@@ -63,6 +63,18 @@ impl<'a> Powers<'a> {
         })
     }
 
+    /// The user's level. None, which is less than any, if the levels are not valid.
+    #[must_use]
+    pub fn level(&self, user_id: &UserId) -> Option<Int> {
+        if self.creators_above() && self.creators.contains(user_id) {
+            return Some(Int::MAX);
+        }
+        match &self.levels {
+            Some(levels) => levels.user_power_level(user_id, self.rules).ok(),
+            None => Some(Int::from(0)),
+        }
+    }
+
     /// Whether `user_id` may send state of this type with an empty key.
     #[must_use]
     pub fn may_send_state(&self, user_id: &UserId, event_type: StateEventType) -> bool {
@@ -78,12 +90,8 @@ impl<'a> Powers<'a> {
         if self.creators_above() && self.creators.contains(user_id) {
             return true;
         }
-        let level = match &self.levels {
-            Some(levels) => levels.user_power_level(user_id, self.rules),
-            None => Ok(Int::from(0)),
-        };
         // Invalid levels give nobody any power.
-        matches!((level, needed()), (Ok(level), Ok(needed)) if level >= needed)
+        matches!((self.level(user_id), needed()), (Some(level), Ok(needed)) if level >= needed)
     }
 }
 

@@ -241,6 +241,7 @@ impl Parts {
             identity: Some((outbound.clone(), config.threepids.identity_servers.to_vec())),
             snapshots: Arc::clone(&snapshots),
             last_seen: Arc::clone(&last_seen),
+            console: config.console.enabled.then(|| config.public_url()),
             room_names: Default::default(),
             notices: config.server_notices.clone(),
             federation: config.federation.clone(),

@@ -342,6 +342,7 @@ async fn a_link_from_the_command_line_logs_an_administrator_in_once() {
     let printed = done_json(link("--json"));
     assert_eq!(printed["user_id"], *admin.user_id);
     let url = printed["url"].as_str().expect("a link");
+    assert!(url.starts_with(&server.base()), "{url}");
     let secret = url.split_once("/_logcabin/console/login?link=").expect("the console").1;
     // Whoever only looks at it does not use it up.
     for _ in 0..2 {

@@ -4,7 +4,7 @@
 use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
 use ruma::{
-    EventId, OwnedEventId, OwnedRoomId, OwnedServerName, RoomId,
+    EventId, OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, UserId,
     events::{StateEventType, TimelineEventType},
     state_res::{
         check_state_dependent_auth_rules, check_state_independent_auth_rules,
@@ -471,8 +471,9 @@ impl<'a, 'b> Receipt<'a, 'b> {
     ///
     /// There are few extremities, and somebody may make any number of branches. Where there are
     /// enough, an event that begins another branch is none. It is seen, and it counts once a later
-    /// event follows it that is one. Only what has more than one from a homeserver gives way: so
-    /// nobody undoes what the room has agreed on by making branches that leave it out.
+    /// event follows it that is one. Only a homeserver that has more than one gives way, and who has
+    /// less power in the room: so nobody undoes what the room has agreed on by making branches that
+    /// leave it out, and nobody keeps a moderator from being heard by making branches first.
     fn placed(
         &self,
         before: &View,
@@ -489,7 +490,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
     }
 
     /// What the other extremities may be if the event is one: the first that works counts.
-    fn others(&self) -> Result<Vec<Vec<Tip>>, ReadError> {
+    fn others(&self) -> Result<Vec<Vec<Tip>>, NoState> {
         let preceding = self.preceding()?;
         let mut others = Vec::new();
         for tip in self.room.extremities() {
@@ -524,12 +525,13 @@ impl<'a, 'b> Receipt<'a, 'b> {
     /// only where the past is missing. It may have sent several at the same time: the next one that
     /// follows them brings them in. Every event of this server names all tips, and other
     /// homeservers refuse it until they have fetched all of them.
-    fn giving_way(&self, tips: &[Tip]) -> Result<Option<Vec<usize>>, ReadError> {
-        let mut servers = Vec::with_capacity(tips.len());
+    fn giving_way(&self, tips: &[Tip]) -> Result<Option<Vec<usize>>, NoState> {
+        let mut senders = Vec::with_capacity(tips.len());
         for tip in tips {
-            let event = self.branches.find(&tip.event_id)?;
-            servers.push(event.map(|event| event.sender.server_name().to_owned()));
+            senders.push(self.branches.find(&tip.event_id)?.map(|event| event.sender.clone()));
         }
+        let server = |of: &Option<OwnedUserId>| of.as_ref().map(|of| of.server_name().to_owned());
+        let servers: Vec<_> = senders.iter().map(server).collect();
         let count = |server| servers.iter().filter(|other| *other == server).count();
         let own = Some(self.event.sender.server_name().to_owned());
         let most = servers.iter().map(count).max().unwrap_or(0);
@@ -540,10 +542,30 @@ impl<'a, 'b> Receipt<'a, 'b> {
         } else if most > 1 {
             servers.iter().find(|server| count(server) == most).cloned().flatten()
         } else {
-            None
+            return Ok(Some(self.weaker(&senders)?));
         };
         let places = (0..tips.len()).rev();
         Ok(Some(places.filter(|place| of.is_some() && servers[*place] == of).collect()))
+    }
+
+    /// The places of the senders with the least power in the room, the last one first, if the sender
+    /// of the event has more. Who is not in the room has less than anybody in it.
+    fn weaker(&self, senders: &[Option<OwnedUserId>]) -> Result<Vec<usize>, NoState> {
+        let current = self.current();
+        let find = |event_type| self.branches.holder(&current, &event_type, "");
+        let (create, levels) =
+            (find(StateEventType::RoomCreate)?, find(StateEventType::RoomPowerLevels)?);
+        let powers = Powers::new(&self.room.rules.authorization, create, levels);
+        let weight = |user_id: &UserId| {
+            let is_in = self.room.is_joined(user_id, Offset::MAX);
+            (is_in, powers.level(user_id).filter(|_| is_in))
+        };
+        let weights: Vec<_> = senders.iter().map(|of| of.as_deref().map(weight)).collect();
+        let least = weights.iter().min().copied().flatten();
+        if least >= Some(weight(&self.event.sender)) {
+            return Ok(Vec::new());
+        }
+        Ok((0..senders.len()).rev().filter(|place| weights[*place] == least).collect())
     }
 
     /// The predecessors, and those before them on the way back through soft-failed ones, each with

@@ -25,6 +25,8 @@ pub(crate) struct MakeConsoleLink {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ConsoleLink {
     pub(crate) user_id: OwnedUserId,
+    /// Where the server is reached, if its console is on.
+    pub(crate) server: Option<String>,
     /// The secret part of the link's address, which is not stored.
     pub(crate) secret: Secret,
     /// When it expires, in milliseconds since the Unix epoch.
@@ -50,7 +52,7 @@ impl Act for MakeConsoleLink {
         let expires_ms = now_ms.saturating_add(millis(limits::CONSOLE_LINK));
         let secret = login_token::make(&office.signer, Purpose::Console, &user_id, expires_ms);
         let secret = secret.map_err(ActError::invalid)?.into();
-        Ok(ConsoleLink { user_id, secret, expires_ms })
+        Ok(ConsoleLink { user_id, server: office.console.clone(), secret, expires_ms })
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Office {
     pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
     pub(crate) snapshots: Arc<snapshot::Keeper>,
     pub(crate) last_seen: Arc<LastSeen>,
+    /// Where this server is reached, if its console is on.
+    pub(crate) console: Option<String>,
     /// What rooms are called.
     pub(crate) room_names: Names,
     pub(crate) notices: config::ServerNotices,

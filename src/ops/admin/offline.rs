@@ -99,6 +99,7 @@ async fn on_log<A: Act>(
         snapshots: Arc::clone(&snapshots),
         // Only what was recorded is known.
         last_seen: Arc::new(LastSeen::new(0)),
+        console: config.console.enabled.then(|| config.public_url()),
         room_names: Default::default(),
         notices: config.server_notices.clone(),
         federation: config.federation.clone(),

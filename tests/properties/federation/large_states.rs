@@ -231,6 +231,20 @@ fn many_names_undo_nothing_by_branches_that_leave_it_out() {
         let extremities = room.servers[0].extremities(&room.room_id);
         assert!(extremities.len() == 10 && extremities.contains(&agreed), "{extremities:?}");
         state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        // A moderator elsewhere, who knows none of them, is heard nevertheless.
+        let bob = room.servers[1].user.clone();
+        let member = room.holder(&"m.room.member".into(), bob.as_str());
+        let auth = [&room.basis[0], &room.basis[1], &member];
+        let ban = json!({ "membership": "ban" });
+        let banned = &names[0].0;
+        let kind = "m.room.member";
+        let (sent, heard) = room.event(&[&start], &bob, kind, Some(banned.as_str()), ban, &auth);
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        let extremities = room.servers[0].extremities(&room.room_id);
+        assert!(extremities.len() == 10 && extremities.contains(&agreed), "{extremities:?}");
+        assert!(extremities.contains(&heard.event), "{extremities:?}");
+        assert_eq!(room.holder(&kind.into(), banned.as_str()), heard.event);
+        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
         // An event of this server follows them all.
         let server = &room.servers[0];
         let content = json!({ "msgtype": "m.text", "body": "x" });

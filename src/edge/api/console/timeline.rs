@@ -37,7 +37,7 @@ const SHORTEST_MS: u64 = 60_000;
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Events of rooms", &["room.event"]),
     ("Receipts, typing, presence", &["room.receipt", "room.typing", "presence."]),
-    ("Keys and messages to devices", &["keys.", "to_device.", "backup.", "key_backup."]),
+    ("Keys and messages to devices", &["keys.", "to_device.", "key_backup."]),
     (
         "Accounts and devices",
         &["user.", "device.", "profile.", "account_data.", "oauth.", "threepid."],
