@@ -471,9 +471,10 @@ impl<'a, 'b> Receipt<'a, 'b> {
     ///
     /// There are few extremities, and somebody may make any number of branches. Where there are
     /// enough, an event that begins another branch is none. It is seen, and it counts once a later
-    /// event follows it that is one. Only a homeserver that has more than one gives way, and who has
-    /// less power in the room: so nobody undoes what the room has agreed on by making branches that
-    /// leave it out, and nobody keeps a moderator from being heard by making branches first.
+    /// event follows it that is one. Only a homeserver that has more than one gives way, or a
+    /// sender with less power in the room. So nobody undoes what the room has agreed on by making
+    /// branches that leave it out, and nobody keeps a moderator from being heard by making branches
+    /// first.
     fn placed(
         &self,
         before: &View,
@@ -548,8 +549,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
         Ok(Some(places.filter(|place| of.is_some() && servers[*place] == of).collect()))
     }
 
-    /// The places of the senders with the least power in the room, the last one first, if the sender
-    /// of the event has more. Who is not in the room has less than anybody in it.
+    /// The places of the senders with the least power in the room, the last one first, if the
+    /// sender of the event has more. Who is not in the room has less than anybody in it.
     fn weaker(&self, senders: &[Option<OwnedUserId>]) -> Result<Vec<usize>, NoState> {
         let current = self.current();
         let find = |event_type| self.branches.holder(&current, &event_type, "");
