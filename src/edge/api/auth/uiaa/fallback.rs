@@ -200,7 +200,10 @@ async fn subject<'a>(
             })
         }
         Standing::Completed => Err(done().reply()),
-        Standing::Later => Err(not_yet(&session.before(&stage).await, &stage, &id).reply()),
+        Standing::Later => Err(match &*session.before(&stage).await {
+            [first] => see_other(&page_of(first, &id, Some(&stage)))?,
+            before => not_yet(before, &stage, &id).reply(),
+        }),
         Standing::NotOffered => Err(unknown_stage().reply()),
     })
 }
@@ -437,21 +440,19 @@ fn alert(wrong: Option<&str>) -> Markup {
     }
 }
 
-/// The page of a stage that must wait for others: which ones, and a link.
+/// The page of a stage that must wait for one of others: which ones, and links.
 fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
     if before.is_empty() {
         let sentence = "Your app has chosen another way. Go back to it.";
         return problem("Not needed", sentence).status(StatusCode::CONFLICT);
     }
     let body = html! {
-        p {
-            @if before.len() == 1 { "This comes first:" } @else { "One of these comes first:" }
-        }
+        p { "One of these comes first:" }
         @for first in before {
             a.button href=(page_of(first, session, Some(stage))) { (what_to_do(first)) }
         }
     };
-    Page::new("One step before this", body).status(StatusCode::CONFLICT)
+    Page::new("One step before this", body)
 }
 
 /// The instruction of a stage.
