@@ -98,8 +98,7 @@ impl Receiving<'_> {
         );
         let invited: Invited = self.asked(server, Question::put(path, &body)).await?;
         let object = Pdu::object(&invited.event).map_err(|error| wrong(&error))?;
-        let pdu = Pdu::new(room_id.to_owned(), object, &room.rules);
-        let pdu = pdu.map_err(|error| wrong(&error))?;
+        let pdu = Pdu::in_room(&room, object).map_err(|error| wrong(&error))?;
         // Its id does not depend on all of its content.
         if pdu.event_id != signed.event_id || !pdu.object.has_own_content() {
             return Err(wrong(&"it changed the invite"));
@@ -141,8 +140,7 @@ impl Receiving<'_> {
             |error: &dyn std::fmt::Display| EnterError::Wrong(own.to_owned(), error.to_string());
         let sealed = seal(&env, &version, object).map_err(|why| wrong(&why))?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
-        let pdu = Pdu::new(room_id.to_owned(), sealed.object, &room.rules);
-        let pdu = pdu.map_err(|error| wrong(&error))?;
+        let pdu = Pdu::in_room(&room, sealed.object).map_err(|error| wrong(&error))?;
         let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
         event.relayed = true;
         self.accept(own, &room, event).await.map_err(|error| match error {

@@ -109,22 +109,22 @@ impl Pdu {
 
     /// Parses an event of a room.
     pub(crate) fn of_room(room: &Room, raw: &RawValue) -> Result<Self, PduError> {
-        let object = Self::object(raw)?;
-        // Only the first event of a room may lack a room id.
-        match Self::room_of(&object) {
-            Ok(room_id) if room_id != room.id => Err(PduError::OtherEvent),
-            _ => Self::new(room.id.clone(), object, &room.rules)?.in_history(),
-        }
+        Self::in_room(room, Self::object(raw)?)
     }
 
-    /// It, if there can be a state before it, by which it and what follows it are judged.
-    pub(crate) fn in_history(self) -> Result<Self, PduError> {
-        let kind = self.object.get("type").and_then(CanonicalJsonValue::as_str);
-        let prev_events = self.object.get("prev_events").and_then(CanonicalJsonValue::as_array);
+    /// An event of a room. Nothing comes into a room's history but through this: there must be a
+    /// state before an event, by which it and what follows it are judged.
+    pub(crate) fn in_room(room: &Room, object: LaxObject) -> Result<Self, PduError> {
+        // Only the first event of a room may lack a room id.
+        if Self::room_of(&object).is_ok_and(|room_id| room_id != room.id) {
+            return Err(PduError::OtherEvent);
+        }
+        let kind = object.get("type").and_then(CanonicalJsonValue::as_str);
+        let prev_events = object.get("prev_events").and_then(CanonicalJsonValue::as_array);
         if kind != Some("m.room.create") && prev_events.is_none_or(|prev| prev.is_empty()) {
             return Err(PduError::Form("it comes after no event".to_owned()));
         }
-        Ok(self)
+        Self::new(room.id.clone(), object, &room.rules)
     }
 
     /// Parses an event of a room with these rules.

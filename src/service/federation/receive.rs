@@ -119,7 +119,7 @@ impl<'a> Receiving<'a> {
         let object = Pdu::object(raw)?;
         let room_id = Pdu::room_of(&object)?;
         let room = self.room(&room_id)?;
-        let pdu = Pdu::new(room_id, object, &room.rules)?.in_history()?;
+        let pdu = Pdu::in_room(&room, object)?;
         let event_id = pdu.event_id.clone();
         if self.is_withdrawal(&room, &pdu) {
             return Ok((event_id, self.withdraw(origin, &room, pdu).await));

@@ -171,6 +171,19 @@ impl<'a> Hostile<'a> {
     }
 }
 
+/// A room of ann's with pia of the peer in it.
+pub(super) async fn with_pia<'a>(
+    peer: &'a Peer,
+    cabin: &'a Federated,
+) -> (User, String, Hostile<'a>) {
+    let ann = cabin.server.register("ann").await;
+    let options = json!({ "preset": "public_chat", "room_version": "10" });
+    let room_id = ann.create_room(options).await;
+    let mut hostile = Hostile::new(peer, cabin, &room_id);
+    hostile.join().await;
+    (ann, room_id, hostile)
+}
+
 pub(super) fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time");
     u64::try_from(now.as_millis()).expect("a time")
@@ -282,6 +295,19 @@ async fn events_that_must_not_be_are_refused_and_change_nothing() {
     let (id, next) = of_peer.signed(with("prev_events", json!([nowhere])));
     let said = of_peer.send(&[event, next]).await;
     assert!(said[&id]["error"].is_string(), "{said}");
+    // The same if it comes as a membership.
+    let mut leave = message.clone();
+    leave["type"] = json!("m.room.member");
+    leave["state_key"] = leave["sender"].clone();
+    leave["content"] = json!({ "membership": "leave" });
+    leave["prev_events"] = json!([]);
+    let (nowhere, leave) = of_peer.signed(leave);
+    let path = format!("send_leave/{}/{}", encode(&room_id), encode(&nowhere));
+    let path = format!("/_matrix/federation/v2/{path}");
+    of_peer.ask("PUT", &path, &leave).await.refused(400, "M_BAD_JSON");
+    let (id, next) = of_peer.signed(with("prev_events", json!([nowhere])));
+    let said = of_peer.send(&[next]).await;
+    assert!(said[&id]["error"].is_string(), "{said}");
     // Others need a rejected event to take what follows it.
     let room = encode(&room_id);
     for path in [
@@ -340,12 +366,8 @@ async fn a_message_that_another_homeserver_altered_is_asked_for_at_its_senders()
     let cabin = Federated::start(&authority).await;
     let (script, lies) = (Script::default(), Script::default());
     let (sender, liar) = (script.start(&authority).await, lies.start(&authority).await);
-    let ann = cabin.server.register("ann").await;
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    let (mut of_sender, mut of_liar) =
-        (Hostile::new(&sender, &cabin, &room_id), Hostile::new(&liar, &cabin, &room_id));
-    of_sender.join().await;
+    let (ann, room_id, of_sender) = with_pia(&sender, &cabin).await;
+    let mut of_liar = Hostile::new(&liar, &cabin, &room_id);
     of_liar.join().await;
     // The liar says something after a message that only it knows, and tells that with other words.
     let mut follow = async |text: &str, truth: &dyn Fn(&Value) -> Option<Value>| {
@@ -383,11 +405,7 @@ async fn an_event_that_nobody_has_does_not_cost_a_room_what_others_say_after_it(
     let cabin = Federated::start(&authority).await;
     let script = Script::default();
     let peer = script.start(&authority).await;
-    let ann = cabin.server.register("ann").await;
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
-    of_peer.join().await;
+    let (ann, room_id, mut of_peer) = with_pia(&peer, &cabin).await;
     let state = ann.request("GET", &format!("/rooms/{}/state", encode(&room_id)), None).await.ok();
     let ids: Vec<_> = state.as_array().expect("a list").iter().map(|of| &of["event_id"]).collect();
     script.set([
@@ -415,11 +433,7 @@ async fn an_event_of_the_largest_size_may_come_with_escapes() {
     let cabin = Federated::start(&authority).await;
     let script = Script::default();
     let peer = script.start(&authority).await;
-    let ann = cabin.server.register("ann").await;
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
-    of_peer.join().await;
+    let (ann, room_id, mut of_peer) = with_pia(&peer, &cabin).await;
     let text = "д".repeat(31_000);
     let (id, event) = of_peer.signed(of_peer.message(&text).await);
     let escaped = event.to_string().replace('д', "\\u0434");
@@ -439,11 +453,7 @@ async fn homeservers_that_give_no_keys_do_not_hold_up_a_transaction() {
     let Some(authority) = authority("hostile peers") else { return };
     let cabin = Federated::start(&authority).await;
     let peer = Peer::start(&authority).await;
-    let ann = cabin.server.register("ann").await;
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    let mut of_peer = Hostile::new(&peer, &cabin, &room_id);
-    of_peer.join().await;
+    let (ann, room_id, mut of_peer) = with_pia(&peer, &cabin).await;
     let template = of_peer.message("of nobody").await;
     let (mut silent, mut events) = (Vec::new(), Vec::new());
     for _ in 0..6 {

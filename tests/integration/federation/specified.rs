@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::elsewhere::{Stage, TIME, stage, stage_with};
 use super::ephemeral;
-use super::hostile::{Hostile, now};
+use super::hostile::{Hostile, now, with_pia};
 use super::peer::{Answers, Peer, Script, document, new_keys};
 use super::view::state;
 use super::{Federated, authority};
@@ -70,16 +70,6 @@ async fn an_invite_that_its_sender_withdrew_is_gone_and_nobody_else_withdraws_it
     cabin.server.restart().await;
     let ann = User { http: cabin.server.http(), ..ann };
     assert!(invites(&ann).await.is_empty());
-}
-
-/// A room of ann's with pia of the peer in it.
-async fn with_pia<'a>(peer: &'a Peer, cabin: &'a Federated) -> (User, String, Hostile<'a>) {
-    let ann = cabin.server.register("ann").await;
-    let options = json!({ "preset": "public_chat", "room_version": "10" });
-    let room_id = ann.create_room(options).await;
-    let mut hostile = Hostile::new(peer, cabin, &room_id);
-    hostile.join().await;
-    (ann, room_id, hostile)
 }
 
 /// The event with these members instead of its own.

@@ -149,7 +149,7 @@ async fn send<'a>(
     if membership == MembershipState::Join {
         authorise(app, room_id, &user_id, &mut object, &look)?;
     }
-    let pdu = Pdu::new(room_id.to_owned(), object, &look.room.rules)?;
+    let pdu = Pdu::in_room(&look.room, object)?;
     if pdu.event_id != event_id {
         return Err(PduError::OtherEvent.into());
     }
