@@ -371,33 +371,25 @@ impl KeyRing {
         if before.is_some_and(|attempt| attempt.again > Instant::now()) {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
-        let mut began = Instant::now();
-        let fetched = match haste {
-            Haste::Urgent if known.is_some() => match self.fetches.acquire().await {
-                Ok(_place) => {
-                    began = Instant::now();
-                    let published = timeout(limits::PEER_KEYS_FIRST, self.published(server));
-                    published.await.unwrap_or(Err(Unreachable::Late))
-                }
-                Err(_) => Err(Unreachable::Late),
-            },
-            // There may be any number of names at which nobody answers.
-            Haste::Urgent => match self.first_fetches.acquire().await {
-                Ok(_place) => {
-                    began = Instant::now();
-                    let published = timeout(limits::PEER_KEYS_FIRST, self.published(server));
-                    published.await.unwrap_or(Err(Unreachable::Late))
-                }
-                Err(_) => Err(Unreachable::Late),
-            },
-            Haste::InBulk => {
-                let published = timeout(limits::PEER_KEYS_IN_BULK.1, self.published(server));
-                published.await.unwrap_or(Err(Unreachable::Late))
-            }
+        // There may be any number of unknown names at which nobody answers.
+        let (places, limit) = match haste {
+            Haste::Urgent if known.is_some() => (Some(&self.fetches), limits::PEER_KEYS_FIRST),
+            Haste::Urgent => (Some(&self.first_fetches), limits::PEER_KEYS_FIRST),
+            Haste::InBulk => (None, limits::PEER_KEYS_IN_BULK.1),
+        };
+        let (fetched, took) = {
+            let _place = match places {
+                // It is never closed.
+                Some(places) => places.acquire().await.ok(),
+                None => None,
+            };
+            let began = Instant::now();
+            let fetched = timeout(limit, self.published(server)).await;
+            (fetched.unwrap_or(Err(Unreachable::Late)), began.elapsed())
         };
         let [after_success, first, longest] = limits::PEER_KEYS_AGAIN;
         // One that answers slowly keeps places from others each time.
-        let is_slow = began.elapsed() > limits::PEER_KEYS_SLOW;
+        let is_slow = took > limits::PEER_KEYS_SLOW;
         let failed_for = match &fetched {
             Ok(_) if !is_slow => Duration::ZERO,
             _ => {
