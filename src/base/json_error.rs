@@ -24,8 +24,7 @@ pub(crate) fn describe(error: &serde_json::Error, text: &[u8]) -> String {
 fn path_to(message: &str, text: &[u8], offset: usize) -> Option<String> {
     let (before, after) = text.split_at(offset);
     let (before, next) = (before.trim_ascii_end(), after.trim_ascii_start().first());
-    let found = message.strip_prefix("invalid type: ").unwrap_or(message);
-    let found = found.strip_prefix("invalid value: ").unwrap_or(found);
+    let found = of_invalid(message).unwrap_or(message);
     let ends = |with: &str| before.ends_with(with.as_bytes());
     let begins = match found.split([' ', ',']).next() {
         Some("map") => (next == Some(&b'{')).then_some(true),
@@ -41,6 +40,11 @@ fn path_to(message: &str, text: &[u8], offset: usize) -> Option<String> {
         _ => None,
     };
     begins.map(|begins| path_at(before, begins))
+}
+
+/// What an error says of a value that is not the expected one.
+fn of_invalid(message: &str) -> Option<&str> {
+    message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "))
 }
 
 /// The number of bytes before a position in `text`, as serde_json counts lines and columns.
@@ -132,7 +136,7 @@ fn plain(error: &str) -> String {
     if found.starts_with("invalid length ") && expected.starts_with("struct ") {
         return "expected an object, found an array".to_owned();
     }
-    match found.strip_prefix("invalid type: ").or_else(|| found.strip_prefix("invalid value: ")) {
+    match of_invalid(found) {
         Some(found) => format!("expected {}, found {}", of_type(expected), of_value(found)),
         None => error.to_owned(),
     }

@@ -269,18 +269,13 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     if user_id.server_name() != app.config.server.name {
         return Err(ApiError::invalid_param("This user is not of this server."));
     }
-    let mut known = app.engine.state().accounts.standing(user_id);
+    let standing = |user_id: &UserId| app.engine.state().accounts.standing(user_id);
     // New accounts have lowercase names, as when users register.
     let lower = user_id.localpart().to_ascii_lowercase();
     let lower = UserId::parse(format!("@{lower}:{}", user_id.server_name()));
-    let lower = lower.ok().filter(|_| known.is_none());
-    let (user_id, name) = match &lower {
-        Some(lower) => (&**lower, lower.to_string()),
-        None => (user_id, name.clone()),
-    };
-    if known.is_none() {
-        known = app.engine.state().accounts.standing(user_id);
-    }
+    let lower = lower.ok().filter(|_| standing(user_id).is_none());
+    let user_id = lower.as_deref().unwrap_or(user_id);
+    let (name, known) = (user_id.to_string(), standing(user_id));
     let user = || name.clone();
     must_be_so_already(&cx, &body, user_id)?;
     let admin = body.admin;
