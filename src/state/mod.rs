@@ -576,6 +576,9 @@ impl State {
             self.usage.set_membership(offset, user_id, &body.room_id, *membership, sender);
         }
         self.rooms.reassign(offset, &body.room_id, changes);
+        if !body.unverified.is_empty() {
+            self.rooms.note_unverified(&body.room_id, body.unverified);
+        }
         effects
     }
 

@@ -185,7 +185,8 @@ sections! {
     oauth, "oauth", 1;
     registration_tokens, "registration tokens", 1;
     names, "names", 1, may begin empty;
-    rooms, "rooms", 3, reads 2 as super::rooms::former::V2, reads 1 as super::rooms::former::V1;
+    rooms, "rooms", 4, reads 3 as super::rooms::former::V3, reads 2 as super::rooms::former::V2,
+        reads 1 as super::rooms::former::V1;
     closures, "closures", 1;
     notices, "notices", 1;
     reports, "reports", 1;

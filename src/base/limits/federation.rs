@@ -14,15 +14,19 @@ pub(crate) const PEER_OLD_KEYS: usize = 32;
 /// of homeservers have some hundred bytes.
 pub(crate) const PEER_KEYS_BYTES: usize = 16 * 1024;
 
-/// How many requests for keys of homeservers are made at a time.
+/// How many requests for keys of homeservers are made at a time: of those whose keys are known, of
+/// those that failed to answer the last time, of unknown ones, and ahead.
 pub(crate) const PEER_KEYS_FETCHES: usize = 16;
 
-/// How long a request for the keys of a homeserver may take of which none is known.
-pub(crate) const PEER_KEYS_FIRST: Duration = Duration::from_secs(10);
+/// How long a request for the keys of one homeserver may take.
+pub(crate) const PEER_KEYS_TIME: Duration = Duration::from_secs(10);
 
 /// A homeserver that takes longer to answer with its keys is asked again as rarely as one that does
 /// not answer.
 pub(crate) const PEER_KEYS_SLOW: Duration = Duration::from_secs(5);
+
+/// How long before the keys of a homeserver expire a request of it has them fetched again.
+pub(crate) const PEER_KEYS_AHEAD: Duration = Duration::from_secs(3600);
 
 /// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be
 /// of very many homeservers, and how long each request may take.
@@ -148,7 +152,7 @@ pub(crate) const REFUSED_BEFORE: usize = 100;
 
 /// Events that are considered to resolve the state of a room where branches meet: those for whose
 /// keys the branches have different events, and the authorities in which they differ. If there are
-/// more, the event is not judged: it is soft-failed.
+/// more, the event is not judged, as with [`STATE_BEFORE_BYTES`].
 pub const RESOLUTION_EVENTS: usize = 50_000;
 
 /// Authorities of these events, and theirs, and so on, that the memo of a room knows of. With some
@@ -229,13 +233,20 @@ pub const EVENT_STATE_BYTES: usize = 32 << 10;
 /// Changes of state in one record, where there are more, in bytes.
 pub const STATE_CHANGES_BYTES: usize = 96 << 10;
 
-/// All that one event changes, and all in which the state before it differs, in bytes. Beyond that,
-/// the event is rejected.
-pub const EVENT_CHANGES_BYTES: usize = 1 << 20;
+/// All in which the state before an event differs from others that are recorded, in bytes. Beyond
+/// that, the event is not judged: what follows it goes on from what its sender's homeserver says.
+pub const STATE_BEFORE_BYTES: usize = 1 << 20;
+
+/// All that one event changes, in bytes. Beyond that, it changes nothing, and is no extremity.
+pub const RESOLVED_BYTES: usize = 2 << 20;
 
 /// Changes of state that are recorded at a time when a room of other homeservers is entered, in
 /// bytes.
 pub const ENTERED_BYTES: usize = 3 << 20;
+
+/// The names of homeservers whose users' joins cannot be verified, when the state of a room is taken
+/// from another homeserver, in bytes.
+pub(crate) const UNVERIFIED_BYTES: usize = 64 << 10;
 
 /// Events in the state of a room when it is taken from another homeserver.
 pub(crate) const STATE_EVENTS: usize = 250_000;

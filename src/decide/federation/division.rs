@@ -1,7 +1,9 @@
 //! Changes of a room's state that do not fit into the record of one event: they are recorded in
 //! parts, in records before it in the same batch.
 
-use ruma::{OwnedRoomId, OwnedServerName, room_version_rules::RoomVersionRules};
+use std::collections::BTreeSet;
+
+use ruma::{OwnedRoomId, OwnedServerName, ServerName, room_version_rules::RoomVersionRules};
 use serde_json::value::RawValue;
 
 use super::resolve::NoState;
@@ -13,6 +15,7 @@ use crate::{
         command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
         lax_object::LaxObject,
     },
+    state::Room,
 };
 
 /// How many bytes a change, or what is said of one, takes in a record.
@@ -32,10 +35,10 @@ pub(super) fn bare(pdu: &RawValue, rules: &RoomVersionRules) -> Box<RawValue> {
     redacted.unwrap_or_else(|| pdu.to_owned())
 }
 
-/// Checks that one batch has room for these changes, beside as many others.
-pub(super) fn fit_in_batch(changes: &[StateChange]) -> Result<(), NoState> {
+/// Checks that these changes are not larger than one event may record.
+pub(super) fn fit(changes: &[StateChange], most: usize) -> Result<(), NoState> {
     match bytes(changes) {
-        bytes if bytes > limits::EVENT_CHANGES_BYTES => Err(NoState::TooLarge(bytes)),
+        bytes if bytes > most => Err(NoState::TooLarge(bytes)),
         _ => Ok(()),
     }
 }
@@ -70,9 +73,38 @@ pub(super) fn record_changes(
     let is_all = parts.len() <= fitting;
     for changes in parts.into_iter().take(fitting) {
         let (room_id, from) = (room_id.clone(), from.clone());
-        commit.append(Stream::room(&room_id), RoomState { room_id, from, changes });
+        commit.append(
+            Stream::room(&room_id),
+            RoomState { room_id, from, changes, unverified: vec![] },
+        );
     }
     is_all
+}
+
+/// Records of which homeservers it is said that their users are in a room, if that is new.
+pub(super) fn record_unverified(
+    commit: &mut Commit<'_>,
+    room: &Room,
+    from: &ServerName,
+    servers: &[OwnedServerName],
+) {
+    let is_new = |of: &&OwnedServerName| !room.has_unverified(of) || !room.has_server(of);
+    let new = servers.iter().filter(is_new);
+    let mut left = limits::UNVERIFIED_BYTES;
+    let new: BTreeSet<_> = new
+        .take_while(|server| {
+            let rest = left.checked_sub(recorded(server));
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        })
+        .cloned()
+        .collect();
+    if !new.is_empty() {
+        let (room_id, from) = (room.id.clone(), from.to_owned());
+        let unverified = new.into_iter().collect();
+        let record = RoomState { room_id, from, changes: Vec::new(), unverified };
+        commit.append(Stream::room(&room.id), record);
+    }
 }
 
 /// What the record of an event says of the state before it. What does not fit there is recorded

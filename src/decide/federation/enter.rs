@@ -9,7 +9,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{
-    division::{bare, fit_in_batch, record_before, record_changes},
+    division::{bare, fit, record_before, record_changes, record_unverified},
     fill::missing_of,
     receive::{Receipt, body},
     resolve::{NoState, changes, differences, say_lifetimes},
@@ -117,6 +117,8 @@ pub struct PlaceOutlier {
     pub from: OwnedServerName,
     /// The state. Unknown events are left out.
     pub state: Vec<OwnedEventId>,
+    /// Homeservers of users whose joins are unknown because they cannot be verified.
+    pub unverified: Vec<OwnedServerName>,
 }
 
 impl Proposal for PlaceOutlier {
@@ -149,7 +151,8 @@ impl Proposal for PlaceOutlier {
         let nearest = bases.map_err(NoState::refusal)?;
         let nearest = nearest.into_iter().min_by_key(|(_, changes)| changes.len());
         let (at, changes) = nearest.ok_or_else(unknown)?;
-        fit_in_batch(&changes).map_err(NoState::refusal)?;
+        fit(&changes, limits::ENTERED_BYTES).map_err(NoState::refusal)?;
+        record_unverified(commit, &room, &self.from, &self.unverified);
         let base = StateBase::At(room.last_state_change(at));
         let record = |before| RoomPdu {
             room_id: self.room_id.clone(),
@@ -182,6 +185,8 @@ pub struct EnterRoom {
     pub pdu: Box<RawValue>,
     /// The room's state before it. Unknown events are left out.
     pub state: Vec<OwnedEventId>,
+    /// As in [`PlaceOutlier`].
+    pub unverified: Vec<OwnedServerName>,
 }
 
 /// What became of a proposal to enter a room.
@@ -226,6 +231,7 @@ impl Proposal for EnterRoom {
         if room.has_server(&env.server.name) {
             return Ok(Entered::No);
         }
+        record_unverified(commit, &room, &self.from, &self.unverified);
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
         let before = state(&branches, &self.state)?;

@@ -14,7 +14,7 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{
-    division::{bare, bytes, fit_in_batch, record_before, record_changes},
+    division::{bare, bytes, fit, record_before, record_changes},
     noted::Noting,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
@@ -78,6 +78,9 @@ pub enum Taken {
         /// The missing ones that it names as predecessors.
         prev: Vec<OwnedEventId>,
     },
+    /// It takes more than this homeserver affords to find out the state before it, and nothing was
+    /// recorded: somebody else may say which it is.
+    Unresolved,
     /// To judge it takes longer than the room's other events may wait, and nothing was recorded:
     /// [`ReceivePdu::prepare`] it, and propose it again.
     Unprepared,
@@ -160,10 +163,8 @@ impl ReceivePdu {
             Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
             Err(NoState::Unprepared(_)) => return Ok(Taken::Unprepared),
             Err(NoState::Refused(refusal)) => return Err(refusal),
-            // Nobody knows whether it is allowed, so it never counts in a state.
-            Err(other) => {
-                let outcome = Outcome::Rejected { reason: other.to_string() };
-                Verdict::Aside { outcome, before: None }
+            Err(NoState::TooMuch(_) | NoState::TooLarge(_) | NoState::Failed(_)) => {
+                return Ok(Taken::Unresolved);
             }
         };
         let stream = self.stream();
@@ -335,14 +336,14 @@ impl<'a, 'b> Receipt<'a, 'b> {
         if event.prev_events.is_empty() {
             return Ok(rejected("it comes after no event".to_owned()));
         }
-        let before = self.before()?;
+        let before = self.with_own_join(self.before()?, &authorities)?;
         let noted = self.noted(&before)?;
         if let Err(reason) = by_authorities.and(self.allowed_in(&before)?) {
             let outcome = Outcome::Rejected { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
         let current = self.branches.current();
-        if let Err(reason) = self.allowed_in(&current)? {
+        if let Err(reason) = self.allowed_in(&self.with_own_join(current.clone(), &authorities)?)? {
             let outcome = Outcome::SoftFailed { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
@@ -363,6 +364,25 @@ impl<'a, 'b> Receipt<'a, 'b> {
             resolved,
             missing: self.missing()?,
         })
+    }
+
+    /// A state, with the join of the event's sender if that is missing because it could not be
+    /// verified when the room's state was taken from another homeserver. The sender's event proves
+    /// it later, and state resolution says whether it counts.
+    fn with_own_join(&self, state: View, authorities: &[EventRef]) -> Result<View, NoState> {
+        let (sender, member) = (&self.event.sender, StateEventType::RoomMember);
+        if !self.room.has_unverified(sender.server_name())
+            || self.branches.holder(&state, &member, sender.as_str())?.is_some()
+        {
+            return Ok(state);
+        }
+        let is_own = |event: &&EventRef| {
+            event.event_type == TimelineEventType::RoomMember
+                && event.state_key.as_deref() == Some(sender.as_str())
+        };
+        let Some(own) = authorities.iter().find(is_own) else { return Ok(state) };
+        let with = self.branches.with(state.clone(), own)?;
+        Ok(self.join(vec![state, with])?.view)
     }
 
     /// The predecessors that the room's history lacks. The extremities are in its timeline.
@@ -428,7 +448,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
     fn noted(&self, before: &View) -> Result<Option<StateBefore>, NoState> {
         let noted = Noting { branches: self.branches, event: self.event }.noted(before)?;
         if let Some(noted) = &noted {
-            fit_in_batch(&noted.changes)?;
+            fit(&noted.changes, limits::STATE_BEFORE_BYTES)?;
         }
         Ok(noted)
     }
@@ -482,7 +502,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
     ) -> Result<(Vec<Tip>, Option<Resolved>, bool), NoState> {
         for others in self.others()? {
             match self.resolved(before, current, &others) {
-                Err(NoState::TooLarge(_)) => {}
+                Err(NoState::TooLarge(_) | NoState::TooMuch(_)) => {}
                 resolved => return Ok((others, resolved?, false)),
             }
         }
@@ -613,7 +633,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
             self.join(views)?
         };
         let mut changes = changes(self.branches, current, &new.view)?;
-        fit_in_batch(&changes)?;
+        fit(&changes, limits::RESOLVED_BYTES)?;
         let own = self.event.key();
         let own = own.iter().map(|(event_type, state_key)| (event_type.clone(), &**state_key));
         let keys = own.chain(changes.iter().map(|change| {

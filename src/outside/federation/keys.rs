@@ -2,7 +2,7 @@
 //! from the homeservers themselves, or else from notaries, and recorded in the log.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -87,6 +87,8 @@ pub(crate) enum Haste {
     Urgent,
     /// The events of an answer. Requests for these do not delay urgent ones.
     InBulk,
+    /// Later requests. Those known now are still valid.
+    Ahead,
 }
 
 /// The keys with which a homeserver has signed events, each with the end of its validity, in
@@ -182,6 +184,10 @@ pub(crate) struct KeyRing {
     fetches: Semaphore,
     /// The same for homeservers of which no key is known.
     first_fetches: Semaphore,
+    /// The same for those that failed to answer the last time, or were slow.
+    later_fetches: Semaphore,
+    /// The homeservers whose keys are being renewed ahead.
+    renewing: Mutex<HashSet<OwnedServerName>>,
     /// Places for requests for the keys of many homeservers.
     in_bulk: Semaphore,
     /// Limits how many new homeservers are recorded.
@@ -202,6 +208,8 @@ impl KeyRing {
             turns: Mutex::default(),
             fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
             first_fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
+            later_fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
+            renewing: Mutex::default(),
             in_bulk: Semaphore::new(limits::PEER_KEYS_IN_BULK.0),
             new: Limiter::new(limits::PEERS_NEW),
         }
@@ -212,7 +220,7 @@ impl KeyRing {
     /// # Errors
     /// When the signature is wrong, or cannot be checked.
     pub(crate) async fn verify_request(
-        &self,
+        self: &Arc<Self>,
         signed: &XMatrix,
         request: &http::Request<&[u8]>,
     ) -> Result<(), KeyError> {
@@ -237,7 +245,31 @@ impl KeyRing {
         } else {
             verify()?;
         }
+        if known.valid_until_ms < now_ms.saturating_add(millis(limits::PEER_KEYS_AHEAD)) {
+            self.renew(origin);
+        }
         Ok(())
+    }
+
+    /// Begins to fetch keys that are still valid. Whoever keeps the places for urgent fetches from
+    /// others thereby does not keep out homeservers that send requests regularly.
+    fn renew(self: &Arc<Self>, server: &ServerName) {
+        let too_soon = |attempt: Attempt| attempt.again > Instant::now();
+        if self.attempts.get(server).is_some_and(too_soon) {
+            return;
+        }
+        let server = server.to_owned();
+        let mut renewing = self.renewing.lock();
+        if renewing.len() >= limits::PEER_KEYS_FETCHES || !renewing.insert(server.clone()) {
+            return;
+        }
+        let ring = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = ring.fetch(&server, Haste::Ahead, |_| false).await {
+                debug!(%server, %error, "keys of a homeserver are not renewed");
+            }
+            ring.renewing.lock().remove(&server);
+        });
     }
 
     /// The known keys with which a homeserver, or this one, has signed events.
@@ -349,7 +381,7 @@ impl KeyRing {
         }
         // Before the turn: an urgent fetch does not wait for a place with others.
         let _place = match haste {
-            Haste::Urgent => None,
+            Haste::Urgent | Haste::Ahead => None,
             Haste::InBulk => self.in_bulk.acquire().await.ok(),
         };
         let turn = Turn::of(self, server);
@@ -371,11 +403,14 @@ impl KeyRing {
         if before.is_some_and(|attempt| attempt.again > Instant::now()) {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
+        let has_failed = before.is_some_and(|attempt| !attempt.failed_for.is_zero());
         // There may be any number of unknown names at which nobody answers.
         let (places, limit) = match haste {
-            Haste::Urgent if known.is_some() => (Some(&self.fetches), limits::PEER_KEYS_FIRST),
-            Haste::Urgent => (Some(&self.first_fetches), limits::PEER_KEYS_FIRST),
+            Haste::Urgent if known.is_none() => (Some(&self.first_fetches), limits::PEER_KEYS_TIME),
+            Haste::Urgent if has_failed => (Some(&self.later_fetches), limits::PEER_KEYS_TIME),
+            Haste::Urgent => (Some(&self.fetches), limits::PEER_KEYS_TIME),
             Haste::InBulk => (None, limits::PEER_KEYS_IN_BULK.1),
+            Haste::Ahead => (None, limits::PEER_KEYS_TIME),
         };
         let (fetched, took) = {
             let _place = match places {

@@ -427,7 +427,7 @@ pub(crate) struct Federation {
     /// Requests to other homeservers.
     pub(crate) peers: Arc<Peers>,
     /// Their keys.
-    pub(crate) keys: KeyRing,
+    pub(crate) keys: Arc<KeyRing>,
     /// Held while a large batch of events is verified.
     pub(crate) verifying: tokio::sync::Mutex<()>,
     /// Delivers events and EDUs to them.
@@ -470,6 +470,7 @@ impl Federation {
         let (config, has_presence) = (&config.federation, config.presence.enabled);
         let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server), bodies)?);
         let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
+        let keys = Arc::new(keys);
         let sender = Arc::new(Sender::new(engine, &peers));
         let policy = Arc::new(PolicyServers::new(&peers));
         engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);

@@ -255,7 +255,7 @@ commands! {
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
     RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable;
     /// A user of this homeserver is about to enter a room of others, and it has this state.
-    RoomState(RoomState) = "room.state" version 2 Rewindable;
+    RoomState(RoomState) = "room.state" version 3 Rewindable;
     /// A gap in the history of a room was filled, or given up.
     RoomGap(RoomGap) = "room.gap" version 1 Rewindable;
     /// Events of a room were deleted, and their content is to be erased from the log.

@@ -217,11 +217,17 @@ impl Receiving<'_> {
                 .await
                 .map_err(|error| wrong(&error))?;
         }
-        let mut state = Vec::with_capacity(joined.state.len());
+        let (mut state, mut unverified) = (Vec::with_capacity(joined.state.len()), Vec::new());
         let checked = self.check_all(&room, &joined.state).await;
-        for Checked { event_id, event } in checked.map_err(|error| wrong(&error))? {
-            state.push(event_id);
-            events.extend(event);
+        for checked in checked.map_err(|error| wrong(&error))? {
+            match checked {
+                Checked::Known(event_id) => state.push(event_id),
+                Checked::Valid(event) => {
+                    state.push(event.event_id.clone());
+                    events.push(event);
+                }
+                Checked::Unverified(server) => unverified.push(server),
+            }
         }
         drop(joined);
         drop(answer);
@@ -233,6 +239,7 @@ impl Receiving<'_> {
             from: server.to_owned(),
             pdu: join.pdu.clone(),
             state,
+            unverified,
         };
         // Somebody else may enter the room with another state meanwhile, which undoes parts.
         let most = 4 + limits::FEDERATION_STATE_BYTES / limits::ENTERED_BYTES;

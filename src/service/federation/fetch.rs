@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream};
-use ruma::{EventId, OwnedEventId, RoomId, ServerName};
+use ruma::{EventId, OwnedEventId, OwnedServerName, RoomId, ServerName};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, SeqAccess, Visitor},
@@ -19,6 +19,7 @@ use serde_json::{json, value::RawValue};
 use tracing::debug;
 
 use super::{
+    outliers::Checked,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
@@ -261,6 +262,10 @@ impl Receiving<'_> {
                     self.fetch_chain(origin, room, &event_id, &mut budget.missing).await?;
                     taken = self.propose(origin, event, false).await?;
                 }
+                if taken == Taken::Unresolved {
+                    self.place_known(origin, room, event, &mut budget.state).await?;
+                    taken = Taken::Outlier;
+                }
                 match taken {
                     Taken::Missing { auth, prev } => {
                         missing.extend(prev);
@@ -467,7 +472,7 @@ impl Receiving<'_> {
         };
         match self.fetch_state(origin, room, event_id, &state, budget).await {
             Err(PduError::Missing) => Ok(()),
-            fetched => fetched,
+            fetched => fetched.map(drop),
         }
     }
 
@@ -492,13 +497,24 @@ impl Receiving<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<Option<Verified>, PduError> {
+        let raw = self.fetch_raw(origin, event_id, budget).await?;
+        let found = self.verify_all(room, raw.as_slice()).await?.pop();
+        Ok(found.filter(|event| event.event_id == event_id))
+    }
+
+    /// What a homeserver answers when it is asked for this event.
+    async fn fetch_raw(
+        &self,
+        origin: &ServerName,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<Option<Box<RawValue>>, PduError> {
         let path = format!("/_matrix/federation/v1/event/{}", encoded(event_id.as_str()));
         let mut question = Question::get(path);
         question.max_bytes = limits::ONE_EVENT_BYTES;
         let answer = self.answer(origin, question, budget).await?;
         let one: One = answer.json().map_err(|error| not_fetched(origin, &error))?;
-        let found = self.verify_all(room, &one.pdus[..one.pdus.len().min(1)]).await?.pop();
-        Ok(found.filter(|event| event.event_id == event_id))
+        Ok(one.pdus.into_iter().next())
     }
 
     /// Gives an event with an unknown past its place in the room, by the state before it.
@@ -550,12 +566,13 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
         let state = self.fetch_state_ids(origin, room, event_id, budget).await?;
-        self.fetch_state(origin, room, event_id, &state, budget).await?;
+        let unverified = self.fetch_state(origin, room, event_id, &state, budget).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
             state: state.pdu_ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
+            unverified,
         };
         let placed = self.engine.propose(Origin::server(), place).await?;
         self.charged(origin, placed);
@@ -573,7 +590,8 @@ impl Receiving<'_> {
         self.state_ids(origin, state_path("state_ids", room, event_id), budget).await
     }
 
-    /// Records the events of this state that are not known, and their authorities.
+    /// Records the events of this state that are not known, and their authorities. Returns the
+    /// homeservers of users whose joins cannot be verified.
     async fn fetch_state(
         &self,
         origin: &ServerName,
@@ -581,7 +599,7 @@ impl Receiving<'_> {
         event_id: &EventId,
         state: &StateIds,
         budget: &mut Allowance,
-    ) -> Result<(), PduError> {
+    ) -> Result<Vec<OwnedServerName>, PduError> {
         let mut unknown = BTreeSet::new();
         for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
             if !self.knows(room, event_id)? {
@@ -589,14 +607,14 @@ impl Receiving<'_> {
             }
         }
         if unknown.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let mut events = None;
+        let mut each = None;
         if unknown.len() < limits::EVENTS_ONE_BY_ONE {
-            events = self.fetch_each(origin, room, unknown, budget).await?;
+            each = self.fetch_each(origin, unknown, budget).await?;
         }
-        let events = match events {
-            Some(events) => events,
+        let checked = match each {
+            Some(each) => self.check_all(room, &each).await?,
             None => {
                 let path = state_path("state", room, event_id);
                 let answer = self.state(origin, path, budget).await?;
@@ -604,24 +622,32 @@ impl Receiving<'_> {
                     answer.parts().map_err(|error| not_fetched(origin, &error))?;
                 let mut events = whole.auth_chain;
                 events.extend(whole.pdus);
-                self.verify_all(room, &events).await?
+                self.check_all(room, &events).await?
             }
         };
+        let (mut events, mut unverified) = (Vec::with_capacity(checked.len()), Vec::new());
+        for checked in checked {
+            match checked {
+                Checked::Known(_) => {}
+                Checked::Valid(event) => events.push(event),
+                Checked::Unverified(server) => unverified.push(server),
+            }
+        }
         self.charge_events(origin, &events);
-        self.record_outliers(origin, room, events, true).await
+        self.record_outliers(origin, room, events, true).await?;
+        Ok(unverified)
     }
 
     /// These events, one by one; `None` if the homeserver does not answer so.
     async fn fetch_each(
         &self,
         origin: &ServerName,
-        room: &Room,
         ids: BTreeSet<&OwnedEventId>,
         budget: &mut Allowance,
-    ) -> Result<Option<Vec<Verified>>, PduError> {
+    ) -> Result<Option<Vec<Box<RawValue>>>, PduError> {
         let mut events = Vec::new();
         for event_id in ids {
-            match self.fetch_one(origin, room, event_id, budget).await {
+            match self.fetch_raw(origin, event_id, budget).await {
                 Ok(event) => events.extend(event),
                 Err(PduError::Missing) => return Ok(None),
                 Err(error) => return Err(error),

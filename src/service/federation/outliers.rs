@@ -28,10 +28,12 @@ use crate::{
 };
 
 /// An event of a batch.
-pub(super) struct Checked {
-    pub(super) event_id: OwnedEventId,
-    /// The event with valid signatures; `None` if it was known before.
-    pub(super) event: Option<Verified>,
+pub(super) enum Checked {
+    Known(OwnedEventId),
+    /// It has valid signatures.
+    Valid(Verified),
+    /// A user's own join, for which there is no key of their homeserver.
+    Unverified(OwnedServerName),
 }
 
 /// The parts of an event that say whose keys are needed. It is as lenient as the verification.
@@ -92,7 +94,7 @@ struct Needed {
 }
 
 impl Receiving<'_> {
-    /// Verifies events. Leaves out those that are invalid or known.
+    /// Verifies events. Leaves out all but those that are valid and unknown.
     ///
     /// # Errors
     /// As for [`Self::check_all`].
@@ -102,7 +104,11 @@ impl Receiving<'_> {
         events: &[impl Borrow<RawValue> + Sync],
     ) -> Result<Vec<Verified>, PduError> {
         let checked = self.check_all(room, events).await?;
-        Ok(checked.into_iter().filter_map(|checked| checked.event).collect())
+        let valid = checked.into_iter().filter_map(|checked| match checked {
+            Checked::Valid(event) => Some(event),
+            Checked::Known(_) | Checked::Unverified(_) => None,
+        });
+        Ok(valid.collect())
     }
 
     /// Verifies events. Leaves out those that are invalid.
@@ -150,19 +156,22 @@ impl Receiving<'_> {
         keys: &HashMap<OwnedServerName, EventKeys>,
     ) -> Result<Checked, PduError> {
         let pdu = Pdu::of_room(room, raw)?;
-        let event_id = pdu.event_id.clone();
-        if self.knows(room, &event_id)? {
-            return Ok(Checked { event_id, event: None });
+        if self.knows(room, &pdu.event_id)? {
+            return Ok(Checked::Known(pdu.event_id));
         }
         let mut valid = PublicKeyMap::new();
         for Signer { server, key_ids, ts_ms } in pdu.signers(&room.rules)? {
             let of = keys.get(&server).map(|keys| keys.valid(&key_ids, ts_ms));
-            let of = of.filter(|of| !of.is_empty());
-            let of = of.ok_or_else(|| KeyError::NoKey(server.clone(), key_ids.join(", ")))?;
-            valid.insert(server.to_string(), of);
+            match of.filter(|of| !of.is_empty()) {
+                Some(of) => drop(valid.insert(server.to_string(), of)),
+                None => {
+                    let no_key = KeyError::NoKey(server, key_ids.join(", "));
+                    let own = pdu.own_join().map(|user_id| user_id.server_name().to_owned());
+                    return own.map(Checked::Unverified).ok_or_else(|| no_key.into());
+                }
+            }
         }
-        let event = self.verify_by(room, pdu, &valid)?;
-        Ok(Checked { event_id, event: Some(event) })
+        Ok(Checked::Valid(self.verify_by(room, pdu, &valid)?))
     }
 
     /// The keys of those whose signatures events need, fetched if they are not known.

@@ -155,6 +155,15 @@ impl Pdu {
         sender.try_into().ok()
     }
 
+    /// Its sender, if it says that they themselves are in the room.
+    pub(super) fn own_join(&self) -> Option<&UserId> {
+        let text = |name| self.object.get(name).and_then(CanonicalJsonValue::as_str);
+        let content = self.object.get("content").and_then(CanonicalJsonValue::as_object)?;
+        let membership = content.get("membership").and_then(CanonicalJsonValue::as_str);
+        let is_own = text("type") == Some("m.room.member") && text("state_key") == text("sender");
+        if is_own && membership == Some("join") { self.sender() } else { None }
+    }
+
     /// Its sender, if it is no state event.
     pub(super) fn message_sender(&self) -> Option<&UserId> {
         if self.object.contains_key("state_key") { None } else { self.sender() }

@@ -187,9 +187,12 @@ impl<'a> Receiving<'a> {
         budget: &mut Budget,
     ) -> Result<Taken, PduError> {
         self.ask_policy_server(room, &mut event, budget).await?;
-        let taken = self.propose(origin, &event, false).await?;
-        let Taken::Missing { .. } = taken else { return Ok(taken) };
-        self.with_ancestors(origin, room, event, budget).await
+        match self.propose(origin, &event, false).await? {
+            Taken::Missing { .. } | Taken::Unresolved => {
+                self.with_ancestors(origin, room, event, budget).await
+            }
+            taken => Ok(taken),
+        }
     }
 
     /// Asks the room's policy server, if there is one, whether it recommends an event.
@@ -231,7 +234,9 @@ impl<'a> Receiving<'a> {
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
             }
-            Taken::Outlier | Taken::Missing { .. } | Taken::Unprepared => Err(PduError::Missing),
+            Taken::Outlier | Taken::Missing { .. } | Taken::Unresolved | Taken::Unprepared => {
+                Err(PduError::Missing)
+            }
         }
     }
 

@@ -2,20 +2,62 @@
 
 use super::*;
 
-/// Without gaps.
+/// All rooms, each in an earlier form.
 #[derive(Deserialize)]
-pub struct V2 {
-    rooms: Vec<RoomOfV2>,
+pub(in crate::state) struct Former<R> {
+    rooms: Vec<R>,
     public: BTreeSet<OwnedRoomId>,
     networks: BTreeMap<(String, String), BTreeSet<OwnedRoomId>>,
     lifetimes: Lifetimes,
 }
 
+impl<R: Into<Room>> From<Former<R>> for Rooms {
+    fn from(former: Former<R>) -> Self {
+        let Former { rooms, public, networks, lifetimes } = former;
+        let rooms = rooms.into_iter().map(R::into);
+        Self {
+            rooms: rooms.map(|room| (room.id.clone(), Arc::new(room))).collect(),
+            public: RwLock::new(public),
+            networks: RwLock::new(networks),
+            lifetimes,
+        }
+    }
+}
+
+/// Without unverified servers.
+pub(in crate::state) type V3 = Former<RoomOfV3>;
+
+type KeptInV3 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps);
+
+#[derive(Deserialize)]
+#[serde(try_from = "KeptInV3")]
+pub(in crate::state) struct RoomOfV3(Room);
+
+impl TryFrom<KeptInV3> for RoomOfV3 {
+    type Error = String;
+
+    fn try_from(kept: KeptInV3) -> Result<Self, String> {
+        let (id, version, created, inner, relations, last_activity, graph, gaps) = kept;
+        let unverified = BTreeMap::new();
+        let kept = (id, version, created, inner, relations, last_activity, graph, gaps, unverified);
+        Room::try_from(kept).map(Self)
+    }
+}
+
+impl From<RoomOfV3> for Room {
+    fn from(RoomOfV3(room): RoomOfV3) -> Self {
+        room
+    }
+}
+
+/// Without gaps, too.
+pub(in crate::state) type V2 = Former<RoomOfV2>;
+
 type KeptInV2 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph);
 
 #[derive(Deserialize)]
 #[serde(try_from = "KeptInV2")]
-struct RoomOfV2(Room);
+pub(in crate::state) struct RoomOfV2(RoomOfV3);
 
 impl TryFrom<KeptInV2> for RoomOfV2 {
     type Error = String;
@@ -24,37 +66,24 @@ impl TryFrom<KeptInV2> for RoomOfV2 {
         let (id, version, created, inner, relations, last_activity, graph) = kept;
         let gaps = Gaps::default();
         let kept = (id, version, created, inner, relations, last_activity, graph, gaps);
-        Room::try_from(kept).map(Self)
+        RoomOfV3::try_from(kept).map(Self)
     }
 }
 
-impl From<V2> for Rooms {
-    fn from(former: V2) -> Self {
-        let V2 { rooms, public, networks, lifetimes } = former;
-        let rooms = rooms.into_iter().map(|RoomOfV2(room)| (room.id.clone(), Arc::new(room)));
-        Self {
-            rooms: rooms.collect(),
-            public: RwLock::new(public),
-            networks: RwLock::new(networks),
-            lifetimes,
-        }
+impl From<RoomOfV2> for Room {
+    fn from(RoomOfV2(room): RoomOfV2) -> Self {
+        room.into()
     }
 }
 
-/// Without event graphs.
-#[derive(Deserialize)]
-pub struct V1 {
-    rooms: Vec<RoomOfV1>,
-    public: BTreeSet<OwnedRoomId>,
-    networks: BTreeMap<(String, String), BTreeSet<OwnedRoomId>>,
-    lifetimes: Lifetimes,
-}
+/// Without event graphs, too.
+pub(in crate::state) type V1 = Former<RoomOfV1>;
 
 type KeptInV1 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset);
 
 #[derive(Deserialize)]
 #[serde(try_from = "KeptInV1")]
-struct RoomOfV1(Room);
+pub(in crate::state) struct RoomOfV1(RoomOfV2);
 
 impl TryFrom<KeptInV1> for RoomOfV1 {
     type Error = String;
@@ -63,20 +92,13 @@ impl TryFrom<KeptInV1> for RoomOfV1 {
         let (id, version, created, inner, relations, last_activity) = kept;
         let graph = Graph::default();
         let kept = (id, version, created, inner, relations, last_activity, graph);
-        RoomOfV2::try_from(kept).map(|RoomOfV2(room)| Self(room))
+        RoomOfV2::try_from(kept).map(Self)
     }
 }
 
-impl From<V1> for Rooms {
-    fn from(former: V1) -> Self {
-        let V1 { rooms, public, networks, lifetimes } = former;
-        let rooms = rooms.into_iter().map(|RoomOfV1(room)| (room.id.clone(), Arc::new(room)));
-        Self {
-            rooms: rooms.collect(),
-            public: RwLock::new(public),
-            networks: RwLock::new(networks),
-            lifetimes,
-        }
+impl From<RoomOfV1> for Room {
+    fn from(RoomOfV1(room): RoomOfV1) -> Self {
+        room.into()
     }
 }
 
@@ -103,7 +125,11 @@ mod tests {
         let kept = vec![(id, version, created, &*inner, relations, last_activity, graph)];
         let stored = postcard::to_allocvec(&(kept, &public, &networks, &rooms.lifetimes)).unwrap();
         let of_v2 = Rooms::from(postcard::from_bytes::<V2>(&stored).unwrap());
-        for read in [of_v1, of_v2] {
+        let gaps = &inner.gaps;
+        let kept = vec![(id, version, created, &*inner, relations, last_activity, graph, gaps)];
+        let stored = postcard::to_allocvec(&(kept, &public, &networks, &rooms.lifetimes)).unwrap();
+        let of_v3 = Rooms::from(postcard::from_bytes::<V3>(&stored).unwrap());
+        for read in [of_v1, of_v2, of_v3] {
             let room = read.get(&room_id).unwrap();
             assert_eq!((room.created, room.last_activity()), (Offset::new(3), Offset::new(7)));
             assert_eq!(read.public().len(), 1);

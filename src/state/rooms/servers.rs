@@ -1,13 +1,20 @@
 //! The users who are in a room now, and their homeservers. The counts avoid a scan of all members.
 
-use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
+use std::collections::BTreeMap;
 
-use super::Room;
+use ruma::{OwnedServerName, OwnedUserId, RoomId, ServerName, UserId};
+
+use super::{Room, Rooms};
 use crate::state::{Membership, history::History};
 
-/// The homeservers of all users with a membership, ordered by name.
 #[derive(Debug, Default)]
-pub(super) struct Servers(Vec<Count>);
+pub(super) struct Servers {
+    /// Those of all users with a membership, ordered by name.
+    counts: Vec<Count>,
+    /// Those of users whose joins could not be verified when the room's state was taken from another
+    /// homeserver, each with whether a user of it has joined since. They may be verified later.
+    pub(super) unverified: BTreeMap<OwnedServerName, bool>,
+}
 
 #[derive(Debug)]
 struct Count {
@@ -20,39 +27,79 @@ impl Servers {
     /// Updates the counts when the membership of the user has changed.
     pub(super) fn change(&mut self, user: &UserId, before: Option<Membership>, after: Membership) {
         let server = user.server_name();
-        let place = self.0.binary_search_by(|count| (*count.server).cmp(server));
+        let place = self.counts.binary_search_by(|count| (*count.server).cmp(server));
         let index = place.unwrap_or_else(|index| {
-            self.0.insert(index, Count { server: server.to_owned(), joined: 0 });
+            self.counts.insert(index, Count { server: server.to_owned(), joined: 0 });
             index
         });
-        let Some(count) = self.0.get_mut(index) else { return };
+        let Some(count) = self.counts.get_mut(index) else { return };
         let tally = |is: bool| u32::from(is);
         count.joined = (count.joined + tally(after == Membership::Join))
             .saturating_sub(tally(before == Some(Membership::Join)));
+        if after == Membership::Join
+            && let Some(has_joined) = self.unverified.get_mut(server)
+        {
+            *has_joined = true;
+        }
     }
 
     fn get(&self, server: &ServerName) -> Option<&Count> {
-        let index = self.0.binary_search_by(|count| (*count.server).cmp(server)).ok()?;
-        self.0.get(index)
+        let index = self.counts.binary_search_by(|count| (*count.server).cmp(server)).ok()?;
+        self.counts.get(index)
+    }
+
+    /// Those of which nobody is known to have joined.
+    fn only_unverified(&self) -> impl Iterator<Item = &OwnedServerName> {
+        self.unverified.iter().filter(|(_, has_joined)| !**has_joined).map(|(server, _)| server)
+    }
+}
+
+impl Rooms {
+    /// Notes homeservers of which it is said that their users are in a room.
+    pub(in crate::state) fn note_unverified(&self, room_id: &RoomId, of: Vec<OwnedServerName>) {
+        let Some(room) = self.get(room_id) else { return };
+        let servers = &mut room.inner.write().servers;
+        for server in of {
+            let has_joined = servers.get(&server).is_some_and(|count| count.joined > 0);
+            servers.unverified.insert(server, has_joined);
+        }
     }
 }
 
 impl Room {
-    /// Whether a user of the homeserver has, or had, a membership in the room.
+    /// Whether a user of the homeserver has, or had, a membership in the room, or is said to.
     #[must_use]
     pub fn knows_server(&self, server: &ServerName) -> bool {
-        self.inner.read().servers.get(server).is_some()
+        let servers = &self.inner.read().servers;
+        servers.get(server).is_some() || servers.unverified.contains_key(server)
     }
 
-    /// The homeservers of all users who have, or had, a membership in the room.
+    /// Whether memberships of the homeserver's users could not be verified when the room's state
+    /// was taken from another homeserver.
+    #[must_use]
+    pub fn has_unverified(&self, server: &ServerName) -> bool {
+        self.inner.read().servers.unverified.contains_key(server)
+    }
+
+    /// The number of homeservers for which this is so, and of which no user has joined since.
+    #[must_use]
+    pub fn unverified_servers(&self) -> usize {
+        self.inner.read().servers.only_unverified().count()
+    }
+
+    /// Those for which [`Self::knows_server`] holds.
     pub(crate) fn known_servers(&self) -> Vec<OwnedServerName> {
-        self.inner.read().servers.0.iter().map(|count| count.server.clone()).collect()
+        let servers = &self.inner.read().servers;
+        let unverified = servers.unverified.keys().filter(|of| servers.get(of).is_none());
+        servers.counts.iter().map(|count| &count.server).chain(unverified).cloned().collect()
     }
 
-    /// Whether a user of the homeserver is joined now.
+    /// Whether a user of the homeserver is joined now, or said to be and none is known.
     #[must_use]
     pub fn has_server(&self, server: &ServerName) -> bool {
-        self.inner.read().servers.get(server).is_some_and(|count| count.joined > 0)
+        let servers = &self.inner.read().servers;
+        let joined = servers.get(server).is_some_and(|count| count.joined > 0);
+        joined || servers.unverified.get(server) == Some(&false)
     }
 
     /// The number of the homeserver's users who are joined now.
@@ -61,11 +108,12 @@ impl Room {
         self.inner.read().servers.get(server).map_or(0, |count| count.joined as usize)
     }
 
-    /// The homeservers of the users who are joined now, ordered by name.
+    /// Those for which [`Self::has_server`] holds.
     pub(crate) fn servers(&self) -> Vec<OwnedServerName> {
-        let inner = self.inner.read();
-        let joined = inner.servers.0.iter().filter(|count| count.joined > 0);
-        joined.map(|count| count.server.clone()).collect()
+        let servers = &self.inner.read().servers;
+        let joined = servers.counts.iter().filter(|count| count.joined > 0);
+        let joined = joined.map(|count| &count.server);
+        joined.chain(servers.only_unverified()).cloned().collect()
     }
 
     /// Calls `found` for each user who is joined or invited now.

@@ -4,13 +4,17 @@ use super::*;
 
 /// The serialized form of a room: with parts that the digest covers separately or not at all.
 pub(super) type KeptRoom =
-    (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps);
+    (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps, Unverified);
+
+/// [`Servers::unverified`].
+type Unverified = BTreeMap<OwnedServerName, bool>;
 
 impl Serialize for Room {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let inner = self.inner.read();
-        let Inner { relations, last_activity, graph, gaps, .. } = &*inner;
-        (&self.id, &self.version, self.created, &*inner, relations, last_activity, graph, gaps)
+        let Inner { relations, last_activity, graph, gaps, servers, .. } = &*inner;
+        let (id, version, unverified) = (&self.id, &self.version, &servers.unverified);
+        (id, version, self.created, &*inner, relations, last_activity, graph, gaps, unverified)
             .serialize(serializer)
     }
 }
@@ -19,7 +23,8 @@ impl TryFrom<KeptRoom> for Room {
     type Error = String;
 
     fn try_from(kept: KeptRoom) -> Result<Self, String> {
-        let (id, version, created, mut inner, relations, last_activity, graph, gaps) = kept;
+        let (id, version, created, mut inner, relations, last_activity, graph, gaps, unverified) =
+            kept;
         let rules =
             version.rules().ok_or_else(|| format!("room version `{version}` is unknown"))?;
         inner.relations = relations;
@@ -27,6 +32,7 @@ impl TryFrom<KeptRoom> for Room {
         let gapped = AtomicBool::new(gaps.has_any());
         inner.gaps = gaps;
         inner.last_activity = last_activity;
+        inner.servers.unverified = unverified;
         for ((event_type, state_key), index) in inner.keys.iter().zip(0..) {
             let keys = inner.key_index.entry(event_type.clone()).or_default();
             keys.insert(state_key.clone(), index);

@@ -34,6 +34,7 @@ mod shares;
 mod specified;
 mod synapse;
 mod to_device;
+mod unverified;
 mod view;
 mod wild;
 mod with_synapse;

@@ -44,13 +44,16 @@ impl Script {
     /// A peer that answers what is set.
     pub(super) async fn start(&self, authority: &Authority) -> Peer {
         let script = self.clone();
-        let answers = move |asked: &Asked| {
-            let path = asked.path.strip_prefix("/_matrix/federation/v1/")?;
-            let script = script.0.lock().expect("no panic");
-            let answer = script.get(path.split('/').next()?)?;
-            Some(reply(200, "application/json", answer.clone()))
-        };
+        let answers = move |asked: &Asked| script.answer(asked);
         Peer::start_with(authority, Duration::from_secs(3600), Arc::new(answers)).await
+    }
+
+    /// What is set for this request, if anything.
+    pub(super) fn answer(&self, asked: &Asked) -> Option<Reply> {
+        let path = asked.path.strip_prefix("/_matrix/federation/v1/")?;
+        let script = self.0.lock().expect("no panic");
+        let answer = script.get(path.split('/').next()?)?;
+        Some(reply(200, "application/json", answer.clone()))
     }
 }
 

@@ -121,6 +121,34 @@ async fn keys_count_while_they_are_valid_and_outlive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn keys_that_expire_soon_are_fetched_again_before_they_do() {
+    let Some(authority) = authority("the renewal of keys") else { return };
+    let mut cabin = Federated::start(&authority).await;
+    cabin.server.register("ann").await;
+    let path = profile(&cabin.name);
+    let nothing = || Arc::new(|_: &_| None);
+    let soon = Peer::start_with(&authority, Duration::from_secs(1800), nothing()).await;
+    let later = Peer::start_with(&authority, Duration::from_secs(2 * 3600), nothing()).await;
+    let fetches = |peer: &Peer| peer.asked().iter().filter(|of| of.path.contains("/key/")).count();
+    for peer in [&soon, &later] {
+        peer.ask(cabin.address, &cabin.name, &path).await.ok();
+        assert_eq!(fetches(peer), 1);
+    }
+    // Too soon for another fetch.
+    soon.ask(cabin.address, &cabin.name, &path).await.ok();
+    cabin.server.restart().await;
+    // No request waits for it.
+    for peer in [&later, &soon] {
+        peer.is_silent_on(&["/_matrix/key/"]);
+        for _ in 0..3 {
+            peer.ask(cabin.address, &cabin.name, &path).await.ok();
+        }
+    }
+    until("the renewal", async || fetches(&soon) == 2).await;
+    assert_eq!(fetches(&later), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_homeserver_answers_is_bounded_and_checked() {
     let Some(authority) = authority("answers of homeservers") else { return };
     let cabin = Federated::start(&authority).await;

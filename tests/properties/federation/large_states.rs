@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use logcabin::{
-    decide::federation::{PlaceOutlier, Taken},
+    decide::federation::{PlaceOutlier, RecordOutliers, Taken},
     engine::{Engine, Options},
     log::Log,
     record::{
@@ -196,6 +196,7 @@ fn a_state_without_a_first_event_is_none_and_a_small_one_takes_little_space() {
         assert_eq!(taken.unwrap().into_inner(), Taken::Outlier);
         let place = |state: &[OwnedEventId]| {
             let place = PlaceOutlier {
+                unverified: vec![],
                 room_id: room.room_id.clone(),
                 event_id: outlier.event.clone(),
                 from: "elsewhere.test".try_into().unwrap(),
@@ -250,6 +251,73 @@ fn many_names_undo_nothing_by_branches_that_leave_it_out() {
         let content = json!({ "msgtype": "m.text", "body": "x" });
         assert!(server.send(&room.room_id, "m.room.message", None, content).await);
         assert_eq!(server.extremities(&room.room_id).len(), 1);
+        is_read_again(&room).await;
+    });
+}
+
+#[test]
+fn a_state_that_is_too_much_to_record_is_taken_from_others_and_the_room_goes_on() {
+    on_one_thread(async {
+        let mut room = Room::begin().await;
+        let (sent, start) = room.join(&room.tip(), "eve");
+        let eve = start.event.clone();
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        let place = async |room: &Room, tip: &Tip, sent: Sent, state: &[OwnedEventId]| {
+            let mut receive = received(&room.room_id, sent);
+            receive.as_outlier = true;
+            let engine = &room.servers[0].engine;
+            let taken = engine.propose(Origin::server(), receive).await.unwrap().into_inner();
+            assert_eq!(taken, Taken::Outlier);
+            let place = PlaceOutlier {
+                room_id: room.room_id.clone(),
+                event_id: tip.event.clone(),
+                from: "elsewhere.test".try_into().unwrap(),
+                state: state.to_vec(),
+                unverified: vec![],
+            };
+            engine.propose(Origin::server(), place).await.unwrap().into_inner();
+        };
+        // Two branches, each with more users than one event may say.
+        let basis: Vec<_> = room.basis.iter().chain([&eve]).cloned().collect();
+        let (mut ends, mut all) = (Vec::new(), basis.clone());
+        for branch in 0..2 {
+            let mut state = basis.clone();
+            let mut joins = Vec::new();
+            for number in 0..12 * MANY {
+                let user = format!("@{}:branch{branch}.test", name(number)).try_into().unwrap();
+                let (sent, joined) = join(&room, &start, &user);
+                state.push(joined.event);
+                joins.push(sent);
+            }
+            for events in joins.chunks(500) {
+                let record = RecordOutliers {
+                    room_id: room.room_id.clone(),
+                    from: "elsewhere.test".try_into().unwrap(),
+                    events: events.to_vec(),
+                    keeps_rejected: true,
+                };
+                let engine = &room.servers[0].engine;
+                engine.propose(Origin::server(), record).await.unwrap().into_inner();
+            }
+            let (sent, end) = room.unlike(&start, "eve", &eve, branch);
+            place(&room, &end, sent, &state).await;
+            all.extend(state.split_off(basis.len()));
+            ends.push(end);
+        }
+        let (sent, met) = room.message(&[&ends[0], &ends[1]], "eve", &eve);
+        let before = room.logged();
+        assert_eq!(room.hear(sent.clone()).await, Taken::Unresolved);
+        assert_eq!(room.logged(), before);
+        place(&room, &met, sent, &all).await;
+        // It is more than one event changes: what follows is seen, and changes nothing.
+        let (sent, _) = room.message(&[&met], "eve", &eve);
+        let count = room.servers[0].state(&room.room_id).len();
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.servers[0].state(&room.room_id).len(), count);
+        // One branch is not.
+        let (sent, _) = room.message(&[&ends[0]], "eve", &eve);
+        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.servers[0].state(&room.room_id).len(), count + 12 * MANY);
         is_read_again(&room).await;
     });
 }

@@ -130,9 +130,8 @@ fn count(taken: &Result<&Taken, &PduError>) {
         Ok(Taken::Known | Taken::Outlier) => PduOutcome::Known,
         Ok(Taken::SoftFailed(_)) => PduOutcome::SoftFailed,
         Ok(Taken::Rejected(_)) => PduOutcome::Rejected,
-        Ok(Taken::Missing { .. } | Taken::Unprepared) | Err(PduError::Missing) => {
-            PduOutcome::Missing
-        }
+        Ok(Taken::Missing { .. } | Taken::Unresolved | Taken::Unprepared)
+        | Err(PduError::Missing) => PduOutcome::Missing,
         Err(PduError::Form(_) | PduError::OtherEvent | PduError::Version(_)) => PduOutcome::Form,
         Err(PduError::NoRoom | PduError::NotInRoom) => PduOutcome::Room,
         Err(PduError::AccessControl) => PduOutcome::AccessControl,

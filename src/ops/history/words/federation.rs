@@ -53,8 +53,12 @@ impl Describe for PeerDevices {
 
 impl Describe for RoomState {
     fn describe(self, _: &Record, who: String) -> Description {
-        let Self { from, changes, .. } = self;
-        (who, format!("got {} events of the room's state from {from}", changes.len()))
+        let Self { from, changes, unverified, .. } = self;
+        let but = match unverified.len() {
+            0 => String::new(),
+            count => format!("; those of users of {count} homeserver(s) could not be verified"),
+        };
+        (who, format!("got {} events of the room's state from {from}{but}", changes.len()))
     }
 }
 
