@@ -21,8 +21,8 @@ use std::{
 use dashmap::DashMap;
 use parking_lot::RwLock;
 use ruma::{
-    OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, RoomVersionId, UserId,
-    events::StateEventType, room_version_rules::RoomVersionRules,
+    OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, RoomVersionId, UserId, events::StateEventType,
+    room_version_rules::RoomVersionRules,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -87,7 +87,6 @@ struct Inner {
     members: BTreeMap<OwnedUserId, History<Membership>>,
     /// Users who are joined or invited now, and are woken by events.
     present: BTreeSet<OwnedUserId>,
-    /// What is unverified is in the digest if there is any.
     #[serde(skip)]
     servers: Servers,
     counts: History<MemberCounts>,
@@ -1183,9 +1182,7 @@ impl Rooms {
             if !inner.gaps.is_empty() {
                 digest.add(&inner.gaps);
             }
-            if !inner.servers.unverified.is_empty() {
-                digest.add(&inner.servers.unverified);
-            }
+            inner.servers.digest(digest);
         }
         digest.add(&*self.networks.read());
     }

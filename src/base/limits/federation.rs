@@ -244,8 +244,8 @@ pub const RESOLVED_BYTES: usize = 2 << 20;
 /// bytes.
 pub const ENTERED_BYTES: usize = 3 << 20;
 
-/// The names of homeservers whose users' joins cannot be verified, when the state of a room is taken
-/// from another homeserver, in bytes.
+/// The names of homeservers whose users' joins cannot be verified when the state of a room is taken
+/// from another one, in bytes.
 pub(crate) const UNVERIFIED_BYTES: usize = 64 << 10;
 
 /// Events in the state of a room when it is taken from another homeserver.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use ruma::{OwnedServerName, OwnedUserId, RoomId, ServerName, UserId};
 
 use super::{Room, Rooms};
-use crate::state::{Membership, history::History};
+use crate::state::{Membership, digest::Digest, history::History};
 
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     /// Those of all users with a membership, ordered by name.
     counts: Vec<Count>,
-    /// Those of users whose joins could not be verified when the room's state was taken from another
-    /// homeserver, each with whether a user of it has joined since. They may be verified later.
+    /// Those of users whose joins could not be verified when the room's state was taken from
+    /// another homeserver, each with whether a user of it has joined since.
     pub(super) unverified: BTreeMap<OwnedServerName, bool>,
 }
 
@@ -46,6 +46,13 @@ impl Servers {
     fn get(&self, server: &ServerName) -> Option<&Count> {
         let index = self.counts.binary_search_by(|count| (*count.server).cmp(server)).ok()?;
         self.counts.get(index)
+    }
+
+    /// The counts follow from the members.
+    pub(super) fn digest(&self, digest: &mut Digest) {
+        if !self.unverified.is_empty() {
+            digest.add(&self.unverified);
+        }
     }
 
     /// Those of which nobody is known to have joined.

@@ -1,5 +1,7 @@
 //! The serialized form of rooms.
 
+use ruma::OwnedServerName;
+
 use super::*;
 
 /// The serialized form of a room: with parts that the digest covers separately or not at all.

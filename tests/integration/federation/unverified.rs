@@ -1,5 +1,5 @@
-//! Users who are in a room of another homeserver, and whose own homeserver gives no keys when a user
-//! of this one joins.
+//! Users who are in a room of another homeserver, and whose own homeserver gives no keys when a
+//! user of this one joins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
