@@ -2,7 +2,8 @@
 //
 //     node oauth_element.mjs ADDRESS CHROMIUM CLIENT USER PASSWORD [SCREENSHOTS]
 //
-// CLIENT is what `element/build.mjs` made. The server has it as a client of the configuration. Judges for itself.
+// CLIENT is what `element/build.mjs` made. The server has it as a client of the configuration, and a user cat with the
+// same password. Judges for itself.
 
 import assert from "node:assert/strict";
 import { mkdir } from "node:fs/promises";
@@ -13,6 +14,7 @@ import { serve } from "./element/serve.mjs";
 
 const [address, executablePath, client, user, password, screenshots] = process.argv.slice(2);
 const PATIENCE_MS = 60_000;
+const older = await serve(client, address, { features: { feature_oidc_native_flow: false } });
 const { files, origin } = await serve(client, address, {
     features: { feature_oidc_native_flow: true },
     oidc_static_clients: { [`${address}/_matrix/oauth2/`]: { client_id: "element" } },
@@ -53,6 +55,10 @@ async function person(name) {
         assert.match(text, /an app on this device/);
         await look("allow");
         await click("button[value=allow]");
+        return session();
+    }
+    /** Waits for a session. */
+    async function session() {
         await see(".mx_LeftPanel, .mx_UseCaseSelection, .mx_CompleteSecurity, .mx_AuthPage ::-p-text(Verify)");
         await look("home");
         return page.evaluate(() => {
@@ -60,7 +66,7 @@ async function person(name) {
             return { userId: own.getUserId(), deviceId: own.getDeviceId(), token: own.getAccessToken() };
         });
     }
-    return { page, see, click, look, setOut, allow };
+    return { page, see, click, look, setOut, allow, session };
 }
 
 async function whoami(token) {
@@ -106,7 +112,16 @@ try {
     await bob.page.keyboard.press("Enter");
     const registered = await bob.allow();
     assert.equal(registered.userId, "@bob:e2e.test");
-    console.log("Element Web: signed in, signed out, registered");
+    // An Element that only knows the older API asks for the password at once.
+    const cat = await person("cat");
+    await cat.page.goto(`${older.origin}/#/login`);
+    await cat.see("#mx_LoginForm_username");
+    await cat.look("older-login");
+    await cat.page.type("#mx_LoginForm_username", "cat");
+    await cat.page.type("#mx_LoginForm_password", password);
+    await cat.click(".mx_Login_submit");
+    assert.equal((await cat.session()).userId, "@cat:e2e.test");
+    console.log("Element Web: signed in, signed out, registered, signed in by the older API");
 } catch (error) {
     console.error(said.slice(-60).join("\n"));
     for (const context of browser.browserContexts()) {
@@ -119,3 +134,4 @@ try {
 }
 await browser.close();
 files.close();
+older.files.close();

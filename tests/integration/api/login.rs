@@ -69,11 +69,7 @@ async fn the_flows_are_those_that_the_configuration_allows() {
     let flows = anonymous(&server.http(), "GET", "/login", None).await.ok();
     let expected = json!({ "flows": [
         { "type": "m.login.password" },
-        {
-            "type": "m.login.sso", "oauth_aware_preferred": true,
-            "delegated_oidc_compatibility": true,
-            "org.matrix.msc3824.delegated_oidc_compatibility": true,
-        },
+        { "type": "m.login.sso" },
         { "type": "m.login.token", "get_login_token": true },
     ]});
     assert_eq!(flows, expected);
@@ -85,7 +81,18 @@ async fn the_flows_are_those_that_the_configuration_allows() {
     ]});
     assert_eq!(flows, expected);
 
-    let settings = [("LOGCABIN_LOGIN_PASSWORD", "false"), ("LOGCABIN_LOGIN_GET_TOKEN", "false")];
+    // Where nobody has a password, the only way in is marked as the one of OAuth 2.0.
+    let no_password = ("LOGCABIN_LOGIN_PASSWORD", "false");
+    let settings = [no_password, ("LOGCABIN_LOGIN_GET_TOKEN", "false")];
+    let marked = with_dead_providers(&["dead"], &settings).await;
+    let flows = anonymous(&marked.http(), "GET", "/login", None).await.ok();
+    let names = [
+        "oauth_aware_preferred",
+        "delegated_oidc_compatibility",
+        "org.matrix.msc3824.delegated_oidc_compatibility",
+    ];
+    assert!(names.iter().all(|name| flows["flows"][0][name] == true), "{flows}");
+
     let closed = TestServer::start_with(&settings).await;
     assert!(flow_types(&closed.http()).await.is_empty());
     let ann = closed.register("ann").await;

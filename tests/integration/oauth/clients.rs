@@ -60,7 +60,9 @@ async fn people_sign_in_register_and_sign_out_in_element_web() {
     std::fs::write(&element, ELEMENT).expect("the directory can be written to");
     let element = element.display().to_string();
     let server = TestServer::start_with(&[("LOGCABIN_OAUTH_CLIENTS", &element)]).await;
-    server.register("ann").await;
+    for name in ["ann", "cat"] {
+        server.register(name).await;
+    }
     let mut program = Command::new("node");
     program.arg(programs().join("oauth_element.mjs")).arg(server.base()).arg(chromium);
     program.arg(client).args(["ann", PASSWORD]).args(env::var_os("LOGCABIN_E2E_SCREENSHOTS"));

@@ -56,9 +56,12 @@ pub(super) async fn login_types(
     // Single sign-on leads to this server's own pages, too.
     let oauth = oauth::is_offered(config) && (config.login.password || !providers.is_empty());
     let by_sso = oauth || !providers.is_empty();
+    // Clients show nothing else beside a preferred flow. Whoever has a password here gives it to
+    // the client at once; clients of the OAuth API do not ask for these flows.
+    let preferred = oauth && !config.login.password;
     if by_sso {
         let mut sso = SsoLoginType::new();
-        sso.oauth_aware_preferred = oauth;
+        sso.oauth_aware_preferred = preferred;
         let shown = |provider: &crate::outside::oidc::Provider| {
             let mut shown =
                 IdentityProvider::new(provider.id().to_owned(), provider.name().to_owned());
@@ -78,7 +81,7 @@ pub(super) async fn login_types(
         flows.push(LoginType::ApplicationService(ApplicationServiceLoginType::new()));
     }
     let mut flows = serde_json::to_value(flows).map_err(ApiError::internal)?;
-    let is_sso = |flow: &&mut Value| oauth && flow["type"] == "m.login.sso";
+    let is_sso = |flow: &&mut Value| preferred && flow["type"] == "m.login.sso";
     for flow in flows.as_array_mut().into_iter().flatten().filter(is_sso) {
         // What it was called before Matrix 1.18.
         flow["delegated_oidc_compatibility"] = true.into();
