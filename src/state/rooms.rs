@@ -9,6 +9,7 @@ mod membership;
 mod past;
 mod servers;
 mod stored;
+mod typing;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -41,7 +42,7 @@ use super::{
 };
 use crate::record::{
     Offset,
-    command::{Extremity, Receipt, RoomNetwork, RoomReceipt, RoomTyping, RoomVisibility},
+    command::{Extremity, Receipt, RoomNetwork, RoomReceipt, RoomVisibility},
 };
 
 /// One room.
@@ -713,21 +714,6 @@ impl Room {
         self.inner.read().receipts.get(key).cloned()
     }
 
-    /// The typing users, each with the expiry, and the offset at which someone last began or
-    /// stopped.
-    #[must_use]
-    pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
-        let inner = self.inner.read();
-        let user = |(user_id, typist): (&OwnedUserId, &Typist)| (user_id.clone(), typist.until_ms);
-        (inner.typing.iter().map(user).collect(), inner.typing_changed)
-    }
-
-    /// The typing of this user, if they are typing.
-    #[must_use]
-    pub fn typist(&self, user_id: &UserId) -> Option<Typist> {
-        self.inner.read().typing.get(user_id).copied()
-    }
-
     /// The lifetimes of events according to the room's state.
     #[must_use]
     pub fn lifetime(&self) -> Own {
@@ -1151,23 +1137,6 @@ impl Rooms {
         let receipts = body.receipts.into_iter();
         // A receipt that is twice in one record would make the record supersede itself.
         receipts.filter_map(|r| inner.set_receipt(offset, r)).filter(|o| *o < offset).collect()
-    }
-
-    /// Sets the typing of a user; returns the superseded record.
-    pub(super) fn set_typing(&self, offset: Offset, body: RoomTyping) -> Option<Offset> {
-        let room = self.get(&body.room_id)?;
-        let mut inner = room.inner.write();
-        // The record that began it may have been erased.
-        let since = body.since.map_or(offset, |since| since.min(offset));
-        if body.until_ms == 0 {
-            inner.typing.remove(&body.user_id);
-        } else {
-            let typist = Typist { until_ms: body.until_ms, since };
-            inner.typing.insert(body.user_id.clone(), typist);
-        }
-        inner.typing_changed = inner.typing_changed.max(since);
-        inner.changed = inner.changed.max(since);
-        inner.typing_records.insert(body.user_id, offset)
     }
 
     pub(super) fn digest(&self, digest: &mut super::digest::Digest) {

@@ -548,15 +548,14 @@ impl<A: App> Edge<A> {
         if !self.trust_forwarded_for {
             return peer;
         }
-        let Some(value) = headers.get_all("x-forwarded-for").into_iter().next_back() else {
-            return peer;
-        };
-        let last = value.to_str().ok().and_then(|value| value.rsplit(',').next());
+        let value = headers.get_all("x-forwarded-for").into_iter().next_back();
+        let last = value.and_then(|value| value.to_str().ok()?.rsplit(',').next());
         last.and_then(forwarded_address).unwrap_or_else(|| {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 warn!(
-                    value = ?value,
+                    %peer,
+                    ?value,
                     "X-Forwarded-For has no address, so the clients behind the proxy share one limit"
                 );
             });

@@ -73,6 +73,10 @@ pub(crate) fn typing(
         return Ok(None);
     }
     let (now, ignored) = (view.viewer.now_ms, view.ignored()?);
+    let ignored = ignored.users();
+    if since.is_some_and(|since| !ignored.is_empty() && !room.typing_changed(since, ignored)) {
+        return Ok(None);
+    }
     let users: Vec<&UserId> = typing
         .iter()
         .filter(|(user, until)| *until > now && !ignored.contains(user))

@@ -1,0 +1,55 @@
+//! Who is typing in a room.
+
+use std::collections::BTreeSet;
+
+use ruma::{OwnedUserId, UserId};
+
+use super::{Room, Rooms, Typist};
+use crate::record::{Offset, command::RoomTyping};
+
+impl Rooms {
+    /// Sets the typing of a user; returns the superseded record.
+    pub(in crate::state) fn set_typing(&self, offset: Offset, body: RoomTyping) -> Option<Offset> {
+        let room = self.get(&body.room_id)?;
+        let mut inner = room.inner.write();
+        // The record that began it may have been erased.
+        let since = body.since.map_or(offset, |since| since.min(offset));
+        if body.until_ms == 0 {
+            inner.typing.remove(&body.user_id);
+        } else {
+            let typist = Typist { until_ms: body.until_ms, since };
+            inner.typing.insert(body.user_id.clone(), typist);
+        }
+        inner.typing_changed = inner.typing_changed.max(since);
+        inner.changed = inner.changed.max(since);
+        inner.typing_records.insert(body.user_id, offset)
+    }
+}
+
+impl Room {
+    /// The typing users, each with the expiry, and the offset at which someone last began or
+    /// stopped.
+    #[must_use]
+    pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
+        let inner = self.inner.read();
+        let user = |(user_id, typist): (&OwnedUserId, &Typist)| (user_id.clone(), typist.until_ms);
+        (inner.typing.iter().map(user).collect(), inner.typing_changed)
+    }
+
+    /// The typing of this user, if they are typing.
+    #[must_use]
+    pub fn typist(&self, user_id: &UserId) -> Option<Typist> {
+        self.inner.read().typing.get(user_id).copied()
+    }
+
+    /// Whether somebody other than these users began or stopped typing after `since`, or left.
+    #[must_use]
+    pub fn typing_changed(&self, since: Offset, except: &BTreeSet<OwnedUserId>) -> bool {
+        let has_typed = {
+            let inner = self.inner.read();
+            let mut typed = inner.typing_records.iter().filter(|(_, last)| **last > since);
+            typed.any(|(user_id, _)| !except.contains(user_id))
+        };
+        has_typed || !self.members_changed(since, Offset::MAX).is_empty()
+    }
+}
