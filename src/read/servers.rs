@@ -57,8 +57,7 @@ impl Stay {
         let changed: Vec<_> = changed.filter(|user| user.server_name() == server).collect();
         let joined: Vec<_> =
             changed.iter().filter_map(|user| room.joined_since(user, Offset::MAX)).collect();
-        let was_in = room.has_unverified(server)
-            || room.joined_of(server) > joined.len()
+        let was_in = room.joined_of(server) > joined.len()
             || changed.iter().any(|user| room.is_joined(user, up_to));
         // What was before its first user came, others show to those who may see it.
         let entered = if was_in { None } else { joined.into_iter().min() };

@@ -577,7 +577,7 @@ impl State {
         }
         self.rooms.reassign(offset, &body.room_id, changes);
         if !body.unverified.is_empty() {
-            self.rooms.note_unverified(&body.room_id, body.unverified);
+            self.rooms.claim(&body.room_id, body.from, body.unverified);
         }
         effects
     }

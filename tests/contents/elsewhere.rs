@@ -114,7 +114,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
             "prev_events": ["$rules"], "auth_events": ["$create", "$rules"],
         })),
         state: vec![id("create"), id("pia"), id("rules"), id("lifetime")],
-        unverified: vec!["gone.example".try_into().unwrap()],
+        unverified: BTreeMap::from([("@gil:gone.example".try_into().unwrap(), id("gil"))]),
     });
     // Two branches with a name each, and one that nobody may set.
     for name in ["one", "two"] {

@@ -274,7 +274,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
             assert_eq!(taken.into_inner(), Taken::Outlier);
         }
         let enter = EnterRoom {
-            unverified: vec![],
+            unverified: BTreeMap::new(),
             room_id: room_id.clone(),
             event_id: join.0.clone(),
             from,

@@ -25,8 +25,10 @@ pub(crate) const PEER_KEYS_TIME: Duration = Duration::from_secs(10);
 /// not answer.
 pub(crate) const PEER_KEYS_SLOW: Duration = Duration::from_secs(5);
 
-/// How long before the keys of a homeserver expire a request of it has them fetched again.
-pub(crate) const PEER_KEYS_AHEAD: Duration = Duration::from_secs(3600);
+/// How long before the keys of a homeserver expire a request of it has them fetched again, and how
+/// often.
+pub(crate) const PEER_KEYS_AHEAD: (Duration, Duration) =
+    (Duration::from_secs(3600), Duration::from_secs(600));
 
 /// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be
 /// of very many homeservers, and how long each request may take.
@@ -244,9 +246,9 @@ pub const RESOLVED_BYTES: usize = 2 << 20;
 /// bytes.
 pub const ENTERED_BYTES: usize = 3 << 20;
 
-/// The names of homeservers whose users' joins cannot be verified when the state of a room is taken
-/// from another one, in bytes.
-pub(crate) const UNVERIFIED_BYTES: usize = 64 << 10;
+/// The joins that cannot be verified when a room of other homeservers is entered: users and events,
+/// in bytes.
+pub(crate) const UNVERIFIED_BYTES: usize = 256 << 10;
 
 /// Events in the state of a room when it is taken from another homeserver.
 pub(crate) const STATE_EVENTS: usize = 250_000;

@@ -1,17 +1,19 @@
 //! Changes of a room's state that do not fit into the record of one event: they are recorded in
 //! parts, in records before it in the same batch.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use ruma::{OwnedRoomId, OwnedServerName, ServerName, room_version_rules::RoomVersionRules};
+use ruma::{
+    OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, room_version_rules::RoomVersionRules,
+};
 use serde_json::value::RawValue;
 
 use super::resolve::NoState;
 use crate::{
     base::limits,
-    decide::Commit,
+    decide::{Commit, is_local},
     record::{
-        Stream,
+        Offset, Stream,
         command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
         lax_object::LaxObject,
     },
@@ -75,33 +77,37 @@ pub(super) fn record_changes(
         let (room_id, from) = (room_id.clone(), from.clone());
         commit.append(
             Stream::room(&room_id),
-            RoomState { room_id, from, changes, unverified: vec![] },
+            RoomState { room_id, from, changes, unverified: BTreeMap::new() },
         );
     }
     is_all
 }
 
-/// Records of which homeservers it is said that their users are in a room, if that is new.
+/// Records joins that cannot be verified, of users of other homeservers of whom nothing is known.
 pub(super) fn record_unverified(
     commit: &mut Commit<'_>,
     room: &Room,
-    from: &ServerName,
-    servers: &[OwnedServerName],
+    from: &OwnedServerName,
+    joins: &BTreeMap<OwnedUserId, OwnedEventId>,
 ) {
-    let is_new = |of: &&OwnedServerName| !room.has_unverified(of) || !room.has_server(of);
-    let new = servers.iter().filter(is_new);
     let mut left = limits::UNVERIFIED_BYTES;
-    let new: BTreeSet<_> = new
-        .take_while(|server| {
-            let rest = left.checked_sub(recorded(server));
-            left = rest.unwrap_or(0);
-            rest.is_some()
-        })
-        .cloned()
+    let own = &commit.env.server;
+    let new = joins.iter().filter(|(user_id, event_id)| {
+        !is_local(own, user_id)
+            && room.membership(user_id, Offset::MAX).is_none()
+            && room.claimed_join(user_id).as_ref() != Some(*event_id)
+    });
+    let fits = |of: &(&OwnedUserId, &OwnedEventId)| {
+        let rest = left.checked_sub(recorded(of));
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let unverified: BTreeMap<_, _> = new
+        .take_while(fits)
+        .map(|(user_id, event_id)| (user_id.clone(), event_id.clone()))
         .collect();
-    if !new.is_empty() {
-        let (room_id, from) = (room.id.clone(), from.to_owned());
-        let unverified = new.into_iter().collect();
+    if !unverified.is_empty() {
+        let (room_id, from) = (room.id.clone(), from.clone());
         let record = RoomState { room_id, from, changes: Vec::new(), unverified };
         commit.append(Stream::room(&room.id), record);
     }

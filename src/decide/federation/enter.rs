@@ -1,10 +1,11 @@
 //! Makes a room of other homeservers known: its state where this homeserver enters it, or where a
 //! branch of its graph begins whose past is not fetched.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use ruma::{
-    OwnedEventId, OwnedRoomId, OwnedServerName, RoomVersionId, UserId, events::StateEventType,
+    OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId, UserId,
+    events::StateEventType,
 };
 use serde_json::value::RawValue;
 
@@ -21,6 +22,7 @@ use crate::{
         member_event::{may_come, must_not_be_blocked},
         not_in_it,
     },
+    log::MAX_BATCH_BYTES,
     read::{
         branches::{Branches, PENDING, View},
         events::StoredEvent,
@@ -117,8 +119,6 @@ pub struct PlaceOutlier {
     pub from: OwnedServerName,
     /// The state. Unknown events are left out.
     pub state: Vec<OwnedEventId>,
-    /// Homeservers of users whose joins are unknown because they cannot be verified.
-    pub unverified: Vec<OwnedServerName>,
 }
 
 impl Proposal for PlaceOutlier {
@@ -151,8 +151,11 @@ impl Proposal for PlaceOutlier {
         let nearest = bases.map_err(NoState::refusal)?;
         let nearest = nearest.into_iter().min_by_key(|(_, changes)| changes.len());
         let (at, changes) = nearest.ok_or_else(unknown)?;
-        fit(&changes, limits::ENTERED_BYTES).map_err(NoState::refusal)?;
-        record_unverified(commit, &room, &self.from, &self.unverified);
+        // Each part comes with the event.
+        let parts = limits::ENTERED_BYTES / limits::STATE_CHANGES_BYTES + 2;
+        let copies = parts * event.pdu.get().len();
+        let most = limits::ENTERED_BYTES.min(MAX_BATCH_BYTES.saturating_sub(copies));
+        fit(&changes, most).map_err(NoState::refusal)?;
         let base = StateBase::At(room.last_state_change(at));
         let record = |before| RoomPdu {
             room_id: self.room_id.clone(),
@@ -185,8 +188,8 @@ pub struct EnterRoom {
     pub pdu: Box<RawValue>,
     /// The room's state before it. Unknown events are left out.
     pub state: Vec<OwnedEventId>,
-    /// As in [`PlaceOutlier`].
-    pub unverified: Vec<OwnedServerName>,
+    /// The joins in it that are unknown because they cannot be verified.
+    pub unverified: BTreeMap<OwnedUserId, OwnedEventId>,
 }
 
 /// What became of a proposal to enter a room.

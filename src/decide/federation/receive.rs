@@ -163,8 +163,11 @@ impl ReceivePdu {
             Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
             Err(NoState::Unprepared(_)) => return Ok(Taken::Unprepared),
             Err(NoState::Refused(refusal)) => return Err(refusal),
-            Err(NoState::TooMuch(_) | NoState::TooLarge(_) | NoState::Failed(_)) => {
-                return Ok(Taken::Unresolved);
+            Err(NoState::TooMuch(_) | NoState::TooLarge(_)) => return Ok(Taken::Unresolved),
+            // Nobody knows whether it is allowed, so it never counts in a state.
+            Err(error @ NoState::Failed(_)) => {
+                let outcome = Outcome::Rejected { reason: error.to_string() };
+                Verdict::Aside { outcome, before: None }
             }
         };
         let stream = self.stream();
@@ -367,20 +370,17 @@ impl<'a, 'b> Receipt<'a, 'b> {
     }
 
     /// A state, with the join of the event's sender if that is missing because it could not be
-    /// verified when the room's state was taken from another homeserver. The sender's event proves
-    /// it later, and state resolution says whether it counts.
+    /// verified when this homeserver entered the room. Now it is, and state resolution says whether
+    /// it counts.
     fn with_own_join(&self, state: View, authorities: &[EventRef]) -> Result<View, NoState> {
-        let (sender, member) = (&self.event.sender, StateEventType::RoomMember);
-        if !self.room.has_unverified(sender.server_name())
-            || self.branches.holder(&state, &member, sender.as_str())?.is_some()
-        {
+        let sender = &self.event.sender;
+        let Some(claimed) = self.room.claimed_join(sender) else { return Ok(state) };
+        let own = authorities.iter().find(|authority| authority.event_id == claimed);
+        let Some(own) = own else { return Ok(state) };
+        let member = StateEventType::RoomMember;
+        if self.branches.holder(&state, &member, sender.as_str())?.is_some() {
             return Ok(state);
         }
-        let is_own = |event: &&EventRef| {
-            event.event_type == TimelineEventType::RoomMember
-                && event.state_key.as_deref() == Some(sender.as_str())
-        };
-        let Some(own) = authorities.iter().find(is_own) else { return Ok(state) };
         let with = self.branches.with(state.clone(), own)?;
         Ok(self.join(vec![state, with])?.view)
     }

@@ -2,7 +2,7 @@
 //! from the homeservers themselves, or else from notaries, and recorded in the log.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -126,6 +126,11 @@ impl EventKeys {
         }
     }
 
+    /// Whether none is known.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether one of these keys was valid at `ts_ms`.
     pub(crate) fn has_any(&self, key_ids: &[String], ts_ms: u64) -> bool {
         self.0.iter().any(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id))
@@ -186,8 +191,10 @@ pub(crate) struct KeyRing {
     first_fetches: Semaphore,
     /// The same for those that failed to answer the last time, or were slow.
     later_fetches: Semaphore,
-    /// The homeservers whose keys are being renewed ahead.
-    renewing: Mutex<HashSet<OwnedServerName>>,
+    /// The same for fetches ahead.
+    ahead: Arc<Semaphore>,
+    /// When the keys of homeservers were last fetched ahead.
+    renewals: Cache<OwnedServerName, Instant>,
     /// Places for requests for the keys of many homeservers.
     in_bulk: Semaphore,
     /// Limits how many new homeservers are recorded.
@@ -209,7 +216,8 @@ impl KeyRing {
             fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
             first_fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
             later_fetches: Semaphore::new(limits::PEER_KEYS_FETCHES),
-            renewing: Mutex::default(),
+            ahead: Arc::new(Semaphore::new(limits::PEER_KEYS_FETCHES)),
+            renewals: Cache::new(limits::DELEGATIONS),
             in_bulk: Semaphore::new(limits::PEER_KEYS_IN_BULK.0),
             new: Limiter::new(limits::PEERS_NEW),
         }
@@ -245,30 +253,30 @@ impl KeyRing {
         } else {
             verify()?;
         }
-        if known.valid_until_ms < now_ms.saturating_add(millis(limits::PEER_KEYS_AHEAD)) {
+        if known.valid_until_ms < now_ms.saturating_add(millis(limits::PEER_KEYS_AHEAD.0)) {
             self.renew(origin);
         }
         Ok(())
     }
 
-    /// Begins to fetch keys that are still valid. Whoever keeps the places for urgent fetches from
-    /// others thereby does not keep out homeservers that send requests regularly.
+    /// Begins to fetch keys that are still valid, so that a homeserver that sends requests
+    /// regularly is independent of the places for urgent fetches.
     fn renew(self: &Arc<Self>, server: &ServerName) {
-        let too_soon = |attempt: Attempt| attempt.again > Instant::now();
-        if self.attempts.get(server).is_some_and(too_soon) {
+        let now = Instant::now();
+        let (last, fetched) = (self.renewals.get(server), self.attempts.get(server));
+        if last.is_some_and(|last| now.duration_since(last) < limits::PEER_KEYS_AHEAD.1)
+            || fetched.is_some_and(|attempt| attempt.again > now)
+        {
             return;
         }
-        let server = server.to_owned();
-        let mut renewing = self.renewing.lock();
-        if renewing.len() >= limits::PEER_KEYS_FETCHES || !renewing.insert(server.clone()) {
-            return;
-        }
-        let ring = Arc::clone(self);
+        let Ok(place) = Arc::clone(&self.ahead).try_acquire_owned() else { return };
+        self.renewals.insert(server.to_owned(), now);
+        let (ring, server) = (Arc::clone(self), server.to_owned());
         tokio::spawn(async move {
+            let _place = place;
             if let Err(error) = ring.fetch(&server, Haste::Ahead, |_| false).await {
                 debug!(%server, %error, "keys of a homeserver are not renewed");
             }
-            ring.renewing.lock().remove(&server);
         });
     }
 
@@ -432,8 +440,11 @@ impl KeyRing {
                 (2 * before).clamp(first, longest)
             }
         };
-        let again = Instant::now() + failed_for.max(after_success);
-        self.attempts.insert(server.to_owned(), Attempt { again, failed_for });
+        // Whoever fails ahead is still asked when it matters.
+        if haste != Haste::Ahead || fetched.is_ok() {
+            let again = Instant::now() + failed_for.max(after_success);
+            self.attempts.insert(server.to_owned(), Attempt { again, failed_for });
+        }
         match fetched {
             Ok(learned) => {
                 let fresh = Known::from(&learned);

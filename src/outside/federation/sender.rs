@@ -52,8 +52,8 @@ use crate::{
     state::Room,
 };
 
-/// The servers with users in a room, as of the last change of its state, with so many unverified.
-type Present = ((Offset, usize), Arc<[OwnedServerName]>);
+/// The servers with users in a room, as of the last change of its state.
+type Present = (Offset, Arc<[OwnedServerName]>);
 
 /// Notifies other nodes that a homeserver is reachable again.
 type TellOthers = Box<dyn Fn(&ServerName) + Send + Sync>;
@@ -233,7 +233,7 @@ impl Sender {
 
     /// The other homeservers with a user who is joined to the room.
     fn servers_of(&self, room: &Room) -> Arc<[OwnedServerName]> {
-        let changed = (room.last_state_change(Offset::MAX), room.unverified_servers());
+        let changed = room.last_state_change(Offset::MAX);
         let kept = self.present.lock().get(&room.id).cloned();
         if let Some((_, servers)) = kept.filter(|(at, _)| *at == changed) {
             return servers;

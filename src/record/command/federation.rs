@@ -384,10 +384,10 @@ pub struct RoomState {
     pub from: OwnedServerName,
     /// The changes.
     pub changes: Vec<StateChange>,
-    /// Homeservers with users of whom it is said that they are in the room, which cannot be
-    /// verified because there are no keys of their homeserver.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unverified: Vec<OwnedServerName>,
+    /// The joins in that state which could not be verified, because there are no keys of the
+    /// users' homeservers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unverified: BTreeMap<OwnedUserId, OwnedEventId>,
 }
 
 impl Content for RoomState {}

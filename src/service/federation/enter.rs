@@ -2,7 +2,7 @@
 //! (server-server API, "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting
 //! Invites)").
 
-use std::{borrow::Cow, mem, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, mem, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
@@ -217,7 +217,8 @@ impl Receiving<'_> {
                 .await
                 .map_err(|error| wrong(&error))?;
         }
-        let (mut state, mut unverified) = (Vec::with_capacity(joined.state.len()), Vec::new());
+        let mut state = Vec::with_capacity(joined.state.len());
+        let mut unverified = BTreeMap::new();
         let checked = self.check_all(&room, &joined.state).await;
         for checked in checked.map_err(|error| wrong(&error))? {
             match checked {
@@ -226,7 +227,9 @@ impl Receiving<'_> {
                     state.push(event.event_id.clone());
                     events.push(event);
                 }
-                Checked::Unverified(server) => unverified.push(server),
+                Checked::Unverified(user_id, event_id) => {
+                    unverified.insert(user_id, event_id);
+                }
             }
         }
         drop(joined);

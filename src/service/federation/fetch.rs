@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream};
-use ruma::{EventId, OwnedEventId, OwnedServerName, RoomId, ServerName};
+use ruma::{EventId, OwnedEventId, RoomId, ServerName};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, SeqAccess, Visitor},
@@ -19,7 +19,6 @@ use serde_json::{json, value::RawValue};
 use tracing::debug;
 
 use super::{
-    outliers::Checked,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
@@ -263,8 +262,16 @@ impl Receiving<'_> {
                     taken = self.propose(origin, event, false).await?;
                 }
                 if taken == Taken::Unresolved {
-                    self.place_known(origin, room, event, &mut budget.state).await?;
-                    taken = Taken::Outlier;
+                    match self.place_known(origin, room, event, &mut budget.state).await {
+                        Ok(()) => taken = Taken::Outlier,
+                        // What follows it goes on from the state before itself.
+                        Err(PduError::Missing | PduError::Rejected(_)) if event_id != target => {
+                            waiting.remove(&event_id);
+                            missing.insert(event_id);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 match taken {
                     Taken::Missing { auth, prev } => {
@@ -323,7 +330,7 @@ impl Receiving<'_> {
                 match self.place(origin, room, &event_id, &mut budget.state).await {
                     // Nobody has it, or nobody can use it: the room continues from the state before
                     // what follows it.
-                    Err(PduError::Missing | PduError::Form(_)) => {
+                    Err(PduError::Missing | PduError::Form(_) | PduError::Rejected(_)) => {
                         for event in followers(&mut waiting, &event_id) {
                             let state = &mut budget.state;
                             self.place_known(origin, room, &event, state).await?;
@@ -472,7 +479,7 @@ impl Receiving<'_> {
         };
         match self.fetch_state(origin, room, event_id, &state, budget).await {
             Err(PduError::Missing) => Ok(()),
-            fetched => fetched.map(drop),
+            fetched => fetched,
         }
     }
 
@@ -566,13 +573,12 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
         let state = self.fetch_state_ids(origin, room, event_id, budget).await?;
-        let unverified = self.fetch_state(origin, room, event_id, &state, budget).await?;
+        self.fetch_state(origin, room, event_id, &state, budget).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),
             event_id: event_id.to_owned(),
             from: origin.to_owned(),
             state: state.pdu_ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
-            unverified,
         };
         let placed = self.engine.propose(Origin::server(), place).await?;
         self.charged(origin, placed);
@@ -590,8 +596,7 @@ impl Receiving<'_> {
         self.state_ids(origin, state_path("state_ids", room, event_id), budget).await
     }
 
-    /// Records the events of this state that are not known, and their authorities. Returns the
-    /// homeservers of users whose joins cannot be verified.
+    /// Records the events of this state that are not known, and their authorities.
     async fn fetch_state(
         &self,
         origin: &ServerName,
@@ -599,7 +604,7 @@ impl Receiving<'_> {
         event_id: &EventId,
         state: &StateIds,
         budget: &mut Allowance,
-    ) -> Result<Vec<OwnedServerName>, PduError> {
+    ) -> Result<(), PduError> {
         let mut unknown = BTreeSet::new();
         for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
             if !self.knows(room, event_id)? {
@@ -607,14 +612,14 @@ impl Receiving<'_> {
             }
         }
         if unknown.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let mut each = None;
         if unknown.len() < limits::EVENTS_ONE_BY_ONE {
             each = self.fetch_each(origin, unknown, budget).await?;
         }
-        let checked = match each {
-            Some(each) => self.check_all(room, &each).await?,
+        let events = match each {
+            Some(each) => self.verify_all(room, &each).await?,
             None => {
                 let path = state_path("state", room, event_id);
                 let answer = self.state(origin, path, budget).await?;
@@ -622,20 +627,11 @@ impl Receiving<'_> {
                     answer.parts().map_err(|error| not_fetched(origin, &error))?;
                 let mut events = whole.auth_chain;
                 events.extend(whole.pdus);
-                self.check_all(room, &events).await?
+                self.verify_all(room, &events).await?
             }
         };
-        let (mut events, mut unverified) = (Vec::with_capacity(checked.len()), Vec::new());
-        for checked in checked {
-            match checked {
-                Checked::Known(_) => {}
-                Checked::Valid(event) => events.push(event),
-                Checked::Unverified(server) => unverified.push(server),
-            }
-        }
         self.charge_events(origin, &events);
-        self.record_outliers(origin, room, events, true).await?;
-        Ok(unverified)
+        self.record_outliers(origin, room, events, true).await
     }
 
     /// These events, one by one; `None` if the homeserver does not answer so.

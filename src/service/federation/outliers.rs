@@ -32,8 +32,8 @@ pub(super) enum Checked {
     Known(OwnedEventId),
     /// It has valid signatures.
     Valid(Verified),
-    /// A user's own join, for which there is no key of their homeserver.
-    Unverified(OwnedServerName),
+    /// The join of a user whose homeserver has given no keys.
+    Unverified(OwnedUserId, OwnedEventId),
 }
 
 /// The parts of an event that say whose keys are needed. It is as lenient as the verification.
@@ -106,7 +106,7 @@ impl Receiving<'_> {
         let checked = self.check_all(room, events).await?;
         let valid = checked.into_iter().filter_map(|checked| match checked {
             Checked::Valid(event) => Some(event),
-            Checked::Known(_) | Checked::Unverified(_) => None,
+            Checked::Known(_) | Checked::Unverified(..) => None,
         });
         Ok(valid.collect())
     }
@@ -165,9 +165,12 @@ impl Receiving<'_> {
             match of.filter(|of| !of.is_empty()) {
                 Some(of) => drop(valid.insert(server.to_string(), of)),
                 None => {
-                    let no_key = KeyError::NoKey(server, key_ids.join(", "));
-                    let own = pdu.own_join().map(|user_id| user_id.server_name().to_owned());
-                    return own.map(Checked::Unverified).ok_or_else(|| no_key.into());
+                    let has_keys = keys.get(&server).is_some_and(|keys| !keys.is_empty());
+                    let own = pdu.own_join().filter(|user| user.server_name() == server);
+                    return match own.filter(|_| !has_keys).map(ToOwned::to_owned) {
+                        Some(user_id) => Ok(Checked::Unverified(user_id, pdu.event_id)),
+                        None => Err(KeyError::NoKey(server, key_ids.join(", ")).into()),
+                    };
                 }
             }
         }

@@ -24,7 +24,7 @@ impl<R: Into<Room>> From<Former<R>> for Rooms {
     }
 }
 
-/// Without unverified servers.
+/// Without claimed joins.
 pub(in crate::state) type V3 = Former<RoomOfV3>;
 
 type KeptInV3 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps);
@@ -38,8 +38,8 @@ impl TryFrom<KeptInV3> for RoomOfV3 {
 
     fn try_from(kept: KeptInV3) -> Result<Self, String> {
         let (id, version, created, inner, relations, last_activity, graph, gaps) = kept;
-        let unverified = BTreeMap::new();
-        let kept = (id, version, created, inner, relations, last_activity, graph, gaps, unverified);
+        let claims = servers::Claims::default();
+        let kept = (id, version, created, inner, relations, last_activity, graph, gaps, claims);
         Room::try_from(kept).map(Self)
     }
 }

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use ruma::{OwnedServerName, OwnedUserId, RoomId, ServerName, UserId};
+use ruma::{OwnedEventId, OwnedServerName, OwnedUserId, RoomId, ServerName, UserId};
+use serde::{Deserialize, Serialize};
 
 use super::{Room, Rooms};
 use crate::state::{Membership, digest::Digest, history::History};
 
 #[derive(Debug, Default)]
 pub(super) struct Servers {
-    /// Those of all users with a membership, ordered by name.
+    /// Those of all users with a membership, or a claimed one, ordered by name.
     counts: Vec<Count>,
-    /// Those of users whose joins could not be verified when the room's state was taken from
-    /// another homeserver, each with whether a user of it has joined since.
-    pub(super) unverified: BTreeMap<OwnedServerName, bool>,
+    pub(super) claims: Claims,
 }
 
 #[derive(Debug)]
@@ -21,26 +20,49 @@ struct Count {
     server: OwnedServerName,
     /// The number of its joined users.
     joined: u32,
+    /// The number of its users in [`Claims`].
+    claimed: u32,
+}
+
+/// Joins that a homeserver named when this one entered the room, and that could not be verified
+/// because the users' homeservers gave no keys. A claim ends with the first known membership of
+/// the user.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Claims {
+    /// The homeserver that named them. It is believed while it is in the room itself.
+    from: Option<OwnedServerName>,
+    joins: BTreeMap<OwnedUserId, OwnedEventId>,
 }
 
 impl Servers {
     /// Updates the counts when the membership of the user has changed.
     pub(super) fn change(&mut self, user: &UserId, before: Option<Membership>, after: Membership) {
-        let server = user.server_name();
-        let place = self.counts.binary_search_by(|count| (*count.server).cmp(server));
-        let index = place.unwrap_or_else(|index| {
-            self.counts.insert(index, Count { server: server.to_owned(), joined: 0 });
-            index
-        });
-        let Some(count) = self.counts.get_mut(index) else { return };
+        let is_claimed = self.claims.joins.remove(user).is_some();
+        let count = self.count(user.server_name());
         let tally = |is: bool| u32::from(is);
         count.joined = (count.joined + tally(after == Membership::Join))
             .saturating_sub(tally(before == Some(Membership::Join)));
-        if after == Membership::Join
-            && let Some(has_joined) = self.unverified.get_mut(server)
-        {
-            *has_joined = true;
+        count.claimed = count.claimed.saturating_sub(tally(is_claimed));
+    }
+
+    /// Adds what is claimed of users of whom nothing is known.
+    pub(super) fn claim(&mut self, claims: Claims) {
+        self.claims.from = claims.from;
+        for (user_id, event_id) in claims.joins {
+            let is_new = !self.claims.joins.contains_key(&user_id);
+            self.count(user_id.server_name()).claimed += u32::from(is_new);
+            self.claims.joins.insert(user_id, event_id);
         }
+    }
+
+    fn count(&mut self, server: &ServerName) -> &mut Count {
+        let place = self.counts.binary_search_by(|count| (*count.server).cmp(server));
+        let index = place.unwrap_or_else(|index| {
+            let count = Count { server: server.to_owned(), joined: 0, claimed: 0 };
+            self.counts.insert(index, count);
+            index
+        });
+        &mut self.counts[index]
     }
 
     fn get(&self, server: &ServerName) -> Option<&Count> {
@@ -48,28 +70,32 @@ impl Servers {
         self.counts.get(index)
     }
 
-    /// The counts follow from the members.
-    pub(super) fn digest(&self, digest: &mut Digest) {
-        if !self.unverified.is_empty() {
-            digest.add(&self.unverified);
-        }
+    /// Whether whoever made the claims is in the room.
+    fn believes_claims(&self) -> bool {
+        let from = self.claims.from.as_ref().and_then(|from| self.get(from));
+        from.is_some_and(|count| count.joined > 0)
     }
 
-    /// Those of which nobody is known to have joined.
-    fn only_unverified(&self) -> impl Iterator<Item = &OwnedServerName> {
-        self.unverified.iter().filter(|(_, has_joined)| !**has_joined).map(|(server, _)| server)
+    /// The counts follow from the members and the claims.
+    pub(super) fn digest(&self, digest: &mut Digest) {
+        if !self.claims.joins.is_empty() {
+            digest.add(&self.claims);
+        }
     }
 }
 
 impl Rooms {
-    /// Notes homeservers of which it is said that their users are in a room.
-    pub(in crate::state) fn note_unverified(&self, room_id: &RoomId, of: Vec<OwnedServerName>) {
+    /// Notes joins in a room's state that could not be verified.
+    pub(in crate::state) fn claim(
+        &self,
+        room_id: &RoomId,
+        from: OwnedServerName,
+        mut joins: BTreeMap<OwnedUserId, OwnedEventId>,
+    ) {
         let Some(room) = self.get(room_id) else { return };
-        let servers = &mut room.inner.write().servers;
-        for server in of {
-            let has_joined = servers.get(&server).is_some_and(|count| count.joined > 0);
-            servers.unverified.insert(server, has_joined);
-        }
+        let inner = &mut *room.inner.write();
+        joins.retain(|user_id, _| !inner.members.contains_key(user_id));
+        inner.servers.claim(Claims { from: Some(from), joins });
     }
 }
 
@@ -77,36 +103,27 @@ impl Room {
     /// Whether a user of the homeserver has, or had, a membership in the room, or is said to.
     #[must_use]
     pub fn knows_server(&self, server: &ServerName) -> bool {
-        let servers = &self.inner.read().servers;
-        servers.get(server).is_some() || servers.unverified.contains_key(server)
+        self.inner.read().servers.get(server).is_some()
     }
 
-    /// Whether memberships of the homeserver's users could not be verified when the room's state
-    /// was taken from another homeserver.
+    /// The join of a user that could not be verified when this homeserver entered the room, if
+    /// nothing else is known of the user.
     #[must_use]
-    pub fn has_unverified(&self, server: &ServerName) -> bool {
-        self.inner.read().servers.unverified.contains_key(server)
+    pub fn claimed_join(&self, user_id: &UserId) -> Option<OwnedEventId> {
+        self.inner.read().servers.claims.joins.get(user_id).cloned()
     }
 
-    /// The number of homeservers for which this is so, and of which no user has joined since.
-    #[must_use]
-    pub fn unverified_servers(&self) -> usize {
-        self.inner.read().servers.only_unverified().count()
-    }
-
-    /// Those for which [`Self::knows_server`] holds.
+    /// The homeservers of all users who have, or had, a membership in the room, or are said to.
     pub(crate) fn known_servers(&self) -> Vec<OwnedServerName> {
-        let servers = &self.inner.read().servers;
-        let unverified = servers.unverified.keys().filter(|of| servers.get(of).is_none());
-        servers.counts.iter().map(|count| &count.server).chain(unverified).cloned().collect()
+        self.inner.read().servers.counts.iter().map(|count| count.server.clone()).collect()
     }
 
-    /// Whether a user of the homeserver is joined now, or said to be and none is known.
+    /// Whether a user of the homeserver is joined now, or is said to be by a homeserver that is.
     #[must_use]
     pub fn has_server(&self, server: &ServerName) -> bool {
         let servers = &self.inner.read().servers;
-        let joined = servers.get(server).is_some_and(|count| count.joined > 0);
-        joined || servers.unverified.get(server) == Some(&false)
+        let count = servers.get(server);
+        count.is_some_and(|of| of.joined > 0 || (of.claimed > 0 && servers.believes_claims()))
     }
 
     /// The number of the homeserver's users who are joined now.
@@ -115,12 +132,12 @@ impl Room {
         self.inner.read().servers.get(server).map_or(0, |count| count.joined as usize)
     }
 
-    /// Those for which [`Self::has_server`] holds.
+    /// Those for which [`Self::has_server`] holds, ordered by name.
     pub(crate) fn servers(&self) -> Vec<OwnedServerName> {
         let servers = &self.inner.read().servers;
-        let joined = servers.counts.iter().filter(|count| count.joined > 0);
-        let joined = joined.map(|count| &count.server);
-        joined.chain(servers.only_unverified()).cloned().collect()
+        let believes = servers.believes_claims();
+        let is_in = |of: &&Count| of.joined > 0 || (of.claimed > 0 && believes);
+        servers.counts.iter().filter(is_in).map(|count| count.server.clone()).collect()
     }
 
     /// Calls `found` for each user who is joined or invited now.

@@ -1,22 +1,17 @@
 //! The serialized form of rooms.
 
-use ruma::OwnedServerName;
-
-use super::*;
+use super::{servers::Claims, *};
 
 /// The serialized form of a room: with parts that the digest covers separately or not at all.
 pub(super) type KeptRoom =
-    (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps, Unverified);
-
-/// [`Servers::unverified`].
-type Unverified = BTreeMap<OwnedServerName, bool>;
+    (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps, Claims);
 
 impl Serialize for Room {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let inner = self.inner.read();
         let Inner { relations, last_activity, graph, gaps, servers, .. } = &*inner;
-        let (id, version, unverified) = (&self.id, &self.version, &servers.unverified);
-        (id, version, self.created, &*inner, relations, last_activity, graph, gaps, unverified)
+        let (id, version, claims) = (&self.id, &self.version, &servers.claims);
+        (id, version, self.created, &*inner, relations, last_activity, graph, gaps, claims)
             .serialize(serializer)
     }
 }
@@ -25,8 +20,7 @@ impl TryFrom<KeptRoom> for Room {
     type Error = String;
 
     fn try_from(kept: KeptRoom) -> Result<Self, String> {
-        let (id, version, created, mut inner, relations, last_activity, graph, gaps, unverified) =
-            kept;
+        let (id, version, created, mut inner, relations, last_activity, graph, gaps, claims) = kept;
         let rules =
             version.rules().ok_or_else(|| format!("room version `{version}` is unknown"))?;
         inner.relations = relations;
@@ -34,7 +28,6 @@ impl TryFrom<KeptRoom> for Room {
         let gapped = AtomicBool::new(gaps.has_any());
         inner.gaps = gaps;
         inner.last_activity = last_activity;
-        inner.servers.unverified = unverified;
         for ((event_type, state_key), index) in inner.keys.iter().zip(0..) {
             let keys = inner.key_index.entry(event_type.clone()).or_default();
             keys.insert(state_key.clone(), index);
@@ -49,6 +42,7 @@ impl TryFrom<KeptRoom> for Room {
         for (user_id, history) in members {
             history.latest().into_iter().for_each(|latest| servers.change(user_id, None, *latest));
         }
+        servers.claim(claims);
         Ok(Self { id, version, rules, created, gapped, inner: RwLock::new(inner) })
     }
 }

@@ -58,6 +58,15 @@ impl Other {
 
     /// Joins the room where it is.
     fn join(&self, stage: &Stage, name: &str) -> (String, Value) {
+        let (id, event) = self.forged_join(stage, name);
+        stage.add((id.clone(), event.clone()));
+        let key = ("m.room.member".to_owned(), self.user(name));
+        stage.room().state.insert(key, id.clone());
+        (id, event)
+    }
+
+    /// A join that is not in the room's state.
+    fn forged_join(&self, stage: &Stage, name: &str) -> (String, Value) {
         let user = self.user(name);
         let (rules, last) = {
             let room = stage.room();
@@ -68,10 +77,7 @@ impl Other {
             "type": "m.room.member", "state_key": user, "content": { "membership": "join" },
         });
         let event = self.event(stage, name, &[&rules], &last, more);
-        let (id, event) = stage.signed_by(&self.peer, event);
-        stage.add((id.clone(), event.clone()));
-        stage.room().state.insert(("m.room.member".to_owned(), user), id.clone());
-        (id, event)
+        stage.signed_by(&self.peer, event)
     }
 
     /// Sends an event, and returns what is said of it, and its id.
@@ -107,9 +113,10 @@ async fn users_whose_homeserver_was_down_at_a_join_are_heard_once_it_is_up() {
         "type": "m.room.member", "state_key": other.user("oda"), "content": { "membership": "ban" },
     });
     stage.tell(&cabin, "m.room.member", ban).await;
+    let (eve, eve_joins) = other.forged_join(&stage, "eve");
     other.is_down.store(false, Ordering::SeqCst);
     other.script.set([
-        ("event_auth", json!({ "auth_chain": [omar_joins, oda_joins] })),
+        ("event_auth", json!({ "auth_chain": [omar_joins, oda_joins, eve_joins] })),
         ("send", json!({ "pdus": {} })),
     ]);
     cabin.server.kill9();
@@ -119,7 +126,9 @@ async fn users_whose_homeserver_was_down_at_a_join_are_heard_once_it_is_up() {
     let here = ann.send(&room_id, "m.room.message", "1", &message).await.ok();
     let here = here["event_id"].as_str().expect("an id");
     // Who was banned meanwhile, or was never there, is not heard.
-    for (name, auth) in [("oda", vec![&*oda]), ("eve", vec![]), ("eve", vec![&*omar])] {
+    let (oda, eve) = (("oda", &*oda), ("eve", &*eve));
+    for (name, auth) in [oda, eve, ("eve", &*omar)] {
+        let auth = [auth];
         let event = other.event(&stage, name, &auth, here, json!({}));
         let (_, said) = other.send(&stage, &cabin, event).await;
         assert!(said["error"].is_string(), "{name}: {said}");

@@ -196,7 +196,6 @@ fn a_state_without_a_first_event_is_none_and_a_small_one_takes_little_space() {
         assert_eq!(taken.unwrap().into_inner(), Taken::Outlier);
         let place = |state: &[OwnedEventId]| {
             let place = PlaceOutlier {
-                unverified: vec![],
                 room_id: room.room_id.clone(),
                 event_id: outlier.event.clone(),
                 from: "elsewhere.test".try_into().unwrap(),
@@ -273,7 +272,6 @@ fn a_state_that_is_too_much_to_record_is_taken_from_others_and_the_room_goes_on(
                 event_id: tip.event.clone(),
                 from: "elsewhere.test".try_into().unwrap(),
                 state: state.to_vec(),
-                unverified: vec![],
             };
             engine.propose(Origin::server(), place).await.unwrap().into_inner();
         };

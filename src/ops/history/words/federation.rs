@@ -56,7 +56,7 @@ impl Describe for RoomState {
         let Self { from, changes, unverified, .. } = self;
         let but = match unverified.len() {
             0 => String::new(),
-            count => format!("; those of users of {count} homeserver(s) could not be verified"),
+            count => format!("; the joins of {count} user(s) could not be verified"),
         };
         (who, format!("got {} events of the room's state from {from}{but}", changes.len()))
     }
