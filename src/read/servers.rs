@@ -60,7 +60,8 @@ impl Stay {
         let was_in = room.joined_of(server) > joined.len()
             || changed.iter().any(|user| room.is_joined(user, up_to));
         // What was before its first user came, others show to those who may see it.
-        let entered = if was_in { None } else { joined.into_iter().min() };
+        let claimed = room.claimed_since(server);
+        let entered = if was_in { None } else { joined.into_iter().chain(claimed).min() };
         Self(Some(entered.unwrap_or(Offset::ZERO)))
     }
 
@@ -133,11 +134,13 @@ pub(crate) fn may_see(
     let standing = standing.map_or(Ok(None), |offset| events.get(offset))?;
     let standing = standing.map(|event| as_shown(room, event, Offset::MAX));
     let standing = standing.and_then(|event| event.content_as::<Visibility>().ok());
+    let is_claimed = room.claimed_since(server).is_some_and(|since| since < event.offset);
     let is_there = |membership| {
         let members = room.members(membership, event.offset);
         members.iter().any(|(user_id, _)| user_id.server_name() == server)
     };
     Ok(match standing.as_ref().map(|is| is.history_visibility.as_str()) {
+        Some("joined" | "invited") if is_claimed => true,
         Some("joined") => is_there(Membership::Join),
         Some("invited") => is_there(Membership::Join) || is_there(Membership::Invite),
         _ => true,

@@ -576,8 +576,8 @@ impl State {
             self.usage.set_membership(offset, user_id, &body.room_id, *membership, sender);
         }
         self.rooms.reassign(offset, &body.room_id, changes);
-        if !body.unverified.is_empty() {
-            self.rooms.claim(&body.room_id, body.from, body.unverified);
+        if let Some(joins) = body.unverified {
+            self.rooms.claim(offset, &body.room_id, body.from, joins);
         }
         effects
     }

@@ -8,7 +8,7 @@ pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("oauth", 1, "a4e255d90bf18812"),
     ("registration tokens", 1, "2d3adedff11b61f1"),
     ("names", 1, "885d2dd8e420531b"),
-    ("rooms", 4, "cf7613635f1d8094"),
+    ("rooms", 4, "1669ef5d9ad3d1c6"),
     ("closures", 1, "2f42176b71624772"),
     ("notices", 1, "8a7c2faff6c4bd3b"),
     ("reports", 1, "2d3adedff11b61f1"),

@@ -11,9 +11,9 @@ use serde_json::value::RawValue;
 use super::resolve::NoState;
 use crate::{
     base::limits,
-    decide::{Commit, is_local},
+    decide::Commit,
     record::{
-        Offset, Stream,
+        Stream,
         command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
         lax_object::LaxObject,
     },
@@ -75,42 +75,33 @@ pub(super) fn record_changes(
     let is_all = parts.len() <= fitting;
     for changes in parts.into_iter().take(fitting) {
         let (room_id, from) = (room_id.clone(), from.clone());
-        commit.append(
-            Stream::room(&room_id),
-            RoomState { room_id, from, changes, unverified: BTreeMap::new() },
-        );
+        commit
+            .append(Stream::room(&room_id), RoomState { room_id, from, changes, unverified: None });
     }
     is_all
 }
 
-/// Records joins that cannot be verified, of users of other homeservers of whom nothing is known.
+/// Records which joins of users of other homeservers cannot be verified, if others are known.
 pub(super) fn record_unverified(
     commit: &mut Commit<'_>,
     room: &Room,
     from: &OwnedServerName,
-    joins: &BTreeMap<OwnedUserId, OwnedEventId>,
+    joins: BTreeMap<OwnedUserId, OwnedEventId>,
 ) {
     let mut left = limits::UNVERIFIED_BYTES;
-    let own = &commit.env.server;
-    let new = joins.iter().filter(|(user_id, event_id)| {
-        !is_local(own, user_id)
-            && room.membership(user_id, Offset::MAX).is_none()
-            && room.claimed_join(user_id).as_ref() != Some(*event_id)
-    });
-    let fits = |of: &(&OwnedUserId, &OwnedEventId)| {
+    let fits = |of: &(OwnedUserId, OwnedEventId)| {
         let rest = left.checked_sub(recorded(of));
         left = rest.unwrap_or(0);
         rest.is_some()
     };
-    let unverified: BTreeMap<_, _> = new
-        .take_while(fits)
-        .map(|(user_id, event_id)| (user_id.clone(), event_id.clone()))
-        .collect();
-    if !unverified.is_empty() {
-        let (room_id, from) = (room.id.clone(), from.clone());
-        let record = RoomState { room_id, from, changes: Vec::new(), unverified };
-        commit.append(Stream::room(&room.id), record);
+    let joins: BTreeMap<_, _> = joins.into_iter().take_while(fits).collect();
+    let (known_from, known) = room.claims();
+    if joins == known && (joins.is_empty() || known_from.as_ref() == Some(from)) {
+        return;
     }
+    let (room_id, from) = (room.id.clone(), from.clone());
+    let record = RoomState { room_id, from, changes: Vec::new(), unverified: Some(joins) };
+    commit.append(Stream::room(&room.id), record);
 }
 
 /// What the record of an event says of the state before it. What does not fit there is recorded

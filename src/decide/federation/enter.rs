@@ -234,7 +234,6 @@ impl Proposal for EnterRoom {
         if room.has_server(&env.server.name) {
             return Ok(Entered::No);
         }
-        record_unverified(commit, &room, &self.from, &self.unverified);
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event));
         let before = state(&branches, &self.state)?;
@@ -256,6 +255,14 @@ impl Proposal for EnterRoom {
         if !record_changes(commit, of_room, changes, limits::ENTERED_BYTES) {
             return Ok(Entered::Partly);
         }
+        let mut unverified = self.unverified.clone();
+        for user_id in self.unverified.keys() {
+            let holder = branches.holder(&before, &StateEventType::RoomMember, user_id.as_str())?;
+            if holder.is_some() || is_local(&env.server, user_id) {
+                unverified.remove(user_id);
+            }
+        }
+        record_unverified(commit, &room, &self.from, unverified);
         let missing = missing_of(&env.state, &env.events, &room, &event.prev_events)?;
         let received = Received { missing, ..Received::new(self.from.clone()) };
         commit.append(self.stream(), body(Some(received)));

@@ -339,14 +339,14 @@ impl<'a, 'b> Receipt<'a, 'b> {
         if event.prev_events.is_empty() {
             return Ok(rejected("it comes after no event".to_owned()));
         }
-        let before = self.with_own_join(self.before()?, &authorities)?;
+        let before = self.with_claimed(self.before()?, &authorities)?;
         let noted = self.noted(&before)?;
         if let Err(reason) = by_authorities.and(self.allowed_in(&before)?) {
             let outcome = Outcome::Rejected { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
         let current = self.branches.current();
-        if let Err(reason) = self.allowed_in(&self.with_own_join(current.clone(), &authorities)?)? {
+        if let Err(reason) = self.allowed_in(&self.with_claimed(current.clone(), &authorities)?)? {
             let outcome = Outcome::SoftFailed { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
@@ -369,20 +369,21 @@ impl<'a, 'b> Receipt<'a, 'b> {
         })
     }
 
-    /// A state, with the join of the event's sender if that is missing because it could not be
-    /// verified when this homeserver entered the room. Now it is, and state resolution says whether
-    /// it counts.
-    fn with_own_join(&self, state: View, authorities: &[EventRef]) -> Result<View, NoState> {
-        let sender = &self.event.sender;
-        let Some(claimed) = self.room.claimed_join(sender) else { return Ok(state) };
-        let own = authorities.iter().find(|authority| authority.event_id == claimed);
-        let Some(own) = own else { return Ok(state) };
+    /// A state, with those joins among the authorities that could not be verified when this
+    /// homeserver entered the room. They were part of the state then, and are verified now.
+    fn with_claimed(&self, mut state: View, authorities: &[EventRef]) -> Result<View, NoState> {
         let member = StateEventType::RoomMember;
-        if self.branches.holder(&state, &member, sender.as_str())?.is_some() {
-            return Ok(state);
+        for authority in authorities {
+            let user_id = authority.state_key.as_deref().and_then(|key| UserId::parse(key).ok());
+            let claimed = user_id.as_deref().and_then(|user_id| self.room.claimed_join(user_id));
+            if let Some(user_id) = user_id
+                && claimed.as_ref() == Some(&authority.event_id)
+                && self.branches.holder(&state, &member, user_id.as_str())?.is_none()
+            {
+                state = self.branches.with(state, authority)?;
+            }
         }
-        let with = self.branches.with(state.clone(), own)?;
-        Ok(self.join(vec![state, with])?.view)
+        Ok(state)
     }
 
     /// The predecessors that the room's history lacks. The extremities are in its timeline.

@@ -440,8 +440,8 @@ impl KeyRing {
                 (2 * before).clamp(first, longest)
             }
         };
-        // Whoever fails ahead is still asked when it matters.
-        if haste != Haste::Ahead || fetched.is_ok() {
+        // Whoever is late ahead is still asked when it matters.
+        if haste != Haste::Ahead {
             let again = Instant::now() + failed_for.max(after_success);
             self.attempts.insert(server.to_owned(), Attempt { again, failed_for });
         }

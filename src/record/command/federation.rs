@@ -385,9 +385,9 @@ pub struct RoomState {
     /// The changes.
     pub changes: Vec<StateChange>,
     /// The joins in that state which could not be verified, because there are no keys of the
-    /// users' homeservers.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub unverified: BTreeMap<OwnedUserId, OwnedEventId>,
+    /// users' homeservers. They replace those of an earlier entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified: Option<BTreeMap<OwnedUserId, OwnedEventId>>,
 }
 
 impl Content for RoomState {}

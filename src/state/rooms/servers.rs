@@ -1,12 +1,15 @@
 //! The users who are in a room now, and their homeservers. The counts avoid a scan of all members.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ruma::{OwnedEventId, OwnedServerName, OwnedUserId, RoomId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{Room, Rooms};
-use crate::state::{Membership, digest::Digest, history::History};
+use crate::{
+    record::Offset,
+    state::{Membership, digest::Digest, history::History},
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Servers {
@@ -31,28 +34,38 @@ struct Count {
 pub(super) struct Claims {
     /// The homeserver that named them. It is believed while it is in the room itself.
     from: Option<OwnedServerName>,
+    /// The record of them.
+    since: Offset,
     joins: BTreeMap<OwnedUserId, OwnedEventId>,
+    /// The homeservers of these users, until none of their users is in the room. So it is known
+    /// since when a homeserver is there after the join of its user was verified.
+    servers: BTreeSet<OwnedServerName>,
 }
 
 impl Servers {
     /// Updates the counts when the membership of the user has changed.
     pub(super) fn change(&mut self, user: &UserId, before: Option<Membership>, after: Membership) {
         let is_claimed = self.claims.joins.remove(user).is_some();
-        let count = self.count(user.server_name());
+        let server = user.server_name();
+        let count = self.count(server);
         let tally = |is: bool| u32::from(is);
         count.joined = (count.joined + tally(after == Membership::Join))
             .saturating_sub(tally(before == Some(Membership::Join)));
         count.claimed = count.claimed.saturating_sub(tally(is_claimed));
+        if count.joined == 0 && count.claimed == 0 {
+            self.claims.servers.remove(server);
+        }
     }
 
-    /// Adds what is claimed of users of whom nothing is known.
+    /// Replaces what is claimed.
     pub(super) fn claim(&mut self, claims: Claims) {
-        self.claims.from = claims.from;
-        for (user_id, event_id) in claims.joins {
-            let is_new = !self.claims.joins.contains_key(&user_id);
-            self.count(user_id.server_name()).claimed += u32::from(is_new);
-            self.claims.joins.insert(user_id, event_id);
+        for count in &mut self.counts {
+            count.claimed = 0;
         }
+        for user_id in claims.joins.keys() {
+            self.count(user_id.server_name()).claimed += 1;
+        }
+        self.claims = claims;
     }
 
     fn count(&mut self, server: &ServerName) -> &mut Count {
@@ -78,7 +91,7 @@ impl Servers {
 
     /// The counts follow from the members and the claims.
     pub(super) fn digest(&self, digest: &mut Digest) {
-        if !self.claims.joins.is_empty() {
+        if self.claims.from.is_some() {
             digest.add(&self.claims);
         }
     }
@@ -88,14 +101,19 @@ impl Rooms {
     /// Notes joins in a room's state that could not be verified.
     pub(in crate::state) fn claim(
         &self,
+        since: Offset,
         room_id: &RoomId,
         from: OwnedServerName,
         mut joins: BTreeMap<OwnedUserId, OwnedEventId>,
     ) {
         let Some(room) = self.get(room_id) else { return };
         let inner = &mut *room.inner.write();
-        joins.retain(|user_id, _| !inner.members.contains_key(user_id));
-        inner.servers.claim(Claims { from: Some(from), joins });
+        joins.retain(|user_id, _| {
+            let latest = inner.members.get(user_id).and_then(History::latest);
+            latest.is_none_or(|latest| *latest == Membership::Leave)
+        });
+        let servers = joins.keys().map(|user_id| user_id.server_name().to_owned()).collect();
+        inner.servers.claim(Claims { from: Some(from), since, joins, servers });
     }
 }
 
@@ -111,6 +129,18 @@ impl Room {
     #[must_use]
     pub fn claimed_join(&self, user_id: &UserId) -> Option<OwnedEventId> {
         self.inner.read().servers.claims.joins.get(user_id).cloned()
+    }
+
+    /// All such joins, and the homeserver that named them.
+    pub(crate) fn claims(&self) -> (Option<OwnedServerName>, BTreeMap<OwnedUserId, OwnedEventId>) {
+        let claims = &self.inner.read().servers.claims;
+        (claims.from.clone(), claims.joins.clone())
+    }
+
+    /// Since when the homeserver is known to be in the room, if that rests on a claimed join.
+    pub(crate) fn claimed_since(&self, server: &ServerName) -> Option<Offset> {
+        let claims = &self.inner.read().servers.claims;
+        claims.servers.contains(server).then_some(claims.since)
     }
 
     /// The homeservers of all users who have, or had, a membership in the room, or are said to.

@@ -42,13 +42,16 @@ impl Room {
         self.inner.read().typing.get(user_id).copied()
     }
 
-    /// Whether somebody other than these users began or stopped typing after `since`, or left.
+    /// Whether anything but that these users began to type happened after `since`. Clients may
+    /// still show one of them who stops: they may have begun before they were left out.
     #[must_use]
     pub fn typing_changed(&self, since: Offset, except: &BTreeSet<OwnedUserId>) -> bool {
         let has_typed = {
             let inner = self.inner.read();
             let mut typed = inner.typing_records.iter().filter(|(_, last)| **last > since);
-            typed.any(|(user_id, _)| !except.contains(user_id))
+            typed.any(|(user_id, _)| {
+                !except.contains(user_id) || !inner.typing.contains_key(user_id)
+            })
         };
         has_typed || !self.members_changed(since, Offset::MAX).is_empty()
     }

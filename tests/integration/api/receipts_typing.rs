@@ -162,12 +162,12 @@ async fn receipts_and_typing_of_ignored_users_are_not_sent() {
         bob.http.raw("POST", sliding, &[("authorization", &bearer)], body.to_string()).await;
     let text = answer.json().ok()["extensions"].to_string();
     assert!(text.contains(&ann.user_id) && !text.contains(&eve.user_id), "{text}");
-    // What they do wakes nobody.
-    let since = next_batch(&bob.sync(None, 0, None).await);
+    // That they begin wakes nobody.
     typing(&eve, &room_id, &eve, json!({ "typing": false })).await.ok();
+    let since = next_batch(&bob.sync(None, 0, None).await);
+    typing(&eve, &room_id, &eve, json!({ "typing": true, "timeout": 30_000 })).await.ok();
     let sync = bob.sync(Some(&since), 0, None).await;
     assert_eq!(sync["rooms"]["join"][&room_id], Value::Null, "{sync}");
-    typing(&eve, &room_id, &eve, json!({ "typing": true, "timeout": 30_000 })).await.ok();
     // When nobody else types, nobody does.
     typing(&ann, &room_id, &ann, json!({ "typing": false })).await.ok();
     let sync = bob.sync(None, 0, None).await;

@@ -54,7 +54,7 @@ impl Describe for PeerDevices {
 impl Describe for RoomState {
     fn describe(self, _: &Record, who: String) -> Description {
         let Self { from, changes, unverified, .. } = self;
-        let but = match unverified.len() {
+        let but = match unverified.map_or(0, |joins| joins.len()) {
             0 => String::new(),
             count => format!("; the joins of {count} user(s) could not be verified"),
         };
