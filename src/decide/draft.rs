@@ -23,6 +23,7 @@ use crate::{
     record::{
         Offset,
         command::{RoomEvent, Transaction},
+        event_format::{has_chosen_ids, references},
         lax_object::LaxObject,
     },
     state::{Membership, Room, rooms::Tip},
@@ -279,7 +280,8 @@ impl RoomDraft {
     ) -> Result<CanonicalJsonObject, Refusal> {
         check_lengths(new)?;
         let auth_events = self.auth_events(env, new)?;
-        let pdu = self.pdu(new, &auth_events)?;
+        let mut pdu = self.pdu(env, new, &auth_events)?;
+        pdu.choose_id(&env.server.name, &self.rules);
         let bad = |error: &dyn std::fmt::Display| Refusal::BadJson(error.to_string());
         let event_id = pdu.event_id(&self.rules).map_err(|error| bad(&error))?;
         let body = RoomEvent::new(
@@ -289,6 +291,8 @@ impl RoomDraft {
         );
         let event = StoredEvent::new(Offset::ZERO, body).map_err(|error| bad(&error))?;
         self.authorise(env, &Arc::new(event))?;
+        // Whoever signs it chooses its id.
+        pdu.remove("event_id");
         Ok(pdu.into_strict())
     }
 
@@ -302,14 +306,15 @@ impl RoomDraft {
             Some(auth_events) => auth_events.to_vec(),
             None => self.auth_events(env, &new)?,
         };
-        let mut pdu = self.pdu(&new, &auth_events)?;
+        let mut pdu = self.pdu(env, &new, &auth_events)?;
         if pdu.has_odd_numbers() && self.rules.authorization.strict_canonical_json {
             let message = "In this room, numbers have to be integers between -2^53 and 2^53.";
             return Err(Refusal::BadJson(message.to_owned()));
         }
         let no_hash = |error| Refusal::TooLarge(format!("The event cannot be hashed: {error}"));
+        pdu.choose_id(&env.server.name, &self.rules);
         pdu.add_content_hash().map_err(no_hash)?;
-        let hash = pdu.reference_hash(&self.rules).map_err(no_hash)?;
+        let event_id = pdu.event_id(&self.rules).map_err(no_hash)?;
         let pdu = pdu
             .to_raw()
             .map_err(|error| Refusal::BadJson(format!("Not canonical JSON: {error}")))?;
@@ -321,11 +326,9 @@ impl RoomDraft {
                 limits::EVENT_BYTES
             )));
         }
-        let event_id = OwnedEventId::try_from(format!("${hash}"))
-            .map_err(|error| Refusal::BadJson(error.to_string()))?;
         let room_id = match &self.room_id {
             Some(room_id) => room_id.clone(),
-            None => OwnedRoomId::try_from(format!("!{hash}"))
+            None => OwnedRoomId::try_from(format!("!{}", event_id.localpart()))
                 .map_err(|error| Refusal::BadJson(error.to_string()))?,
         };
         let depth = self.depth();
@@ -387,11 +390,13 @@ impl RoomDraft {
         }
     }
 
-    fn pdu(&self, new: &NewEvent, auth_events: &[OwnedEventId]) -> Result<LaxObject, Refusal> {
+    fn pdu(
+        &self,
+        env: &Env,
+        new: &NewEvent,
+        auth_events: &[OwnedEventId],
+    ) -> Result<LaxObject, Refusal> {
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
-        let ids = |ids: &[OwnedEventId]| {
-            CanonicalJsonValue::Array(ids.iter().map(|id| text(id.as_str())).collect())
-        };
         let depth = Int::try_from(self.depth())
             .map_err(|_| Refusal::Forbidden("The room takes no more events.".to_owned()))?;
         let ts = Int::try_from(u64::from(new.ts.get()))
@@ -414,10 +419,42 @@ impl RoomDraft {
         {
             pdu.insert("redacts".to_owned(), text(redacts.as_str()));
         }
-        let prev: Vec<_> = self.tips.iter().map(|tip| tip.event_id.clone()).collect();
-        pdu.insert("prev_events".to_owned(), ids(&prev));
-        pdu.insert("auth_events".to_owned(), ids(auth_events));
+        let prev = self.references(env, self.tips.iter().map(|tip| &*tip.event_id))?;
+        pdu.insert("prev_events".to_owned(), prev);
+        let auth = self.references(env, auth_events.iter().map(|event_id| &**event_id))?;
+        pdu.insert("auth_events".to_owned(), auth);
         Ok(pdu)
+    }
+
+    /// A list of events as the room's format names them.
+    fn references<'e>(
+        &self,
+        env: &Env,
+        events: impl Iterator<Item = &'e EventId>,
+    ) -> Result<CanonicalJsonValue, Refusal> {
+        if !has_chosen_ids(&self.rules) {
+            return Ok(references(events.map(|event_id| (event_id, None)), &self.rules));
+        }
+        let mut named = Vec::new();
+        for event_id in events {
+            let event = self.event(env, event_id)?;
+            // Of an event that has expired, nobody can tell the hash.
+            let hash = event.and_then(|event| {
+                LaxObject::parse(event.pdu.get()).ok()?.reference_hash(&self.rules).ok()
+            });
+            named.push((event_id, hash));
+        }
+        Ok(references(named, &self.rules))
+    }
+
+    /// The event of this id.
+    fn event(&self, env: &Env, event_id: &EventId) -> Result<Option<EventRef>, Refusal> {
+        let added = self.added().find(|event| event.event_id == event_id);
+        match (added, &self.base) {
+            (Some(added), _) => Ok(Some(Arc::clone(added))),
+            (None, Some(room)) => Ok(env.events.find_known(&env.state, room, event_id)?),
+            (None, None) => Ok(None),
+        }
     }
 
     fn auth_events(&self, env: &Env, new: &NewEvent) -> Result<Vec<OwnedEventId>, Refusal> {
@@ -449,13 +486,7 @@ impl RoomDraft {
                 None
             })
         };
-        let by_id = |event_id: &EventId| {
-            let added = self.added().find(|event| event.event_id == event_id);
-            added.cloned().or_else(|| {
-                let room = self.base.as_ref()?;
-                keep(env.events.find_known(&env.state, room, event_id).map_err(Refusal::from))
-            })
-        };
+        let by_id = |event_id: &EventId| keep(self.event(env, event_id));
         let by_key = |event_type: &StateEventType, state_key: &str| {
             keep(self.state_event(env, event_type, state_key))
         };

@@ -29,6 +29,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
+use super::event_format;
 use crate::base::{
     canonical::{
         NotCanonical, Numbers, Token, canonical, check, depth, is_readable, is_strict, tokens,
@@ -65,7 +66,7 @@ enum Odd {
 pub struct LaxError(String);
 
 impl LaxError {
-    fn of(why: impl std::fmt::Display) -> Self {
+    pub(super) fn of(why: impl std::fmt::Display) -> Self {
         Self(why.to_string())
     }
 }
@@ -208,7 +209,7 @@ impl LaxObject {
     }
 
     /// Its text, in canonical form.
-    fn to_text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         self.text_of(&self.object)
     }
 
@@ -244,6 +245,9 @@ impl LaxObject {
     /// # Errors
     /// The first fault.
     pub(crate) fn check_format(&self, rules: &RoomVersionRules) -> Result<(), LaxError> {
+        if event_format::has_chosen_ids(rules) {
+            event_format::check(&self.object)?;
+        }
         if self.odd.is_none() {
             return check_pdu_format(&self.object, &rules.event_format).map_err(LaxError);
         }
@@ -311,11 +315,15 @@ impl LaxObject {
         })
     }
 
-    /// The id that its hash gives it.
+    /// The id that its hash gives it, or, in rooms of versions 1 and 2, the one that its maker
+    /// chose.
     ///
     /// # Errors
-    /// As for [`Self::reference_hash`].
+    /// As for [`Self::reference_hash`], or when its maker chose none that is allowed.
     pub(crate) fn event_id(&self, rules: &RoomVersionRules) -> Result<OwnedEventId, LaxError> {
+        if event_format::has_chosen_ids(rules) {
+            return event_format::chosen_id(&self.object);
+        }
         let id = format!("${}", self.reference_hash(rules)?);
         OwnedEventId::try_from(id).map_err(LaxError::of)
     }

@@ -14,6 +14,7 @@ pub mod address;
 pub mod client;
 pub mod codec;
 pub mod command;
+pub(crate) mod event_format;
 mod holds;
 pub mod lax_object;
 pub mod mask;

@@ -30,6 +30,7 @@ use crate::{
     record::{
         Offset, Stream,
         command::{Outcome, Received, RoomPdu, StateBase, StateBefore, StateChange},
+        event_format::differ,
     },
 };
 
@@ -57,21 +58,27 @@ impl Proposal for BeginRoom {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let room = commit.env.state.rooms.get(&self.room_id);
+        let rules = self.version.rules();
+        let rules =
+            rules.ok_or_else(|| Refusal::UnsupportedRoomVersion(self.version.to_string()))?;
+        let bad = |why: &str| Refusal::BadState(format!("The room's first event {why}."));
         if let Some(room) = &room {
             if room.version != self.version {
                 return Err(Refusal::BadState(format!("The room has version {}.", room.version)));
             }
             let env = commit.env;
-            if env.events.find_known(&env.state, room, &self.event_id)?.is_some() {
+            if let Some(known) = env.events.find_known(&env.state, room, &self.event_id)?
+                && !differ(&known.pdu, &self.pdu, &rules)
+            {
                 return Ok(());
             }
         } else if commit.env.state.erasures.purged(&self.room_id).is_some() {
             return Err(Refusal::Forbidden("This room was purged from this server.".to_owned()));
         }
-        let bad = |why: &str| Refusal::BadState(format!("The room's first event {why}."));
-        let rules = self.version.rules();
-        let rules =
-            rules.ok_or_else(|| Refusal::UnsupportedRoomVersion(self.version.to_string()))?;
+        let (env, of) = (commit.env, (&*self.room_id, &rules));
+        if env.events.is_taken(&env.state, of, &self.event_id, &self.pdu)? {
+            return Err(bad("has the id of another event"));
+        }
         let event = StoredEvent::new(
             PENDING,
             body(&self.room_id, &self.event_id, self.pdu.clone(), None, None),
@@ -220,6 +227,10 @@ impl Proposal for EnterRoom {
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         if env.events.find(&env.state, &self.event_id)?.is_some() {
             return Ok(Entered::Yes);
+        }
+        let of = (&*self.room_id, &room.rules);
+        if env.events.is_taken(&env.state, of, &self.event_id, &self.pdu)? {
+            return Err(Refusal::BadState("Another event has the id of this join.".to_owned()));
         }
         let body = |received| body(&self.room_id, &self.event_id, self.pdu.clone(), received, None);
         let event = StoredEvent::new(PENDING, body(None));

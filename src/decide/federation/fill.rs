@@ -9,6 +9,7 @@ use ruma::{
     state_res::events::RoomPowerLevelsIntField,
 };
 
+use super::receive::are_of_one_server;
 use crate::{
     base::limits,
     decide::{Commit, Powers, Proposal, Refusal, not_in_it},
@@ -213,7 +214,7 @@ impl Graph<'_> {
         if redaction.redacts.as_ref() != Some(&target.event_id) {
             return Ok(false);
         }
-        if redaction.sender.server_name() == target.sender.server_name() {
+        if are_of_one_server(redaction, target, &self.room.rules.authorization) {
             return Ok(true);
         }
         let mut then = None;

@@ -7,7 +7,7 @@ use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName};
 use serde_json::value::RawValue;
 
 use super::{
-    receive::{Receipt, Verdict, body},
+    receive::{Receipt, TAKEN, Verdict, body},
     resolve::NoState,
 };
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     record::{
         Stream,
         command::{Outcome, RoomPdu},
+        event_format::differ,
     },
 };
 
@@ -69,7 +70,17 @@ impl Proposal for RecordOutliers {
         let branches = Branches::new(&env.state, &env.events, &room);
         let mut judged = Vec::with_capacity(self.events.len());
         for (event_id, pdu) in &self.events {
+            let of = (&*self.room_id, &room.rules);
+            if env.events.is_taken(&env.state, of, event_id, pdu)? {
+                judged.push(Judged::Rejected(TAKEN.to_owned()));
+                continue;
+            }
             if let Some(known) = branches.find(event_id)? {
+                if differ(&known.pdu, pdu, &room.rules) {
+                    // Both are in this list.
+                    judged.push(Judged::Rejected(TAKEN.to_owned()));
+                    continue;
+                }
                 judged.push(match known.aside.as_deref() {
                     Some((Outcome::Rejected { reason }, _)) => Judged::Rejected(reason.clone()),
                     _ => Judged::Recorded,

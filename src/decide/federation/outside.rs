@@ -62,6 +62,13 @@ impl Proposal for MembershipOutside {
         let received =
             Received { stripped: self.stripped.clone(), ..Received::new(self.from.clone()) };
         let body = body(&self.room_id, &self.event_id, self.pdu.clone(), Some(received), None);
+        let rules = self.version.rules();
+        let rules =
+            rules.ok_or_else(|| Refusal::UnsupportedRoomVersion(self.version.to_string()))?;
+        let of = (&*self.room_id, &rules);
+        if env.events.is_taken(&env.state, of, &self.event_id, &self.pdu)? {
+            return Err(Refusal::BadState("Another event has this id.".to_owned()));
+        }
         let event = StoredEvent::new(PENDING, body.clone());
         let event = event.map_err(|error| Refusal::BadJson(error.to_string()))?;
         let content: Content =

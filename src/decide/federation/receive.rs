@@ -6,6 +6,7 @@ use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 use ruma::{
     EventId, OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, UserId,
     events::{StateEventType, TimelineEventType},
+    room_version_rules::AuthorizationRules,
     state_res::{
         check_state_dependent_auth_rules, check_state_independent_auth_rules,
         events::RoomPowerLevelsIntField,
@@ -38,6 +39,10 @@ use crate::{
         rooms::{Tip, graph::Aside},
     },
 };
+
+/// Why an event is rejected whose id another one has. It is not recorded: what is known of that id
+/// is the other one.
+pub(super) const TAKEN: &str = "another event has its id";
 
 /// Add an event of another homeserver to a room.
 #[derive(Clone, Debug)]
@@ -143,6 +148,10 @@ impl ReceivePdu {
     fn decide_with(&self, commit: &mut Commit<'_>, effort: Effort<'_>) -> Result<Taken, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        let of = (&*self.room_id, &room.rules);
+        if env.events.is_taken(&env.state, of, &self.event_id, &self.pdu)? {
+            return Ok(Taken::Rejected(TAKEN.to_owned()));
+        }
         if let Some(known) = env.events.find_known(&env.state, &room, &self.event_id)?
             && (self.as_outlier || room.aside(known.offset) != Some(Aside::Outlier))
         {
@@ -263,6 +272,20 @@ pub(super) fn body(
 ) -> RoomEvent {
     let event = RoomEvent::new(room_id.to_owned(), event_id.to_owned(), pdu);
     RoomEvent { redacts, received, ..event }
+}
+
+/// Whether a redaction may redact an event because both are of one homeserver (room version 3,
+/// "Handling redactions"). In versions 1 and 2, that is the one in the ids (room version 1,
+/// "Authorisation rules", 11).
+pub(super) fn are_of_one_server(
+    redaction: &StoredEvent,
+    target: &StoredEvent,
+    rules: &AuthorizationRules,
+) -> bool {
+    if rules.special_case_room_redaction {
+        return redaction.event_id.server_name() == target.event_id.server_name();
+    }
+    redaction.sender.server_name() == target.sender.server_name()
 }
 
 pub(super) enum Verdict {
@@ -666,7 +689,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
             // The event may be in a part of the history that was not fetched yet.
             return Ok(Ok(None));
         };
-        if target.sender.server_name() == event.sender.server_name() {
+        if are_of_one_server(event, &target, &self.room.rules.authorization) {
             return Ok(Ok(Some(target.offset)));
         }
         let find = |event_type| self.branches.holder(before, &event_type, "");

@@ -27,6 +27,7 @@ pub(crate) use stripped::strip;
 use crate::record::{
     Offset,
     command::{Outcome, Received, RoomEvent, RoomPdu, StateBefore, Transaction},
+    event_format::Pair,
 };
 
 /// An event with the fields that decisions and responses need.
@@ -75,8 +76,9 @@ pub struct StoredEvent {
     pub(crate) shared: client::Shared,
 }
 
+/// An event. `N` is how its format names other events.
 #[derive(Deserialize)]
-struct Pdu {
+struct Pdu<N> {
     #[serde(rename = "type")]
     event_type: TimelineEventType,
     sender: OwnedUserId,
@@ -87,12 +89,31 @@ struct Pdu {
     origin_server_ts: MilliSecondsSinceUnixEpoch,
     content: Box<RawValue>,
     depth: u64,
-    #[serde(default)]
-    prev_events: Vec<OwnedEventId>,
-    #[serde(default)]
-    auth_events: Vec<OwnedEventId>,
+    #[serde(default = "Vec::new")]
+    prev_events: Vec<N>,
+    #[serde(default = "Vec::new")]
+    auth_events: Vec<N>,
     #[serde(default)]
     redacts: Option<OwnedEventId>,
+}
+
+impl Pdu<Pair<OwnedEventId>> {
+    /// An event of format 1, which has its id among its members.
+    fn with_id(self) -> Pdu<OwnedEventId> {
+        let ids = |names: Vec<Pair<OwnedEventId>>| names.into_iter().map(|pair| pair.0).collect();
+        Pdu {
+            event_type: self.event_type,
+            sender: self.sender,
+            room_id: self.room_id,
+            state_key: self.state_key,
+            origin_server_ts: self.origin_server_ts,
+            content: self.content,
+            depth: self.depth,
+            prev_events: ids(self.prev_events),
+            auth_events: ids(self.auth_events),
+            redacts: self.redacts,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -107,7 +128,12 @@ impl StoredEvent {
     /// # Errors
     /// When the PDU lacks a field that every PDU has.
     pub fn new(offset: Offset, body: RoomEvent) -> serde_json::Result<Self> {
-        let pdu: Pdu = serde_json::from_str(body.pdu.get())?;
+        // Only events of format 1 name others in pairs.
+        let pdu: Pdu<OwnedEventId> = serde_json::from_str(body.pdu.get()).or_else(|error| {
+            let paired = serde_json::from_str::<Pdu<Pair<_>>>(body.pdu.get());
+            let has_id = body.event_id.server_name().is_some();
+            paired.ok().filter(|_| has_id).map(Pdu::with_id).ok_or(error)
+        })?;
         let mut redacts = pdu.redacts;
         if redacts.is_none() && pdu.event_type == TimelineEventType::RoomRedaction {
             let content: RedactionContent = serde_json::from_str(pdu.content.get())?;

@@ -10,7 +10,9 @@ use std::{
 };
 
 use quick_cache::{Weighter, sync::Cache};
-use ruma::{EventId, RoomId, UserId, events::TimelineEventType};
+use ruma::{
+    EventId, RoomId, UserId, events::TimelineEventType, room_version_rules::RoomVersionRules,
+};
 use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
@@ -24,6 +26,7 @@ use crate::{
     record::{
         Command, Offset, Record,
         command::{LogErase, RoomEvent, RoomPdu},
+        event_format::{differ, has_chosen_ids},
         lax_object::LaxObject,
         server_keys::ServerKeys,
     },
@@ -295,6 +298,35 @@ impl EventStore {
             }
         }
         Ok(best)
+    }
+
+    /// Whether another event that this server knows has the id of this one, in its room or in
+    /// another one. Only where ids are chosen can that be, and the event that came first keeps its
+    /// id.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub(crate) fn is_taken(
+        &self,
+        state: &State,
+        (room_id, rules): (&RoomId, &RoomVersionRules),
+        event_id: &EventId,
+        pdu: &RawValue,
+    ) -> Result<bool, ReadError> {
+        if !has_chosen_ids(rules) {
+            return Ok(false);
+        }
+        for offset in state.events.candidates(event_id) {
+            if let Some(event) = self.get(offset)?
+                && event.event_id == event_id
+                && let Some(room) = state.rooms.get(&event.room_id)
+                && (room.has_event(offset) || room.aside(offset).is_some())
+                && (event.room_id != room_id || differ(&event.pdu, pdu, rules))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The event that a transaction of `session` sent, if it has sent one.

@@ -28,7 +28,9 @@ use crate::{
     },
     engine::Rejected,
     outside::federation::{Answer, Question, Refused, Unreachable},
-    record::{Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
+    record::{
+        Origin, event_format::references, lax_object::LaxObject, room_version::ROOM_VERSIONS,
+    },
     state::Room,
 };
 
@@ -327,10 +329,7 @@ impl Receiving<'_> {
         let Ok(room) = self.room(wish.room_id) else { return Ok(()) };
         let wrong = |why: &dyn std::fmt::Display| EnterError::Wrong(own.clone(), why.to_string());
         let tips = room.extremities();
-        let ids = || {
-            let ids = tips.iter().map(|tip| CanonicalJsonValue::String(tip.event_id.to_string()));
-            CanonicalJsonValue::Array(ids.collect())
-        };
+        let ids = || references(tips.iter().map(|tip| (&*tip.event_id, None)), &room.rules);
         let depth = tips.iter().map(|tip| tip.depth).max().unwrap_or(0).saturating_add(1);
         let depth = depth.min(limits::EVENT_DEPTH);
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
@@ -463,6 +462,7 @@ pub(super) fn seal(
 ) -> Result<Signed, String> {
     let rules = version.rules().ok_or("the version of the room")?;
     let mut object = LaxObject::from(object);
+    object.choose_id(&env.server.name, &rules);
     object.add_content_hash().map_err(|error| error.to_string())?;
     let event_id = object.event_id(&rules).map_err(|error| error.to_string())?;
     env.server.sign_event(&mut object, &rules.redaction).map_err(|error| error.to_string())?;

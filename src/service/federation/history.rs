@@ -29,7 +29,7 @@ use crate::{
         events::{EventRef, StoredEvent},
         servers::admits,
     },
-    record::{Offset, Origin},
+    record::{Offset, Origin, event_format::named},
     state::{
         Room,
         rooms::{gaps::GapNow, graph::Aside},
@@ -544,8 +544,7 @@ impl Step {
     fn sent(pdu: Pdu) -> Self {
         let text = |name: &str| pdu.object.get(name).and_then(CanonicalJsonValue::as_str);
         let depth = pdu.object.get("depth").and_then(CanonicalJsonValue::as_integer);
-        let before = pdu.object.get("prev_events").and_then(CanonicalJsonValue::as_array);
-        let before = before.into_iter().flatten().filter_map(CanonicalJsonValue::as_str);
+        let before = named(&pdu.object, "prev_events");
         Self {
             event_id: pdu.event_id.clone(),
             depth: depth.and_then(|depth| u64::try_from(i64::from(depth)).ok()).unwrap_or(0),

@@ -26,7 +26,10 @@ use crate::{
     },
     outside::federation::Question,
     read::{events::as_shown, policy::policy_server, servers::admits},
-    record::{Offset, Origin, lax_object::LaxObject, room_version::ROOM_VERSIONS},
+    record::{
+        Offset, Origin, event_format::has_chosen_ids, lax_object::LaxObject,
+        room_version::ROOM_VERSIONS,
+    },
     state::{Membership, Room, usage::Invite},
 };
 
@@ -223,6 +226,10 @@ impl Receiving<'_> {
             && sender.is_some_and(|sender| sender.server_name() == origin);
         if !fits {
             return Err(form("it is not an invite of a user of this server"));
+        }
+        // Else this server would sign an id in its own or a third one's name.
+        if has_chosen_ids(&rules) && event_id.server_name() != Some(origin) {
+            return Err(form("its id is not one of its sender's homeserver"));
         }
         let known = self.engine.state().rooms.get(&room_id);
         let room = known.filter(|room| room.has_server(&env.server.name));

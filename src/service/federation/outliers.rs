@@ -9,7 +9,8 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use ruma::{
-    EventId, OwnedEventId, OwnedServerName, OwnedUserId, ServerName, signatures::PublicKeyMap,
+    EventId, OwnedEventId, OwnedServerName, OwnedUserId, ServerName,
+    room_version_rules::RoomVersionRules, signatures::PublicKeyMap,
 };
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
@@ -17,13 +18,13 @@ use tracing::debug;
 
 use super::{
     pdu::{Pdu, PduError, Signer},
-    receive::{Receiving, Verified},
+    receive::{Receiving, Verified, read},
 };
 use crate::{
     base::{background, limits},
     decide::federation::{Judged, RecordOutliers},
     outside::federation::{EventKeys, Haste, KeyError, Unreachable},
-    record::Origin,
+    record::{Origin, event_format::has_chosen_ids},
     state::Room,
 };
 
@@ -48,14 +49,17 @@ struct Sketch<'a> {
     origin_server_ts: u64,
     #[serde(default, borrow)]
     content: Option<&'a RawValue>,
+    /// In rooms of versions 1 and 2, the id that was chosen for it.
+    #[serde(default, borrow)]
+    event_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     signatures: HashMap<Cow<'a, str>, &'a RawValue>,
 }
 
 impl Sketch<'_> {
-    /// The homeservers whose signatures it needs: the sender's, and that of the user who authorised
-    /// a restricted join.
-    fn signers(&self) -> Vec<OwnedServerName> {
+    /// The homeservers whose signatures it needs: the sender's, that of the user who authorised a
+    /// restricted join, and, where ids are chosen, that of the id.
+    fn signers(&self, with_id: bool) -> Vec<OwnedServerName> {
         #[derive(Deserialize)]
         struct Content {
             join_authorised_via_users_server: OwnedUserId,
@@ -65,7 +69,9 @@ impl Sketch<'_> {
         let authoriser = content.map(|content| content.join_authorised_via_users_server);
         let sender = OwnedUserId::try_from(&*self.sender).ok();
         let users = authoriser.iter().chain(&sender);
-        users.map(|user_id| user_id.server_name().to_owned()).collect()
+        let id = self.event_id.as_ref().filter(|_| with_id);
+        let id = id.and_then(|id| <&EventId>::try_from(&**id).ok()?.server_name());
+        users.map(|user_id| user_id.server_name()).chain(id).map(ToOwned::to_owned).collect()
     }
 
     /// The keys with which a homeserver has signed it.
@@ -121,7 +127,7 @@ impl Receiving<'_> {
         room: &Room,
         events: &[R],
     ) -> Result<Vec<Checked>, PduError> {
-        let keys = self.keys_of(events).await?;
+        let keys = self.keys_of(events, &room.rules).await?;
         let check = |events: &[R]| -> Vec<_> {
             if events.len() < limits::VERIFIED_IN_PARALLEL {
                 return events.iter().map(|raw| self.check(room, raw.borrow(), &keys)).collect();
@@ -156,6 +162,13 @@ impl Receiving<'_> {
         keys: &HashMap<OwnedServerName, EventKeys>,
     ) -> Result<Checked, PduError> {
         let pdu = Pdu::of_room(room, raw)?;
+        if has_chosen_ids(&room.rules) {
+            let (state, events) = (self.engine.state(), self.engine.events());
+            let (of, text) = ((&*room.id, &room.rules), pdu.to_raw()?);
+            if events.is_taken(&state, of, &pdu.event_id, &text).map_err(read)? {
+                return Err(PduError::Taken);
+            }
+        }
         if self.knows(room, &pdu.event_id)? {
             return Ok(Checked::Known(pdu.event_id));
         }
@@ -181,9 +194,10 @@ impl Receiving<'_> {
     async fn keys_of(
         &self,
         events: &[impl Borrow<RawValue>],
+        rules: &RoomVersionRules,
     ) -> Result<HashMap<OwnedServerName, EventKeys>, PduError> {
         let until = tokio::time::sleep(limits::EVENT_KEYS_TIME);
-        let needed = background::at_length(|| needed(events));
+        let needed = background::at_length(|| needed(events, has_chosen_ids(rules)));
         let ring = &self.federation.keys;
         let mut keys = HashMap::new();
         let (mut lacking, random) = (Vec::new(), RandomState::new());
@@ -295,7 +309,10 @@ impl Receiving<'_> {
 }
 
 /// The signing keys of events' required signatures, by homeserver.
-fn needed(events: &[impl Borrow<RawValue>]) -> BTreeMap<OwnedServerName, Needed> {
+fn needed(
+    events: &[impl Borrow<RawValue>],
+    with_id: bool,
+) -> BTreeMap<OwnedServerName, Needed> {
     let mut needed = BTreeMap::<OwnedServerName, Needed>::new();
     for raw in events {
         let raw = raw.borrow();
@@ -311,7 +328,7 @@ fn needed(events: &[impl Borrow<RawValue>]) -> BTreeMap<OwnedServerName, Needed>
             let Ok(sketch) = serde_json::from_str(canonical.get()) else { continue };
             sketch
         };
-        for server in sketch.signers() {
+        for server in sketch.signers(with_id) {
             let ids = sketch.key_ids(&server);
             let needed = needed.entry(server).or_default();
             needed.has_weight |= sketch.has_weight();
@@ -472,7 +489,7 @@ mod tests {
             has_weight,
         };
         let of = |events: &[Box<RawValue>]| -> Vec<_> {
-            needed(events).into_iter().map(|(server, is)| (server.to_string(), is)).collect()
+            needed(events, false).into_iter().map(|(server, is)| (server.to_string(), is)).collect()
         };
         let a = |ts_ms, has_weight| ("a.example".to_owned(), is("ed25519:1", ts_ms, has_weight));
         let b = |ts_ms, has_weight| ("b.example".to_owned(), is("ed25519:2", ts_ms, has_weight));

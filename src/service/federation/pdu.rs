@@ -15,7 +15,10 @@ use thiserror::Error;
 use crate::{
     base::limits,
     outside::federation::{KeyError, KeyRing},
-    record::lax_object::{LaxError, LaxObject},
+    record::{
+        event_format::has_chosen_ids,
+        lax_object::{LaxError, LaxObject},
+    },
     state::Room,
 };
 
@@ -34,6 +37,9 @@ pub(crate) enum PduError {
     /// This homeserver does not support the version of its room.
     #[error("the room has version {0}")]
     Version(RoomVersionId),
+    /// Its id is that of another event.
+    #[error("another event has its id")]
+    Taken,
     /// Its id differs from the one in the request.
     #[error("its id is not that of the request")]
     OtherEvent,
@@ -135,7 +141,7 @@ impl Pdu {
     ) -> Result<Self, PduError> {
         // Members that others add to an event on its way are not part of it.
         object.remove("unsigned");
-        if !rules.event_format.require_event_id {
+        if !has_chosen_ids(rules) {
             object.remove("event_id");
         }
         if object.has_odd_numbers() {
@@ -148,6 +154,11 @@ impl Pdu {
         }
         let event_id = object.event_id(rules)?;
         Ok(Self { room_id, event_id, object })
+    }
+
+    /// It as JSON text.
+    pub(super) fn to_raw(&self) -> Result<Box<RawValue>, PduError> {
+        self.object.to_raw().map_err(|error| PduError::Form(error.to_string()))
     }
 
     pub(super) fn sender(&self) -> Option<&UserId> {

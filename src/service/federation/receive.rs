@@ -21,7 +21,10 @@ use crate::{
     engine::Engine,
     outside::federation::Federation,
     read::{policy::policy_server, servers::admits},
-    record::Origin,
+    record::{
+        Origin,
+        event_format::{Pair, has_chosen_ids},
+    },
     state::Room,
 };
 
@@ -58,6 +61,22 @@ struct Earlier<'a> {
     prev_events: Vec<Cow<'a, str>>,
 }
 
+/// The same in event format 1.
+#[derive(serde::Deserialize)]
+struct EarlierPairs<'a> {
+    #[serde(borrow, default)]
+    auth_events: Vec<Pair<Cow<'a, str>>>,
+    #[serde(borrow, default)]
+    prev_events: Vec<Pair<Cow<'a, str>>>,
+}
+
+impl<'a> From<EarlierPairs<'a>> for Earlier<'a> {
+    fn from(EarlierPairs { auth_events, prev_events }: EarlierPairs<'a>) -> Self {
+        let ids = |pairs: Vec<Pair<Cow<'a, str>>>| pairs.into_iter().map(|pair| pair.0).collect();
+        Self { auth_events: ids(auth_events), prev_events: ids(prev_events) }
+    }
+}
+
 impl Verified {
     /// An event, with valid signatures.
     pub(super) fn new(
@@ -83,7 +102,10 @@ impl Verified {
     }
 
     fn earlier(&self) -> Earlier<'_> {
-        serde_json::from_str(self.pdu.get()).unwrap_or_default()
+        serde_json::from_str(self.pdu.get()).unwrap_or_else(|_| {
+            let pairs = serde_json::from_str::<EarlierPairs<'_>>(self.pdu.get());
+            pairs.map(Earlier::from).unwrap_or_default()
+        })
     }
 
     /// It without its content.
@@ -141,7 +163,9 @@ impl<'a> Receiving<'a> {
         if !room.knows_server(origin) {
             return Err(PduError::NotInRoom);
         }
-        if state.event_in_room(&room.id, &pdu.event_id).is_some() {
+        // Where ids are chosen, another event may have it.
+        let is_known = state.event_in_room(&room.id, &pdu.event_id).is_some();
+        if is_known && !has_chosen_ids(&room.rules) {
             return Ok(Taken::Known);
         }
         // It would be known without its content before its sender's homeserver sends it.

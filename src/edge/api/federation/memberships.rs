@@ -51,6 +51,7 @@ impl From<PduError> for ApiError {
             ),
             PduError::NotInRoom => Self::forbidden("Your server is not in this room."),
             PduError::NoRoom => Self::not_found("This server is not in the room."),
+            PduError::Taken => Self::forbidden("Another event has the id of this one."),
             PduError::AccessControl => Self::forbidden("This room denies your server."),
             PduError::Key(_) | PduError::Late | PduError::Signatures(_) | PduError::Altered => {
                 Self::forbidden("The event's signatures are not valid.").with_cause(error)

@@ -129,7 +129,7 @@ fn count(taken: &Result<&Taken, &PduError>) {
         Ok(Taken::Accepted) => PduOutcome::Accepted,
         Ok(Taken::Known | Taken::Outlier) => PduOutcome::Known,
         Ok(Taken::SoftFailed(_)) => PduOutcome::SoftFailed,
-        Ok(Taken::Rejected(_)) => PduOutcome::Rejected,
+        Ok(Taken::Rejected(_)) | Err(PduError::Taken) => PduOutcome::Rejected,
         Ok(Taken::Missing { .. } | Taken::Unresolved | Taken::Unprepared)
         | Err(PduError::Missing) => PduOutcome::Missing,
         Err(PduError::Form(_) | PduError::OtherEvent | PduError::Version(_)) => PduOutcome::Form,
