@@ -21,6 +21,7 @@ use ruma::{
 use serde::Serialize;
 
 use super::{
+    explain_v1::Steps,
     reference::{run, state_maps},
     resolve::{NoState, after_each},
 };
@@ -83,6 +84,8 @@ pub enum Fate {
     },
     /// It was allowed, but all branches have another event for the key.
     Agreed,
+    /// It came after one that was not allowed, where room version 1 looks no further.
+    NotReached,
     /// State resolution may not use it: for example, it can no longer be read.
     Unknown,
 }
@@ -117,6 +120,15 @@ pub enum Rule {
     Time,
     /// They have the same time, and its id is greater.
     EventId,
+    /// It is deeper in the room's graph (room version 1).
+    Depth {
+        /// Its depth.
+        depth: u64,
+        /// The depth of the other.
+        other: u64,
+    },
+    /// They have the same depth, and the SHA-1 of its id is smaller (room version 1).
+    IdHash,
 }
 
 impl Fate {
@@ -130,6 +142,10 @@ impl Fate {
                 format!("was not allowed when its turn came: {reason}")
             }
             Self::Agreed => "all branches agree on another event".to_owned(),
+            Self::NotReached => {
+                "was not looked at: one before it was not allowed, and room version 1 ends there"
+                    .to_owned()
+            }
             Self::Unknown => "can no longer be read".to_owned(),
         }
     }
@@ -164,6 +180,15 @@ impl Rule {
             Self::Time => "the event that holds the key has a later time".to_owned(),
             Self::EventId => {
                 "both have the same time, and the event that holds the key the greater id"
+                    .to_owned()
+            }
+            Self::Depth { depth, other } => format!(
+                "the event that holds the key is deeper in the room's graph ({depth}) than it \
+                 ({other})"
+            ),
+            Self::IdHash => {
+                "both have the same depth, and the id of the event that holds the key the smaller \
+                 SHA-1"
                     .to_owned()
             }
         }
@@ -218,6 +243,10 @@ pub fn explain(
     let Some((maps, _)) = state_maps(&branches, &views)? else {
         return Err(Unexplained::Differs);
     };
+    if room.rules.state_res == StateResolutionVersion::V1 {
+        let steps = Steps::new(&branches, &maps)?;
+        return conflicts.iter().map(|conflict| steps.dispute(conflict)).collect();
+    }
     let chains: Result<Vec<_>, _> = maps.iter().map(|map| branches.chain(map.values())).collect();
     let chains = chains.map_err(NoState::from)?;
     let resolved = run(&branches, &maps, chains.clone())?;
@@ -228,8 +257,9 @@ pub fn explain(
     conflicts.iter().map(|conflict| trace.dispute(conflict)).collect()
 }
 
-/// The room's state after an event in its timeline, as `ruma-state-res` resolves that: each key
-/// with the event that holds it. It is slow. Tests hold this server's own algorithm to it.
+/// The room's state after an event in its timeline, as `ruma-state-res` resolves that, or, in room
+/// version 1, which it does not know, the specification step by step: each key with the event that
+/// holds it. It is slow. Tests hold this server's own algorithm to it.
 ///
 /// # Errors
 /// When too many events would have to be examined.
@@ -248,6 +278,9 @@ pub fn state_by_reference(
         views.push(branches.with(before, event).map_err(NoState::from)?);
     }
     if let Some((maps, _)) = state_maps(&branches, &views)? {
+        if room.rules.state_res == StateResolutionVersion::V1 {
+            return Ok(Steps::new(&branches, &maps)?.state);
+        }
         let chains = maps.iter().map(|map| branches.chain(map.values()));
         let chains: Result<Vec<_>, _> = chains.collect();
         return Ok(run(&branches, &maps, chains.map_err(NoState::from)?)?);

@@ -6,6 +6,7 @@ mod devices;
 mod division;
 mod enter;
 pub mod explain;
+mod explain_v1;
 mod fill;
 mod keys;
 mod noted;
@@ -15,6 +16,7 @@ mod reached;
 mod receive;
 mod reference;
 mod resolution;
+mod resolution_v1;
 mod resolve;
 mod template;
 

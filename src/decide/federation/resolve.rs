@@ -1,14 +1,16 @@
-//! The state of a room where branches of its graph meet (room version 2 and later, "State
-//! resolution").
+//! The state of a room where branches of its graph meet ("State resolution" of the room
+//! versions).
 //!
 //! The current state as of an offset is the resolution of the states after all forward extremities
 //! as of that offset.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use ruma::{EventId, OwnedEventId, events::StateEventType};
+use ruma::{
+    EventId, OwnedEventId, events::StateEventType, room_version_rules::StateResolutionVersion,
+};
 
-use super::{division::recorded, resolution::resolved};
+use super::{division::recorded, resolution, resolution_v1};
 use crate::{
     base::{
         limits,
@@ -164,6 +166,10 @@ fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resol
 }
 
 fn of_memo(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resolved, NoState> {
+    let resolved = match branches.room.rules.state_res {
+        StateResolutionVersion::V1 => resolution_v1::resolved,
+        _ => resolution::resolved,
+    };
     branches.begin_work();
     let mut outcome = resolved(branches, memo, trees);
     for _ in 0..CHANGES {

@@ -309,10 +309,7 @@ impl Receiving<'_> {
 }
 
 /// The signing keys of events' required signatures, by homeserver.
-fn needed(
-    events: &[impl Borrow<RawValue>],
-    with_id: bool,
-) -> BTreeMap<OwnedServerName, Needed> {
+fn needed(events: &[impl Borrow<RawValue>], with_id: bool) -> BTreeMap<OwnedServerName, Needed> {
     let mut needed = BTreeMap::<OwnedServerName, Needed>::new();
     for raw in events {
         let raw = raw.borrow();
