@@ -39,6 +39,18 @@ struct Pause {
     retry_after_ms: u64,
 }
 
+impl Refused {
+    /// Whether the homeserver does not know the endpoint, so that an older one may do.
+    pub(crate) fn is_of_unknown_endpoint(&self) -> bool {
+        match &*self.errcode {
+            "M_UNRECOGNIZED" => matches!(self.status, 400 | 404 | 405),
+            // What knows no Matrix at that path.
+            "" => self.status == 404,
+            _ => false,
+        }
+    }
+}
+
 impl Answer {
     /// What it refuses with, unless the request succeeded.
     pub(crate) fn refused(&self) -> Option<Refused> {
@@ -71,6 +83,18 @@ mod tests {
     fn refused(status: StatusCode, body: &str) -> Refused {
         let answer = Answer { status, body: Bytes::from(body.to_owned()) };
         answer.refused().expect("a refusal")
+    }
+
+    #[test]
+    fn an_endpoint_is_unknown_where_nothing_else_is_said() {
+        let is_unknown = |status, body| refused(status, body).is_of_unknown_endpoint();
+        let unrecognized = r#"{"errcode":"M_UNRECOGNIZED","error":"no"}"#;
+        assert!(is_unknown(StatusCode::NOT_FOUND, unrecognized));
+        assert!(is_unknown(StatusCode::BAD_REQUEST, unrecognized));
+        assert!(is_unknown(StatusCode::NOT_FOUND, "<html>"));
+        assert!(!is_unknown(StatusCode::NOT_FOUND, r#"{"errcode":"M_NOT_FOUND"}"#));
+        assert!(!is_unknown(StatusCode::FORBIDDEN, unrecognized));
+        assert!(!is_unknown(StatusCode::BAD_REQUEST, "<html>"));
     }
 
     #[test]

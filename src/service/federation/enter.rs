@@ -5,10 +5,10 @@
 use std::{borrow::Cow, collections::BTreeMap, mem, sync::Arc};
 
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedServerName, RoomId, RoomVersionId,
-    ServerName, UserId, events::room::member::MembershipState,
+    CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedServerName, RoomId,
+    RoomVersionId, ServerName, UserId, events::room::member::MembershipState,
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 use thiserror::Error;
 use tracing::{debug, info};
@@ -176,16 +176,17 @@ impl Receiving<'_> {
         let rules = signed.version.rules().ok_or_else(|| wrong(&"the version of the room"))?;
         let own = self.federation.peers.own_name();
         let is_in = self.room(room_id).is_ok_and(|room| room.has_server(own));
-        let path = format!(
-            "/_matrix/federation/v2/send_join/{}/{}?omit_members={is_in}",
-            encoded(room_id.as_str()),
-            encoded(signed.event_id.as_str())
-        );
-        let question =
-            Question::put(path, &signed.object).of_state(Urgency::Asked(wish.user_id.to_owned()));
-        let answer = self.answer_to(server, question).await?;
-        let unreachable = |error| EnterError::Unreachable(server.to_owned(), error);
-        let joined: Joined<'_> = answer.parts().map_err(unreachable)?;
+        let path = sent_to("send_join", room_id, &signed.event_id);
+        let path = |version| match version {
+            Version::First => path(version),
+            Version::Second => format!("{}?omit_members={is_in}", path(version)),
+        };
+        let question = |version| {
+            let question = Question::put(path(version), &signed.object);
+            question.of_state(Urgency::Asked(wish.user_id.to_owned()))
+        };
+        let answer = self.answer_to_either(server, question).await?;
+        let joined: Joined<'_> = answer.parts()?;
         // The join of a restricted room needs the signature of the authorising user's homeserver.
         let object = match joined.event {
             Some(raw) => Pdu::object(raw).map_err(|error| wrong(&error))?,
@@ -313,13 +314,9 @@ impl Receiving<'_> {
 
     async fn leave_by(&self, wish: Wish<'_>, server: &ServerName) -> Result<(), EnterError> {
         let signed = self.signed_template("leave", wish, MembershipState::Leave, server).await?;
-        let path = format!(
-            "/_matrix/federation/v2/send_leave/{}/{}",
-            encoded(wish.room_id.as_str()),
-            encoded(signed.event_id.as_str())
-        );
-        let question = Question::put(path, &signed.object);
-        let _: CanonicalJsonObject = self.asked(server, question).await?;
+        let path = sent_to("send_leave", wish.room_id, &signed.event_id);
+        let question = |version| Question::put(path(version), &signed.object);
+        let _: CanonicalJsonObject = self.answer_to_either(server, question).await?.parts()?;
         self.outside(wish, server, signed, Vec::new()).await
     }
 
@@ -439,6 +436,21 @@ impl Receiving<'_> {
         self.answer_to(server, question).await?.json().map_err(unreachable)
     }
 
+    /// The same, to the first version of an endpoint if the homeserver does not know the second.
+    pub(super) async fn answer_to_either(
+        &self,
+        server: &ServerName,
+        question: impl Fn(Version) -> Question,
+    ) -> Result<Either, EnterError> {
+        let (version, answer) = match self.answer_to(server, question(Version::Second)).await {
+            Err(EnterError::Refused { refused, .. }) if refused.is_of_unknown_endpoint() => {
+                (Version::First, self.answer_to(server, question(Version::First)).await?)
+            }
+            answer => (Version::Second, answer?),
+        };
+        Ok(Either { server: server.to_owned(), version, answer })
+    }
+
     /// The answer of a homeserver that does not refuse.
     async fn answer_to(
         &self,
@@ -451,6 +463,44 @@ impl Receiving<'_> {
             Some(refused) => Err(EnterError::Refused { server: server.to_owned(), refused }),
             None => Ok(answer),
         }
+    }
+}
+
+/// The version of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// The one that answers with a status and what the second one answers with.
+    First,
+    Second,
+}
+
+/// The answer of an endpoint that has two versions.
+pub(super) struct Either {
+    server: OwnedServerName,
+    version: Version,
+    answer: Answer,
+}
+
+impl Either {
+    pub(super) fn parts<'a, T: Deserialize<'a>>(&'a self) -> Result<T, EnterError> {
+        let parts = match self.version {
+            Version::First => self.answer.parts::<(IgnoredAny, T)>().map(|(_, answer)| answer),
+            Version::Second => self.answer.parts(),
+        };
+        parts.map_err(|error| EnterError::Unreachable(self.server.clone(), error))
+    }
+}
+
+/// The path by which an event is sent to such an endpoint.
+pub(super) fn sent_to(
+    what: &str,
+    room_id: &RoomId,
+    event_id: &EventId,
+) -> impl Fn(Version) -> String + use<> {
+    let rest = format!("{what}/{}/{}", encoded(room_id.as_str()), encoded(event_id.as_str()));
+    move |version| match version {
+        Version::First => format!("/_matrix/federation/v1/{rest}"),
+        Version::Second => format!("/_matrix/federation/v2/{rest}"),
     }
 }
 

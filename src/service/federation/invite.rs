@@ -12,7 +12,7 @@ use serde_json::{json, value::RawValue};
 use tracing::debug;
 
 use super::{
-    enter::{EnterError, Wish, bounded, seal},
+    enter::{EnterError, Version, Wish, bounded, seal, sent_to},
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
@@ -94,12 +94,17 @@ impl Receiving<'_> {
         }
         let state = self.shown_to_invitees(&room).map_err(|error| wrong(&error))?;
         let body = Offer { room_version: version, event: &signed.object, invite_room_state: state };
-        let path = format!(
-            "/_matrix/federation/v2/invite/{}/{}",
-            encoded(room_id.as_str()),
-            encoded(signed.event_id.as_str())
-        );
-        let invited: Invited = self.asked(server, Question::put(path, &body)).await?;
+        let path = sent_to("invite", room_id, &signed.event_id);
+        let invited: Invited = if has_chosen_ids(&room.rules) {
+            let older = older(&body);
+            let question = |version| match version {
+                Version::First => Question::put(path(version), &older),
+                Version::Second => Question::put(path(version), &body),
+            };
+            self.answer_to_either(server, question).await?.parts()?
+        } else {
+            self.asked(server, Question::put(path(Version::Second), &body)).await?
+        };
         let object = Pdu::object(&invited.event).map_err(|error| wrong(&error))?;
         let pdu = Pdu::in_room(&room, object).map_err(|error| wrong(&error))?;
         // Its id does not depend on all of its content.
@@ -354,6 +359,16 @@ impl Receiving<'_> {
         }
         .map(|(room_id, _)| room_id)
     }
+}
+
+/// An invite as the first version of its endpoint takes it, which is for rooms of versions 1 and 2.
+fn older(offer: &Offer<'_>) -> LaxObject {
+    let state = json!({ "invite_room_state": offer.invite_room_state });
+    let mut event = offer.event.clone();
+    if let Ok(unsigned) = LaxObject::parse(&state.to_string()) {
+        event.insert_object("unsigned", unsigned);
+    }
+    event
 }
 
 /// The oldest of the invites from the homeserver that has most of these, if it has more than this.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruma::{
-    CanonicalJsonObject, OwnedEventId, OwnedRoomId,
+    CanonicalJsonObject, OwnedEventId, OwnedRoomId, RoomVersionId,
     api::federation::{
         membership::{RawStrippedState, create_invite::v2 as create_invite},
         thirdparty::exchange_invite::v1 as exchange_invite,
@@ -67,7 +67,6 @@ pub(super) async fn invite(
     cx: Cx<Server, Homeserver>,
     request: create_invite::Request,
 ) -> Result<create_invite::Response, ApiError> {
-    let Homeserver(server) = &cx.caller;
     let create_invite::Request {
         room_id, event_id, room_version, event, invite_room_state, ..
     } = request;
@@ -78,11 +77,24 @@ pub(super) async fn invite(
         RawStrippedState::Stripped(event) => Some(event.into_json()),
         _ => None,
     });
+    let stripped = stripped.collect();
+    let event = take(&cx, room_id, event_id, room_version, &event, stripped).await?;
+    Ok(create_invite::Response::new(event))
+}
+
+/// Takes an invite. Returns it with this server's signature.
+pub(super) async fn take(
+    cx: &Cx<Server, Homeserver>,
+    room_id: OwnedRoomId,
+    event_id: OwnedEventId,
+    version: RoomVersionId,
+    event: &RawValue,
+    stripped: Vec<Box<RawValue>>,
+) -> Result<Box<RawValue>, ApiError> {
+    let Homeserver(server) = &cx.caller;
     let receiving = cx.app.receiving()?;
     receiving.admit_invite(server).map_err(ApiError::limit_exceeded)?;
-    let stripped: Vec<Box<RawValue>> = stripped.collect();
-    let taken = receiving.take_invite(server, room_id, &event_id, room_version, &event, stripped);
+    let taken = receiving.take_invite(server, room_id, &event_id, version, event, stripped);
     let object = Box::pin(taken).await?;
-    let event = serde_json::value::to_raw_value(&object).map_err(ApiError::internal)?;
-    Ok(create_invite::Response::new(event))
+    serde_json::value::to_raw_value(&object).map_err(ApiError::internal)
 }

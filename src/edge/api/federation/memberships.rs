@@ -207,7 +207,19 @@ pub(super) async fn send_join(
     request: create_join_event::Request,
 ) -> Result<create_join_event::Response, ApiError> {
     let create_join_event::Request { room_id, event_id, pdu, omit_members, .. } = request;
-    let Sent { look, event } = send(&cx, &room_id, &event_id, &pdu, MembershipState::Join).await?;
+    let joined = join(&cx, &room_id, &event_id, &pdu, omit_members).await?;
+    Ok(create_join_event::Response::new(joined))
+}
+
+/// Takes a join. Returns the room's state before it.
+pub(super) async fn join(
+    cx: &Cx<Server, Homeserver>,
+    room_id: &RoomId,
+    event_id: &EventId,
+    pdu: &RawValue,
+    omit_members: bool,
+) -> Result<create_join_event::RoomState, ApiError> {
+    let Sent { look, event } = send(cx, room_id, event_id, pdu, MembershipState::Join).await?;
     cx.at_length(|| {
         let branches = look.branches();
         let (mut state, mut chain) = look.state_before(&branches, &event)?;
@@ -240,7 +252,7 @@ pub(super) async fn send_join(
         let state: Result<Vec<_>, _> = state.into_iter().map(|event| look.pdu(event)).collect();
         room_state.state = state?;
         room_state.event = Some(look.pdu(EventRef::clone(&event))?);
-        Ok(create_join_event::Response::new(room_state))
+        Ok(room_state)
     })
     .await
 }
@@ -262,6 +274,17 @@ pub(super) async fn send_leave(
     request: create_leave_event::Request,
 ) -> Result<create_leave_event::Response, ApiError> {
     let create_leave_event::Request { room_id, event_id, pdu, .. } = request;
-    send(&cx, &room_id, &event_id, &pdu, MembershipState::Leave).await?;
+    leave(&cx, &room_id, &event_id, &pdu).await?;
     Ok(create_leave_event::Response::new())
+}
+
+/// Takes a leave.
+pub(super) async fn leave(
+    cx: &Cx<Server, Homeserver>,
+    room_id: &RoomId,
+    event_id: &EventId,
+    pdu: &RawValue,
+) -> Result<(), ApiError> {
+    send(cx, room_id, event_id, pdu, MembershipState::Leave).await?;
+    Ok(())
 }

@@ -5,6 +5,7 @@ mod events;
 mod invites;
 mod keys;
 mod memberships;
+mod older;
 mod outgoing;
 mod queries;
 mod refused;
@@ -59,11 +60,14 @@ pub(crate) fn endpoints(_: &Config) -> Table<Server> {
         .on(events::timestamp_to_event, limited(Class::Federation))
         .on(memberships::make_join, limited(Class::Federation))
         .on(memberships::send_join, limited(Class::Federation).large())
+        .on(older::send_join, limited(Class::Federation).large())
         .on(memberships::make_knock, limited(Class::Federation))
         .on(memberships::send_knock, limited(Class::Federation))
         .on(memberships::make_leave, limited(Class::Federation))
         .on(memberships::send_leave, limited(Class::Federation))
+        .on(older::send_leave, limited(Class::Federation))
         .on(invites::invite, limited(Class::Federation))
+        .on(older::invite, limited(Class::Federation))
         .on(invites::exchange, limited(Class::Federation))
         .on(address_invite::bound, limited(Class::Invites))
         .on(transactions::send, limited(Class::Federation).checked(transactions::is_bounded))
