@@ -17,7 +17,11 @@ use ruma::{
 };
 
 use super::{Branches, ChainError, EventRef, Memo, memo::is_stand_in};
-use crate::{base::limits, log::ReadError, record::Offset};
+use crate::{
+    base::limits,
+    log::ReadError,
+    record::{Offset, event_format::has_chosen_ids},
+};
 
 /// What is known of an event.
 #[derive(Debug)]
@@ -251,7 +255,12 @@ impl Branches<'_> {
             return Ok(Sketch { known, auth: Vec::new() });
         };
         let mut print = DefaultHasher::new();
-        event.content.get().hash(&mut print);
+        if has_chosen_ids(&self.room.rules) {
+            // Another event may have claimed the id meanwhile.
+            event.pdu.get().hash(&mut print);
+        } else {
+            event.content.get().hash(&mut print);
+        }
         let known = Known {
             record: self.record_of(memo, &event),
             is_final: event.aside.is_none() && event.offset != super::PENDING,

@@ -24,6 +24,7 @@ use crate::{
     record::{
         Offset,
         command::{Outcome, StateBase, StateBefore},
+        event_format::has_chosen_ids,
     },
     state::{Room, State},
 };
@@ -281,7 +282,17 @@ impl<'a> Branches<'a> {
 
     /// The number of an event's record.
     pub(crate) fn record_of(&self, memo: &mut Memo, event: &StoredEvent) -> u64 {
-        if event.offset == PENDING { memo.stand_in(&event.event_id) } else { event.offset.get() }
+        if event.offset != PENDING {
+            return event.offset.get();
+        }
+        if has_chosen_ids(&self.room.rules) {
+            // Several that are not decided yet may claim one id.
+            let hash = blake3::hash(event.pdu.get().as_bytes()).to_hex();
+            if let Ok(unique) = OwnedEventId::try_from(format!("${hash}")) {
+                return memo.stand_in(&unique);
+            }
+        }
+        memo.stand_in(&event.event_id)
     }
 
     /// A state as a tree.
