@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    Entry, Holds, Manifest, folder, folder::UNFINISHED, hex, line, manifest, manifest::Unbelievable,
+    Entry, Holds, Manifest, chosen_ids::ChosenIds, folder, folder::UNFINISHED, hex, line, manifest,
+    manifest::Unbelievable,
 };
 use crate::{
     base::{clock::Clock, disk},
@@ -388,7 +389,9 @@ impl Export<'_> {
         let store = Store::open(dir, DEFAULT_CACHE_BYTES)?;
         let state = State::default();
         let mut writing = OfflineWriter::begin(Some(&store), &checked.targets, &state);
+        let mut chosen_ids = ChosenIds::default();
         let checker = self.each_record(|record, place| {
+            chosen_ids.note(&state, record).map_err(|claimed| place(&claimed))?;
             writing.put(record.clone()).map_err(|error| match error {
                 WriteError::Apply(error) => place(&error),
                 WriteError::Write(reason) => ImportError::Write(reason),

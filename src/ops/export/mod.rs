@@ -14,6 +14,7 @@
 //!   server become an account there ([`place_files`], and an act of administration).
 
 mod bodies;
+mod chosen_ids;
 mod folder;
 mod import;
 mod import_user;
