@@ -24,6 +24,9 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Prints JSON: the record's header, the hashes that link it to a checkpoint that the server
 /// signed, and that checkpoint, which is made now if none covers the record yet. With the server's
 /// public key, it can be verified by itself: `cargo run --example verify_proof -- KEY FILE`.
+///
+/// Of an event in a room of version 1 or 2 it proves the bytes, and with the signatures in them who
+/// made them, but not that the id belongs to them: there, ids are chosen.
 #[derive(Debug, clap::Args)]
 pub(super) struct Prove {
     /// The record

@@ -8,7 +8,7 @@ use toml::{Value, de::DeValue};
 
 use crate::{
     base::{glob::Glob, lifetime::Rule, network::Range, rate::Rate},
-    record::room_version::ROOM_VERSIONS,
+    record::room_version::is_for_new_rooms,
 };
 
 /// A value as a source gives it.
@@ -726,12 +726,12 @@ impl Setting for Localpart {
 pub struct RoomVersion(pub RoomVersionId);
 
 impl Setting for RoomVersion {
-    const ALLOWED: &'static str = "a room version, from \"3\" to \"12\"";
+    const ALLOWED: &'static str = "a room version, from \"3\" to \"12\" (1 and 2 are too old)";
     const OPTIONAL: &'static str = "\"off\" or a room version, from \"3\" to \"12\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {
         let version = RoomVersionId::try_from(given.text()?).ok()?;
-        ROOM_VERSIONS.contains(&version).then_some(Self(version))
+        is_for_new_rooms(&version).then_some(Self(version))
     }
 
     fn to_toml(&self) -> Value {

@@ -57,6 +57,7 @@ mod health;
 mod load;
 mod monitoring;
 mod oauth;
+mod old_rooms;
 mod operations;
 mod pages;
 mod peers;

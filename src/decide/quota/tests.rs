@@ -12,7 +12,7 @@ use crate::{
         Proposal,
         account::{Login, Met, Register, RemoveDevices, Which},
         account_data::{CreateFilter, SetAccountData, SetTag},
-        create_room::{CreateRoom, InitialState, Preset, ROOM_VERSIONS},
+        create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
         directory::{RemoveAlias, SetAlias},
         federation::MembershipOutside,
         key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
@@ -135,7 +135,7 @@ fn room(creator: &str, invite: &[&str]) -> CreateRoom {
     CreateRoom {
         room_id: format!("!{random}:test").try_into().unwrap(),
         creator: user(creator),
-        version: ROOM_VERSIONS[7].clone(),
+        version: DEFAULT_ROOM_VERSION,
         preset: Preset::PublicChat,
         creation_content: CanonicalJsonObject::new(),
         power_levels: CanonicalJsonObject::new(),
@@ -307,7 +307,7 @@ async fn the_number_of_rooms_that_a_user_is_in_is_limited() {
     let upgrade = UpgradeRoom {
         room_id: of_ann.clone(),
         sender: user("ann"),
-        version: ROOM_VERSIONS[7].clone(),
+        version: DEFAULT_ROOM_VERSION,
         replacement: "!replacement:test".try_into().unwrap(),
         additional_creators: Vec::new(),
         ts: ts(),

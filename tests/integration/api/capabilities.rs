@@ -142,7 +142,7 @@ async fn the_version_of_new_rooms_is_a_setting() {
         answer.refused(400, "M_UNSUPPORTED_ROOM_VERSION");
     }
     let directory = tempfile::TempDir::new().expect("a temporary directory");
-    for bad in ["2", "13", "x", ""] {
+    for bad in ["1", "2", "13", "x", ""] {
         let file = directory.path().join("logcabin.toml");
         std::fs::write(&file, format!("[rooms]\ndefault_version = \"{bad}\"\n")).expect("a file");
         let output = run_logcabin(["config".as_ref(), "--config".as_ref(), file.as_os_str()]);

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ruma::room_version_rules::RoomVersionRules;
-use ruma::serde::{Base64, base64::Standard};
+use ruma::serde::{
+    Base64,
+    base64::{Standard, UrlSafe},
+};
 use ruma::signatures::{hash_and_sign_event, reference_hash, sign_json};
 use ruma::{CanonicalJsonObject, RoomVersionId};
 use serde_json::{Value, json};
@@ -74,25 +77,42 @@ impl<'a> Hostile<'a> {
 
     /// The event with its hashes and the peer's signature, and its id.
     pub(super) fn signed(&self, event: Value) -> (String, Value) {
+        let event = self.with_id(event);
         let mut object: CanonicalJsonObject = serde_json::from_value(event).expect("an object");
         let (name, keys) = (self.peer.name.as_str(), &self.peer.keys);
         hash_and_sign_event(name, keys, &mut object, &self.rules.redaction).expect("an event");
-        let hash = reference_hash(&object, &self.rules).expect("an event");
-        (format!("${hash}"), json!(object))
+        (self.id(&object), json!(object))
+    }
+
+    /// The event with an id, if one has to be chosen and none is.
+    fn with_id(&self, mut event: Value) -> Value {
+        if self.rules.event_format.require_event_id && event["event_id"].is_null() {
+            let hash = Base64::<UrlSafe, _>::new(Sha256::digest(event.to_string())).encode();
+            event["event_id"] = json!(format!("${hash}:{}", self.peer.name));
+        }
+        event
+    }
+
+    fn id(&self, event: &CanonicalJsonObject) -> String {
+        match event.get("event_id").and_then(|id| id.as_str()) {
+            Some(chosen) => chosen.to_owned(),
+            None => format!("${}", reference_hash(event, &self.rules).expect("an event")),
+        }
     }
 
     /// The same for a message with numbers that canonical JSON does not have.
-    pub(super) fn signed_with_odd_numbers(&self, mut event: Value) -> (String, Value) {
+    pub(super) fn signed_with_odd_numbers(&self, event: Value) -> (String, Value) {
+        let mut event = self.with_id(event);
         let hash = Base64::<Standard, _>::new(Sha256::digest(event.to_string())).encode();
         event["hashes"] = json!({ "sha256": hash });
         // The content of a message is not signed.
         let mut redacted = event.clone();
         redacted["content"] = json!({});
         let mut redacted: CanonicalJsonObject = serde_json::from_value(redacted).expect("JSON");
-        let hash = reference_hash(&redacted, &self.rules).expect("an event");
+        let id = self.id(&redacted);
         sign_json(self.peer.name.as_str(), &self.peer.keys, &mut redacted).expect("an event");
         event["signatures"] = json!(redacted["signatures"]);
-        (format!("${hash}"), event)
+        (id, event)
     }
 
     /// What the server says of events that are sent to it.

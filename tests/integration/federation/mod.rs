@@ -3,6 +3,7 @@
 mod addresses;
 mod authority;
 mod branches;
+mod chosen_ids;
 mod devices;
 mod elsewhere;
 mod encryption;

@@ -184,7 +184,8 @@ async fn old_rooms_keep_all_numbers_in_every_place() {
     let cabin = Federated::start(&authority).await;
     let peer = Peer::start_taking(&authority).await;
     let ann = cabin.server.register("ann").await;
-    for version in [RoomVersionId::V3, RoomVersionId::V4, RoomVersionId::V5] {
+    use RoomVersionId::{V1, V2, V3, V4, V5};
+    for version in [V1, V2, V3, V4, V5] {
         let options = json!({ "preset": "public_chat", "room_version": version });
         let room_id = ann.create_room(options).await;
         let mut hostile = Hostile::new(&peer, &cabin, &room_id).of_version(version.clone());

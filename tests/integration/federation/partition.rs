@@ -148,7 +148,7 @@ async fn three_homeservers_agree_after_the_network_was_cut() {
     crate::harness::nodes::one_server!("it tells connections apart by the process");
     let Some(three) = three("a cut network").await else { return };
     let (network, users) = (&three.network, &three.users);
-    for version in ["6", "10", "12"] {
+    for version in ["1", "2", "6", "10", "12"] {
         // Each is alone once.
         for alone in [0, 1, 2] {
             cut_and_healed(network, &three.cabin.name, users, version, alone).await;

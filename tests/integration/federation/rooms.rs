@@ -13,7 +13,7 @@ use crate::harness::{User, encode, until};
 async fn a_user_of_synapse_takes_part_in_a_room_of_this_server() {
     let Some((_authority, cabin, synapse)) = both("Synapse").await else { return };
     let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
-    for version in ["6", "7", "8", "9", "10", "11", "12"] {
+    for version in ["1", "2", "6", "7", "8", "9", "10", "11", "12"] {
         takes_part(&cabin.name, &synapse, &ann, &bob, version).await;
     }
 }
@@ -104,7 +104,7 @@ async fn a_user_of_this_server_takes_part_in_a_room_of_synapse() {
     let Some((_authority, mut cabin, synapse)) = both("Synapse").await else { return };
     let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
     let cid = cabin.server.register("cid").await;
-    for version in ["6", "7", "8", "9", "10", "11", "12"] {
+    for version in ["1", "2", "6", "7", "8", "9", "10", "11", "12"] {
         let options = json!({
             "preset": "public_chat", "room_alias_name": format!("hall{version}"),
             "room_version": version, "name": "Hall",
@@ -140,7 +140,7 @@ async fn a_user_of_this_server_takes_part_in_a_room_of_synapse() {
     // All of it is in the log.
     cabin.server.restart().await;
     let rooms = ann.request("GET", "/joined_rooms", None).await.ok();
-    assert_eq!(rooms["joined_rooms"].as_array().map(Vec::len), Some(7));
+    assert_eq!(rooms["joined_rooms"].as_array().map(Vec::len), Some(9));
     for room_id in rooms["joined_rooms"].as_array().into_iter().flatten() {
         let room_id = room_id.as_str().expect("an id");
         until_same_state(room_id, &ann, &bob).await;
@@ -153,8 +153,10 @@ async fn a_user_of_this_server_takes_part_in_a_room_of_synapse() {
 async fn invites_go_both_ways_and_can_be_rejected() {
     let Some((_authority, cabin, synapse)) = both("Synapse").await else { return };
     let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
-    for (inviter, invitee) in [(&ann, &bob), (&bob, &ann)] {
-        let options = json!({ "preset": "private_chat", "name": "Nook" });
+    let both_ways = [(&ann, &bob), (&bob, &ann)];
+    let versions = ["1", "2", "10"].into_iter();
+    for (version, (inviter, invitee)) in versions.flat_map(|of| both_ways.map(|both| (of, both))) {
+        let options = json!({ "preset": "private_chat", "name": "Nook", "room_version": version });
         let room_id = inviter.create_room(options).await;
         let invited = async |membership: &str| {
             let since = fresh_sync(invitee).await;

@@ -1,8 +1,8 @@
 //! Rooms: a list, and a page for each.
 
 use http::HeaderMap;
-use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
+use maud::{Markup, html};
+use ruma::{RoomVersionId, api::auth_scheme::NoAccessToken};
 
 use super::{choice, pages, start};
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::admin::rooms::{RoomOrder, RoomsWanted, details, list as search},
+    record::room_version::is_old,
 };
 
 endpoint! {
@@ -123,7 +124,7 @@ pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneRoom) -> Resul
                 html! { bdi { (or(&room.canonical_alias)) } " " (why(&["canonical_alias"])) },
             ),
             ("Creator", user(room.creator.as_deref().unwrap_or_default())),
-            ("Version", text(&room.version)),
+            ("Version", version(&room.version)),
             ("Joined", html! { (room.joined_members) }),
             ("Events", html! { (room.events) }),
             ("In the directory", html! { (yes(room.public)) " " (why(&["directory"])) }),
@@ -151,4 +152,13 @@ pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneRoom) -> Resul
         })
     })
     .await
+}
+
+/// A room's version, and what to do about an old one.
+fn version(version: &str) -> Markup {
+    let is_old = RoomVersionId::try_from(version).is_ok_and(|version| is_old(&version));
+    html! {
+        (text(version))
+        @if is_old { " – old: ids prove nothing here. A client of a moderator can upgrade the room." }
+    }
 }
