@@ -30,6 +30,12 @@ pub(super) struct Wild {
 }
 
 impl Wild {
+    /// Whether it has a number beyond the range of doubles.
+    fn is_beyond_doubles(&self) -> bool {
+        let read = serde_json::from_str::<Value>(&self.text);
+        read.is_err_and(|error| error.to_string().contains("out of range"))
+    }
+
     fn same(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { canonical: text.clone(), text }
@@ -372,7 +378,11 @@ async fn a_plain_message_arrives_at_synapse_and_from_it_after_anything_that_json
         let mut asked = String::new();
         for user in [&ann, &sam] {
             let depth = 1 + below(&mut random, 3);
-            let wild = Wild::any(&mut random, depth);
+            let mut wild = Wild::any(&mut random, depth);
+            // Synapse gives its own users numbers that this test could not read.
+            while user.user_id == sam.user_id && wild.is_beyond_doubles() {
+                wild = Wild::any(&mut random, depth);
+            }
             let (status, request) = ask_wildly(&mut random, user, &room_id, &others, &wild).await;
             let shown: String = wild.text.chars().take(200).collect();
             asked += &format!("{} {request} with {shown}: {status}; ", user.user_id);
