@@ -23,7 +23,7 @@ use ruma::{
     },
 };
 
-use super::resolve::NoState;
+use super::resolve::{NoState, read, record};
 use crate::{
     base::limits,
     log::ReadError,
@@ -527,7 +527,7 @@ impl Resolving<'_, '_> {
         let mut result = self.first.clone();
         for key in conflicted {
             let record = match self.state.get(key) {
-                Some(event) => self.record(*key, *event)?,
+                Some(event) => record(self.branches, self.memo, self.trees, (*key, *event))?,
                 None => 0,
             };
             result.set(*key, record);
@@ -542,25 +542,6 @@ impl Resolving<'_, '_> {
             result.set(key, record);
         }
         Ok(result)
-    }
-
-    /// The record of an event that holds a key: that which it has in one of the states, if it is in
-    /// one.
-    fn record(&mut self, key: u32, event: u32) -> Result<u64, NoState> {
-        for tree in self.trees {
-            let record = tree.get(key);
-            if record != 0 && self.branches.know_record(self.memo, record)? == event {
-                return Ok(record);
-            }
-        }
-        Ok(self.memo.event(event).map_or(0, |known| known.record))
-    }
-}
-
-fn read(branches: &Branches<'_>, memo: &Memo, event: u32) -> Result<Option<EventRef>, ReadError> {
-    match memo.event(event) {
-        Some(known) if known.record != 0 => branches.get(Memo::offset(known.record)),
-        _ => Ok(None),
     }
 }
 

@@ -21,7 +21,7 @@ use ruma::{
 };
 use sha1::{Digest as _, Sha1};
 
-use super::resolve::NoState;
+use super::resolve::{NoState, read, record};
 use crate::{
     base::limits,
     log::ReadError,
@@ -248,28 +248,12 @@ impl Resolving<'_, '_> {
         let mut result = self.first.clone();
         for key in differing {
             let event = self.settled.get(key).or_else(|| self.agreed.get(key)).copied();
-            let record = event.map_or(Ok(0), |event| self.record(*key, event))?;
+            let record = event.map_or(Ok(0), |event| {
+                record(self.branches, self.memo, self.trees, (*key, event))
+            })?;
             result.set(*key, record);
         }
         Ok(result)
-    }
-
-    /// The record by which one of the states has an event.
-    fn record(&mut self, key: u32, event: u32) -> Result<u64, NoState> {
-        for tree in self.trees {
-            let record = tree.get(key);
-            if record != 0 && self.branches.know_record(self.memo, record)? == event {
-                return Ok(record);
-            }
-        }
-        Ok(self.memo.event(event).map_or(0, |known| known.record))
-    }
-}
-
-fn read(branches: &Branches<'_>, memo: &Memo, event: u32) -> Result<Option<EventRef>, ReadError> {
-    match memo.event(event) {
-        Some(known) if known.record != 0 => branches.get(Memo::offset(known.record)),
-        _ => Ok(None),
     }
 }
 

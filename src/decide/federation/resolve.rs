@@ -18,7 +18,10 @@ use crate::{
     },
     decide::Refusal,
     log::ReadError,
-    read::branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree, View},
+    read::{
+        branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree, View},
+        events::EventRef,
+    },
     record::{
         Offset,
         command::{Conflict, SaidLifetime, StateChange},
@@ -179,6 +182,35 @@ fn of_memo(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<R
         outcome = resolved(branches, memo, trees);
     }
     outcome
+}
+
+/// The record of an event that holds a key: that which it has in one of the states, if it is in
+/// one.
+pub(super) fn record(
+    branches: &Branches<'_>,
+    memo: &mut Memo,
+    trees: &[Tree],
+    (key, event): (u32, u32),
+) -> Result<u64, NoState> {
+    for tree in trees {
+        let record = tree.get(key);
+        if record != 0 && branches.know_record(memo, record)? == event {
+            return Ok(record);
+        }
+    }
+    Ok(memo.event(event).map_or(0, |known| known.record))
+}
+
+/// The event of a number, if it has a record.
+pub(super) fn read(
+    branches: &Branches<'_>,
+    memo: &Memo,
+    event: u32,
+) -> Result<Option<EventRef>, ReadError> {
+    match memo.event(event) {
+        Some(known) if known.record != 0 => branches.get(Memo::offset(known.record)),
+        _ => Ok(None),
+    }
 }
 
 /// What became of several states.

@@ -53,7 +53,7 @@ impl ChosenIds {
         let earlier = state.events.candidates(&event_id);
         let is_held = |room_id: &RoomId, at: Offset| {
             let room = state.rooms.get(room_id);
-            room.is_some_and(|room| room.has_event(at) || room.aside(at).is_some())
+            room.is_some_and(|room| room.holds(at))
         };
         let event = Event { room_id, event_id: event_id.to_string(), hash: hash(&pdu) };
         self.add(record.offset(), event, earlier, is_held)

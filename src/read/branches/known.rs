@@ -244,7 +244,7 @@ impl Branches<'_> {
     fn newest(&self, event_id: &EventId) -> Offset {
         // One that is being applied may be in the index before it is in the room.
         let mut records = self.state.events.candidates(event_id);
-        records.retain(|at| self.room.has_event(*at) || self.room.aside(*at).is_some());
+        records.retain(|at| self.room.holds(*at));
         records.into_iter().max().unwrap_or(Offset::ZERO)
     }
 

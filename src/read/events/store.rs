@@ -320,7 +320,7 @@ impl EventStore {
             if let Some(event) = self.get(offset)?
                 && event.event_id == event_id
                 && let Some(room) = state.rooms.get(&event.room_id)
-                && (room.has_event(offset) || room.aside(offset).is_some())
+                && room.holds(offset)
                 && (event.room_id != room_id || differ(&event.pdu, pdu, rules))
             {
                 return Ok(true);

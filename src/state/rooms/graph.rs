@@ -136,6 +136,12 @@ impl Room {
         self.inner.read().graph.asides.get(&offset).copied()
     }
 
+    /// Whether the event at `offset` is known, in the timeline or not.
+    #[must_use]
+    pub fn holds(&self, offset: Offset) -> bool {
+        self.has_event(offset) || self.aside(offset).is_some()
+    }
+
     /// The events that are known but not in the timeline, oldest first.
     #[must_use]
     pub fn asides(&self) -> Vec<Offset> {
