@@ -34,8 +34,7 @@ const FOLDERS: [(&str, &str); 18] = [
 
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
-const LONG_FILES: [(&str, usize); 12] = [
-    ("src/config/value.rs", 1268),
+const LONG_FILES: [(&str, usize); 11] = [
     ("src/edge/http/tests/mod.rs", 990),
     ("src/read/notifications/rules.rs", 930),
     ("src/state/rooms.rs", 1158),
