@@ -12,10 +12,13 @@ use std::{
 use ruma::OwnedEventId;
 use serde::{Deserialize, Serialize};
 
-use super::{Inner, NewRelation, Room, Rooms};
-use crate::record::{
-    Offset,
-    command::{Filled, RoomGap},
+use super::{Inner, Room, Rooms};
+use crate::{
+    record::{
+        Offset,
+        command::{Filled, RoomGap},
+    },
+    state::relations::NewRelation,
 };
 
 /// A position in a room's history, between two events.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Inner, Membership, Room, Rooms, Tip, as_of};
+use super::{Inner, Membership, Room, Rooms, Tip, state_events::as_of};
 use crate::{
     record::{
         Offset,

@@ -3,9 +3,19 @@
 use std::collections::BTreeSet;
 
 use ruma::{OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
 
-use super::{Room, Rooms, Typist};
+use super::{Room, Rooms};
 use crate::record::{Offset, command::RoomTyping};
+
+/// A typing user.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Typist {
+    /// When it expires, in milliseconds since the Unix epoch.
+    pub until_ms: u64,
+    /// The record that began it.
+    pub since: Offset,
+}
 
 impl Rooms {
     /// Sets the typing of a user; returns the superseded record.

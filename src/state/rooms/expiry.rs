@@ -1,0 +1,46 @@
+//! Which events of a room can expire, and when.
+
+use super::{Inner, Room};
+use crate::{
+    record::Offset,
+    state::lifetimes::{Class, Own},
+};
+
+impl Room {
+    /// The lifetimes of events according to the room's state.
+    #[must_use]
+    pub fn lifetime(&self) -> Own {
+        self.inner.read().lifetime()
+    }
+
+    /// Up to `limit` events of this type up to and including `until`, oldest first, that can
+    /// expire.
+    #[must_use]
+    pub fn messages(&self, event_type: &str, until: Offset, limit: usize) -> Vec<Offset> {
+        let inner = self.inner.read();
+        let all = inner.messages.get(event_type).into_iter().flatten().copied();
+        all.take_while(|offset| *offset <= until).take(limit).collect()
+    }
+
+    /// The types of the events that can expire.
+    #[must_use]
+    pub fn message_types(&self) -> Vec<Box<str>> {
+        self.inner.read().messages.keys().cloned().collect()
+    }
+
+    /// The oldest event of each type.
+    pub(super) fn oldest(&self) -> Vec<(Class, Offset)> {
+        let inner = self.inner.read();
+        let own = inner.lifetime();
+        let oldest = inner.messages.iter().filter_map(|(event_type, offsets)| {
+            Some((Class { own, event_type: event_type.clone() }, *offsets.first()?))
+        });
+        oldest.collect()
+    }
+}
+
+impl Inner {
+    pub(super) fn lifetime(&self) -> Own {
+        self.lifetimes.iter().flatten().next().map(|(_, own)| *own).unwrap_or_default()
+    }
+}
