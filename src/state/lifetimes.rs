@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::RwLock;
 use ruma::{OwnedRoomId, RoomId};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::kept;
 use crate::record::Offset;
@@ -23,6 +24,25 @@ pub struct Own {
     pub max_ms: Option<u64>,
     /// The minimum.
     pub min_ms: Option<u64>,
+}
+
+/// The state events that say how long events live in a room (MSC1763): the first wins.
+pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retention"];
+
+/// How long events live as the content of such a state event says; `None` if it does not, or says
+/// what is no time.
+pub(crate) fn lifetime(content: &RawValue) -> Option<Own> {
+    #[derive(Deserialize)]
+    struct Retention {
+        #[serde(default)]
+        max_lifetime: Option<u64>,
+        #[serde(default)]
+        min_lifetime: Option<u64>,
+    }
+    let retention: Retention = serde_json::from_str(content.get()).ok()?;
+    let times = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
+    let (max_ms, min_ms) = (times(retention.max_lifetime), times(retention.min_lifetime));
+    (max_ms.is_some() || min_ms.is_some()).then_some(Own { max_ms, min_ms })
 }
 
 /// Events with the same lifetime, apart from configuration for single rooms.

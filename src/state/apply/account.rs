@@ -1,13 +1,16 @@
 //! What follows from commands of accounts.
 
-use super::{Applied, Apply, At, wake};
+use super::{Applied, Apply, At, Effect, wake};
 use crate::{
-    record::command::{
-        AccountDataSet, FilterCreate, LoginTokenUse, PresenceSet, ProfileSet,
-        RegistrationTokenRemove, RegistrationTokenSet, SsoLink, UserDeactivate, UserErase,
-        UserPassword, UserRegister, UserStatus, UserUpgrade,
+    record::{
+        Offset,
+        command::{
+            AccountDataSet, FilterCreate, LoginTokenUse, PresenceSet, ProfileSet,
+            RegistrationTokenRemove, RegistrationTokenSet, SsoLink, UserDeactivate, UserErase,
+            UserPassword, UserRegister, UserStatus, UserUpgrade,
+        },
     },
-    state::{Effect, State, erasures},
+    state::{State, erasures},
 };
 
 impl Apply for UserRegister {
@@ -136,5 +139,19 @@ impl Apply for PresenceSet {
         let effects = vec![Effect::WakePresence(self.user_id.clone())];
         state.erasures.supersede(state.presence.set(at.offset, self));
         Ok(effects)
+    }
+}
+
+impl State {
+    /// What is kept of a user is gone, as if it had never been; the records that held it are found
+    /// later.
+    fn forget_user(&self, offset: Offset, body: &UserDeactivate) {
+        self.threepids.forget(&body.user_id);
+        self.usage.forget(&body.user_id);
+        self.backups.forget(&body.user_id);
+        self.keys.forget_signer(&body.user_id);
+        self.erasures.supersede(self.presence.forget(&body.user_id));
+        let owed = erasures::Owed { because: offset, messages: body.messages, media: body.media };
+        self.erasures.owe(body.user_id.clone(), owed);
     }
 }

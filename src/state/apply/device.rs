@@ -1,12 +1,12 @@
 //! What follows from commands of devices.
 
-use super::{Applied, Apply, At, wake};
+use super::{Applied, Apply, At, Effect, wake};
 use crate::{
     record::command::{
         DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
         DeviceSeen, ToDeviceAck, ToDeviceSend,
     },
-    state::{Effect, State},
+    state::State,
 };
 
 impl Apply for DeviceLogin {

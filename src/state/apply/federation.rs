@@ -1,11 +1,11 @@
 //! What follows from commands about other homeservers.
 
-use super::{Applied, Apply, At};
+use super::{Applied, Apply, ApplyError, At, Effect};
 use crate::{
     record::command::{
         Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
     },
-    state::{ApplyError, State, erasures::Redacted},
+    state::{Membership, State, erasures::Redacted, rooms::graph::Change},
 };
 
 impl Apply for ServerKey {
@@ -47,7 +47,26 @@ impl Apply for PeerDevices {
 
 impl Apply for RoomState {
     fn apply(self, state: &State, at: At) -> Applied {
-        Ok(state.enter_room(at.offset, self))
+        // The state that the room has elsewhere, or that another branch of it has.
+        let changes: Vec<_> = self.changes.into_iter().map(Change::of).collect();
+        let mut effects = vec![Effect::WakeRoom(self.room_id.clone())];
+        let members = changes.iter().filter_map(|change| change.membership.as_ref());
+        for (user_id, membership) in members {
+            if *membership == Membership::Join {
+                state.device_lists.suspect(user_id);
+            }
+            if state.is_own(user_id) {
+                effects.push(Effect::WakeUser(user_id.clone()));
+            }
+            state.memberships.set(at.offset, user_id, &self.room_id, *membership);
+            let sender = user_id.as_str();
+            state.usage.set_membership(at.offset, user_id, &self.room_id, *membership, sender);
+        }
+        state.rooms.reassign(at.offset, &self.room_id, changes);
+        if let Some(joins) = self.unverified {
+            state.rooms.claim(at.offset, &self.room_id, self.from, joins);
+        }
+        Ok(effects)
     }
 }
 

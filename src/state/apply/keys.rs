@@ -1,12 +1,12 @@
 //! What follows from commands of end-to-end encryption.
 
-use super::{Applied, Apply, At, wake};
+use super::{Applied, Apply, At, Effect, wake};
 use crate::{
     record::command::{
         KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet, KeysClaim, KeysCrossSign,
         KeysDrop, KeysPermitReset, KeysSign, KeysUpload,
     },
-    state::{Effect, State},
+    state::State,
 };
 
 impl Apply for KeysUpload {

@@ -1,21 +1,23 @@
 //! What follows from commands of rooms.
 
-use super::{Applied, Apply, At};
-use crate::{
-    record::command::{
-        AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, NoticeRoom,
-        ReportCreate, ReportRemove, RoomBlock, RoomErase, RoomEvent, RoomForget, RoomNetwork,
-        RoomPurge, RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo,
-        RoomVisibility,
-    },
-    state::{Effect, State},
-};
+use ruma::{EventId, RoomId};
 
-impl Apply for RoomEvent {
-    fn apply(self, state: &State, at: At) -> Applied {
-        state.apply_event(at.offset, at.time_ms, self)
-    }
-}
+use super::{Applied, Apply, At, Effect};
+use crate::{
+    record::{
+        Offset,
+        command::{
+            AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, NoticeRoom,
+            Receipt, ReportCreate, ReportRemove, RoomBlock, RoomErase, RoomForget, RoomNetwork,
+            RoomPurge, RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo,
+            RoomVisibility,
+        },
+    },
+    state::{
+        State, erasures,
+        reads::{Covers, Thread},
+    },
+};
 
 impl Apply for RoomErase {
     fn apply(self, state: &State, at: At) -> Applied {
@@ -30,7 +32,28 @@ impl Apply for RoomErase {
 
 impl Apply for RoomPurge {
     fn apply(self, state: &State, at: At) -> Applied {
-        Ok(state.purge(at.offset, self))
+        let room_id = self.room_id;
+        let named = erasures::named(&self.records, at.offset);
+        state.aliases.forget(&room_id, |record| named.contains(&record));
+        state.erasures.condemn(at.offset, named);
+        if self.more {
+            return Ok(Vec::new());
+        }
+        let Some(room) = state.rooms.purge(&room_id) else { return Ok(Vec::new()) };
+        state.memberships.end_room(at.offset, &room_id, &room.members);
+        state.usage.end_room(&room_id);
+        state.aliases.end_room(at.offset, &room_id);
+        state.reads.forget_room(&room_id);
+        state.erasures.supersede(room.ephemeral);
+        let mut records = state.accounts.forget_room(at.offset, &room_id);
+        records.extend(state.delayed.of_room(&room_id));
+        records.extend(room.events.iter().filter_map(|event| state.delayed.sent_as(*event)));
+        records.extend(room.events);
+        state.erasures.condemn(at.offset, records);
+        let purged =
+            erasures::Purged { because: at.offset, version: room.version, created: room.created };
+        state.erasures.purge(room_id, purged);
+        Ok(room.members.into_iter().map(Effect::WakeUser).collect())
     }
 }
 
@@ -165,5 +188,31 @@ impl Apply for AliasRemove {
     fn apply(self, state: &State, at: At) -> Applied {
         state.aliases.remove(at.offset, self);
         Ok(Vec::new())
+    }
+}
+
+impl State {
+    /// A receipt for an event or in a thread that the room does not have says nothing.
+    fn apply_read(&self, offset: Offset, room_id: &RoomId, receipt: &Receipt) {
+        let thread = match receipt.thread_id.as_deref() {
+            None => Some(Covers::All),
+            Some("main") => Some(Covers::Only(Thread::Main)),
+            Some(root) => <&EventId>::try_from(root)
+                .ok()
+                .and_then(|root| self.event_in_room(room_id, root))
+                .map(|root| Covers::Only(Thread::Root(root))),
+        };
+        if let Some(covers) = thread
+            && let Some(up_to) = self.event_in_room(room_id, &receipt.event_id)
+        {
+            // What others have read counts for nobody here.
+            let server = self.server();
+            if server.is_some_and(|own| receipt.user_id.server_name() != &*own.server_name) {
+                return;
+            }
+            self.pushers.note_read(&receipt.user_id);
+            let (user_id, room_id) = (receipt.user_id.clone(), room_id.to_owned());
+            self.reads.advance(offset, user_id, room_id, covers, up_to);
+        }
     }
 }
