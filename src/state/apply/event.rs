@@ -17,6 +17,7 @@ use crate::{
         Membership, RETENTION, RelatesTo, State,
         erasures::Redacted,
         lifetime,
+        lifetimes::Own,
         relations::NewRelation,
         rooms::{EventFacts, Tip, gaps::Waiting, graph::Change, is_activity},
     },
@@ -29,24 +30,14 @@ impl Apply for RoomEvent {
             source: CommandError::Payload { kind: "room.event", source },
         };
         let pdu: PduFacts<'_> = serde_json::from_str(self.pdu.get()).map_err(unreadable)?;
-        let state_key: Option<(StateEventType, Box<str>)> = pdu
-            .state_key
-            .map(|key| (StateEventType::from(pdu.event_type.as_ref()), key.as_ref().into()));
+        let state_key = pdu.key();
         // What one says oneself reads the conversation, as `push::Unread` has it.
         if state_key.is_none()
             && let Ok(sender) = <&UserId>::try_from(pdu.sender.as_ref())
         {
             state.pushers.note_read(sender);
         }
-        let membership = match &state_key {
-            Some((StateEventType::RoomMember, user_id)) => {
-                let content: MemberFacts =
-                    serde_json::from_str(pdu.content.get()).map_err(unreadable)?;
-                let membership = Membership::from_ruma(&content.membership);
-                OwnedUserId::try_from(user_id.as_ref()).ok().zip(membership)
-            }
-            _ => None,
-        };
+        let membership = pdu.membership(state_key.as_ref()).map_err(unreadable)?;
         if let Some(version) = self.room_version {
             let name = version.to_string();
             if !state.rooms.create(at.offset, self.room_id.clone(), version) {
@@ -77,12 +68,12 @@ impl Apply for RoomEvent {
             effects.push(Effect::WakeUser(user_id.clone()));
         }
         let guest_access = &StateEventType::RoomGuestAccess;
+        let is_redacted = |event| {
+            let room = state.rooms.get(&self.room_id);
+            room.and_then(|room| room.state_event(guest_access, "", at.offset)) == Some(event)
+        };
         if matches!(&state_key, Some((kind, key)) if kind == guest_access && key.is_empty())
-            || self.redacts.is_some_and(|redacted| {
-                let room = state.rooms.get(&self.room_id);
-                let access = room.and_then(|room| room.state_event(guest_access, "", at.offset));
-                access == Some(redacted)
-            })
+            || self.redacts.is_some_and(is_redacted)
         {
             effects.push(Effect::GuestAccess(self.room_id.clone()));
         }
@@ -91,14 +82,6 @@ impl Apply for RoomEvent {
             state.delayed.send(at.offset, delay_id);
         }
         state.events.insert(at.offset, &self.event_id);
-        let lifetime = match &state_key {
-            Some((kind, key)) if key.is_empty() => {
-                let kind = kind.to_string();
-                let name = RETENTION.iter().position(|name| *name == kind);
-                name.map(|name| (name, lifetime(pdu.content)))
-            }
-            _ => None,
-        };
         let relation = state.relation(&pdu.event_type, pdu.content, &self.pdu);
         let relates_to_unknown = relation
             .as_ref()
@@ -107,7 +90,7 @@ impl Apply for RoomEvent {
         let facts = EventFacts {
             event_id: self.event_id,
             event_type: (*pdu.event_type).into(),
-            lifetime,
+            lifetime: pdu.lifetime(state_key.as_ref()),
             depth: pdu.depth,
             horizon: if is_foreign {
                 at.time_ms.saturating_add(limits::EVENT_AHEAD_MS)
@@ -239,7 +222,36 @@ struct PduFacts<'a> {
     content: &'a RawValue,
 }
 
-#[derive(Deserialize)]
-struct MemberFacts {
-    membership: MembershipState,
+/// The type and state key of a state event.
+type Key = (StateEventType, Box<str>);
+
+impl PduFacts<'_> {
+    fn key(&self) -> Option<Key> {
+        let state_key = self.state_key.as_ref()?;
+        Some((StateEventType::from(self.event_type.as_ref()), state_key.as_ref().into()))
+    }
+
+    /// Who becomes what by it, if it is a member event.
+    fn membership(
+        &self,
+        key: Option<&Key>,
+    ) -> Result<Option<(OwnedUserId, Membership)>, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Member {
+            membership: MembershipState,
+        }
+        let Some((StateEventType::RoomMember, user_id)) = key else { return Ok(None) };
+        let content: Member = serde_json::from_str(self.content.get())?;
+        let membership = Membership::from_ruma(&content.membership);
+        Ok(OwnedUserId::try_from(user_id.as_ref()).ok().zip(membership))
+    }
+
+    /// If it is a state event with lifetimes: the index of its name ([`RETENTION`]), and the
+    /// lifetimes.
+    fn lifetime(&self, key: Option<&Key>) -> Option<(usize, Option<Own>)> {
+        let (kind, _) = key.filter(|(_, state_key)| state_key.is_empty())?;
+        let kind = kind.to_string();
+        let name = RETENTION.iter().position(|name| *name == kind)?;
+        Some((name, lifetime(self.content)))
+    }
 }

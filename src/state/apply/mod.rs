@@ -52,8 +52,8 @@ pub enum ApplyError {
     },
 }
 
-/// Whom a record concerns: data for the world outside, which live is acted upon and in a replay is
-/// dropped.
+/// What is to happen outside the projections because of a record. The live server acts on it; a
+/// replay drops it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// Everyone in the room has something new.
