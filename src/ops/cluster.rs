@@ -57,8 +57,8 @@ fn refused<T>(reason: impl Into<String>) -> Result<T, ClusterError> {
     Err(ClusterError::Refused(reason.into()))
 }
 
-fn open(config: &Config) -> Result<Arc<SledLog>, OpenError> {
-    SledLog::open(SledOptions::new(&config.server.data_dir)).map(Arc::new)
+fn open(data_dir: &Path) -> Result<Arc<SledLog>, OpenError> {
+    SledLog::open(SledOptions::new(data_dir)).map(Arc::new)
 }
 
 fn options(config: &Config) -> Result<NatsOptions, ClusterError> {
@@ -75,7 +75,7 @@ fn options(config: &Config) -> Result<NatsOptions, ClusterError> {
 /// When the log is empty or that of a node already, or the cluster has a stream.
 pub(crate) async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
     let options = options(config)?;
-    let local = open(config)?;
+    let local = open(&config.server.data_dir)?;
     let last = *local.durable().borrow();
     if last == Offset::ZERO {
         return refused("the data directory has no log: start a node there instead");
@@ -101,7 +101,7 @@ pub(crate) async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
 /// When other nodes are there, or the log lacks records of the cluster.
 pub(crate) async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
     let options = options(config)?;
-    let local = open(config)?;
+    let local = open(&config.server.data_dir)?;
     if !local.is_of_cluster() {
         return refused("the log is not that of a node");
     }
@@ -153,7 +153,7 @@ async fn fetch_files(log: &NatsLog, data_dir: &Path) -> Result<u64, ClusterError
 /// When there is a log already, the cluster cannot be reached, or the records are not its own.
 pub(crate) async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, ClusterError> {
     let options = options(config)?;
-    let local = open(config)?;
+    let local = open(&config.server.data_dir)?;
     if *local.durable().borrow() > Offset::ZERO && !local.is_of_cluster() {
         return refused("the data directory has a log already, which is not that of a node");
     }
@@ -165,7 +165,7 @@ pub(crate) async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, 
         let closing = Arc::clone(&local);
         let _ = tokio::task::spawn_blocking(move || closing.close()).await;
         drop(local);
-        return finish(open(config)?, options).await;
+        return finish(open(&config.server.data_dir)?, options).await;
     }
     finish(local, options).await
 }

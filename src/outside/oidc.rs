@@ -36,7 +36,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     base::{limits, secret_text::SecretText},
-    config::Config,
+    config::Sso,
     outside::outbound::{Ask, Outbound, OutboundError},
 };
 
@@ -204,12 +204,12 @@ impl Providers {
     /// # Errors
     /// When a file cannot be read or is invalid.
     pub(crate) fn load(
-        config: &Config,
+        sso: &Sso,
         callback: &str,
         outbound: &Outbound,
     ) -> Result<Self, ProviderError> {
         let mut providers: Vec<Provider> = Vec::new();
-        for path in &config.sso.providers.0 {
+        for path in &sso.providers.0 {
             let path = path.0.as_path();
             let provider = Provider::load(path, callback, outbound);
             let wrong = |reason| ProviderError { path: path.to_owned(), reason };
@@ -555,7 +555,7 @@ mod tests {
         std::fs::write(file.path(), text).unwrap();
         let outbound = Outbound::new(
             &crate::config::Outbound::default(),
-            &crate::base::bodies::Bodies::new(Config::default().body_shares()),
+            &crate::base::bodies::Bodies::new(crate::config::Config::default().body_shares()),
         )
         .unwrap();
         Provider::load(file.path(), "http://localhost/callback", &outbound)

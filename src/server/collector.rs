@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::{info, warn};
 
-use crate::config::{Config, WebUrl};
+use crate::config::{Server, WebUrl};
 
 /// Where a collector takes a signal: `traces` or `metrics`.
 pub(super) fn url(endpoint: &WebUrl, signal: &str) -> String {
@@ -13,12 +13,12 @@ pub(super) fn url(endpoint: &WebUrl, signal: &str) -> String {
 }
 
 /// What tells this process from others that send to the same collector.
-pub(super) fn attributes(config: &Config) -> [(&'static str, String); 3] {
-    let bind = config.server.bind.first().map(ToString::to_string).unwrap_or_default();
+pub(super) fn attributes(server: &Server) -> [(&'static str, String); 3] {
+    let bind = server.bind.first().map(ToString::to_string).unwrap_or_default();
     [
         ("service.name", "logcabin".to_owned()),
         ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
-        ("service.instance.id", format!("{} at {bind}", config.server.name)),
+        ("service.instance.id", format!("{} at {bind}", server.name)),
     ]
 }
 

@@ -20,7 +20,7 @@ use crate::{
         metrics::{self, otlp},
         shutdown::Shutdown,
     },
-    config::{Config, ListenAddress},
+    config::{Config, ListenAddress, Metrics},
     edge::http::{ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve},
     outside::{appservice::Service, outbound},
     service::observe::Observer,
@@ -37,8 +37,10 @@ endpoint! {
 }
 
 /// Listens on the configured address, and replaces it by the actual one.
-pub(super) async fn listen(config: &mut Config) -> Result<Option<Arc<TcpListener>>, ServerError> {
-    let Some(ListenAddress(address)) = &mut config.metrics.bind else { return Ok(None) };
+pub(super) async fn listen(
+    settings: &mut Metrics,
+) -> Result<Option<Arc<TcpListener>>, ServerError> {
+    let Some(ListenAddress(address)) = &mut settings.bind else { return Ok(None) };
     Ok(open::listen(std::slice::from_mut(address)).await?.pop())
 }
 
@@ -69,7 +71,7 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
         Err(error) => return warn!(%error, "metrics cannot be sent"),
     };
     let url = collector::url(endpoint, "metrics");
-    let attributes = collector::attributes(&config);
+    let attributes = collector::attributes(&config.server);
     let headers = std::env::var("OTEL_EXPORTER_OTLP_HEADERS").unwrap_or_default();
     let headers = headers_of(&headers);
     info!(%url, "metrics are sent");

@@ -14,7 +14,7 @@ mod sweep;
 mod tasks;
 mod traces;
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -141,7 +141,7 @@ pub async fn run(
     let log = cluster::open_log(&config).await?;
     let listeners = open::listen(&mut config.server.bind).await?;
     let federation = federation::Listening::begin(&mut config).await?;
-    let metrics_at = metrics::listen(&mut config).await?;
+    let metrics_at = metrics::listen(&mut config.metrics).await?;
     otlp::begin();
     traces::begin(&config)?;
     let starting = starting::Answering::begin(&config, &listeners)?;
@@ -171,7 +171,9 @@ pub async fn run(
     let parts = Parts::new(&config, named, &mut core, shared, &shutdown)?;
     let (app, snapshots) = (Arc::clone(&parts.app), Arc::clone(&parts.snapshots));
     let mut tasks = Tasks::new(shutdown.clone(), cluster.clone());
-    if let Some(admin) = serve_admin(&config, &core.log.local, Arc::clone(&app.office), &shutdown) {
+    if let Some(admin) =
+        serve_admin(&config.server.data_dir, &core.log.local, Arc::clone(&app.office), &shutdown)
+    {
         tasks.wait_for("admin socket", admin);
     }
     let observer = open::observer(&config, &core, &parts);
@@ -225,7 +227,7 @@ pub async fn run(
 
     tasks.end().await;
     proof::keep_last(&core.engine, proof::Policy::of(&config.proofs)).await;
-    close(&config, search, core, snapshots).await;
+    close(&config.server.data_dir, search, core, snapshots).await;
     traces::end().await;
     info!("stopped");
     match failure.and_then(|failure| failure.borrow().clone()) {
@@ -237,12 +239,12 @@ pub async fn run(
 /// Lets the command line act through the running server, and the history tool read its log: the
 /// server holds the directory's lock.
 fn serve_admin(
-    config: &Config,
+    data_dir: &Path,
     log: &Arc<SledLog>,
     office: Arc<Office>,
     shutdown: &Shutdown,
 ) -> Option<JoinHandle<()>> {
-    let path = socket::socket_path(&config.server.data_dir);
+    let path = socket::socket_path(data_dir);
     let log = Arc::clone(log) as Arc<dyn Log>;
     match admin::serve(&path, log, Some(office), shutdown.clone()) {
         Ok(task) => Some(task),
@@ -257,12 +259,12 @@ fn serve_admin(
 /// Everything that was acknowledged is durable already. What is left is to stop in order, and to
 /// store a digest of the projections for `logcabin verify`.
 async fn close(
-    config: &Config,
+    data_dir: &Path,
     search: Arc<Search>,
     Core { log, archiver, .. }: Core,
     snapshots: Arc<snapshot::Keeper>,
 ) {
-    let data_dir = config.server.data_dir.clone();
+    let data_dir = data_dir.to_owned();
     let closing = move || {
         // It reads the log.
         search.stop();

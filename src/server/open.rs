@@ -24,7 +24,7 @@ use crate::{
         token_key,
     },
     cluster::Cluster,
-    config::{Config, MediaDir, OwnRate, SharedSecret},
+    config::{self, Config, MediaDir, OwnRate, RateLimits, ServerNotices, SharedSecret},
     decide::{
         account::AccountLimit,
         ephemeral::Gather,
@@ -115,11 +115,11 @@ impl Named {
         let bodies = Bodies::new(config.body_shares());
         let outbound = Outbound::new(&config.outbound, &bodies)
             .map_err(|error| ServerError::Outbound(error.into()))?;
-        let messages = Messages::new(config, &outbound)
+        let messages = Messages::new(&config.email, &config.sms, &config.server.name, &outbound)
             .map_err(|error| ServerError::Messages(error.into()))?;
         let messages = Arc::new(messages);
         let stages = uiaa::Stages::load(config, &messages).map_err(ServerError::Registration)?;
-        let providers = Providers::load(config, &api::sso_callback(config), &outbound)
+        let providers = Providers::load(&config.sso, &api::sso_callback(config), &outbound)
             .map_err(|error| ServerError::Sso(error.into()))?;
         let clients = Clients::load(config).map_err(|error| ServerError::Oauth(error.into()))?;
         let to_gateways =
@@ -183,7 +183,8 @@ impl Core {
         // Before the log takes appends: an archive that is ahead of the log, or belongs to another
         // one, prevents the start while nothing has been written.
         let archiver = open_archive(config, Arc::clone(&log.local) as Arc<dyn Log>)?;
-        let quotas = Quotas { exempt: exempt(&named.services, config), ..policies::quotas(config) };
+        let exempt = exempt(&named.services, &config.server_notices, &config.rate_limits);
+        let quotas = Quotas { exempt, ..policies::quotas(&config.quotas) };
         let (engine, begun) = open_engine(config, quotas, Arc::clone(&log.log)).await?;
         watch_for_failure(&log.local);
         make_private(config);
@@ -216,7 +217,7 @@ impl Parts {
         let snapshots = snapshot::Keeper::new(
             snapshot::directory(&config.server.data_dir),
             Arc::clone(engine),
-            policies::snapshot_policy(config),
+            policies::snapshot_policy(&config.snapshots),
             std::mem::take(&mut core.begun),
             shutdown.clone(),
         );
@@ -257,7 +258,14 @@ impl Parts {
         let lasting = Signer::new(private_key);
         let tag = cluster.as_ref().map_or_else(Tag::default, |cluster| Tag::of(cluster.tag()));
         let unsubscribing = (lasting.clone(), api::unsubscribe_url(config));
-        let mails = Mails::new(config, engine, &unread, &messages, unsubscribing, shutdown);
+        let mails = Mails::new(
+            (&config.push, &config.email),
+            engine,
+            &unread,
+            &messages,
+            unsubscribing,
+            shutdown,
+        );
         let pushers = Pushers::new(engine, &unread, mails, to_gateways, &config.push, shutdown);
         let percent = config.rate_limits.enabled.then_some(config.rate_limits.processor_percent);
         let app = Arc::new(api::Server {
@@ -282,7 +290,7 @@ impl Parts {
             signing: api::Signing { signer, lasting },
             oauth: api::Oauth {
                 clients,
-                id_tokens: IdTokens::new(config),
+                id_tokens: IdTokens::new(&config.server.data_dir, &config.oauth),
                 polls: Polls::default(),
             },
             sync: api::Synchronisation {
@@ -315,7 +323,7 @@ impl Parts {
                 entering: Default::default(),
             },
             media,
-            presence: tracker(config, engine),
+            presence: tracker(&config.presence, engine),
             samples: Arc::new(Samples::of(&config.server.data_dir)),
             tally: Arc::new(Tally::of(&config.server.data_dir)),
             last_seen,
@@ -329,15 +337,15 @@ impl Parts {
 }
 
 /// Presence, with the users who were online when the server stopped.
-fn tracker(config: &Config, engine: &Engine) -> Tracker {
+fn tracker(settings: &config::Presence, engine: &Engine) -> Tracker {
     let around = api::sync::presence::around(engine);
-    Tracker::new(&config.presence, around, engine.clock().now_ms())
+    Tracker::new(settings, around, engine.clock().now_ms())
 }
 
 /// The users who are exempt from quotas.
-fn exempt(services: &Services, config: &Config) -> Exempt {
-    let (services, notices) = (services.clone(), config.server_notices.clone());
-    let unlimited = config.rate_limits.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
+fn exempt(services: &Services, notices: &ServerNotices, limits: &RateLimits) -> Exempt {
+    let (services, notices) = (services.clone(), notices.clone());
+    let unlimited = limits.users.iter().filter(|user| user.rate == OwnRate::Unlimited);
     let unlimited: HashSet<_> = unlimited.map(|user| user.user_id.clone()).collect();
     Exempt::who(move |user_id| {
         unlimited.contains(user_id)

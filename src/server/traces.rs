@@ -47,7 +47,8 @@ pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
         .with_scheduled_delay(limits::TRACE_TOGETHER)
         .build();
     let mut processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
-    let attributes = collector::attributes(config).map(|(name, value)| KeyValue::new(name, value));
+    let attributes = collector::attributes(&config.server);
+    let attributes = attributes.map(|(name, value)| KeyValue::new(name, value));
     let resource = Resource::builder_empty().with_attributes(attributes);
     processor.set_resource(&resource.build());
     let of = &config.traces;

@@ -29,7 +29,7 @@ use crate::{
         secret_text::SecretText,
         shutdown::Shutdown,
     },
-    config::Config,
+    config::{self, Config},
     decide::oauth::{AnnounceKey, RegisterClient, RemoveIdleClients},
     engine::{Engine, Rejected},
     record::{
@@ -230,9 +230,9 @@ pub(crate) enum IdTokenError {
 
 impl IdTokens {
     /// With the key in `data_dir`, which is created when it is needed.
-    pub(crate) fn new(config: &Config) -> Self {
-        let path = config.server.data_dir.join(FILE);
-        let lasts_ms = config.oauth.rotation_seconds.saturating_mul(1000);
+    pub(crate) fn new(data_dir: &Path, oauth: &config::Oauth) -> Self {
+        let path = data_dir.join(FILE);
+        let lasts_ms = oauth.rotation_seconds.saturating_mul(1000);
         Self { path, lasts_ms, key: AsyncMutex::default() }
     }
 
@@ -472,9 +472,11 @@ mod tests {
             let keys = set["keys"].as_array().unwrap().iter();
             keys.map(|key| key["kid"].as_str().unwrap().to_owned()).collect()
         };
-        let first = kids(&IdTokens::new(&config).public(&engine).await.unwrap());
+        let first = kids(
+            &IdTokens::new(&config.server.data_dir, &config.oauth).public(&engine).await.unwrap(),
+        );
         // After a restart it is the same.
-        let tokens = IdTokens::new(&config);
+        let tokens = IdTokens::new(&config.server.data_dir, &config.oauth);
         assert_eq!(kids(&tokens.public(&engine).await.unwrap()), first);
         clock.advance(100_000);
         let both = kids(&tokens.public(&engine).await.unwrap());

@@ -39,7 +39,7 @@ pub(crate) fn sweep_policy(config: &Config) -> SweepPolicy {
 }
 
 /// The quotas, without exemptions.
-pub(crate) fn quotas(config: &Config) -> Quotas {
+pub(crate) fn quotas(of: &config::Quotas) -> Quotas {
     let config::Quotas {
         account_data_types,
         account_data_bytes,
@@ -56,7 +56,7 @@ pub(crate) fn quotas(config: &Config) -> Quotas {
         room_keys,
         room_key_bytes,
         reports,
-    } = config.quotas;
+    } = *of;
     Quotas {
         account_data_types,
         account_data_bytes,
@@ -78,8 +78,8 @@ pub(crate) fn quotas(config: &Config) -> Quotas {
 }
 
 /// When snapshots are written and compared, and how many are kept.
-pub(crate) fn snapshot_policy(config: &Config) -> snapshot::Policy {
-    let config::Snapshots { every_records, keep, scrub_hours } = config.snapshots;
+pub(crate) fn snapshot_policy(of: &config::Snapshots) -> snapshot::Policy {
+    let config::Snapshots { every_records, keep, scrub_hours } = *of;
     let scrub_every = (scrub_hours > 0).then(|| Duration::from_secs(scrub_hours * 3600));
     snapshot::Policy { every: every_records, keep, scrub_every }
 }

@@ -86,7 +86,7 @@ async fn on_log<A: Act>(
     let snapshots = Arc::new(snapshot::Keeper::new(
         snapshots,
         Arc::clone(&engine),
-        policies::snapshot_policy(config),
+        policies::snapshot_policy(&config.snapshots),
         begun,
         Shutdown::when(std::future::pending()),
     ));

@@ -12,6 +12,7 @@ mod smtp;
 
 use std::{sync::Arc, time::Duration};
 
+use ruma::ServerName;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
@@ -19,7 +20,7 @@ pub(crate) use digest::{Digest, InviteDigest, Line, Place, RoomDigest, Said, cut
 pub(crate) use letter::{Proof, Topic};
 
 use crate::{
-    config::Config,
+    config::{Email, Sms},
     outside::outbound::{Outbound, OutboundError},
     record::threepid::{Medium, Threepid},
 };
@@ -104,13 +105,15 @@ impl Messages {
     ///
     /// # Errors
     /// When the settings of one are not usable.
-    pub(crate) fn new(config: &Config, outbound: &Outbound) -> Result<Self, SetupError> {
-        let (email, sms) = (&config.email, &config.sms);
+    pub(crate) fn new(
+        email: &Email,
+        sms: &Sms,
+        server: &ServerName,
+        outbound: &Outbound,
+    ) -> Result<Self, SetupError> {
         let host = email.host.as_ref();
-        let mail = host
-            .map(|host| smtp::Mailer::new(email, host, &config.server.name))
-            .transpose()?
-            .map(|way| Lane {
+        let mail =
+            host.map(|host| smtp::Mailer::new(email, host, server)).transpose()?.map(|way| Lane {
                 way,
                 slots: Arc::new(Semaphore::new(email.concurrent)),
                 timeout: Duration::from_secs(email.timeout_seconds),
@@ -120,7 +123,7 @@ impl Messages {
             slots: Arc::new(Semaphore::new(sms.concurrent)),
             timeout: Duration::from_secs(sms.timeout_seconds),
         });
-        Ok(Self { server: config.server.name.to_string(), mail, sms })
+        Ok(Self { server: server.to_string(), mail, sms })
     }
 
     /// Whether something can be sent to identifiers of this medium.

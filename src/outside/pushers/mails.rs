@@ -38,7 +38,7 @@ use crate::{
         timers::{self, Timed},
         traces::traces,
     },
-    config::Config,
+    config::{Email, Push},
     decide::pusher::NoteMailed,
     engine::Engine,
     log::ReadError,
@@ -232,7 +232,7 @@ impl From<ReadError> for Made {
 impl Mails {
     /// `None` if no mail can be sent.
     pub(crate) fn new(
-        config: &Config,
+        (push, email): (&Push, &Email),
         engine: &Arc<Engine>,
         unread: &Arc<Unread>,
         messages: &Arc<Messages>,
@@ -242,7 +242,7 @@ impl Mails {
         if !messages.reach(Medium::Email) {
             return None;
         }
-        let turn_count = u32::try_from(config.email.concurrent / 2).unwrap_or(u32::MAX).max(1);
+        let turn_count = u32::try_from(email.concurrent / 2).unwrap_or(u32::MAX).max(1);
         let ms = |seconds: u64| seconds.saturating_mul(1000);
         Some(Arc::new(Self {
             engine: Arc::clone(engine),
@@ -251,15 +251,15 @@ impl Mails {
             signer,
             unsubscribe_url,
             schedule: Schedule {
-                delay_ms: ms(config.push.email_delay_seconds),
-                interval_ms: ms(config.push.email_interval_seconds),
-                longest_ms: ms(config.push.email_max_interval_seconds),
+                delay_ms: ms(push.email_delay_seconds),
+                interval_ms: ms(push.email_interval_seconds),
+                longest_ms: ms(push.email_max_interval_seconds),
             },
             waiting: Mutex::default(),
             changed: Notify::new(),
             turns: Arc::new(Semaphore::new(turn_count as usize)),
             turn_count,
-            patience: Duration::from_secs(config.email.timeout_seconds),
+            patience: Duration::from_secs(email.timeout_seconds),
             shutdown: shutdown.clone(),
         }))
     }
