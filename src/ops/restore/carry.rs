@@ -1,7 +1,8 @@
 //! What a restore to an earlier moment carries over from the records after that moment.
 //!
-//! [`Carrier::judge`] has the rule, as a match over every kind of command: whoever adds a kind
-//! decides it there. There are three principles.
+//! Each kind of command says what a restore does with it, in its row of `record::command`
+//! ([`Restore`]); of the kinds about which their content decides, the rules are here ([`Judge`]).
+//! There are three principles.
 //!
 //! - **What others hold cannot be undone.** A one-time key that was handed out, a token, a
 //!   password, a device that was logged out, a closed account: the records of these are carried
@@ -15,6 +16,8 @@
 //!
 //! The transaction id of a dropped event is dropped, too: a client that retries wants the event to
 //! be sent. Those of messages to devices are kept.
+//!
+//! [`Restore`]: crate::record::command::Restore
 
 use std::collections::BTreeMap;
 
@@ -26,9 +29,12 @@ use crate::{
     record::{
         Command, Offset, Record,
         command::{
-            AccountDataSet, DelayedOutcome, LogErase, Receipt, RoomEvent, RoomReceipt, ToDeviceAck,
-            Transaction,
+            AccountDataSet, DelayedFinish, DelayedOutcome, DelayedRestart, DeliveryAdvance,
+            DeviceRename, DeviceSeen, LogErase, ProfileSet, RoomErase, RoomEvent, RoomPurge,
+            RoomReceipt, RoomShutdown, ToDeviceAck, ToDeviceSend, Transaction, UserRegister,
+            by_restore,
         },
+        pusher::{PusherAdvance, PusherMail},
     },
     state::State,
 };
@@ -101,199 +107,14 @@ impl<'a> Carrier<'a> {
 
     /// What happens to `record`, which contains `command`.
     pub(super) fn judge(&self, record: &Record, command: Command) -> Carry {
-        use Command as C;
-        let over = |command: C| Carry::Over(Box::new(command));
-        let of = |user_id: &UserId, command: C| {
-            if self.state.accounts.contains(user_id) { over(command) } else { Carry::Forget }
-        };
-        let forget = Carry::Forget;
-        match command {
-            // The first record is kept; the new epoch is higher than any before it.
-            C::ServerIdentity(_) | C::ServerRestore(_) => forget,
-            // It covers records that no longer exist.
-            C::LogCheckpoint(_) => forget,
-            C::BackupMade(_) => over(command),
-            C::LogErase(body) => Carry::Erase(self.before(body)),
-
-            // A key that was given up is not used again.
-            C::ServerKey(_) => over(command),
-
-            C::UserRegister(ref body) if self.state.accounts.contains(&body.user_id) => forget,
-            C::UserRegister(_)
-            | C::RegistrationTokenSet(_)
-            | C::RegistrationTokenRemove(_) => over(command),
-            C::UserUpgrade(ref body) => of(&body.user_id.clone(), command),
-            C::UserPassword(ref body) => of(&body.user_id.clone(), command),
-            C::LoginTokenUse(ref body) => of(&body.user_id.clone(), command),
-            C::SsoLink(ref body) => of(&body.user_id.clone(), command),
-            C::UserStatus(ref body) => of(&body.user_id.clone(), command),
-            // The rooms are left when the server starts.
-            C::UserDeactivate(ref body) => of(&body.user_id.clone(), command),
-
-            C::DeviceLogin(ref body) => of(&body.user_id.clone(), command),
-            C::DeviceRefresh(ref body) => of(&body.user_id.clone(), command),
-            C::DeviceConfirm(ref body) => of(&body.user_id.clone(), command),
-            C::DeviceRemove(ref body) => of(&body.user_id.clone(), command),
-            C::DeviceDehydrate(ref body) => of(&body.user_id.clone(), command),
-            C::OauthClient(_)
-            | C::OauthClientRemove(_)
-            | C::OauthDeviceRequest(_)
-            | C::OauthRefresh(_)
-            | C::OauthConfirm(_)
-            | C::OauthKey(_) => over(command),
-            C::OauthCode(ref body) => of(&body.user_id.clone(), command),
-            C::OauthDeviceAnswer(ref body) => of(&body.user_id.clone(), command),
-            C::OauthGrant(ref body) => of(&body.user_id.clone(), command),
-            C::OauthEnd(ref body) => of(&body.user_id.clone(), command),
-            C::BrowserSignIn(ref body) => of(&body.user_id.clone(), command),
-            C::BrowserSignOut(ref body) => of(&body.user_id.clone(), command),
-            C::DeviceRename(ref body) => {
-                // An existing account gets its old name back; a new one has no other.
-                let session = self.session(&body.user_id, &body.device_id);
-                let is_newer = session.is_some_and(|session| session > self.cut);
-                if is_newer { over(command) } else { forget }
-            }
-            C::DeviceSeen(ref body) => {
-                let key = Key::Seen(body.user_id.clone(), body.device_id.clone());
-                match self.session(&body.user_id, &body.device_id) {
-                    Some(_) => Carry::Last(key, Box::new(command)),
-                    None => forget,
-                }
-            }
-            C::ProfileSet(ref body) => {
-                // As with a device's name.
-                let account = self.state.accounts.get(&body.user_id);
-                let new = account.is_some_and(|account| account.read().registered > self.cut);
-                if new { over(command) } else { forget }
-            }
-            C::AccountDataSet(ref body) if is_secret_storage(body) => {
-                of(&body.user_id.clone(), command)
-            }
-            C::AccountDataSet(_) => forget,
-            // Clients remember their ids.
-            C::FilterCreate(ref body) => of(&body.user_id.clone(), command),
-
-            C::KeysUpload(ref body) => of(&body.user_id.clone(), command),
-            C::KeysClaim(ref body) => of(&body.user_id.clone(), command),
-            C::KeysDrop(_) => over(command),
-            C::KeysCrossSign(ref body) => of(&body.user_id.clone(), command),
-            C::KeysPermitReset(ref body) => of(&body.user_id.clone(), command),
-            C::KeysSign(ref body) => of(&body.user_id.clone(), command),
-            C::KeyBackupSet(ref body) => of(&body.user_id.clone(), command),
-            C::KeyBackupDelete(ref body) => of(&body.user_id.clone(), command),
-            C::KeyBackupPut(ref body) => of(&body.user_id.clone(), command),
-            C::KeyBackupRemove(ref body) => of(&body.user_id.clone(), command),
-            C::ToDeviceSend(mut body) => {
-                body.transaction = body.transaction.and_then(|of| self.transaction(of));
-                over(C::ToDeviceSend(body))
-            }
-            C::ToDeviceAck(body) => {
-                over(C::ToDeviceAck(ToDeviceAck { up_to: self.reached(body.up_to), ..body }))
-            }
-
-            C::RoomEvent(body) => self.redaction(record, &body).map_or(forget, Carry::Redact),
-            C::RoomPdu(_)
-            | C::RoomState(_)
-            | C::RoomGap(_)
-            | C::PeerReached(_)
-            | C::PeerDevices(_) => forget,
-            // Deleted events, rooms and data of users stay deleted. The data of a user is found
-            // again, because the deactivation is carried over.
-            C::RoomErase(mut body) => {
-                body.events.retain(|event| *event <= self.cut);
-                if body.events.is_empty() { forget } else { over(C::RoomErase(body)) }
-            }
-            C::RoomPurge(mut body) if self.state.rooms.get(&body.room_id).is_some() => {
-                body.records.retain(|(first, _)| *first <= self.cut);
-                for (_, last) in &mut body.records {
-                    *last = (*last).min(self.cut);
-                }
-                over(C::RoomPurge(body))
-            }
-            C::RoomPurge(_) | C::UserErase(_) => forget,
-            // Clients from before an earlier restore are still told what it undid.
-            C::RoomUndo(_) => over(command),
-            C::MediaRemove(_) | C::MediaQuarantine(_) | C::MediaProtect(_) => over(command),
-            // A blocked room stays blocked, and everyone in a room that was shut down leaves again.
-            C::RoomBlock(_) | C::AdminReason(_) => over(command),
-            C::RoomShutdown(mut body) if self.state.rooms.get(&body.room_id).is_some() => {
-                body.replacement = None;
-                over(C::RoomShutdown(body))
-            }
-            C::RoomShutdown(_)
-            | C::RoomShutdownFinish(_)
-            | C::NoticeRoom(_)
-            | C::ReportRemove(_)
-            | C::RoomForget(_)
-            | C::RoomVisibility(_)
-            | C::RoomNetwork(_)
-            | C::AliasSet(_)
-            | C::AliasRemove(_)
-            | C::ReportCreate(_)
-            // The keys of other homeservers are fetched again.
-            | C::PeerKeys(_)
-            // Ephemeral events are dropped.
-            | C::RoomTyping(_)
-            | C::PresenceSet(_)
-            // Nothing refers to the files any more; unreferenced files are deleted in time.
-            | C::MediaCreate(_)
-            | C::MediaUpload(_) => forget,
-            C::RoomReceipt(mut body) => {
-                let room_id = body.room_id.clone();
-                let there = |receipt: &Receipt| {
-                    self.state.event_in_room(&room_id, &receipt.event_id).is_some()
-                };
-                body.receipts.retain(there);
-                Carry::Receipts(body)
-            }
-
-            // Events scheduled since then are dropped, and an event that was sent is sent again
-            // when the server starts, but not a cancelled one.
-            C::DelayedSchedule(_) => forget,
-            C::DelayedRestart(ref body) if self.is_scheduled(&body.delay_id) => over(command),
-            C::DelayedRestart(_) => forget,
-            C::DelayedFinish(ref body) => match body.outcome {
-                DelayedOutcome::Cancel | DelayedOutcome::Error { .. }
-                    if self.is_scheduled(&body.delay_id) =>
-                {
-                    over(command)
-                }
-                _ => forget,
+        by_restore!(command, body => {
+            Dropped => Carry::Forget,
+            CarriedOver => over(body),
+            CarriedOverWithUser => {
+                if self.state.accounts.contains(&body.user_id) { over(body) } else { Carry::Forget }
             },
-
-            C::ValidationRequest(_)
-            | C::ValidationSent(_)
-            | C::ValidationMiss(_)
-            | C::ValidationComplete(_)
-            | C::ValidationUse(_) => over(command),
-            C::ThreepidAdd(ref body) => of(&body.user_id.clone(), command),
-            C::ThreepidRemove(ref body) => of(&body.user_id.clone(), command),
-            C::ThreepidBind(ref body) => of(&body.user_id.clone(), command),
-            C::ThreepidUnbind(ref body) => of(&body.user_id.clone(), command),
-
-            C::DeliveryAdvance(mut body) => {
-                body.done = body.done.min(self.cut);
-                body.under_way = body.under_way.filter(|under_way| under_way.up_to <= self.cut);
-                let key = Key::Delivery(body.to.clone());
-                Carry::Last(key, Box::new(C::DeliveryAdvance(body)))
-            }
-            C::PusherSet(ref body) => of(&body.user_id.clone(), command),
-            C::PusherRemove(ref body) => of(&body.user_id.clone(), command),
-            C::PusherAdvance(mut body) => {
-                body.done = body.done.min(self.cut);
-                for (pusher, told) in &mut body.behind {
-                    *pusher = self.reached(*pusher);
-                    *told = (*told).min(self.cut);
-                }
-                body.behind.sort_unstable();
-                Carry::Last(Key::Pushed, Box::new(C::PusherAdvance(body)))
-            }
-            C::PusherMail(mut body) => {
-                body.pusher = self.reached(body.pusher);
-                body.up_to = body.up_to.min(self.cut);
-                Carry::Last(Key::Mail(body.pusher), Box::new(C::PusherMail(body)))
-            }
-        }
+            Judged => body.judge(self, record.offset()),
+        })
     }
 
     /// The new offset of the last kept record up to `offset`.
@@ -339,7 +160,7 @@ impl<'a> Carrier<'a> {
     }
 
     /// The redaction in an event, if the redacted event exists.
-    fn redaction(&self, record: &Record, body: &RoomEvent) -> Option<Redaction> {
+    fn redaction(&self, record: Offset, body: &RoomEvent) -> Option<Redaction> {
         #[derive(Deserialize)]
         struct Pdu<'a> {
             sender: OwnedUserId,
@@ -356,12 +177,182 @@ impl<'a> Carrier<'a> {
         let content: Option<Content> = serde_json::from_str(pdu.content.get()).ok();
         let reason = content.and_then(|content| content.reason);
         Some(Redaction {
-            record: record.offset(),
+            record,
             room_id: body.room_id.clone(),
             sender: pdu.sender,
             reason: reason.and_then(|reason| Some(reason.as_str()?.to_owned())),
             target,
         })
+    }
+}
+
+fn over(command: impl Into<Command>) -> Carry {
+    Carry::Over(Box::new(command.into()))
+}
+
+fn last(key: Key, command: impl Into<Command>) -> Carry {
+    Carry::Last(key, Box::new(command.into()))
+}
+
+/// A command whose content decides.
+trait Judge {
+    /// What happens to it; `record` is its offset.
+    fn judge(self, carrier: &Carrier<'_>, record: Offset) -> Carry;
+}
+
+impl Judge for LogErase {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        Carry::Erase(carrier.before(self))
+    }
+}
+
+impl Judge for UserRegister {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        if carrier.state.accounts.contains(&self.user_id) { Carry::Forget } else { over(self) }
+    }
+}
+
+impl Judge for DeviceRename {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        // An existing device gets its old name back; a new one has no other.
+        let session = carrier.session(&self.user_id, &self.device_id);
+        let is_newer = session.is_some_and(|session| session > carrier.cut);
+        if is_newer { over(self) } else { Carry::Forget }
+    }
+}
+
+impl Judge for DeviceSeen {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        match carrier.session(&self.user_id, &self.device_id) {
+            Some(_) => last(Key::Seen(self.user_id.clone(), self.device_id.clone()), self),
+            None => Carry::Forget,
+        }
+    }
+}
+
+impl Judge for ProfileSet {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        // As with a device's name.
+        let account = carrier.state.accounts.get(&self.user_id);
+        let new = account.is_some_and(|account| account.read().registered > carrier.cut);
+        if new { over(self) } else { Carry::Forget }
+    }
+}
+
+impl Judge for AccountDataSet {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        let has_user = || carrier.state.accounts.contains(&self.user_id);
+        if is_secret_storage(&self) && has_user() { over(self) } else { Carry::Forget }
+    }
+}
+
+impl Judge for ToDeviceSend {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        self.transaction = self.transaction.and_then(|of| carrier.transaction(of));
+        over(self)
+    }
+}
+
+impl Judge for ToDeviceAck {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        over(Self { up_to: carrier.reached(self.up_to), ..self })
+    }
+}
+
+impl Judge for RoomEvent {
+    fn judge(self, carrier: &Carrier<'_>, record: Offset) -> Carry {
+        carrier.redaction(record, &self).map_or(Carry::Forget, Carry::Redact)
+    }
+}
+
+// Deleted events and rooms stay deleted.
+
+impl Judge for RoomErase {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        self.events.retain(|event| *event <= carrier.cut);
+        if self.events.is_empty() { Carry::Forget } else { over(self) }
+    }
+}
+
+impl Judge for RoomPurge {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        if carrier.state.rooms.get(&self.room_id).is_none() {
+            return Carry::Forget;
+        }
+        self.records.retain(|(first, _)| *first <= carrier.cut);
+        for (_, last) in &mut self.records {
+            *last = (*last).min(carrier.cut);
+        }
+        over(self)
+    }
+}
+
+impl Judge for RoomShutdown {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        // Everyone leaves again.
+        if carrier.state.rooms.get(&self.room_id).is_none() {
+            return Carry::Forget;
+        }
+        self.replacement = None;
+        over(self)
+    }
+}
+
+impl Judge for RoomReceipt {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        let Self { room_id, receipts } = &mut self;
+        receipts
+            .retain(|receipt| carrier.state.event_in_room(room_id, &receipt.event_id).is_some());
+        Carry::Receipts(self)
+    }
+}
+
+// An event that was sent is sent again when the server starts, but not a cancelled one.
+
+impl Judge for DelayedRestart {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        if carrier.is_scheduled(&self.delay_id) { over(self) } else { Carry::Forget }
+    }
+}
+
+impl Judge for DelayedFinish {
+    fn judge(self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        match self.outcome {
+            DelayedOutcome::Cancel | DelayedOutcome::Error { .. }
+                if carrier.is_scheduled(&self.delay_id) =>
+            {
+                over(self)
+            }
+            _ => Carry::Forget,
+        }
+    }
+}
+
+impl Judge for DeliveryAdvance {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        self.done = self.done.min(carrier.cut);
+        self.under_way = self.under_way.filter(|under_way| under_way.up_to <= carrier.cut);
+        last(Key::Delivery(self.to.clone()), self)
+    }
+}
+
+impl Judge for PusherAdvance {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        self.done = self.done.min(carrier.cut);
+        for (pusher, told) in &mut self.behind {
+            *pusher = carrier.reached(*pusher);
+            *told = (*told).min(carrier.cut);
+        }
+        self.behind.sort_unstable();
+        last(Key::Pushed, self)
+    }
+}
+
+impl Judge for PusherMail {
+    fn judge(mut self, carrier: &Carrier<'_>, _: Offset) -> Carry {
+        self.pusher = carrier.reached(self.pusher);
+        self.up_to = self.up_to.min(carrier.cut);
+        last(Key::Mail(self.pusher), self)
     }
 }
 

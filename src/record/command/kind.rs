@@ -12,6 +12,20 @@ pub enum Class {
     MustNotRewind,
 }
 
+/// What a restore to an earlier moment does with a command that was recorded after that moment:
+/// see `ops::restore::carry`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restore {
+    /// It is dropped.
+    Dropped,
+    /// It is carried over.
+    CarriedOver,
+    /// It is carried over if its user has an account.
+    CarriedOverWithUser,
+    /// Its content decides.
+    Judged,
+}
+
 /// The properties of a kind of command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
@@ -21,6 +35,8 @@ pub struct Kind {
     pub version: u16,
     /// Whether a restore may undo it.
     pub class: Class,
+    /// What a restore does with it.
+    pub restore: Restore,
     /// Whether compaction may drop superseded payloads.
     pub ephemeral: bool,
     /// What is left of an erased payload.

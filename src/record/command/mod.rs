@@ -3,10 +3,11 @@
 //! A command is a *fact*: every id, hash, signature and time in it was settled before it was
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 //!
-//! A kind is one row of the list below. The file of its family has its payload, with the personal
-//! data in it and what is left of it after an erasure ([`Content`]). Each layer above implements a
-//! trait for each payload, which [`each_command`] calls: a kind without an implementation does not
-//! compile.
+//! A kind is one row of the list below: its name and version, whether it may be rewound and what a
+//! restore does with it. The file of its family has its payload, with the personal data in it and
+//! what is left of it after an erasure ([`Content`]). Each layer above implements a trait for each
+//! payload, which [`each_command`] or [`by_restore`] calls: a kind without an implementation does
+//! not compile.
 
 mod account;
 mod device;
@@ -24,7 +25,7 @@ pub use self::{
     device::*,
     federation::*,
     keys::*,
-    kind::{Class, Content, Erased, Kind},
+    kind::{Class, Content, Erased, Kind, Restore},
     media::*,
     oauth::*,
     room::*,
@@ -73,7 +74,7 @@ pub enum CommandError {
 }
 
 macro_rules! commands {
-    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
+    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $restore:ident $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
         /// A write, recorded as a fact.
         #[derive(Clone, Debug)]
         pub enum Command {
@@ -88,6 +89,7 @@ macro_rules! commands {
                 name: $name,
                 version: $version,
                 class: Class::$class,
+                restore: Restore::$restore,
                 ephemeral: commands!(@ephemeral $($ephemeral)?),
                 erased: commands!(@erased $payload $(, $ephemeral)?),
             };
@@ -143,6 +145,33 @@ macro_rules! commands {
             };
         }
         pub(crate) use each_command;
+
+        /// Evaluates, with the payload of a command, the expression for what a restore does with
+        /// commands of its kind.
+        macro_rules! by_restore {
+            (@Dropped $d dropped:expr, $d over:expr, $d with_user:expr, $d judged:expr) => { $d dropped };
+            (@CarriedOver $d dropped:expr, $d over:expr, $d with_user:expr, $d judged:expr) => { $d over };
+            (@CarriedOverWithUser $d dropped:expr, $d over:expr, $d with_user:expr, $d judged:expr) => { $d with_user };
+            (@Judged $d dropped:expr, $d over:expr, $d with_user:expr, $d judged:expr) => { $d judged };
+            ($d command:expr, $d body:ident => {
+                Dropped => $d dropped:expr,
+                CarriedOver => $d over:expr,
+                CarriedOverWithUser => $d with_user:expr,
+                Judged => $d judged:expr,
+            }) => {
+                match $d command {
+                    $(
+                        #[allow(unused_variables, reason = "not every expression needs the payload")]
+                        $crate::record::Command::$variant($d body) => {
+                            $crate::record::command::by_restore!(
+                                @$restore $d dropped, $d over, $d with_user, $d judged
+                            )
+                        }
+                    )*
+                }
+            };
+        }
+        pub(crate) use by_restore;
     };
     (@erased $payload:ty, ephemeral) => { Erased::All };
     (@erased $payload:ty) => { <$payload as Content>::ERASED };
@@ -153,199 +182,210 @@ macro_rules! commands {
 commands! {
     $
     /// The server's name and signing key, created at its first start.
-    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind;
+    // The first record is kept by a restore, and the new epoch is higher than any before it.
+    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind Dropped;
     /// The log was restored, completely or up to an earlier moment; this record starts a new epoch.
-    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind;
+    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind Dropped;
     /// A backup of the log and the uploaded files was made.
-    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind;
+    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind CarriedOver;
     /// Payloads of earlier records were erased or reduced.
-    LogErase(LogErase) = "log.erase" version 2 MustNotRewind;
+    LogErase(LogErase) = "log.erase" version 2 MustNotRewind Judged;
     /// The server signed the Merkle root of its log up to some record.
-    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable;
+    // It covers records that a restore removes.
+    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable Dropped;
     /// An account was created.
-    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind;
+    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind Judged;
     /// A guest's account became a full one.
-    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind;
+    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind CarriedOverWithUser;
     /// A registration token was created, or its limits were changed.
-    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind;
+    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind CarriedOver;
     /// A registration token was removed.
-    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind;
+    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind CarriedOver;
     /// A password was set or its hash renewed.
-    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind;
+    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind CarriedOverWithUser;
     /// A login token was used; it is valid for one login.
-    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind;
+    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind CarriedOverWithUser;
     /// An account was linked with an identity at a provider of single sign-on.
-    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind;
+    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind CarriedOverWithUser;
     /// An account became an administrator's, locked or suspended, or ceased to be.
-    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind;
+    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind CarriedOverWithUser;
     /// An account was deactivated.
-    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind;
+    // The rooms are left when the restored server starts.
+    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind CarriedOverWithUser;
     /// A deactivated user's data is to be erased from the log.
-    UserErase(UserErase) = "user.erase" version 1 MustNotRewind;
+    // The data of the user is found again, because the deactivation is carried over.
+    UserErase(UserErase) = "user.erase" version 1 MustNotRewind Dropped;
     /// A device logged in, with new tokens.
-    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind;
+    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind CarriedOverWithUser;
     /// A session exchanged its refresh token for new tokens.
-    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind;
+    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind CarriedOverWithUser;
     /// The tokens of a refresh were used for the first time, which revokes the ones before them.
-    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind;
+    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind CarriedOverWithUser;
     /// Devices were removed and their tokens revoked.
-    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind;
+    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind CarriedOverWithUser;
     /// A device was renamed.
-    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable;
+    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable Judged;
     /// A user's dehydrated device was created.
-    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind;
+    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind CarriedOverWithUser;
     /// A device was used.
-    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable, ephemeral;
+    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable Judged, ephemeral;
     /// An OAuth client was registered.
-    OauthClient(OauthClient) = "oauth.client" version 1 MustNotRewind;
+    OauthClient(OauthClient) = "oauth.client" version 1 MustNotRewind CarriedOver;
     /// OAuth clients without a grant were removed.
-    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" version 1 MustNotRewind;
+    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" version 1 MustNotRewind CarriedOver;
     /// A user allowed a client what it asked for, and it was sent a code.
-    OauthCode(OauthCode) = "oauth.code" version 1 MustNotRewind;
+    OauthCode(OauthCode) = "oauth.code" version 1 MustNotRewind CarriedOverWithUser;
     /// A client without a browser asked to be allowed something.
-    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" version 1 MustNotRewind;
+    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" version 1 MustNotRewind CarriedOver;
     /// A user allowed or denied what such a client asked for.
-    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" version 1 MustNotRewind;
+    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" version 1 MustNotRewind CarriedOverWithUser;
     /// A client exchanged a code for tokens.
-    OauthGrant(OauthGrant) = "oauth.grant" version 1 MustNotRewind;
+    OauthGrant(OauthGrant) = "oauth.grant" version 1 MustNotRewind CarriedOverWithUser;
     /// A grant without a device got new tokens.
-    OauthRefresh(OauthRefresh) = "oauth.refresh" version 1 MustNotRewind;
+    OauthRefresh(OauthRefresh) = "oauth.refresh" version 1 MustNotRewind CarriedOver;
     /// The new tokens of a grant without a device were used for the first time.
-    OauthConfirm(OauthConfirm) = "oauth.confirm" version 1 MustNotRewind;
+    OauthConfirm(OauthConfirm) = "oauth.confirm" version 1 MustNotRewind CarriedOver;
     /// Grants ended.
-    OauthEnd(OauthEnd) = "oauth.end" version 1 MustNotRewind;
+    OauthEnd(OauthEnd) = "oauth.end" version 1 MustNotRewind CarriedOverWithUser;
     /// A key for ID tokens was created.
-    OauthKey(OauthKey) = "oauth.key" version 1 MustNotRewind;
+    OauthKey(OauthKey) = "oauth.key" version 1 MustNotRewind CarriedOver;
     /// A user signed in at the server's pages.
-    BrowserSignIn(BrowserSignIn) = "browser.sign_in" version 1 MustNotRewind;
+    BrowserSignIn(BrowserSignIn) = "browser.sign_in" version 1 MustNotRewind CarriedOverWithUser;
     /// A user was signed out of browsers.
-    BrowserSignOut(BrowserSignOut) = "browser.sign_out" version 1 MustNotRewind;
+    BrowserSignOut(BrowserSignOut) = "browser.sign_out" version 1 MustNotRewind CarriedOverWithUser;
     /// A profile field was set or removed.
-    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable;
+    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable Judged;
     /// Account data was set, global or for a room.
-    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable;
+    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable Judged;
     /// A filter was stored.
-    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind;
+    // Clients remember the ids of filters.
+    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind CarriedOverWithUser;
     /// A device's encryption keys were uploaded.
-    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind;
+    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind CarriedOverWithUser;
     /// One of a device's one-time or fallback keys was handed out.
-    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind;
+    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind CarriedOverWithUser;
     /// All one-time keys were dropped: any of them may have been handed out.
-    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind;
+    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind CarriedOver;
     /// A user's cross-signing keys were set.
-    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind;
+    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind CarriedOverWithUser;
     /// A user allowed their cross-signing keys to be replaced.
-    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" version 1 MustNotRewind;
+    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" version 1 MustNotRewind CarriedOverWithUser;
     /// Keys of a user were signed.
-    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind;
+    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind CarriedOverWithUser;
     /// A backup of room keys was created, or its signatures changed.
-    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind;
+    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind CarriedOverWithUser;
     /// A backup of room keys was deleted.
-    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind;
+    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind CarriedOverWithUser;
     /// Room keys were put into a backup.
-    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind;
+    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind CarriedOverWithUser;
     /// Room keys were removed from a backup.
-    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind;
+    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind CarriedOverWithUser;
     /// Messages were sent to devices.
-    ToDeviceSend(ToDeviceSend) = "to_device.send" version 2 MustNotRewind;
+    ToDeviceSend(ToDeviceSend) = "to_device.send" version 2 MustNotRewind Judged;
     /// A device received the messages that were sent to it.
-    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind;
+    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind Judged;
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 6 Rewindable;
+    RoomEvent(RoomEvent) = "room.event" version 6 Rewindable Judged;
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
-    RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable;
+    RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable Dropped;
     /// A user of this homeserver is about to enter a room of others, and it has this state.
-    RoomState(RoomState) = "room.state" version 3 Rewindable;
+    RoomState(RoomState) = "room.state" version 3 Rewindable Dropped;
     /// A gap in the history of a room was filled, or given up.
-    RoomGap(RoomGap) = "room.gap" version 1 Rewindable;
+    RoomGap(RoomGap) = "room.gap" version 1 Rewindable Dropped;
     /// Events of a room were deleted, and their content is to be erased from the log.
-    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind;
+    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind Judged;
     /// A room was deleted, and the content of its events is to be erased from the log.
-    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind;
+    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind Judged;
     /// A user forgot a room.
-    RoomForget(RoomForget) = "room.forget" version 1 Rewindable;
+    RoomForget(RoomForget) = "room.forget" version 1 Rewindable Dropped;
     /// A restore undid how users came to be in rooms.
-    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind;
+    // Clients from before an earlier restore are still told what it undid.
+    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind CarriedOver;
     /// A room was listed in or taken off the public directory.
-    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable;
+    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable Dropped;
     /// An application service listed a room of its network in the directory, or removed it.
-    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable;
+    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable Dropped;
     /// An administrator blocked or unblocked a room: nobody can join a blocked one.
-    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind;
+    // A blocked room stays blocked.
+    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind CarriedOver;
     /// A room began to be shut down: everyone leaves it.
-    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable;
+    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable Judged;
     /// A room was shut down.
-    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable;
+    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable Dropped;
     /// A room became the one for a user's server notices.
-    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable;
+    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable Dropped;
     /// Read receipts in a room moved.
-    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable, ephemeral, from RoomReceipt::before;
+    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable Judged, ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
-    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable, ephemeral;
+    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable Dropped, ephemeral;
     /// A user reported an event, a room or a user to the administrators.
-    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable;
+    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable Dropped;
     /// A report was closed.
-    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable;
+    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable Dropped;
     /// A user's visible presence changed.
-    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable, ephemeral;
+    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable Dropped, ephemeral;
     /// An event was scheduled to be sent later.
-    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable;
+    // What was scheduled after the moment of a restore is not sent.
+    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable Dropped;
     /// The time of a scheduled event was reset.
-    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable;
+    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable Judged;
     /// A scheduled event was sent, cancelled, or could not be sent.
-    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable;
+    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable Judged;
     /// A media id was reserved for an upload.
-    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable;
+    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable Dropped;
     /// A file was uploaded.
-    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable;
+    // After a restore nothing refers to the file any more; unreferenced files are deleted in time.
+    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable Dropped;
     /// Files were quarantined, so that nobody can download them, or released.
-    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 2 MustNotRewind;
+    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 2 MustNotRewind CarriedOver;
     /// A media id was exempted from quarantine, or the exemption ended.
-    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind;
+    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind CarriedOver;
     /// Files were removed.
-    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind;
+    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind CarriedOver;
     /// An alias was pointed at a room.
-    AliasSet(AliasSet) = "alias.set" version 1 Rewindable;
+    AliasSet(AliasSet) = "alias.set" version 1 Rewindable Dropped;
     /// An alias was removed.
-    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable;
+    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable Dropped;
     /// A validation of a third-party identifier was requested.
-    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind;
+    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind CarriedOver;
     /// The message of a validation was handed over for delivery.
-    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind;
+    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind CarriedOver;
     /// Someone tried to complete a validation with the wrong token.
-    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind;
+    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind CarriedOver;
     /// A third-party identifier was validated.
-    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind;
+    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind CarriedOver;
     /// A validation was used; each is valid once.
-    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind;
+    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind CarriedOver;
     /// A third-party identifier was added to an account.
-    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind;
+    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind CarriedOverWithUser;
     /// A third-party identifier was removed from an account.
-    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind;
+    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind CarriedOverWithUser;
     /// A third-party identifier was bound to a user on an identity server.
-    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind;
+    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind CarriedOverWithUser;
     /// A third-party identifier was unbound from a user on an identity server.
-    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind;
+    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind CarriedOverWithUser;
     /// A delivery advanced.
-    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable, ephemeral;
+    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable Judged, ephemeral;
     /// A pusher was made or changed.
-    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind;
+    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind CarriedOverWithUser;
     /// A pusher was removed.
-    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind;
+    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind CarriedOverWithUser;
     /// Pushers advanced.
-    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable, ephemeral;
+    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable Judged, ephemeral;
     /// A mail for a pusher was handed over.
-    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable, ephemeral;
+    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable Judged, ephemeral;
     /// The server got another key to sign with for other homeservers.
-    ServerKey(ServerKey) = "server.key" version 1 MustNotRewind;
+    // A key that was given up is not used again.
+    ServerKey(ServerKey) = "server.key" version 1 MustNotRewind CarriedOver;
     /// Another homeserver's signing keys were fetched.
-    PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable, ephemeral;
+    // They are fetched again after a restore.
+    PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable Dropped, ephemeral;
     /// Other homeservers were told of what concerns them.
-    PeerReached(PeerReached) = "peer.reached" version 1 Rewindable, ephemeral;
+    PeerReached(PeerReached) = "peer.reached" version 1 Rewindable Dropped, ephemeral;
     /// It was learned which devices a user of another homeserver has, or that this changed.
-    PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable, ephemeral;
+    PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable Dropped, ephemeral;
     /// Why an administrator did what precedes it in the same batch.
-    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable;
+    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable CarriedOver;
 }
 
 /// The payload of one kind of command.
