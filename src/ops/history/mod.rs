@@ -21,7 +21,6 @@ pub mod audit;
 pub mod check;
 pub mod diff;
 pub mod du;
-mod grants;
 mod held;
 pub mod look;
 pub mod moment;

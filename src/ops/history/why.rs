@@ -1,13 +1,18 @@
 //! Why a value is what it is: the records that changed it, in order.
 
+mod account;
+mod device;
+mod grants;
+mod room;
+
 use std::{fmt, str::FromStr};
 
+use ruma::UserId;
 use serde_json::{Value, json};
 
+use self::grants::{Grants, Whose};
 use super::{
     History, HistoryError,
-    grants::{Grants, Whose},
-    held::{Held, held},
     moment::{Moment, Time},
     resolution::explain_steps,
     step::Step,
@@ -16,7 +21,11 @@ use super::{
 };
 use crate::{
     ops::source::Source,
-    record::{Offset, Record, mask},
+    record::{
+        Command, Offset, Record,
+        command::{KINDS, RoomEvent, Topic, if_about},
+        mask,
+    },
 };
 
 /// The value in question.
@@ -95,6 +104,21 @@ pub enum Fact {
     Keys(Option<String>),
 }
 
+impl Fact {
+    /// Which of the user's devices, fields, types, apps or addresses it is about.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Account | Self::Password | Self::Grants => None,
+            Self::Device(name)
+            | Self::Profile(name)
+            | Self::Data(name)
+            | Self::Pusher(name)
+            | Self::Address(name) => Some(name),
+            Self::Keys(device) => device.as_deref(),
+        }
+    }
+}
+
 /// The possible subjects, as typed on the command line.
 pub const FORMS: &str = "\
 room ROOM TYPE [STATE_KEY]     a room's state (`name` is short for `m.room.name`)
@@ -170,6 +194,30 @@ impl Subject {
         })
     }
 
+    /// What commands must be about to concern it; `None` for what is no single value.
+    const fn topic(&self) -> Option<Topic> {
+        Some(match self {
+            Self::State { .. } | Self::Power { .. } => Topic::RoomState,
+            Self::Directory { .. } => Topic::Directory,
+            Self::Read { .. } => Topic::Receipt,
+            Self::Unread { .. } => return None,
+            Self::Event(_) => Topic::Event,
+            Self::Alias(_) => Topic::Alias,
+            Self::Client(_) => Topic::Grants,
+            Self::User { fact, .. } => match fact {
+                Fact::Account => Topic::Account,
+                Fact::Password => Topic::Password,
+                Fact::Device(_) => Topic::Device,
+                Fact::Profile(_) => Topic::Profile,
+                Fact::Data(_) => Topic::AccountData,
+                Fact::Grants => Topic::Grants,
+                Fact::Pusher(_) => Topic::Pusher,
+                Fact::Address(_) => Topic::Address,
+                Fact::Keys(_) => Topic::Keys,
+            },
+        })
+    }
+
     fn state(room: &str, event_type: &str, state_key: &str) -> Self {
         let event_type = if event_type.contains('.') {
             event_type.to_owned()
@@ -219,9 +267,18 @@ pub fn why(
     chain.steps(&history, usize::MAX)
 }
 
+/// A command from which a value of this topic ([`Topic`]) may follow.
+trait About<T> {
+    /// What it does to the value that the chain is about; `None` if it is about another one.
+    /// `shown` is its payload without secrets.
+    fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer;
+}
+
+type Answer = Result<Option<Change>, HistoryError>;
+
 /// The effect of a record on a value.
 #[derive(Debug)]
-pub(super) enum Change {
+enum Change {
     Becomes(Value),
     Ends,
     /// It is about the value, but does not change it.
@@ -235,7 +292,10 @@ const POWER_LEVELS: &str = "m.room.power_levels";
 pub(super) struct Chain<'a> {
     source: &'a Source,
     subject: &'a Subject,
-    /// The room or alias of the subject.
+    topic: Option<Topic>,
+    /// The kinds of the commands that may concern it.
+    kinds: Vec<&'static str>,
+    /// The room, alias, event or client of the subject.
     pub(super) place: String,
     pub(super) user: String,
     value: Option<Value>,
@@ -263,9 +323,20 @@ impl<'a> Chain<'a> {
             }
             Subject::User { user, .. } => (String::new(), user_id(history, user)?),
         };
-        let (value, event_id, grants) = (None, None, Grants::default());
-        let source = history.source();
-        Ok(Self { source, subject, place, user, value, event_id, grants, steps: Vec::new() })
+        let topic = subject.topic();
+        let kinds = KINDS.iter().filter(|kind| topic.is_some_and(|of| kind.about.contains(&of)));
+        Ok(Self {
+            source: history.source(),
+            subject,
+            topic,
+            kinds: kinds.map(|kind| kind.name).collect(),
+            place,
+            user,
+            value: None,
+            event_id: None,
+            grants: Grants::default(),
+            steps: Vec::new(),
+        })
     }
 
     /// The records about the value. State resolution is explained in the newest `most` of those
@@ -286,13 +357,18 @@ impl<'a> Chain<'a> {
 
     pub(super) fn take(&mut self, record: &Record) -> Result<(), HistoryError> {
         let kind = &*record.header.kind;
-        if !self.may_concern(kind) {
+        let Some(topic) = self.topic.filter(|_| self.kinds.contains(&kind)) else {
             return Ok(());
-        }
+        };
         // Nothing is known about the subject of a completely erased payload.
-        let Some(payload) = mask::payload(record) else { return Ok(()) };
-        let Some(change) = self.change(kind, &payload)? else { return Ok(()) };
-        let disputed = self.disputed(&payload);
+        let (Some(shown), Some(command)) = (mask::payload(record), record.command()?) else {
+            return Ok(());
+        };
+        let change = if_about!(&command, topic, body, Of => {
+            About::<Of>::change(body, self, &shown)?
+        });
+        let Some(change) = change.flatten() else { return Ok(()) };
+        let disputed = self.disputed(&command);
         let after = match change {
             Change::Becomes(value) => Some(value),
             Change::Ends => None,
@@ -323,284 +399,56 @@ impl<'a> Chain<'a> {
     }
 
     /// The room, if its branches had different events for the value when this record was written.
-    fn disputed(&self, payload: &Value) -> Option<String> {
+    fn disputed(&self, command: &Command) -> Option<String> {
+        match command {
+            Command::RoomEvent(event) => self.disputed_by(event),
+            _ => None,
+        }
+    }
+
+    fn disputed_by(&self, event: &RoomEvent) -> Option<String> {
         let key = match self.subject {
             Subject::State { event_type, .. } => Some((event_type.as_str(), self.user.as_str())),
             Subject::Power { .. } => Some((POWER_LEVELS, "")),
             Subject::Event(_) => None,
             _ => return None,
         };
-        let conflicts = payload["received"]["resolved"]["conflicts"].as_array()?;
-        let is_about = |conflict: &Value| {
-            key.is_none_or(|(of, key)| conflict["type"] == of && conflict["state_key"] == key)
+        let resolved = event.received.as_ref()?.resolved.as_ref()?;
+        let mut conflicts = resolved.conflicts.iter();
+        let is_disputed = conflicts.any(|conflict| {
+            key.is_none_or(|key| key == (&*conflict.event_type, &*conflict.state_key))
+        });
+        is_disputed.then(|| event.room_id.to_string())
+    }
+
+    /// Whether the subject is a fact about this user.
+    fn is_of(&self, user_id: &UserId) -> bool {
+        *user_id == *self.user
+    }
+
+    /// Which device, field, type, app or address the fact is about.
+    fn name(&self) -> Option<&str> {
+        match self.subject {
+            Subject::User { fact, .. } => fact.name(),
+            _ => None,
+        }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.name() == Some(name)
+    }
+
+    /// The value so far, for one that changes in parts.
+    fn so_far(&self) -> Value {
+        self.value.clone().unwrap_or_else(|| json!({}))
+    }
+
+    fn grants(&mut self) -> (&mut Grants, Whose<'_>) {
+        let whose = match self.subject {
+            Subject::Client(_) => Whose::Client(&self.place),
+            _ => Whose::User(&self.user),
         };
-        let room_id = payload["room_id"].as_str()?;
-        conflicts.iter().any(is_about).then(|| room_id.to_owned())
-    }
-
-    /// Whether records of this kind are relevant.
-    fn may_concern(&self, kind: &str) -> bool {
-        let family = kind.split('.').next().unwrap_or_default();
-        match self.subject {
-            Subject::State { .. } | Subject::Power { .. } => {
-                matches!(kind, "room.event" | "room.state")
-            }
-            Subject::Event(_) => matches!(kind, "room.event" | "room.pdu"),
-            Subject::Directory { .. } => matches!(kind, "room.visibility" | "room.network"),
-            Subject::Read { .. } => kind == "room.receipt",
-            Subject::Unread { .. } => false,
-            Subject::Alias(_) => family == "alias",
-            Subject::Client(_) => matches!(family, "oauth" | "device" | "user"),
-            Subject::User { fact, .. } => match fact {
-                Fact::Account | Fact::Password => family == "user",
-                Fact::Device(_) => {
-                    family == "device" || matches!(kind, "oauth.grant" | "oauth.end")
-                }
-                Fact::Grants => matches!(family, "oauth" | "device" | "user"),
-                Fact::Profile(_) => matches!(kind, "profile.set" | "user.deactivate"),
-                Fact::Data(_) => matches!(kind, "account_data.set" | "user.deactivate"),
-                Fact::Pusher(_) => matches!(kind, "pusher.set" | "pusher.remove"),
-                Fact::Address(_) => family == "threepid",
-                Fact::Keys(_) => family == "keys" || kind == "device.remove",
-            },
-        }
-    }
-
-    /// The effect of a record with this payload on the value; `None` if it is about something else.
-    fn change(&mut self, kind: &str, payload: &Value) -> Result<Option<Change>, HistoryError> {
-        match self.subject {
-            Subject::State { event_type, .. } => {
-                if payload["room_id"] != *self.place {
-                    return Ok(None);
-                }
-                if let Some(change) = self.redaction(&payload["pdu"]) {
-                    return Ok(Some(change));
-                }
-                Ok(match held(self.source, payload, event_type, &self.user)? {
-                    Held::Same => self.disputed(payload).map(|_| Change::Stays),
-                    Held::Lost => Some(Change::Stays),
-                    Held::Nobody => {
-                        self.event_id = None;
-                        Some(Change::Ends)
-                    }
-                    Held::By { event_id, content, .. } => {
-                        self.event_id = Some(event_id);
-                        Some(Change::Becomes(content))
-                    }
-                })
-            }
-            Subject::Power { .. } => {
-                if payload["room_id"] != *self.place {
-                    return Ok(None);
-                }
-                let create = match held(self.source, payload, "m.room.create", "")? {
-                    Held::By { sender, content, .. } => {
-                        // Before any event sets levels, the creator has all power.
-                        let creator = content["creator"].as_str().unwrap_or(&sender);
-                        Some(Change::Becomes(json!(if creator == self.user { 100 } else { 0 })))
-                    }
-                    _ => None,
-                };
-                Ok(match held(self.source, payload, POWER_LEVELS, "")? {
-                    Held::Same if create.is_some() => create,
-                    Held::Same => self.disputed(payload).map(|_| Change::Stays),
-                    Held::Lost | Held::Nobody => Some(Change::Stays),
-                    Held::By { content, .. } => {
-                        let level = content["users"].get(&self.user);
-                        let level = level.or_else(|| content.get("users_default"));
-                        Some(Change::Becomes(level.cloned().unwrap_or_else(|| json!(0))))
-                    }
-                })
-            }
-            _ => Ok(self.change_of_another(kind, payload)),
-        }
-    }
-
-    /// The effect of a redaction on the event that holds the value.
-    fn redaction(&self, pdu: &Value) -> Option<Change> {
-        if pdu["type"] != "m.room.redaction" {
-            return None;
-        }
-        let mut targets = [&pdu["redacts"], &pdu["content"]["redacts"]].into_iter();
-        let event_id = self.event_id.as_deref()?;
-        let is_it = targets.any(|target| target.as_str() == Some(event_id));
-        is_it.then(|| Change::Becomes(json!("(redacted)")))
-    }
-
-    /// The same for what is no state of a room.
-    fn change_of_another(&mut self, kind: &str, payload: &Value) -> Option<Change> {
-        match self.subject {
-            Subject::State { .. } | Subject::Power { .. } => None,
-            Subject::Event(event_id) => {
-                (payload["event_id"] == **event_id).then_some(())?;
-                Some(Change::Becomes(match kind {
-                    "room.pdu" => json!({
-                        "outcome": payload["outcome"], "reason": payload["reason"],
-                    }),
-                    _ => {
-                        let takes_effect = &payload["received"]["resolved"]["takes_effect"];
-                        match (payload["pdu"].get("state_key"), takes_effect.as_bool()) {
-                            (None, _) => json!({ "outcome": "accepted" }),
-                            (Some(_), holds) => json!({
-                                "outcome": "accepted", "takes_effect": holds.unwrap_or(true),
-                            }),
-                        }
-                    }
-                }))
-            }
-            Subject::Directory { .. } => {
-                (payload["room_id"] == *self.place).then_some(())?;
-                Some(if kind == "room.visibility" {
-                    Change::Becomes(payload["public"].clone())
-                } else {
-                    Change::Stays
-                })
-            }
-            Subject::Read { .. } => {
-                (payload["room_id"] == *self.place).then_some(())?;
-                let mine = |receipt: &&Value| receipt["user_id"] == *self.user;
-                let receipt = payload["receipts"].as_array()?.iter().rfind(mine)?;
-                Some(Change::Becomes(receipt.clone()))
-            }
-            Subject::Unread { .. } => None,
-            Subject::Alias(_) => {
-                (payload["alias"] == *self.place).then_some(())?;
-                Some(match kind {
-                    "alias.set" => Change::Becomes(payload["room_id"].clone()),
-                    _ => Change::Ends,
-                })
-            }
-            Subject::Client(_) => self.grants.change(kind, payload, &Whose::Client(&self.place)),
-            Subject::User { fact: Fact::Grants, .. } => {
-                self.grants.change(kind, payload, &Whose::User(&self.user))
-            }
-            Subject::User { fact, .. } => {
-                (payload["user_id"] == *self.user).then_some(())?;
-                self.change_of(fact, kind, payload)
-            }
-        }
-    }
-
-    /// The effect of a record about the user on a property.
-    fn change_of(&self, fact: &Fact, kind: &str, payload: &Value) -> Option<Change> {
-        let erased = kind == "user.deactivate" && payload["erase"] == true;
-        match fact {
-            Fact::Account => Some(match kind {
-                "user.password" => return None,
-                "user.register" => Change::Becomes(json!({ "kind": payload["kind"] })),
-                "user.upgrade" => Change::Becomes(json!({ "kind": "user" })),
-                "user.status" => {
-                    let mut account = self.value.clone().unwrap_or_else(|| json!({}));
-                    for name in ["admin", "locked", "suspended"] {
-                        if let Some(set) = payload.get(name) {
-                            account[name] = set.clone();
-                        }
-                    }
-                    Change::Becomes(account)
-                }
-                _ => Change::Ends,
-            }),
-            Fact::Password => match kind {
-                "user.deactivate" => Some(Change::Ends),
-                "user.status" => None,
-                _ => Some(match payload.get("password") {
-                    Some(hash) => Change::Becomes(hash.clone()),
-                    None => Change::Ends,
-                }),
-            },
-            Fact::Device(id) => {
-                let here = |device: &Value| device == id.as_str();
-                if kind == "device.remove" {
-                    let gone = payload["devices"].as_array()?.iter().any(here);
-                    return gone.then_some(Change::Ends);
-                }
-                if kind == "oauth.end" {
-                    let of_device = self.value.as_ref()?["grant_id"].as_str()?;
-                    let ends = payload["grants"].as_array()?.iter().any(|id| id == of_device);
-                    return ends.then_some(Change::Stays);
-                }
-                here(&payload["device_id"]).then_some(())?;
-                Some(match kind {
-                    "oauth.grant" => {
-                        let mut device = self.value.clone().unwrap_or_else(|| json!({}));
-                        for name in ["client_id", "grant_id", "scope"] {
-                            device[name] = payload[name].clone();
-                        }
-                        Change::Becomes(device)
-                    }
-                    "device.rename" => {
-                        let mut device = self.value.clone().unwrap_or_else(|| json!({}));
-                        device["display_name"] = payload["display_name"].clone();
-                        Change::Becomes(device)
-                    }
-                    "device.login" | "device.dehydrate" => {
-                        // It keeps its name, but not its session.
-                        let name = self.value.as_ref().map(|device| &device["display_name"]);
-                        let name = name.unwrap_or_else(|| &payload["display_name"]);
-                        Change::Becomes(json!({ "display_name": name }))
-                    }
-                    _ => Change::Stays,
-                })
-            }
-            Fact::Grants => None,
-            Fact::Profile(_) | Fact::Data(_) if erased => {
-                self.value.is_some().then_some(Change::Ends)
-            }
-            Fact::Profile(field) => {
-                (payload["field"] == **field).then(|| match payload.get("value") {
-                    Some(value) => Change::Becomes(value.clone()),
-                    None => Change::Ends,
-                })
-            }
-            Fact::Data(event_type) => {
-                let mine = payload["type"] == **event_type && payload.get("room_id").is_none();
-                mine.then(|| match &payload["content"] {
-                    Value::Null => Change::Ends,
-                    content => Change::Becomes(content.clone()),
-                })
-            }
-            Fact::Pusher(app) => (payload["app_id"] == **app).then(|| match kind {
-                "pusher.set" => Change::Becomes(json!({
-                    "kind": payload["kind"],
-                    "device_display_name": payload["device_display_name"],
-                    "device_id": payload["device_id"],
-                })),
-                _ => Change::Ends,
-            }),
-            Fact::Address(address) => {
-                let of = payload.get("threepid").unwrap_or(payload);
-                (of["address"] == **address).then(|| match kind {
-                    "threepid.add" => Change::Becomes(of.clone()),
-                    "threepid.remove" => Change::Ends,
-                    _ => Change::Stays,
-                })
-            }
-            Fact::Keys(device) => match (device, kind) {
-                (None, "keys.cross_sign") => {
-                    let names = ["master_key", "self_signing_key", "user_signing_key"];
-                    let mut keys = self.value.clone().unwrap_or_else(|| json!({}));
-                    for name in names {
-                        if let Some(key) = payload.get(name) {
-                            keys[name] = key["keys"].clone();
-                        }
-                    }
-                    Some(Change::Becomes(keys))
-                }
-                (None, "keys.sign") => Some(Change::Stays),
-                (Some(id), "keys.upload" | "keys.claim") => {
-                    (payload["device_id"] == **id).then(|| match payload.get("device_keys") {
-                        Some(keys) => Change::Becomes(keys["keys"].clone()),
-                        None => Change::Stays,
-                    })
-                }
-                (Some(id), "device.remove") => {
-                    let gone =
-                        payload["devices"].as_array()?.iter().any(|gone| gone == id.as_str());
-                    gone.then_some(Change::Ends)
-                }
-                _ => None,
-            },
-        }
+        (&mut self.grants, whose)
     }
 }
 

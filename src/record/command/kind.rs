@@ -26,6 +26,55 @@ pub enum Restore {
     Judged,
 }
 
+macro_rules! topics {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What values a command may be about. Whoever asks why a value is what it is gets the
+        /// commands about it: see `ops::history::why`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Topic {
+            $($(#[$doc])* $name,)*
+        }
+
+        /// The topics as types.
+        pub mod topic {
+            $($(#[$doc])*
+            #[derive(Debug)]
+            pub enum $name {})*
+        }
+    };
+}
+
+topics! {
+    /// The state of a room.
+    RoomState,
+    /// What became of an event.
+    Event,
+    /// Whether a room is in the directory.
+    Directory,
+    /// How far somebody has read a room.
+    Receipt,
+    /// The target of an alias.
+    Alias,
+    /// OAuth clients, and what users granted them.
+    Grants,
+    /// The existence and status of an account.
+    Account,
+    /// The password of an account.
+    Password,
+    /// A device.
+    Device,
+    /// A field of a profile.
+    Profile,
+    /// Account data.
+    AccountData,
+    /// A pusher.
+    Pusher,
+    /// An e-mail address or phone number of an account.
+    Address,
+    /// The keys of a device, or those for cross-signing.
+    Keys,
+}
+
 /// The properties of a kind of command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
@@ -37,6 +86,8 @@ pub struct Kind {
     pub class: Class,
     /// What a restore does with it.
     pub restore: Restore,
+    /// The values it is about.
+    pub about: &'static [Topic],
     /// Whether compaction may drop superseded payloads.
     pub ephemeral: bool,
     /// What is left of an erased payload.

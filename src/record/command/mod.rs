@@ -4,10 +4,10 @@
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 //!
 //! A kind is one row of the list below: its name and version, whether it may be rewound and what a
-//! restore does with it. The file of its family has its payload, with the personal data in it and
-//! what is left of it after an erasure ([`Content`]). Each layer above implements a trait for each
-//! payload, which [`each_command`] or [`by_restore`] calls: a kind without an implementation does
-//! not compile.
+//! restore does with it, and which values it is about. The file of its family has its payload, with
+//! the personal data in it and what is left of it after an erasure ([`Content`]). Each layer above
+//! implements a trait for each payload, which [`each_command`], [`by_restore`] or [`if_about`]
+//! calls: a kind without an implementation does not compile.
 
 mod account;
 mod device;
@@ -25,7 +25,7 @@ pub use self::{
     device::*,
     federation::*,
     keys::*,
-    kind::{Class, Content, Erased, Kind, Restore},
+    kind::{Class, Content, Erased, Kind, Restore, Topic, topic},
     media::*,
     oauth::*,
     room::*,
@@ -74,7 +74,7 @@ pub enum CommandError {
 }
 
 macro_rules! commands {
-    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $restore:ident $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
+    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $restore:ident about [$($topic:ident),*] $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
         /// A write, recorded as a fact.
         #[derive(Clone, Debug)]
         pub enum Command {
@@ -90,6 +90,7 @@ macro_rules! commands {
                 version: $version,
                 class: Class::$class,
                 restore: Restore::$restore,
+                about: &[$(Topic::$topic),*],
                 ephemeral: commands!(@ephemeral $($ephemeral)?),
                 erased: commands!(@erased $payload $(, $ephemeral)?),
             };
@@ -172,6 +173,24 @@ macro_rules! commands {
             };
         }
         pub(crate) use by_restore;
+
+        /// Evaluates the expression with the payload of a command and the type of a topic, if the
+        /// command is about that topic.
+        macro_rules! if_about {
+            ($d command:expr, $d topic:expr, $d body:ident, $d marker:ident => $d do:expr) => {
+                match ($d command, $d topic) {
+                    $($((
+                        $crate::record::Command::$variant($d body),
+                        $crate::record::command::Topic::$topic,
+                    ) => {
+                        type $d marker = $crate::record::command::topic::$topic;
+                        Some($d do)
+                    })*)*
+                    _ => None,
+                }
+            };
+        }
+        pub(crate) use if_about;
     };
     (@erased $payload:ty, ephemeral) => { Erased::All };
     (@erased $payload:ty) => { <$payload as Content>::ERASED };
@@ -183,209 +202,209 @@ commands! {
     $
     /// The server's name and signing key, created at its first start.
     // The first record is kept by a restore, and the new epoch is higher than any before it.
-    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind Dropped;
+    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind Dropped about [];
     /// The log was restored, completely or up to an earlier moment; this record starts a new epoch.
-    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind Dropped;
+    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind Dropped about [];
     /// A backup of the log and the uploaded files was made.
-    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind CarriedOver;
+    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind CarriedOver about [];
     /// Payloads of earlier records were erased or reduced.
-    LogErase(LogErase) = "log.erase" version 2 MustNotRewind Judged;
+    LogErase(LogErase) = "log.erase" version 2 MustNotRewind Judged about [];
     /// The server signed the Merkle root of its log up to some record.
     // It covers records that a restore removes.
-    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable Dropped;
+    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable Dropped about [];
     /// An account was created.
-    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind Judged;
+    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind Judged about [Account, Password];
     /// A guest's account became a full one.
-    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind CarriedOverWithUser;
+    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind CarriedOverWithUser about [Account, Password];
     /// A registration token was created, or its limits were changed.
-    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind CarriedOver;
+    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind CarriedOver about [];
     /// A registration token was removed.
-    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind CarriedOver;
+    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind CarriedOver about [];
     /// A password was set or its hash renewed.
-    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind CarriedOverWithUser;
+    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind CarriedOverWithUser about [Password];
     /// A login token was used; it is valid for one login.
-    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind CarriedOverWithUser;
+    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind CarriedOverWithUser about [];
     /// An account was linked with an identity at a provider of single sign-on.
-    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind CarriedOverWithUser;
+    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind CarriedOverWithUser about [];
     /// An account became an administrator's, locked or suspended, or ceased to be.
-    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind CarriedOverWithUser;
+    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind CarriedOverWithUser about [Account];
     /// An account was deactivated.
     // The rooms are left when the restored server starts.
-    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind CarriedOverWithUser;
+    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind CarriedOverWithUser about [Account, Password, Grants, Profile, AccountData];
     /// A deactivated user's data is to be erased from the log.
     // The data of the user is found again, because the deactivation is carried over.
-    UserErase(UserErase) = "user.erase" version 1 MustNotRewind Dropped;
+    UserErase(UserErase) = "user.erase" version 1 MustNotRewind Dropped about [Account, Password];
     /// A device logged in, with new tokens.
-    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind CarriedOverWithUser;
+    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A session exchanged its refresh token for new tokens.
-    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind CarriedOverWithUser;
+    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// The tokens of a refresh were used for the first time, which revokes the ones before them.
-    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind CarriedOverWithUser;
+    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// Devices were removed and their tokens revoked.
-    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind CarriedOverWithUser;
+    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind CarriedOverWithUser about [Device, Keys, Grants];
     /// A device was renamed.
-    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable Judged;
+    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable Judged about [Device];
     /// A user's dehydrated device was created.
-    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind CarriedOverWithUser;
+    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind CarriedOverWithUser about [Device];
     /// A device was used.
-    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable Judged, ephemeral;
+    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable Judged about [Device], ephemeral;
     /// An OAuth client was registered.
-    OauthClient(OauthClient) = "oauth.client" version 1 MustNotRewind CarriedOver;
+    OauthClient(OauthClient) = "oauth.client" version 1 MustNotRewind CarriedOver about [Grants];
     /// OAuth clients without a grant were removed.
-    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" version 1 MustNotRewind CarriedOver;
+    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" version 1 MustNotRewind CarriedOver about [Grants];
     /// A user allowed a client what it asked for, and it was sent a code.
-    OauthCode(OauthCode) = "oauth.code" version 1 MustNotRewind CarriedOverWithUser;
+    OauthCode(OauthCode) = "oauth.code" version 1 MustNotRewind CarriedOverWithUser about [Grants];
     /// A client without a browser asked to be allowed something.
-    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" version 1 MustNotRewind CarriedOver;
+    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" version 1 MustNotRewind CarriedOver about [Grants];
     /// A user allowed or denied what such a client asked for.
-    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" version 1 MustNotRewind CarriedOverWithUser;
+    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" version 1 MustNotRewind CarriedOverWithUser about [Grants];
     /// A client exchanged a code for tokens.
-    OauthGrant(OauthGrant) = "oauth.grant" version 1 MustNotRewind CarriedOverWithUser;
+    OauthGrant(OauthGrant) = "oauth.grant" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A grant without a device got new tokens.
-    OauthRefresh(OauthRefresh) = "oauth.refresh" version 1 MustNotRewind CarriedOver;
+    OauthRefresh(OauthRefresh) = "oauth.refresh" version 1 MustNotRewind CarriedOver about [Grants];
     /// The new tokens of a grant without a device were used for the first time.
-    OauthConfirm(OauthConfirm) = "oauth.confirm" version 1 MustNotRewind CarriedOver;
+    OauthConfirm(OauthConfirm) = "oauth.confirm" version 1 MustNotRewind CarriedOver about [Grants];
     /// Grants ended.
-    OauthEnd(OauthEnd) = "oauth.end" version 1 MustNotRewind CarriedOverWithUser;
+    OauthEnd(OauthEnd) = "oauth.end" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A key for ID tokens was created.
-    OauthKey(OauthKey) = "oauth.key" version 1 MustNotRewind CarriedOver;
+    OauthKey(OauthKey) = "oauth.key" version 1 MustNotRewind CarriedOver about [];
     /// A user signed in at the server's pages.
-    BrowserSignIn(BrowserSignIn) = "browser.sign_in" version 1 MustNotRewind CarriedOverWithUser;
+    BrowserSignIn(BrowserSignIn) = "browser.sign_in" version 1 MustNotRewind CarriedOverWithUser about [];
     /// A user was signed out of browsers.
-    BrowserSignOut(BrowserSignOut) = "browser.sign_out" version 1 MustNotRewind CarriedOverWithUser;
+    BrowserSignOut(BrowserSignOut) = "browser.sign_out" version 1 MustNotRewind CarriedOverWithUser about [];
     /// A profile field was set or removed.
-    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable Judged;
+    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable Judged about [Profile];
     /// Account data was set, global or for a room.
-    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable Judged;
+    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable Judged about [AccountData];
     /// A filter was stored.
     // Clients remember the ids of filters.
-    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind CarriedOverWithUser;
+    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind CarriedOverWithUser about [];
     /// A device's encryption keys were uploaded.
-    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind CarriedOverWithUser;
+    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// One of a device's one-time or fallback keys was handed out.
-    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind CarriedOverWithUser;
+    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// All one-time keys were dropped: any of them may have been handed out.
-    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind CarriedOver;
+    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind CarriedOver about [];
     /// A user's cross-signing keys were set.
-    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind CarriedOverWithUser;
+    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// A user allowed their cross-signing keys to be replaced.
-    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" version 1 MustNotRewind CarriedOverWithUser;
+    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" version 1 MustNotRewind CarriedOverWithUser about [];
     /// Keys of a user were signed.
-    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind CarriedOverWithUser;
+    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// A backup of room keys was created, or its signatures changed.
-    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind CarriedOverWithUser;
+    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind CarriedOverWithUser about [];
     /// A backup of room keys was deleted.
-    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind CarriedOverWithUser;
+    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind CarriedOverWithUser about [];
     /// Room keys were put into a backup.
-    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind CarriedOverWithUser;
+    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind CarriedOverWithUser about [];
     /// Room keys were removed from a backup.
-    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind CarriedOverWithUser;
+    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind CarriedOverWithUser about [];
     /// Messages were sent to devices.
-    ToDeviceSend(ToDeviceSend) = "to_device.send" version 2 MustNotRewind Judged;
+    ToDeviceSend(ToDeviceSend) = "to_device.send" version 2 MustNotRewind Judged about [];
     /// A device received the messages that were sent to it.
-    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind Judged;
+    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind Judged about [];
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 6 Rewindable Judged;
+    RoomEvent(RoomEvent) = "room.event" version 6 Rewindable Judged about [RoomState, Event];
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
-    RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable Dropped;
+    RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable Dropped about [Event];
     /// A user of this homeserver is about to enter a room of others, and it has this state.
-    RoomState(RoomState) = "room.state" version 3 Rewindable Dropped;
+    RoomState(RoomState) = "room.state" version 3 Rewindable Dropped about [RoomState];
     /// A gap in the history of a room was filled, or given up.
-    RoomGap(RoomGap) = "room.gap" version 1 Rewindable Dropped;
+    RoomGap(RoomGap) = "room.gap" version 1 Rewindable Dropped about [];
     /// Events of a room were deleted, and their content is to be erased from the log.
-    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind Judged;
+    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind Judged about [];
     /// A room was deleted, and the content of its events is to be erased from the log.
-    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind Judged;
+    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind Judged about [];
     /// A user forgot a room.
-    RoomForget(RoomForget) = "room.forget" version 1 Rewindable Dropped;
+    RoomForget(RoomForget) = "room.forget" version 1 Rewindable Dropped about [];
     /// A restore undid how users came to be in rooms.
     // Clients from before an earlier restore are still told what it undid.
-    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind CarriedOver;
+    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind CarriedOver about [];
     /// A room was listed in or taken off the public directory.
-    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable Dropped;
+    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable Dropped about [Directory];
     /// An application service listed a room of its network in the directory, or removed it.
-    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable Dropped;
+    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable Dropped about [Directory];
     /// An administrator blocked or unblocked a room: nobody can join a blocked one.
     // A blocked room stays blocked.
-    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind CarriedOver;
+    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind CarriedOver about [];
     /// A room began to be shut down: everyone leaves it.
-    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable Judged;
+    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable Judged about [];
     /// A room was shut down.
-    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable Dropped;
+    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable Dropped about [];
     /// A room became the one for a user's server notices.
-    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable Dropped;
+    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable Dropped about [];
     /// Read receipts in a room moved.
-    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable Judged, ephemeral, from RoomReceipt::before;
+    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable Judged about [Receipt], ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
-    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable Dropped, ephemeral;
+    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable Dropped about [], ephemeral;
     /// A user reported an event, a room or a user to the administrators.
-    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable Dropped;
+    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable Dropped about [];
     /// A report was closed.
-    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable Dropped;
+    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable Dropped about [];
     /// A user's visible presence changed.
-    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable Dropped, ephemeral;
+    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable Dropped about [], ephemeral;
     /// An event was scheduled to be sent later.
     // What was scheduled after the moment of a restore is not sent.
-    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable Dropped;
+    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable Dropped about [];
     /// The time of a scheduled event was reset.
-    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable Judged;
+    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable Judged about [];
     /// A scheduled event was sent, cancelled, or could not be sent.
-    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable Judged;
+    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable Judged about [];
     /// A media id was reserved for an upload.
-    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable Dropped;
+    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable Dropped about [];
     /// A file was uploaded.
     // After a restore nothing refers to the file any more; unreferenced files are deleted in time.
-    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable Dropped;
+    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable Dropped about [];
     /// Files were quarantined, so that nobody can download them, or released.
-    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 2 MustNotRewind CarriedOver;
+    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 2 MustNotRewind CarriedOver about [];
     /// A media id was exempted from quarantine, or the exemption ended.
-    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind CarriedOver;
+    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind CarriedOver about [];
     /// Files were removed.
-    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind CarriedOver;
+    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind CarriedOver about [];
     /// An alias was pointed at a room.
-    AliasSet(AliasSet) = "alias.set" version 1 Rewindable Dropped;
+    AliasSet(AliasSet) = "alias.set" version 1 Rewindable Dropped about [Alias];
     /// An alias was removed.
-    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable Dropped;
+    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable Dropped about [Alias];
     /// A validation of a third-party identifier was requested.
-    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind CarriedOver;
+    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind CarriedOver about [];
     /// The message of a validation was handed over for delivery.
-    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind CarriedOver;
+    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind CarriedOver about [];
     /// Someone tried to complete a validation with the wrong token.
-    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind CarriedOver;
+    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind CarriedOver about [];
     /// A third-party identifier was validated.
-    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind CarriedOver;
+    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind CarriedOver about [];
     /// A validation was used; each is valid once.
-    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind CarriedOver;
+    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind CarriedOver about [];
     /// A third-party identifier was added to an account.
-    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind CarriedOverWithUser;
+    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A third-party identifier was removed from an account.
-    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind CarriedOverWithUser;
+    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A third-party identifier was bound to a user on an identity server.
-    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind CarriedOverWithUser;
+    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A third-party identifier was unbound from a user on an identity server.
-    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind CarriedOverWithUser;
+    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A delivery advanced.
-    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable Judged, ephemeral;
+    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable Judged about [], ephemeral;
     /// A pusher was made or changed.
-    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind CarriedOverWithUser;
+    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind CarriedOverWithUser about [Pusher];
     /// A pusher was removed.
-    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind CarriedOverWithUser;
+    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind CarriedOverWithUser about [Pusher];
     /// Pushers advanced.
-    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable Judged, ephemeral;
+    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable Judged about [], ephemeral;
     /// A mail for a pusher was handed over.
-    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable Judged, ephemeral;
+    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable Judged about [], ephemeral;
     /// The server got another key to sign with for other homeservers.
     // A key that was given up is not used again.
-    ServerKey(ServerKey) = "server.key" version 1 MustNotRewind CarriedOver;
+    ServerKey(ServerKey) = "server.key" version 1 MustNotRewind CarriedOver about [];
     /// Another homeserver's signing keys were fetched.
     // They are fetched again after a restore.
-    PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable Dropped, ephemeral;
+    PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable Dropped about [], ephemeral;
     /// Other homeservers were told of what concerns them.
-    PeerReached(PeerReached) = "peer.reached" version 1 Rewindable Dropped, ephemeral;
+    PeerReached(PeerReached) = "peer.reached" version 1 Rewindable Dropped about [], ephemeral;
     /// It was learned which devices a user of another homeserver has, or that this changed.
-    PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable Dropped, ephemeral;
+    PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable Dropped about [], ephemeral;
     /// Why an administrator did what precedes it in the same batch.
-    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable CarriedOver;
+    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable CarriedOver about [];
 }
 
 /// The payload of one kind of command.

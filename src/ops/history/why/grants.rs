@@ -1,0 +1,198 @@
+//! What OAuth clients were granted, record by record: for the answer to why a client or a user has
+//! the grants that it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{About, Answer, Chain, Change};
+use crate::record::command::{
+    DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove, OauthClient, OauthClientRemove,
+    OauthCode, OauthConfirm, OauthDeviceAnswer, OauthDeviceRequest, OauthEnd, OauthGrant,
+    OauthRefresh, TokenHash, UserDeactivate, topic,
+};
+
+/// Whose grants are in question.
+pub(super) enum Whose<'a> {
+    /// Those of the client with this id.
+    Client(&'a str),
+    /// Those of this user.
+    User(&'a str),
+}
+
+impl Whose<'_> {
+    fn is_client(&self, client_id: &str) -> bool {
+        matches!(self, Self::Client(id) if *id == client_id)
+    }
+
+    fn is_user(&self, user_id: &UserId) -> bool {
+        matches!(self, Self::User(id) if *id == user_id.as_str())
+    }
+}
+
+/// The grants as of some record.
+#[derive(Default)]
+pub(super) struct Grants {
+    client: Option<Value>,
+    grants: BTreeMap<String, Grant>,
+    /// The codes of device requests of the client in question.
+    requests: BTreeSet<TokenHash>,
+}
+
+#[derive(Serialize)]
+struct Grant {
+    user_id: OwnedUserId,
+    client_id: String,
+    device_id: Option<OwnedDeviceId>,
+    scope: String,
+}
+
+impl Grant {
+    fn is_of_device(&self, user_id: &UserId, device_id: &DeviceId) -> bool {
+        self.user_id == user_id && self.device_id.as_deref() == Some(device_id)
+    }
+}
+
+impl Grants {
+    fn value(&self, whose: &Whose<'_>) -> Change {
+        match (whose, &self.client) {
+            (Whose::Client(_), None) if self.grants.is_empty() => Change::Ends,
+            (Whose::Client(_), client) => {
+                Change::Becomes(json!({ "client": client, "grants": self.grants }))
+            }
+            (Whose::User(_), _) => Change::Becomes(json!(self.grants)),
+        }
+    }
+
+    /// Nothing changes, if it is about one of the grants.
+    fn stay(&self, is_it: impl Fn(&Grant) -> bool) -> Answer {
+        Ok(self.grants.values().any(is_it).then_some(Change::Stays))
+    }
+
+    /// Ends some of the grants, if there are any.
+    fn end(&mut self, whose: &Whose<'_>, ends: impl Fn(&str, &Grant) -> bool) -> Answer {
+        let before = self.grants.len();
+        self.grants.retain(|id, grant| !ends(id, grant));
+        Ok((self.grants.len() < before).then(|| self.value(whose)))
+    }
+}
+
+impl About<topic::Grants> for OauthClient {
+    fn change(&self, chain: &mut Chain<'_>, shown: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        if !whose.is_client(&self.client_id) {
+            return Ok(None);
+        }
+        let names = ["client_name", "client_uri", "application_type", "redirect_uris"];
+        let told = names.map(|name| (name.to_owned(), shown["metadata"][name].clone()));
+        grants.client = Some(Value::Object(told.into_iter().collect()));
+        Ok(Some(grants.value(&whose)))
+    }
+}
+
+impl About<topic::Grants> for OauthClientRemove {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        if !self.clients.iter().any(|gone| whose.is_client(gone)) {
+            return Ok(None);
+        }
+        grants.client = None;
+        Ok(Some(grants.value(&whose)))
+    }
+}
+
+impl About<topic::Grants> for OauthCode {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (_, whose) = chain.grants();
+        let is_it = whose.is_client(&self.client_id) || whose.is_user(&self.user_id);
+        Ok(is_it.then_some(Change::Stays))
+    }
+}
+
+impl About<topic::Grants> for OauthDeviceRequest {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        if !whose.is_client(&self.client_id) {
+            return Ok(None);
+        }
+        grants.requests.insert(self.device_code);
+        Ok(Some(Change::Stays))
+    }
+}
+
+impl About<topic::Grants> for OauthDeviceAnswer {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        let is_it = whose.is_user(&self.user_id) || grants.requests.contains(&self.device_code);
+        Ok(is_it.then_some(Change::Stays))
+    }
+}
+
+impl About<topic::Grants> for OauthGrant {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        if !whose.is_client(&self.client_id) && !whose.is_user(&self.user_id) {
+            return Ok(None);
+        }
+        let Self { grant_id, user_id, client_id, device_id, scope, .. } = self.clone();
+        grants.grants.insert(grant_id, Grant { user_id, client_id, device_id, scope });
+        Ok(Some(grants.value(&whose)))
+    }
+}
+
+impl About<topic::Grants> for OauthRefresh {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        Ok(chain.grants.grants.contains_key(&self.grant_id).then_some(Change::Stays))
+    }
+}
+
+impl About<topic::Grants> for OauthConfirm {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        Ok(chain.grants.grants.contains_key(&self.grant_id).then_some(Change::Stays))
+    }
+}
+
+impl About<topic::Grants> for OauthEnd {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        grants.end(&whose, |id, _| self.grants.iter().any(|ended| ended == id))
+    }
+}
+
+impl About<topic::Grants> for DeviceRefresh {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        chain.grants.stay(|grant| grant.is_of_device(&self.user_id, &self.device_id))
+    }
+}
+
+impl About<topic::Grants> for DeviceConfirm {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        chain.grants.stay(|grant| grant.is_of_device(&self.user_id, &self.device_id))
+    }
+}
+
+impl About<topic::Grants> for DeviceLogin {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        grants.end(&whose, |_, grant| grant.is_of_device(&self.user_id, &self.device_id))
+    }
+}
+
+impl About<topic::Grants> for DeviceRemove {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        let is_gone = |grant: &Grant| {
+            self.devices.iter().any(|device_id| grant.is_of_device(&self.user_id, device_id))
+        };
+        grants.end(&whose, |_, grant| is_gone(grant))
+    }
+}
+
+impl About<topic::Grants> for UserDeactivate {
+    fn change(&self, chain: &mut Chain<'_>, _: &Value) -> Answer {
+        let (grants, whose) = chain.grants();
+        grants.end(&whose, |_, grant| grant.user_id == self.user_id)
+    }
+}
