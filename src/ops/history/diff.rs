@@ -13,7 +13,10 @@ use super::{
     query::KindRow,
 };
 use crate::{
-    record::{Offset, Record},
+    record::{
+        Offset, Record,
+        command::{Body as _, RoomEvent},
+    },
     state::Room,
 };
 
@@ -175,7 +178,7 @@ fn kind_of(record: &Record) -> String {
         event_type: String,
     }
     let kind = record.header.kind.to_string();
-    if kind != "room.event" {
+    if kind != RoomEvent::KIND.name {
         return kind;
     }
     let event = record.payload.bytes().and_then(|bytes| serde_json::from_slice(bytes).ok());

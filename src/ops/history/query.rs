@@ -24,7 +24,11 @@ use crate::{
     log::erase::erasure,
     ops::source::Source,
     read::events::StoredEvent,
-    record::{Class, Command, Offset, Payload, Record, command::AccountKind, mask},
+    record::{
+        Class, Command, Offset, Payload, Record,
+        command::{AccountKind, Body as _, RoomEvent},
+        mask,
+    },
     snapshot,
     state::{Membership, Room, State},
 };
@@ -518,7 +522,7 @@ fn erasure_of(source: &Source, offset: Offset) -> Result<Option<ErasureView>, Hi
         let wanted: Vec<_> = because.into_iter().collect();
         source.fetch(&wanted, |record| {
             let words = words::of_record(&record);
-            let how = (&*record.header.kind != "room.event").then_some(words.text);
+            let how = (&*record.header.kind != RoomEvent::KIND.name).then_some(words.text);
             redaction = Some(((words.who, how), Time(record.header.time_ms)));
             Ok::<_, HistoryError>(())
         })?;

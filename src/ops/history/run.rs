@@ -19,7 +19,10 @@ use super::{
 };
 use crate::{
     ops::source::Source,
-    record::{Offset, Record},
+    record::{
+        Offset, Record,
+        command::{Body as _, ReportCreate},
+    },
 };
 
 /// A question about a log.
@@ -325,7 +328,7 @@ fn reports(source: &Source, at: Option<Moment>, out: &mut Output<'_>) -> Result<
         if record.offset() > end {
             break;
         }
-        if &*record.header.kind == "report.create" {
+        if &*record.header.kind == ReportCreate::KIND.name {
             out.put(&RecordView::of(&record), |view, look| {
                 render::record_in_line(view, look, &mut day)
             })?;

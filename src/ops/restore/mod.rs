@@ -53,7 +53,8 @@ use crate::{
     record::{
         Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
         command::{
-            DelayedFinish, DelayedOutcome, KeysDrop, LogErase, Reduced, RoomReceipt, ServerRestore,
+            Body as _, DelayedFinish, DelayedOutcome, KeysDrop, LogErase, Reduced, RoomEvent,
+            RoomReceipt, ServerRestore,
         },
         hex,
     },
@@ -477,7 +478,7 @@ impl Making {
             match carry {
                 Carry::Forget => {
                     *restored.lost.entry(kind).or_default() += 1;
-                    if &*record.header.kind == "room.event"
+                    if &*record.header.kind == RoomEvent::KIND.name
                         && let Some(room_id) = record.header.stream.room_id()
                     {
                         count_event(&state, room_id, &mut rooms, &mut restored);
