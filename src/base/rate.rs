@@ -49,6 +49,17 @@ impl Rate {
         Self { count: at_least_one(count), unit: Unit::Minute, burst: at_least_one(burst) }
     }
 
+    /// This rate and burst, multiplied.
+    #[must_use]
+    pub const fn times(self, factor: u32) -> Self {
+        let factor = at_least_one(factor);
+        Self {
+            count: self.count.saturating_mul(factor),
+            burst: self.burst.saturating_mul(factor),
+            unit: self.unit,
+        }
+    }
+
     /// The time in which one unit is regained.
     #[must_use]
     pub fn interval(&self) -> Duration {

@@ -10,8 +10,9 @@ use crate::base::rate::Rate;
 /// time less than [`NEWCOMER_TIME`] ago, all others are neighbours.
 ///
 /// Names are cheap: a wildcard in DNS gives as many homeservers as somebody wants. So all strangers
-/// together have a share, too, and all newcomers. The first amount of a neighbour must be enough
-/// for all that it has to catch up with after an outage.
+/// together have a share, too, all newcomers, and the neighbours of a site ([`SITE_NEIGHBOURS`]).
+/// The first amount of a neighbour must be enough for all that it has to catch up with after an
+/// outage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares {
     /// Of one stranger.
@@ -25,6 +26,10 @@ pub(crate) struct Shares {
     /// Of all newcomers together.
     pub(crate) newcomers: Rate,
 }
+
+/// How many times the share of a neighbour all neighbours of one
+/// [`Site`](crate::outside::federation::Site) have together.
+pub(crate) const SITE_NEIGHBOURS: u32 = 4;
 
 /// Bodies of requests, in KiB.
 pub(crate) const ORIGIN_KIB: Shares = Shares {

@@ -33,7 +33,7 @@ use crate::{
     ops::admin::office::Office,
     outside::{
         appservice::{Questions, Service, Services},
-        federation::{Amounts, Federation, Kind},
+        federation::{Amounts, Federation, Kind, Site},
         mail::Messages,
         oidc::Providers,
         outbound::Outbound,
@@ -182,7 +182,7 @@ pub(crate) struct Outside {
 pub(crate) enum Whose {
     User(OwnedUserId),
     Address(IpAddr),
-    Server(OwnedServerName),
+    Site(Site),
 }
 
 impl App for Server {
@@ -554,15 +554,15 @@ impl<C: Caller> Cx<Server, C> {
         done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
     }
 
-    /// Whose work this request is. Strangers among other homeservers are told by their address:
-    /// names are cheap.
+    /// Whose work this request is. Names of homeservers are cheap: those of one site are one, and
+    /// strangers are told by their address.
     pub(super) fn whose(&self) -> Whose {
         let accounts =
             self.app.outside.federation.as_deref().map(|federation| &federation.accounts);
         match (self.caller.session(), self.caller.server(), accounts) {
             (Some(session), ..) => Whose::User(session.user_id.clone()),
             (None, Some(server), Some(accounts)) if !accounts.is_stranger(server) => {
-                Whose::Server(server.clone())
+                Whose::Site(Site::of(server))
             }
             _ => Whose::Address(household(self.client)),
         }

@@ -17,6 +17,7 @@ use ruma::{OwnedServerName, ServerName};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
+use super::site::Site;
 use crate::{
     base::{
         clock::millis,
@@ -142,13 +143,13 @@ impl Standing {
         }
     }
 
-    /// The share of all of them together, if they have one.
-    const fn rate_of_all(self, kind: Kind) -> Option<Rate> {
+    /// The share of all of them together, or of all neighbours of one site.
+    const fn rate_of_all(self, kind: Kind) -> Rate {
         let shares = kind.shares();
         match self {
-            Self::Stranger => Some(shares.strangers),
-            Self::Newcomer => Some(shares.newcomers),
-            Self::Neighbour => None,
+            Self::Stranger => shares.strangers,
+            Self::Newcomer => shares.newcomers,
+            Self::Neighbour => shares.neighbour.times(limits::SITE_NEIGHBOURS),
         }
     }
 }
@@ -219,6 +220,7 @@ struct Account {
     is_judged: bool,
     first: u64,
     purse: Purse,
+    site: Site,
 }
 
 /// The accounts without the engine: time and standing are given.
@@ -227,6 +229,8 @@ struct Ledger {
     accounts: HashMap<OwnedServerName, Account>,
     strangers: Purse,
     newcomers: Purse,
+    /// Of neighbours.
+    sites: HashMap<Site, Purse>,
     swept: u64,
 }
 
@@ -260,7 +264,8 @@ impl Ledger {
             return Standing::Stranger;
         }
         let (standing, purse) = (found, Purse::default());
-        let account = Account { standing, judged: now, is_judged: true, first: now, purse };
+        let site = Site::of(server);
+        let account = Account { standing, judged: now, is_judged: true, first: now, purse, site };
         self.accounts.insert(server.to_owned(), account);
         found
     }
@@ -280,30 +285,36 @@ impl Ledger {
             is_remembered || !account.purse.is_full(now)
         });
         self.accounts.shrink_to_fit();
+        self.sites.retain(|_, purse| !purse.is_full(now));
+        self.sites.shrink_to_fit();
     }
 
-    const fn of_all(&mut self, standing: Standing) -> Option<&mut Purse> {
+    /// The purse that a homeserver shares with others.
+    fn of_all(&self, server: &ServerName, standing: Standing) -> Purse {
         match standing {
-            Standing::Stranger => Some(&mut self.strangers),
-            Standing::Newcomer => Some(&mut self.newcomers),
-            Standing::Neighbour => None,
+            Standing::Stranger => self.strangers,
+            Standing::Newcomer => self.newcomers,
+            Standing::Neighbour => {
+                let account = self.accounts.get(server);
+                let purse = account.and_then(|account| self.sites.get(&account.site));
+                purse.copied().unwrap_or_default()
+            }
         }
     }
 
     /// The kind for which there is the longest wait, and that wait.
     fn wait(
-        &mut self,
+        &self,
         server: &ServerName,
         standing: Standing,
         amounts: &[(Kind, u64)],
         now: u64,
     ) -> Option<(Kind, u64)> {
         let own = self.accounts.get(server).map(|account| account.purse);
-        let all = self.of_all(standing).copied();
+        let all = self.of_all(server, standing);
         let wait = |(kind, amount): &(Kind, u64)| {
             let own = own.map_or(0, |own| own.wait(*kind, standing.rate(*kind), *amount, now));
-            let all = all.zip(standing.rate_of_all(*kind));
-            let all = all.map_or(0, |(all, rate)| all.wait(*kind, rate, *amount, now));
+            let all = all.wait(*kind, standing.rate_of_all(*kind), *amount, now);
             (*kind, own.max(all))
         };
         amounts.iter().map(wait).max_by_key(|(_, wait)| *wait).filter(|(_, wait)| *wait > 0)
@@ -316,14 +327,21 @@ impl Ledger {
         amounts: &[(Kind, u64)],
         now: u64,
     ) {
+        let mut account = self.accounts.get_mut(server);
+        let mut all = match (standing, &account) {
+            (Standing::Stranger, _) => Some(&mut self.strangers),
+            (Standing::Newcomer, _) => Some(&mut self.newcomers),
+            (Standing::Neighbour, Some(account)) => {
+                Some(self.sites.entry(account.site.clone()).or_default())
+            }
+            (Standing::Neighbour, None) => None,
+        };
         for (kind, amount) in amounts {
-            if let Some(account) = self.accounts.get_mut(server) {
+            if let Some(account) = &mut account {
                 account.purse.spend(*kind, standing.rate(*kind), *amount, now);
             }
-            if let Some(rate) = standing.rate_of_all(*kind)
-                && let Some(all) = self.of_all(standing)
-            {
-                all.spend(*kind, rate, *amount, now);
+            if let Some(all) = &mut all {
+                all.spend(*kind, standing.rate_of_all(*kind), *amount, now);
             }
         }
     }
@@ -663,6 +681,26 @@ mod tests {
         for (number, standing) in others {
             ask(&mut ledger, &name(number), standing, &invites, 0).unwrap();
         }
+    }
+
+    #[test]
+    fn neighbours_of_one_site_share_what_those_of_another_need_not_wait_for() {
+        let (mut ledger, amounts) = (Ledger::default(), [(Kind::Event, 1000)]);
+        let mut taken = 0;
+        for number in 0..100 {
+            let name = format!("n{number}.matrix.evil.example:{}", 1000 + number);
+            let name = OwnedServerName::try_from(name).unwrap();
+            while ask(&mut ledger, &name, Standing::Neighbour, &amounts, 0).is_ok() {
+                taken += 1000;
+            }
+        }
+        let own = limits::ORIGIN_EVENTS.neighbour.burst().get();
+        assert_eq!(taken, limits::SITE_NEIGHBOURS * own);
+        let other = server_name!("good.example");
+        ask(&mut ledger, other, Standing::Neighbour, &amounts, 0).unwrap();
+        // Nothing is kept of a site that has its whole share again.
+        ledger.sweep(24 * 3600 * SECOND);
+        assert_eq!(ledger.sites.len(), 0);
     }
 
     #[test]

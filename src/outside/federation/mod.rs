@@ -13,6 +13,7 @@ mod policy;
 mod rates;
 mod refused;
 mod sender;
+mod site;
 mod x_matrix;
 
 use std::{
@@ -52,6 +53,7 @@ pub(crate) use policy::PolicyServers;
 pub(crate) use rates::{EphemeralRates, Knocks};
 pub(crate) use refused::Refused;
 pub(crate) use sender::Sender;
+pub(crate) use site::Site;
 pub(crate) use x_matrix::XMatrix;
 
 use crate::{

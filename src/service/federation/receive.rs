@@ -19,7 +19,7 @@ use crate::{
         is_local,
     },
     engine::Engine,
-    outside::federation::Federation,
+    outside::federation::{Federation, Site},
     read::{policy::policy_server, servers::admits},
     record::{
         Origin,
@@ -323,7 +323,7 @@ impl Receiving<'_> {
     }
 
     async fn turn(&self, origin: &ServerName, room_id: &RoomId) -> Turn {
-        self.federation.resolving.turn(origin.as_str(), room_id.as_str()).await
+        self.federation.resolving.turn(Site::of(origin).as_str(), room_id.as_str()).await
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
         act::{Act, Attribution},
         office::{ActError, Office},
     },
-    outside::federation::Use,
+    outside::federation::{Site, Use},
     record::{
         Offset,
         command::{AsideItem, Failing},
@@ -233,7 +233,7 @@ fn details(
         .collect::<Result<_, ReadError>>()?;
     let keys = state.peers.get(server);
     let others = office.others.as_ref();
-    let resolving = others.map(|others| others.resolving.used(server.as_str()));
+    let resolving = others.map(|others| others.resolving.used(Site::of(server).as_str()));
     Ok(DestinationDetails {
         destination: DestinationRow {
             server_name: server.to_owned(),

@@ -1,0 +1,68 @@
+//! Which homeservers count as one where shares are given out.
+
+use std::net::IpAddr;
+
+use ruma::ServerName;
+
+use crate::base::rate::household;
+
+/// What homeservers have in common that one operator can have any number of: a host without its
+/// port, a domain that was probably registered as a whole, without the names below it, and the
+/// network of an address.
+///
+/// Names are compared by their form, without a list of the suffixes under which names are
+/// registered. Customers of a provider that are one site by mistake share only what none of them
+/// needs by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Site(Box<str>);
+
+impl Site {
+    pub(crate) fn of(server: &ServerName) -> Self {
+        let host = server.host();
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
+        // Nobody else can have names of this machine.
+        if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
+            return Self(server.as_str().into());
+        }
+        if let Some(address) = address {
+            return Self(household(address).to_string().into());
+        }
+        let host = host.to_ascii_lowercase();
+        let labels: Vec<&str> = host.trim_end_matches('.').rsplit('.').take(3).collect();
+        let kept = match labels[..] {
+            // Countries register below `co`, `com`, `gov` and the like.
+            [country, kind, _] if country.len() == 2 && kind.len() <= 3 => 3,
+            _ => 2,
+        };
+        let kept = &labels[..kept.min(labels.len())];
+        Self(kept.iter().rev().copied().collect::<Vec<_>>().join(".").into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_and_names_below_a_registered_one_are_one_site() {
+        let site = |name: &str| Site::of(name.try_into().unwrap()).as_str().to_owned();
+        for (name, expected) in [
+            ("example.org", "example.org"),
+            ("a1.Matrix.example.org:4431", "example.org"),
+            ("m.example.co.uk", "example.co.uk"),
+            ("matrix.sub.example.gov.br:8448", "example.gov.br"),
+            ("localhost:17001", "localhost:17001"),
+            ("127.0.0.1:8448", "127.0.0.1:8448"),
+            ("192.0.2.1:8448", "192.0.2.1"),
+            ("[2001:db8::1]:8448", "2001:db8::"),
+            ("[2001:db8::2]", "2001:db8::"),
+            ("a.example.org.", "example.org"),
+        ] {
+            assert_eq!(site(name), expected, "{name}");
+        }
+    }
+}
