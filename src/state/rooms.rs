@@ -60,11 +60,12 @@ pub struct Room {
     pub version: RoomVersionId,
     /// The rules of its version.
     pub rules: RoomVersionRules,
-    /// The offset of its `m.room.create` event.
+    /// The offset of the record that made it known: its `m.room.create` event, unless this
+    /// homeserver has only been told of it (see [`Room::is_begun`]).
     pub created: Offset,
     /// Whether its history ever had a gap.
     gapped: AtomicBool,
-    inner: RwLock<Inner>,
+    inner: Arc<RwLock<Inner>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -186,6 +187,21 @@ impl EventFacts {
 }
 
 impl Room {
+    /// Whether its `m.room.create` event is known, which tells its version. Before, anybody may
+    /// have told a wrong one.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.state_event(&StateEventType::RoomCreate, "", Offset::MAX).is_some()
+            || self.aside(self.created).is_some()
+    }
+
+    /// The offset of its `m.room.create` event, or of what made it known before that.
+    #[must_use]
+    pub fn first_event(&self) -> Offset {
+        let first = self.state_event(&StateEventType::RoomCreate, "", Offset::MAX);
+        first.unwrap_or(self.created)
+    }
+
     /// The offset of the last record that changed the room, typing and receipts included.
     #[must_use]
     pub fn changed(&self) -> Offset {
@@ -253,13 +269,17 @@ impl Rooms {
         in_order(&self.rooms)
     }
 
-    /// Adds the room of a create event. Returns false for a version without known rules.
+    /// Adds the room of a create event, or of an invite from another homeserver. Of a room that is
+    /// known by an invite, corrects the version. Returns false for a version without known rules.
     pub(super) fn create(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
         let Some(rules) = version.rules() else { return false };
-        let (gapped, inner) = (AtomicBool::new(false), RwLock::default());
+        let (mut gapped, mut inner) = (false, Arc::default());
+        if let Some(known) = self.get(&id) {
+            (gapped, inner) = (known.is_gapped(), Arc::clone(&known.inner));
+        }
+        let gapped = AtomicBool::new(gapped);
         let room = Room { id: id.clone(), version, rules, created: offset, gapped, inner };
-        // Decisions ensure that a room is created once; an existing one is never replaced.
-        self.rooms.entry(id).or_insert_with(|| Arc::new(room));
+        self.rooms.insert(id, Arc::new(room));
         true
     }
 

@@ -7,6 +7,7 @@ use ruma::{
     OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId, UserId,
     events::StateEventType,
 };
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
@@ -62,20 +63,21 @@ impl Proposal for BeginRoom {
         let rules =
             rules.ok_or_else(|| Refusal::UnsupportedRoomVersion(self.version.to_string()))?;
         let bad = |why: &str| Refusal::BadState(format!("The room's first event {why}."));
+        let (env, mut has_version) = (commit.env, false);
         if let Some(room) = &room {
-            if room.version != self.version {
+            has_version = room.version == self.version;
+            if !has_version && room.is_begun() {
                 return Err(Refusal::BadState(format!("The room has version {}.", room.version)));
             }
-            let env = commit.env;
             if let Some(known) = env.events.find_known(&env.state, room, &self.event_id)?
                 && !differ(&known.pdu, &self.pdu, &rules)
             {
                 return Ok(());
             }
-        } else if commit.env.state.erasures.purged(&self.room_id).is_some() {
+        } else if env.state.erasures.purged(&self.room_id).is_some() {
             return Err(Refusal::Forbidden("This room was purged from this server.".to_owned()));
         }
-        let (env, of) = (commit.env, (&*self.room_id, &rules));
+        let of = (&*self.room_id, &rules);
         if env.events.is_taken(&env.state, of, &self.event_id, &self.pdu)? {
             return Err(bad("has the id of another event"));
         }
@@ -94,17 +96,21 @@ impl Proposal for BeginRoom {
         let names_it = if rules.authorization.room_create_event_id_as_room_id {
             self.room_id.strip_sigil() == self.event_id.localpart()
         } else {
-            event.names_room
+            event.names_room && Some(event.sender.server_name()) == self.room_id.server_name()
         };
         if !names_it {
             return Err(bad("is that of another room"));
+        }
+        if version_in(&event) != Some(self.version.clone()) {
+            return Err(bad("names another version"));
         }
         let pdu = RoomPdu {
             room_id: self.room_id.clone(),
             event_id: self.event_id.clone(),
             sender: event.sender,
             from: self.from.clone(),
-            room_version: room.is_none().then(|| self.version.clone()),
+            // What others said of a room before, such as an invite, may be false.
+            room_version: (!has_version).then(|| self.version.clone()),
             outcome: Outcome::Outlier,
             before: None,
             pdu: self.pdu.clone(),
@@ -112,6 +118,16 @@ impl Proposal for BeginRoom {
         commit.append(self.stream(), pdu);
         Ok(())
     }
+}
+
+/// The version that a room's first event names.
+fn version_in(create: &StoredEvent) -> Option<RoomVersionId> {
+    #[derive(Deserialize)]
+    struct Content {
+        room_version: Option<RoomVersionId>,
+    }
+    let content: Content = create.content_as().ok()?;
+    Some(content.room_version.unwrap_or(RoomVersionId::V1))
 }
 
 /// Record the state before an outlier, from another homeserver. A state without a first event is

@@ -86,7 +86,9 @@ impl Proposal for MembershipOutside {
         if room.as_ref().is_some_and(|room| room.has_server(own)) {
             return Err(Refusal::BadState("This server is in the room.".to_owned()));
         }
-        if room.as_ref().is_some_and(|room| room.version != self.version) {
+        // Until the room's first event is known, nobody can tell who says the truth about it.
+        let has_version = room.as_ref().is_some_and(|room| room.version == self.version);
+        if !has_version && room.as_ref().is_some_and(|room| room.is_begun()) {
             return Err(Refusal::BadState("The room has another version.".to_owned()));
         }
         if env.state.erasures.purged(&self.room_id).is_some() && room.is_none() {
@@ -132,7 +134,7 @@ impl Proposal for MembershipOutside {
             (MembershipState::Leave, _) => return Ok(()),
             _ => return Err(Refusal::BadState("It is not such a membership.".to_owned())),
         }
-        let room_version = room.is_none().then(|| self.version.clone());
+        let room_version = (!has_version).then(|| self.version.clone());
         commit.append(self.stream(), RoomEvent { room_version, ..body });
         Ok(())
     }

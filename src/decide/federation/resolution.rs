@@ -319,7 +319,7 @@ impl Resolving<'_, '_> {
 
     fn creators(&mut self) -> Result<&HashSet<OwnedUserId>, NoState> {
         if self.creators.is_none() {
-            let create = self.branches.get(self.branches.room.created)?;
+            let create = self.branches.get(self.branches.room.first_event())?;
             let of = |create: EventRef| RoomCreateEvent::new(create).creators(self.auth_rules);
             let creators = create.map(of).transpose().map_err(NoState::Failed)?;
             self.creators = Some(creators.unwrap_or_default());

@@ -121,8 +121,9 @@ impl Judge<'_> {
 
     fn levels(&self, at: Offset) -> Result<Arc<Levels>, ReadError> {
         let levels = self.room.state_event(&StateEventType::RoomPowerLevels, "", at);
-        self.events.derived(levels.unwrap_or(self.room.created), || {
-            let create = self.events.get(self.room.created)?;
+        let first = || self.room.first_event();
+        self.events.derived(levels.unwrap_or_else(first), || {
+            let create = self.events.get(first())?;
             let levels = levels.map(|levels| self.events.get(levels)).transpose()?.flatten();
             Ok(Levels::new(&self.room.rules.authorization, create, levels))
         })

@@ -43,7 +43,7 @@ impl TryFrom<KeptRoom> for Room {
             history.latest().into_iter().for_each(|latest| servers.change(user_id, None, *latest));
         }
         servers.claim(claims);
-        Ok(Self { id, version, rules, created, gapped, inner: RwLock::new(inner) })
+        Ok(Self { id, version, rules, created, gapped, inner: Arc::new(RwLock::new(inner)) })
     }
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Elsewhere {
     pub(super) unrepeated: usize,
     /// What it adds to the content of a join.
     pub(super) added_to_join: Value,
+    /// The room's version, as it says.
+    pub(super) version: Option<&'static str>,
     /// What is answered instead of the truth, while it lasts.
     pub(super) backfill: Vec<Reply>,
     pub(super) asked: usize,
@@ -87,7 +89,8 @@ impl Elsewhere {
                 "state_key": user, "content": { "membership": "join" }, "auth_events": auth,
                 "prev_events": [self.order.last()], "depth": self.order.len() + 1,
             });
-            return Some(reply_json(200, &json!({ "room_version": "10", "event": event })));
+            let version = self.version.unwrap_or("10");
+            return Some(reply_json(200, &json!({ "room_version": version, "event": event })));
         }
         if path.starts_with("v2/send_join") {
             let state = whole(self.state.values().collect());

@@ -36,6 +36,7 @@ mod specified;
 mod synapse;
 mod to_device;
 mod unverified;
+mod versions;
 mod view;
 mod wild;
 mod with_synapse;

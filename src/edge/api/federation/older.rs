@@ -59,8 +59,8 @@ pub(super) async fn send_leave(
 pub(super) async fn invite(cx: Cx<Server, Homeserver>, request: Invite) -> Result<Json, ApiError> {
     let Invite { room_id, event_id, pdu } = request;
     let stripped = shown(&pdu);
-    let known = cx.app.engine.state().rooms.get(&room_id).map(|room| room.version.clone());
-    let version = known.unwrap_or_else(|| version_in(&stripped));
+    let known = cx.app.engine.state().rooms.get(&room_id).filter(|room| room.is_begun());
+    let version = known.map_or_else(|| version_in(&stripped), |room| room.version.clone());
     let event = invites::take(&cx, room_id, event_id, version, &pdu, stripped).await?;
     pair(json!({ "event": event }))
 }
