@@ -17,6 +17,9 @@
 //! - `console_upkeep`: its pages about what keeps the data, and about what takes long.
 //! - `federation`: Synapse, and homeservers that do what they must not.
 //! - `health`: load balancers and service managers learn how the server is.
+//! - `heisenbridge`: a bridge to IRC that nobody here wrote.
+//! - `matrix_commander`: an encrypting client for terminals that nobody here wrote.
+//! - `maubot`: a bot that nobody here wrote the framework of.
 //! - `monitoring`: what those who watch a server are told, by Prometheus.
 //! - `oauth`: clients log in by OAuth 2.0; and attacks on that.
 //! - `pages`: the pages for browsers, in Chromium.
@@ -54,7 +57,10 @@ mod export;
 mod federation;
 mod harness;
 mod health;
+mod heisenbridge;
 mod load;
+mod matrix_commander;
+mod maubot;
 mod monitoring;
 mod oauth;
 mod old_rooms;

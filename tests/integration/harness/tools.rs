@@ -36,10 +36,23 @@ pub(crate) async fn judged(name: &str, mut program: Command) -> String {
 /// # Errors
 /// What is missing.
 pub(crate) fn python(module: &str) -> Result<PathBuf, String> {
-    let python = match env::var_os("LOGCABIN_E2E_PYTHON") {
-        Some(python) => python.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e/venv/bin/python"),
-    };
+    let named = env::var_os("LOGCABIN_E2E_PYTHON").map(PathBuf::from);
+    with_module(named.unwrap_or_else(|| of_venv("venv")), module)
+}
+
+/// A Python that has this module, of the programs that need other versions of what they stand on.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn python_of_programs(module: &str) -> Result<PathBuf, String> {
+    with_module(of_venv("programs"), module)
+}
+
+fn of_venv(venv: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e").join(venv).join("bin/python")
+}
+
+fn with_module(python: PathBuf, module: &str) -> Result<PathBuf, String> {
     if runs(&python.to_string_lossy(), &["-c", &format!("import {module}")]) {
         Ok(python)
     } else {
