@@ -1,6 +1,7 @@
 //! The foundation of all other folders, without knowledge of them: time, limits, text, files,
 //! secrets.
 
+pub(crate) mod arrival;
 pub(crate) mod background;
 pub(crate) mod bodies;
 pub(crate) mod canonical;

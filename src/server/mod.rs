@@ -205,7 +205,7 @@ pub async fn run(
         let answer = move |request: Bytes| -> BoxFuture<'static, Bytes> {
             let (edge, asked) = (Arc::clone(&edge), Arc::clone(&told));
             Box::pin(async move {
-                match asked.answer_node(&request).await {
+                match asked.media.answer_node(&request).await {
                     Some(answer) => answer,
                     None => edge.answer_forwarded(request).await,
                 }

@@ -18,6 +18,7 @@ use crate::{
         clock::{Clock, millis, random_bytes},
         disk, limits,
         long_work::LongWork,
+        rate::Refundable,
         shutdown::Shutdown,
         signed::Signer,
         tag::Tag,
@@ -30,7 +31,7 @@ use crate::{
         ephemeral::Gather,
         quota::{Exempt, Quotas},
     },
-    edge::api::{self, uiaa},
+    edge::api,
     engine::{self, Engine},
     log::{
         Log,
@@ -54,16 +55,23 @@ use crate::{
     record::Offset,
     search::Search,
     service::{
+        deliveries::Deliveries,
+        filters::Filters,
         health::Health,
         last_seen::LastSeen,
+        media::Media,
+        nonces::Nonces,
+        notices::Notices,
         oauth::{Clients, IdTokens, Polls},
         observe::{self, Observer},
         passwords::Passwords,
         policies,
-        presence::Tracker,
+        presence::{self, Tracker},
+        public_rooms::Catalogue,
         rendezvous::Meetings,
         samples::Samples,
         tally::Tally,
+        uiaa,
     },
     snapshot::{self, StartedFrom},
 };
@@ -225,8 +233,6 @@ impl Parts {
         let passwords = Arc::new(Passwords::new(config));
         let last_seen = Arc::new(LastSeen::new(config.devices.note_last_seen_seconds));
         let signer = token_key::signer(&config.server.data_dir);
-        let media = api::media::files::Media::open(config, &bodies, depot)
-            .map_err(|error| ServerError::Media(error.into()))?;
         let federation = match config.federation.enabled {
             true => {
                 let federation = Federation::new(config, engine, &bodies);
@@ -234,6 +240,9 @@ impl Parts {
             }
             false => None,
         };
+        let others = (federation.clone(), cluster.clone());
+        let media = Media::open(config, &bodies, engine, others.0, others.1, depot)
+            .map_err(|error| ServerError::Media(error.into()))?;
         let office = Arc::new(Office {
             engine: Arc::clone(engine),
             passwords: Arc::clone(&passwords),
@@ -282,8 +291,8 @@ impl Parts {
                 passwords,
                 uiaa: uiaa::Sessions::tagged(tag),
                 stages,
-                nonces: api::auth::shared_secret::Nonces::tagged(tag),
-                deliveries: api::Deliveries::default(),
+                nonces: Nonces::tagged(tag),
+                deliveries: Deliveries::default(),
                 rendezvous: Meetings::tagged(tag),
                 former_rendezvous: Meetings::tagged(tag),
             },
@@ -294,7 +303,7 @@ impl Parts {
                 polls: Polls::default(),
             },
             sync: api::Synchronisation {
-                filters: api::sync::filter::Filters::new(config),
+                filters: Filters::new(config),
                 known_members: KnownMembers::new(limits::KNOWN_MEMBERS_BYTES),
                 connections: Connections::new(
                     limits::SLIDING_BYTES,
@@ -305,7 +314,7 @@ impl Parts {
             },
             listing: api::Listing {
                 search,
-                catalogue: api::room::directory::Catalogue::default(),
+                catalogue: Catalogue::default(),
                 remote_names: Default::default(),
                 thread_walks: Default::default(),
                 space_walks: Default::default(),
@@ -318,7 +327,7 @@ impl Parts {
                 services,
                 questions,
                 federation,
-                incoming: Default::default(),
+                wrong_signatures: Refundable::new(limits::WRONG_SIGNATURES),
                 asking: Default::default(),
                 entering: Default::default(),
             },
@@ -327,7 +336,7 @@ impl Parts {
             samples: Arc::new(Samples::of(&config.server.data_dir)),
             tally: Arc::new(Tally::of(&config.server.data_dir)),
             last_seen,
-            notices: api::account::notices::Notices::new(&config.rate_limits),
+            notices: Notices::new(&config.rate_limits),
             long_work: LongWork::new(percent),
             work_for_servers: LongWork::for_servers(percent),
             config: config.clone(),
@@ -337,9 +346,9 @@ impl Parts {
 }
 
 /// Presence, with the users who were online when the server stopped.
-fn tracker(settings: &config::Presence, engine: &Engine) -> Tracker {
-    let around = api::sync::presence::around(engine);
-    Tracker::new(settings, around, engine.clock().now_ms())
+fn tracker(settings: &config::Presence, engine: &Engine) -> Arc<Tracker> {
+    let around = presence::writer::around(engine);
+    Arc::new(Tracker::new(settings, around, engine.clock().now_ms()))
 }
 
 /// The users who are exempt from quotas.

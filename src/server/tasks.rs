@@ -19,7 +19,10 @@ use crate::{
     log::archive::Archiver,
     media::depot::Depot,
     ops::{admin::rooms::shutdown as shutdowns, proof},
-    service::{accounts, federation, last_seen, oauth, policies, typing},
+    service::{
+        accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
+        presence, typing,
+    },
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,
@@ -129,7 +132,7 @@ pub(super) async fn begin(
 ) {
     let Parts { app, snapshots, pushers } = parts;
     let (engine, shutdown) = (&core.engine, tasks.shutdown.clone());
-    match api::appservice::services::register_senders(&app).await {
+    match appservices::register_senders(engine, &app.outside.services).await {
         Ok(()) => {}
         // The disk may be full. The services get an error when they use them.
         Err(error) => {
@@ -137,9 +140,13 @@ pub(super) async fn begin(
         }
     }
     let again = (Arc::clone(&app), shutdown.clone());
+    let timeout = Duration::from_secs(config.appservices.delivery_timeout_seconds);
     tasks.keep_leased("application services", move || {
         let (app, shutdown) = again.clone();
-        async move { api::appservice::services::deliver(&app, &shutdown).await }
+        async move {
+            let api::Outside { services, questions, .. } = &app.outside;
+            appservices::deliver(&app.engine, services, questions, timeout, &shutdown).await;
+        }
     });
     match tasks.cluster.clone() {
         None => resume(engine),
@@ -171,10 +178,10 @@ pub(super) async fn begin(
     let pushers = tasks.keep_leased("pushers", move || Arc::clone(&pushers).run());
     tasks.wait_for("pushers", pushers);
     if let Some(cluster) = tasks.cluster.clone() {
-        let again = (Arc::clone(&app), shutdown.clone());
+        let again = (Arc::clone(&app.presence), Arc::clone(engine), shutdown.clone());
         tasks.keep("presence of nodes", move || {
-            let ((app, shutdown), cluster) = (again.clone(), Arc::clone(&cluster));
-            api::sync::presence::follow_nodes(app, cluster, shutdown)
+            let ((tracker, engine, shutdown), cluster) = (again.clone(), Arc::clone(&cluster));
+            presence::writer::follow_nodes(tracker, engine, cluster, shutdown)
         });
     }
     let again = (Arc::clone(engine), Arc::clone(&app.last_seen), shutdown.clone());
@@ -185,7 +192,7 @@ pub(super) async fn begin(
     let again = (Arc::clone(engine), shutdown.clone());
     tasks.keep_leased("guests", move || {
         let (engine, shutdown) = again.clone();
-        api::auth::guests::keep_out(engine, shutdown)
+        guests::keep_out(engine, shutdown)
     });
     let again = (Arc::clone(engine), shutdown.clone());
     let unused = config.oauth.unused_client_seconds;
@@ -193,23 +200,23 @@ pub(super) async fn begin(
         let (engine, shutdown) = again.clone();
         oauth::remove_idle_clients(engine, unused, shutdown)
     });
-    let again = (Arc::clone(&app), shutdown.clone());
+    let again = (Arc::clone(&app.presence), Arc::clone(engine), shutdown.clone());
     tasks.keep("presence", move || {
-        let (app, shutdown) = again.clone();
-        let clock = app.engine.clock().clone();
-        timers::keep(api::sync::presence::Writer(app), clock, shutdown)
+        let (tracker, engine, shutdown) = again.clone();
+        let clock = engine.clock().clone();
+        timers::keep(presence::writer::Writer { tracker, engine }, clock, shutdown)
     });
     // Events that became due while no server ran are sent now.
-    let again = (Arc::clone(&app), shutdown.clone());
+    let again = (Arc::clone(engine), shutdown.clone());
     tasks.keep_leased("delayed events", move || {
-        let (app, shutdown) = again.clone();
-        let clock = app.engine.clock().clone();
-        timers::keep(api::room::delayed::Sender::new(app), clock, shutdown)
+        let (engine, shutdown) = again.clone();
+        let clock = engine.clock().clone();
+        timers::keep(delayed::Sender::new(engine, api::given_up), clock, shutdown)
     });
-    let again = (Arc::clone(&app), shutdown.clone());
+    let again = (Arc::clone(&app.media), shutdown.clone());
     let sweep_files = move || {
-        let (app, shutdown) = again.clone();
-        api::media::files::sweep(app, shutdown)
+        let (files, shutdown) = again.clone();
+        media::sweep(files, shutdown)
     };
     match depot {
         // One directory, or the only one.
@@ -217,15 +224,15 @@ pub(super) async fn begin(
         // Each node has copies of its own.
         Some(depot) => {
             tasks.keep("files", sweep_files);
-            let again = (Arc::clone(&app), shutdown.clone());
+            let again = (Arc::clone(&app.media), shutdown.clone());
             tasks.keep("files of other nodes", move || {
-                let (app, shutdown) = again.clone();
-                api::media::shared::fetch_all(app, shutdown)
+                let (files, shutdown) = again.clone();
+                media::shared::fetch_all(files, shutdown)
             });
-            let again = (Arc::clone(&app), shutdown.clone());
+            let again = (Arc::clone(&app.media), shutdown.clone());
             tasks.keep_leased("files", move || {
-                let ((app, shutdown), depot) = (again.clone(), Arc::clone(&depot));
-                api::media::shared::sweep(app, depot, shutdown)
+                let ((files, shutdown), depot) = (again.clone(), Arc::clone(&depot));
+                media::shared::sweep(files, depot, shutdown)
             });
         }
     }

@@ -5,6 +5,8 @@ pub(crate) mod about;
 pub(crate) mod account;
 mod admin;
 mod affinity;
+mod answer;
+mod app;
 pub(crate) mod appservice;
 pub(crate) mod auth;
 mod bodies;
@@ -15,29 +17,19 @@ mod error;
 pub(crate) mod federation;
 pub(crate) mod media;
 pub(crate) mod oauth;
+mod outgoing;
 pub(crate) mod push;
 pub(crate) mod room;
 mod server;
 pub(crate) mod sync;
 
-use std::cell::Cell;
-
-use self::server::{Undone, Whose};
 pub(crate) use self::{
-    auth::{sso::callback as sso_callback, uiaa, validation::Deliveries},
+    auth::sso::callback as sso_callback,
     push::unsubscribe::url as unsubscribe_url,
-    server::{
-        Activity, Authentication, Listing, Oauth, Outside, Server, Signing, Synchronisation, Told,
-    },
+    room::delayed::given_up,
+    server::{Authentication, Listing, Oauth, Outside, Server, Signing, Synchronisation},
 };
-use crate::{
-    base::{
-        background::at_length,
-        canonical::{self, Numbers},
-    },
-    config::Config,
-    edge::http::{ApiError, Json, Table},
-};
+use crate::{config::Config, edge::http::Table};
 
 /// Every endpoint there is, section by section of the client-server API.
 pub(crate) fn endpoints(config: &Config) -> Table<Server> {
@@ -58,38 +50,6 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         console::endpoints,
     ];
     sections.into_iter().fold(table, |table, section| section(table))
-}
-
-/// Said of a room whose existence is not for the caller to know.
-fn not_in_it() -> ApiError {
-    ApiError::forbidden("You are not in this room.")
-}
-
-/// How large a response may be for the memory that it was made in to be kept for the next.
-const KEPT_JSON_BYTES: usize = 256 * 1024;
-
-/// Whether other homeservers can read this, which may have come in before it was checked.
-fn can_leave(value: &impl serde::Serialize) -> bool {
-    let text = serde_json::to_string(value);
-    text.is_ok_and(|text| canonical::check(&text, Numbers::Strict).is_ok())
-}
-
-/// A response that is serialised here.
-fn json<T: serde::Serialize>(value: &T) -> Result<Json, ApiError> {
-    thread_local! {
-        // How long a response will be is not known. To copy it once takes less than to make room
-        // for it again and again.
-        static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    }
-    let mut room = ROOM.take();
-    room.clear();
-    serde_json::to_writer(&mut room, value).map_err(ApiError::internal)?;
-    if room.len() > KEPT_JSON_BYTES {
-        return Ok(room.into());
-    }
-    let json = bytes::Bytes::copy_from_slice(&room);
-    ROOM.set(room);
-    Ok(Json(json))
 }
 
 #[cfg(test)]

@@ -32,7 +32,6 @@ use super::{
     endpoint::Body,
     forward,
     gather::{self, declared},
-    incoming::Pace,
     measured::{Measured, answered_nowhere, trace},
     outgoing::{ByAddress, Outgoing, Place, Recipient},
     table::{Answering, Call, Route, Routes},
@@ -40,6 +39,7 @@ use super::{
 };
 use crate::{
     base::{
+        arrival::Pace,
         bodies::{self, Bodies, Payer},
         clock, limits,
         rate::household,

@@ -7,12 +7,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, header::CONTENT_LENGTH};
 
-use super::{
-    ApiError, Who,
-    incoming::{self, Pace},
-    table::Answering,
-};
+use super::{ApiError, Who, incoming, table::Answering};
 use crate::base::{
+    arrival::Pace,
     bodies::{self, Bodies, Full, Payer},
     limits,
     rate::household,

@@ -8,7 +8,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::ApiError;
-use crate::base::limits;
+use crate::base::{arrival::Pace, limits};
 
 /// A body on its way.
 pub(crate) struct Incoming {
@@ -19,29 +19,6 @@ pub(crate) struct Incoming {
     pace: Pace,
     /// How long the server has waited for pieces.
     waited: Duration,
-}
-
-/// How slowly a body may arrive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
-    /// How long a body without any bytes may take.
-    pub(crate) grace: Duration,
-    /// How many bytes earn it a second more.
-    pub(crate) bytes_per_second: u64,
-}
-
-impl Pace {
-    /// How long a body may have taken when `read` bytes of it are there.
-    pub(crate) fn allows(self, read: u64) -> Duration {
-        let earned_ms = read.saturating_mul(1000) / self.bytes_per_second.max(1);
-        self.grace.saturating_add(Duration::from_millis(earned_ms))
-    }
-
-    /// When a body that began to arrive at `began` is late, of which `read` bytes are there.
-    pub(super) fn deadline(self, began: Instant, read: u64) -> Instant {
-        let never = began + Duration::from_secs(365 * 24 * 3600);
-        began.checked_add(self.allows(read)).unwrap_or(never)
-    }
 }
 
 impl Incoming {

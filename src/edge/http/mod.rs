@@ -70,7 +70,7 @@ pub(crate) use self::{
     edge::Edge,
     endpoint::{AsOfRequest, Body, Download, Endpoint, Json, Received, Upload, endpoint},
     error::{ApiError, AuthRequired, ErrorCode, Refusal},
-    incoming::{Incoming, Pace},
+    incoming::Incoming,
     objects::{Place, check as check_objects},
     policy::{Policy, cheap, limited, unlimited},
     reply::Reply,

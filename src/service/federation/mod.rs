@@ -2,9 +2,11 @@
 //! decision.
 
 mod admission;
+pub(crate) mod asking;
 mod devices;
 mod edus;
 mod enter;
+pub(crate) mod entering;
 mod fetch;
 mod history;
 mod invite;

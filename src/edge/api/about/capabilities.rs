@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     decide::create_room::ROOM_VERSIONS,
     edge::{
-        api::{Server, json, oauth::session::no_interactive_authentication},
+        api::{answer::json, oauth::session::no_interactive_authentication, server::Server},
         http::{ApiError, Cx, ErrorCode, Json, Session},
     },
 };

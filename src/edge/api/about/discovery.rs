@@ -19,7 +19,7 @@ use super::voip;
 use crate::{
     config::{AdminContact, Config, PublicKey},
     edge::{
-        api::{Server, json, oauth},
+        api::{answer::json, oauth, server::Server},
         http::{ApiError, Cx, Json, Session},
     },
 };

@@ -5,7 +5,7 @@ pub(crate) mod discovery;
 pub(crate) mod health;
 pub(crate) mod voip;
 
-use super::Server;
+use super::server::Server;
 use crate::edge::http::{Class, Table, cheap, limited};
 
 /// The endpoints.

@@ -12,7 +12,7 @@ use sha1::Sha1;
 use crate::{
     config::Config,
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
 };

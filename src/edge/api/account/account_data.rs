@@ -25,7 +25,7 @@ use crate::{
     base::limits,
     decide::account_data::{SetAccountData, SetTag},
     edge::{
-        api::{Server, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json, endpoint, read_body},
     },
     read::{events::to_raw, notifications::ruleset, sync::account_data::is_deleted},

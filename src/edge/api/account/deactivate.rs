@@ -17,17 +17,20 @@ use crate::{
     decide::{status::Deactivate, threepid::SpendValidation},
     edge::{
         api::{
-            Server,
             auth::{
                 claim::{auth_failed, find_account},
                 rights,
-                uiaa::{self, Binding, Facts, confirm_identity},
+                uiaa::{self, confirm_identity},
             },
+            server::Server,
         },
         http::{ApiError, Cx, Session},
     },
     record::Origin,
-    service::accounts::{closing, identity},
+    service::{
+        accounts::{closing, identity},
+        uiaa::{Binding, Facts},
+    },
 };
 
 pub(super) async fn deactivate(

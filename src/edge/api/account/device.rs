@@ -15,9 +15,9 @@ use crate::{
     decide::account::{Login, RemoveDevices, RenameDevice, Which},
     edge::{
         api::{
-            Server,
+            answer::json as to_json,
             auth::{credentials::NewTokens, uiaa::confirm_identity},
-            json as to_json,
+            server::Server,
         },
         http::{ApiError, Cx, Json},
     },

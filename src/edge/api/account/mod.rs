@@ -4,13 +4,12 @@ pub(crate) mod account_data;
 pub(crate) mod deactivate;
 pub(crate) mod device;
 pub(crate) mod moderation;
-pub(crate) mod notices;
 pub(crate) mod openid;
 pub(crate) mod profile;
 pub(crate) mod threepid;
 pub(crate) mod user_directory;
 
-use super::{Server, bodies};
+use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited, unlimited};
 
 const FEW_ADDRESSES: &str = "`limits::THREEPIDS` bounds how many addresses an account has, and \

@@ -15,7 +15,7 @@ use ruma::{
 use crate::{
     decide::status::SetStatus,
     edge::{
-        api::{Server, oauth::session::may_administer},
+        api::{oauth::session::may_administer, server::Server},
         http::{ApiError, Cx, OpenTo},
     },
     state::Standing,

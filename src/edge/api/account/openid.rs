@@ -21,7 +21,7 @@ use crate::{
         limits,
     },
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     state::Standing,

@@ -12,10 +12,12 @@ use ruma::{
 use serde_json::{Value, json};
 
 use crate::{
-    base::limits,
+    base::{background::at_length, limits},
     decide::account::SetProfile,
     edge::{
-        api::{Server, about::capabilities, appservice::services as appservice, at_length, json},
+        api::{
+            about::capabilities, answer::json, appservice::services as appservice, server::Server,
+        },
         http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
     },
     engine::Engine,

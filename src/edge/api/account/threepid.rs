@@ -13,14 +13,14 @@ use crate::{
     decide::threepid::{AddThreepid, RemoveThreepid},
     edge::{
         api::{
-            Server,
             about::capabilities::may_change_third_party_ids,
+            answer::json,
             auth::{
                 claim::{auth_failed, find_account},
                 uiaa::confirm_identity,
                 validation::{check_allowed, threepid_in_use, validated},
             },
-            json,
+            server::Server,
         },
         http::{ApiError, Cx, ErrorCode, Json, endpoint},
     },

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     base::limits,
     edge::{
-        api::{Server, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     read::view::View,

@@ -26,9 +26,8 @@ use crate::{
     base::{limits, shutdown::Shutdown},
     edge::{
         api::{
-            Server,
             auth::{rights, session},
-            server::{Undone, Whose},
+            server::{Server, positions::Undone},
         },
         http::{ApiError, Cx, ErrorCode, OpenTo, Reply, Session, endpoint},
     },
@@ -36,6 +35,7 @@ use crate::{
     ops::history::{query::RecordView, select::Selection},
     read::view::token::Token,
     record::{Offset, Record},
+    service::requester::Requester,
 };
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -316,8 +316,8 @@ impl Feed {
     async fn tell(&mut self) -> Option<Result<bool, ReadError>> {
         // First: what is read is told, whatever happens.
         let room = self.pieces.reserve().await.ok()?;
-        let whose = Whose::User(self.session.user_id.clone());
-        let exempt = session::exempt(&self.app, &self.session);
+        let whose = Requester::User(self.session.user_id.clone());
+        let exempt = self.app.is_exempt(&self.session);
         loop {
             let (form, epoch) = (self.form, self.app.epoch);
             let (records, selection) = (&mut self.records, &self.selection);

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
+    base::background::at_length,
     edge::{
-        api::{Server, at_length, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, Received, endpoint},
     },
     ops::admin::media::{
@@ -66,7 +67,7 @@ endpoint! {
 
 pub(super) async fn of_room(cx: Cx<Server>, request: OfRoom) -> Result<Json, ApiError> {
     let (files, remote) = files(&cx, &MediaOf::Room(request.room))?;
-    let local: Vec<_> = files.iter().map(|file| cx.app.mxc(&file.media_id)).collect();
+    let local: Vec<_> = files.iter().map(|file| cx.app.media.mxc(&file.media_id)).collect();
     to_json(&json!({ "local": local, "remote": remote }))
 }
 

@@ -20,7 +20,7 @@ use ruma::api::auth_scheme::NoAccessToken;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::{Server, bodies::ADMIN_USER, json as to_json};
+use super::{answer::json as to_json, bodies::ADMIN_USER, server::Server};
 use crate::{
     edge::http::{
         ApiError, Class, Cx, ErrorCode, Json, Policy, Received, Table, endpoint, limited,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{AdminParts as _, Terms};
 use crate::{
     edge::{
-        api::{Server, room::send::transaction},
+        api::{room::send::transaction, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::notices::{NoticeSent, SendNotice},

@@ -6,8 +6,9 @@ use serde_json::json;
 
 use super::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
+    base::background::at_length,
     edge::{
-        api::{Server, at_length, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::reports::{self, RemoveReport},

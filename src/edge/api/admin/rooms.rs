@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::{AdminParts as _, PageOf, Terms, nothing};
 use crate::{
-    base::limits,
+    base::{background::at_length, limits},
     edge::{
-        api::{Server, at_length, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::rooms::{

@@ -10,7 +10,7 @@ use crate::{
     base::clock::random_letters,
     decide::registration_token::Change,
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     ops::admin::tokens::{

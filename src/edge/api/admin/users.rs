@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
 use crate::{
+    base::background::at_length,
     edge::{
         api::{
-            Server, account::moderation, at_length, auth::registration::free_user_id,
-            json as to_json,
+            account::moderation, answer::json as to_json, auth::registration::free_user_id,
+            server::Server,
         },
         http::{ApiError, Cx, Json, Received, Reply, endpoint},
     },

@@ -3,7 +3,7 @@
 pub(crate) mod services;
 pub(crate) mod thirdparty;
 
-use super::Server;
+use super::server::Server;
 use crate::edge::http::{Class, Table, cheap, limited};
 
 /// The endpoints.

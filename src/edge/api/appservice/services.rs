@@ -16,21 +16,13 @@ use ruma::{
     },
 };
 use serde_json::json;
-use tokio::task::JoinSet;
 
 use crate::{
-    base::shutdown::Shutdown,
-    decide::account::{Met, Register},
     edge::{
-        api::{Server, auth::claim::named_user},
+        api::{auth::claim::named_user, server::Server},
         http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
     },
-    engine::Rejected,
-    outside::{
-        appservice::{Asked, Request, Service, Transactions},
-        delivery,
-    },
-    record::{Origin, command::AccountKind},
+    outside::appservice::{Asked, Request, Service},
 };
 
 /// The user that `service` acts for in a request: the one in the query's `user_id`, or the
@@ -237,37 +229,3 @@ pub(super) async fn ping(
 
 /// How many characters of a bad ping response the service is shown.
 const PING_BODY: usize = 4096;
-
-/// Creates the services' own users that do not exist yet.
-///
-/// # Errors
-/// When the log takes no writes.
-pub(crate) async fn register_senders(app: &Server) -> Result<(), Rejected> {
-    for service in app.outside.services.iter() {
-        let user_id = service.sender.clone();
-        if app.engine.state().accounts.contains(&user_id) {
-            continue;
-        }
-        let register = Register {
-            display_name: Some(user_id.localpart().to_owned()),
-            user_id,
-            kind: AccountKind::User,
-            password: None,
-            login: None,
-            met: Met::default(),
-        };
-        app.engine.propose(Origin::server(), register).await?.into_inner();
-    }
-    Ok(())
-}
-
-/// Delivers events to the services, until the server shuts down.
-pub(crate) async fn deliver(app: &Server, shutdown: &Shutdown) {
-    let timeout = Duration::from_secs(app.config.appservices.delivery_timeout_seconds);
-    let mut deliveries = JoinSet::new();
-    for service in app.outside.services.iter().filter(|service| service.url.is_some()) {
-        let push = Transactions::new(service, &app.engine, &app.outside.questions, timeout);
-        deliveries.spawn(delivery::keep(push, Arc::clone(&app.engine), shutdown.clone()));
-    }
-    while deliveries.join_next().await.is_some() {}
-}

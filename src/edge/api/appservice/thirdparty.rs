@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     edge::{
-        api::{Server, json, room::directory::instance_id},
+        api::{answer::json, room::directory::instance_id, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     outside::appservice::{Request, Service},

@@ -7,7 +7,7 @@ use ruma::{OwnedUserId, UserId, api::client::uiaa::UserIdentifier};
 use crate::{
     decide::account::RenewPassword,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, ErrorCode},
     },
     record::{Offset, Origin, address as threepid, threepid::Threepid},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     config,
-    edge::{api::Server, http::ApiError},
+    edge::{api::server::Server, http::ApiError},
     record::command::Tokens,
     service::{
         accounts::token::{self, Kind},

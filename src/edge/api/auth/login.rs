@@ -29,8 +29,8 @@ use crate::{
     decide::account::{Login, LoginByToken},
     edge::{
         api::{
-            Server, about::discovery::discovery_info, appservice::services::by_application_service,
-            json, oauth,
+            about::discovery::discovery_info, answer::json,
+            appservice::services::by_application_service, oauth, server::Server,
         },
         http::{ApiError, Appservice, Cx, Json},
     },

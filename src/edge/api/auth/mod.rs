@@ -3,7 +3,6 @@
 
 pub(crate) mod claim;
 pub(crate) mod credentials;
-pub(crate) mod guests;
 pub(crate) mod login;
 pub(crate) mod login_token;
 pub(crate) mod password;
@@ -16,7 +15,7 @@ pub(crate) mod sso;
 pub(crate) mod uiaa;
 pub(crate) mod validation;
 
-use super::{Server, bodies};
+use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited, unlimited};
 
 const LOGIN_IS_LIMITED: &str = "a logout needs a login before it, which is limited";

@@ -5,7 +5,7 @@ use ruma::api::client::account::change_password::v3 as change_password_v3;
 use super::{
     claim::{auth_failed, find_account},
     credentials::check_password,
-    uiaa::{self, Binding, Facts, confirm_identity},
+    uiaa::{self, confirm_identity},
 };
 use crate::{
     decide::{
@@ -13,9 +13,10 @@ use crate::{
         threepid::ResetPassword,
     },
     edge::{
-        api::{Server, about::capabilities},
+        api::{about::capabilities, server::Server},
         http::{ApiError, Cx, Session},
     },
+    service::uiaa::{Binding, Facts},
 };
 
 pub(super) async fn change_password(

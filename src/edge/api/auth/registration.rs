@@ -16,8 +16,7 @@ use serde_json::{Map, Value};
 
 use super::{
     credentials::{NewTokens, check_password},
-    session,
-    uiaa::{self, Authenticated, Binding, Facts, Parameters, Proof},
+    session, uiaa,
 };
 use crate::{
     base::clock::millis,
@@ -27,7 +26,10 @@ use crate::{
         account::{Login, Met, Register, UpgradeGuest},
     },
     edge::{
-        api::{Server, appservice::services as appservice, json, oauth::session::legacy_is_off},
+        api::{
+            answer::json, appservice::services as appservice, oauth::session::legacy_is_off,
+            server::Server,
+        },
         http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
     },
     engine::Rejected,
@@ -36,8 +38,9 @@ use crate::{
         Origin,
         command::{AccountKind, Secret, TokenHash},
     },
-    service::accounts::names::{
-        device_id_or_new, is_registration_token, new_user_id_of, short_name,
+    service::{
+        accounts::names::{device_id_or_new, is_registration_token, new_user_id_of, short_name},
+        uiaa::{Authenticated, Binding, Denied, Facts, Parameters, Proof},
     },
 };
 
@@ -112,9 +115,8 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
         Ok(registered) => registered.into_inner(),
         // The token was used up while this client completed other stages.
         Err(Rejected::Refused(Refusal::RegistrationToken)) => {
-            let failure = (ErrorCode::Unauthorized, "This registration token is not valid.");
-            let stage = AuthType::RegistrationToken;
-            return Err(cx.app.auth.uiaa.take_back(authenticated, &stage, failure));
+            let (stage, denied) = (AuthType::RegistrationToken, Denied::RegistrationToken);
+            return Err(cx.app.auth.uiaa.take_back(authenticated, &stage, denied).into());
         }
         Err(error) => return Err(error.into()),
     }

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::{
     base::limits,
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Body, Caller, Cx, ErrorCode, Json, Reply, Session, endpoint},
     },
     service::rendezvous::{Meeting, WriteError},

@@ -7,8 +7,8 @@ use ruma::UserId;
 use crate::{
     edge::{
         api::{
-            Server,
             oauth::session::{check_scope, may_administer},
+            server::Server,
         },
         http::{ApiError, ErrorCode, OpenTo, Session},
     },

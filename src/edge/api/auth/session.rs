@@ -21,7 +21,7 @@ use crate::{
         oauth::ConfirmGrant,
     },
     edge::{
-        api::{Server, appservice::services::assert_identity},
+        api::{appservice::services::assert_identity, server::Server},
         http::{ApiError, App as _, Cx, Session},
     },
     engine::{Durable, Rejected},
@@ -133,15 +133,6 @@ pub(crate) async fn begun(app: &Server, token: &str, client: IpAddr) {
 /// may log in again as the same device and keep its data.
 fn unknown(app: &Server, kind: Kind, token: &str) -> ApiError {
     ApiError::unknown_token(token::is_of_a_session(&app.engine, &app.signing.lasting, kind, token))
-}
-
-/// Whether a session is exempt from rate limits: that of an administrator, or of an application
-/// service unless its registration says otherwise.
-pub(crate) fn exempt(app: &Server, session: &Session) -> bool {
-    match &session.service {
-        Some(_) => session.is_exempt(),
-        None => app.engine.state().accounts.standing(&session.user_id).is_some_and(|s| s.admin),
-    }
 }
 
 /// Whether any of these times has passed.

@@ -38,12 +38,13 @@ use crate::{
     },
     edge::{
         api::{
-            Server,
+            answer::json,
             browser::{
                 login_page::{self, client_api},
                 page::{Page, literal, refusal},
             },
-            console, json, oauth,
+            console, oauth,
+            server::Server,
         },
         http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
     },
@@ -53,6 +54,7 @@ use crate::{
         address as threepid,
         command::{AccountKind, SignedInBy},
     },
+    service::uiaa::{Denied, Proof},
 };
 
 endpoint! {
@@ -480,17 +482,14 @@ async fn confirm(
     let asked = open.and_then(|open| open.facts().user_id.clone());
     let check = async {
         match known {
-            Some(known) if asked.as_ref() == Some(&known) => Ok(uiaa::Proof::User(known)),
-            _ => Err(uiaa::Failure::retry(
-                ErrorCode::Forbidden,
-                "This is not the user who is to confirm something.",
-            )),
+            Some(known) if asked.as_ref() == Some(&known) => Ok(Proof::User(known)),
+            _ => Err(uiaa::Failure::Retry(Denied::OtherUser)),
         }
     };
     match app.auth.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
         Ok(()) => Ok(uiaa::done().reply()),
         Err(uiaa::Failure::Final(error)) => Err(error),
-        Err(uiaa::Failure::Retry(_, why)) => Err(ApiError::forbidden(why)),
+        Err(uiaa::Failure::Retry(why)) => Err(ApiError::forbidden(why.to_string())),
     }
 }
 

@@ -6,16 +6,10 @@
 //! mail: that shows a page with a button, and only the button confirms, so that a program that
 //! scans mail does not.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Weak},
-    time::Instant,
-};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use http::{HeaderValue, StatusCode, header};
 use maud::{Markup, html};
-use parking_lot::Mutex;
 use reqwest::Url;
 use ruma::api::auth_scheme::NoAccessToken;
 use ruma::{
@@ -41,8 +35,9 @@ use crate::{
     decide::threepid::{CompleteValidation, NoteSent, RequestValidation, Requested, Validated},
     edge::{
         api::{
-            Server, Told,
             browser::page::{Page, refusal},
+            server::Server,
+            server::told::Told,
         },
         http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
     },
@@ -78,26 +73,6 @@ endpoint! {
 impl From<Invalid> for ApiError {
     fn from(invalid: Invalid) -> Self {
         Self::invalid_param(invalid.to_string())
-    }
-}
-
-/// The messages that are being sent, so that two concurrent requests send only one.
-#[derive(Debug, Default)]
-pub(crate) struct Deliveries(Mutex<HashMap<Key, Weak<Lock>>>);
-
-type Key = (Threepid, Purpose, TokenHash);
-type Lock = tokio::sync::Mutex<()>;
-
-impl Deliveries {
-    fn lock(&self, key: Key) -> Arc<Lock> {
-        let mut locks = self.0.lock();
-        locks.retain(|_, lock| lock.strong_count() > 0);
-        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
-            return lock;
-        }
-        let lock = Arc::new(Lock::default());
-        locks.insert(key, Arc::downgrade(&lock));
-        lock
     }
 }
 
@@ -256,7 +231,7 @@ async fn deliver(app: &Server, origin: Origin, asked: Asked) -> Result<String, A
     // Before it is recorded, so that excessive requests do not fill the log. No concurrent decision
     // affects this validation.
     if proposal.sends(&app.engine.state()) {
-        app.notices.count(client)?;
+        app.notices.count(client).map_err(ApiError::limit_exceeded)?;
         app.tell_others(&Told::Notice { client });
     }
     let requested = app.engine.propose(origin.clone(), proposal).await?.into_inner();

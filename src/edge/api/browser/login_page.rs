@@ -9,7 +9,7 @@ use crate::{
     base::text::encoded,
     config::Config,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
 };

@@ -5,7 +5,7 @@ pub(crate) mod page;
 
 use http::{HeaderMap, HeaderName};
 
-use super::Server;
+use super::server::Server;
 use crate::edge::http::{Table, cheap};
 
 /// The endpoints.

@@ -8,12 +8,12 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             oauth::{
                 browser::see,
                 own::{self, Attempt},
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

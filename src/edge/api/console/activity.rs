@@ -15,7 +15,7 @@ use super::{
 use crate::{
     base::metrics::LATENCY,
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::look::grouped,

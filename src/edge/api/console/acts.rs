@@ -18,7 +18,7 @@ use super::{
 use crate::{
     base::limits,
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     ops::admin::{

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::metrics::{Disk, Label as _},
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{

@@ -15,9 +15,9 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             admin::changes::{self, Form, Wanted},
             browser::page::refusal,
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

@@ -18,13 +18,13 @@ use crate::{
     },
     edge::{
         api::{
-            Server,
             auth::{
                 login::{self, By},
                 session,
             },
             browser::page::{Page, refusal},
             oauth::{own, session::grant_of},
+            server::Server,
         },
         http::{ApiError, Body, Cx, Received, Reply, endpoint},
     },

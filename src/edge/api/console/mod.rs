@@ -32,13 +32,15 @@ use maud::{Markup, html};
 use reqwest::Url;
 
 use super::{
-    Server,
     auth::{rights, session, sso},
     browser::{is_from_elsewhere, page::Page},
-    server::Whose,
+    server::Server,
 };
-use crate::config::Config;
-use crate::edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited};
+use crate::{
+    config::Config,
+    edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited},
+    service::requester::Requester,
+};
 
 const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
@@ -153,7 +155,7 @@ async fn show(
         Ok(visitor) => visitor,
         Err(elsewhere) => return Ok(elsewhere),
     };
-    let whose = Whose::User(visitor.session.user_id.clone());
+    let whose = Requester::User(visitor.session.user_id.clone());
     let body = cx.app.long_work.run(&whose, true, || body(&cx.app)).await;
     let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
     Ok(visitor.page(title, name, body).reply())

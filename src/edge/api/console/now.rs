@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     service::samples::Sample,

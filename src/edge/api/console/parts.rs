@@ -7,7 +7,7 @@ pub(super) use crate::base::text::encoded;
 
 use crate::{
     base::limits,
-    edge::{api::Server, http::ApiError},
+    edge::{api::server::Server, http::ApiError},
     ops::history::{
         HistoryError,
         look::clean,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{History, Source, query::EventRow},

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::limits,
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Cx, Reply, endpoint},
     },
     log::ReadError,

@@ -16,7 +16,7 @@ use crate::{
     base::limits,
     decide::federation::explain::{Contender, Fate},
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{

@@ -16,7 +16,7 @@ use crate::{
         progress::{self, Progress},
     },
     edge::{
-        api::{Server, browser::page::refusal},
+        api::{browser::page::refusal, server::Server},
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::look::{duration, grouped},

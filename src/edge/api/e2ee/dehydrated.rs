@@ -16,7 +16,7 @@ use crate::{
         device::Dehydrate,
     },
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     read::sync::to_device,

@@ -27,12 +27,13 @@ use crate::{
     base::limits,
     decide::key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
     edge::{
-        api::{Server, Whose, auth::session, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json, Reply, read_body},
     },
     log::ReadError,
     read::view::key_backup::{RoomKeys, next_room_keys, room_keys},
     record::{Command, Offset, command::BackedUpKey},
+    service::requester::Requester,
 };
 
 fn no_backup() -> ApiError {
@@ -261,7 +262,7 @@ pub(super) async fn keys_of_room(
 /// The keys of a backup that is too large for memory: they are read while the client receives them.
 struct Large {
     app: Arc<Server>,
-    whose: Whose,
+    whose: Requester,
     exempt: bool,
     user_id: OwnedUserId,
     version: u64,
@@ -285,7 +286,7 @@ impl Large {
         Ok(is_large.then(|| Self {
             app: Arc::clone(&cx.app),
             whose: cx.whose(),
-            exempt: session::exempt(&cx.app, &cx.caller),
+            exempt: cx.app.is_exempt(&cx.caller),
             user_id: user_id.clone(),
             version,
             room_id: room_id.map(ToOwned::to_owned),

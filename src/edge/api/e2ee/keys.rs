@@ -30,7 +30,10 @@ use crate::{
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     edge::{
         api::{
-            Server, auth::uiaa::confirm_identity, can_leave, json, oauth::session::confirm_reset,
+            answer::{can_leave, json},
+            auth::uiaa::confirm_identity,
+            oauth::session::confirm_reset,
+            server::Server,
         },
         http::{ApiError, Caller, Cx, Homeserver, Json},
     },

@@ -7,7 +7,7 @@ pub(crate) mod keys;
 mod remote_keys;
 pub(crate) mod to_device;
 
-use super::{Server, bodies};
+use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, limited};
 
 const PRIVATE: &str = "only clients of the same user read a backup";

@@ -13,7 +13,7 @@ use super::keys::Found;
 use crate::{
     base::limits,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx},
     },
     outside::federation::Unreachable,

@@ -11,7 +11,7 @@ use crate::{
     base::{clock::random_letters, limits},
     decide::to_device::{Acknowledge, SendToDevice},
     edge::{
-        api::{Server, room::send::transaction},
+        api::{room::send::transaction, server::Server},
         http::{ApiError, Cx},
     },
     record::Offset,

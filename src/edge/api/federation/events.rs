@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use crate::{
     base::limits,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Homeserver},
     },
     engine::LiveState,

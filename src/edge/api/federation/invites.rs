@@ -13,9 +13,9 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{events::Look, memberships::must_be_of, refused::Asked};
+use super::{events::Look, memberships::must_be_of};
 use crate::edge::{
-    api::Server,
+    api::{outgoing::Asked, server::Server},
     http::{ApiError, Cx, Homeserver},
 };
 

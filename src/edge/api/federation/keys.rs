@@ -21,7 +21,7 @@ use tracing::debug;
 use crate::{
     base::{clock::millis, limits},
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, ErrorCode, Json, endpoint},
     },
 };

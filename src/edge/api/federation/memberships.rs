@@ -18,7 +18,7 @@ use super::events::Look;
 use crate::{
     decide::federation::{TemplateError, may_authorise, template},
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, ErrorCode, Homeserver},
     },
     read::{events::EventRef, sync::heroes},

@@ -6,25 +6,19 @@ mod invites;
 mod keys;
 mod memberships;
 mod older;
-mod outgoing;
 mod queries;
-mod refused;
 mod signed;
 mod transactions;
 
 use ruma::api::federation::discovery::get_server_version::v1 as get_server_version;
 
-pub(crate) use outgoing::Asking;
-pub(super) use refused::Asked;
-pub(crate) use signed::Incoming;
-
 use super::{
-    Server,
     about::discovery,
     account::openid,
     e2ee::keys as encryption,
     media::files,
     room::{address_invite, directory, space},
+    server::Server,
 };
 use crate::{
     config::Config,

@@ -10,7 +10,7 @@ use serde_json::{json, value::RawValue};
 
 use super::{invites, memberships};
 use crate::edge::{
-    api::{Server, json as answered},
+    api::{answer::json as answered, server::Server},
     http::{ApiError, Cx, Homeserver, Json, endpoint},
 };
 

@@ -12,7 +12,10 @@ use serde_json::json;
 
 use crate::edge::{
     api::{
-        Server, account::profile, appservice::services as appservice, can_leave, json as to_json,
+        account::profile,
+        answer::{can_leave, json as to_json},
+        appservice::services as appservice,
+        server::Server,
     },
     http::{ApiError, Cx, Homeserver, Json},
 };

@@ -6,28 +6,13 @@ use ruma::OwnedServerName;
 use tracing::debug;
 
 use crate::{
-    base::{
-        limits,
-        rate::{Refundable, household},
-    },
+    base::rate::household,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, ErrorCode},
     },
     outside::federation::{Amounts, KeyError, Kind, XMatrix},
 };
-
-/// State for checking request signatures.
-pub(crate) struct Incoming {
-    /// Wrong signatures by address: each may trigger a fetch of keys.
-    wrong: Refundable<IpAddr>,
-}
-
-impl Default for Incoming {
-    fn default() -> Self {
-        Self { wrong: Refundable::new(limits::WRONG_SIGNATURES) }
-    }
-}
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +62,7 @@ impl Server {
         if !federation.peers.permits(&signed.origin) {
             return Err(Trouble::Denied.into());
         }
-        let address = household(client);
-        let wrong = &self.outside.incoming.wrong;
+        let (address, wrong) = (household(client), &self.outside.wrong_signatures);
         if self.config.rate_limits.enabled {
             // Before any work, so that few of many simultaneous requests are examined.
             wrong.take(address, Instant::now()).map_err(ApiError::limit_exceeded)?;

@@ -17,7 +17,7 @@ use crate::{
     },
     decide::federation::Taken,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Homeserver},
     },
     service::federation::{Budget, PduError},

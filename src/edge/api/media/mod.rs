@@ -1,14 +1,12 @@
 //! Files: uploads, downloads, thumbnails and URL previews.
 
-pub(crate) mod file;
-pub(crate) mod files;
-pub(crate) mod nodes;
+mod error;
+mod file;
+pub(super) mod files;
 mod preview;
-pub(crate) mod remote;
 mod serving;
-pub(crate) mod shared;
 
-use super::Server;
+use super::server::Server;
 use crate::edge::http::{Class, Table, limited};
 
 /// The endpoints.

@@ -1,50 +1,28 @@
 //! Answers with files and with their thumbnails.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use ruma::{UInt, media::Method};
 use tokio::task::spawn_blocking;
-use tracing::warn;
 
 use super::file::{self, About, Content};
 use crate::{
     edge::{
-        api::{Server, Whose},
+        api::server::Server,
         http::{ApiError, ErrorCode, Reply},
     },
     media::{
-        Download, DownloadError, Place, Store,
+        Download, DownloadError, Place,
         picture::{self, Format, PictureError, Thumbnail, Wish},
-        remote::RemoteFile,
     },
-    record::{Command, command::FileHash},
-    state::media::Stored,
+    record::Command,
+    service::{
+        media::{Found, keep_thumbnail, kept},
+        requester::Requester,
+    },
 };
-
-/// A file that is served.
-pub(super) enum Found {
-    /// One of this server.
-    Own(Stored),
-    /// The copy of one of another homeserver.
-    Copy(Place, RemoteFile),
-}
-
-impl From<Stored> for Found {
-    fn from(stored: Stored) -> Self {
-        Self::Own(stored)
-    }
-}
-
-impl Found {
-    const fn hash(&self) -> FileHash {
-        match self {
-            Self::Own(stored) => stored.hash,
-            Self::Copy(place, _) => place.hash,
-        }
-    }
-}
 
 impl Server {
     /// Where a file is, which this node has.
@@ -52,7 +30,7 @@ impl Server {
         match found {
             Found::Own(stored) => {
                 let (hash, size) = (stored.hash, stored.size);
-                self.fetch_if_missing(hash).await?;
+                self.media.fetch_if_missing(hash).await?;
                 Ok(Place { store: Arc::clone(&self.media.store), name: hash, hash, size })
             }
             Found::Copy(place, _) => Ok(place.clone()),
@@ -119,7 +97,7 @@ impl Server {
         &self,
         found: Found,
         wish: Wish,
-        caller: &Whose,
+        caller: &Requester,
         public: bool,
         headers: &HeaderMap,
     ) -> Result<Reply, ApiError> {
@@ -146,7 +124,7 @@ impl Server {
         &self,
         found: &Found,
         mut wish: Wish,
-        caller: &Whose,
+        caller: &Requester,
     ) -> Result<(Content, Format), ApiError> {
         enum Made {
             Kept(Bytes, Format),
@@ -200,30 +178,6 @@ impl Server {
                 Err(ApiError::bad_request(text).with_cause(error))
             }
         }
-    }
-}
-
-/// The stored thumbnail for this request.
-pub(super) fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
-    Format::ALL.into_iter().find_map(|format| {
-        let name = format!("{}.{}", wish.name(), format.extension());
-        Some((store.read_thumbnail(hash, &name)?, format))
-    })
-}
-
-pub(super) fn keep_thumbnail(
-    store: &Store,
-    hash: &FileHash,
-    wish: Wish,
-    format: Format,
-    bytes: &[u8],
-) {
-    let name = format!("{}.{}", wish.name(), format.extension());
-    if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
-        && error.kind() != io::ErrorKind::QuotaExceeded
-    {
-        // It is made again next time.
-        warn!(%error, "a thumbnail could not be stored");
     }
 }
 

@@ -25,9 +25,9 @@ use crate::{
     decide::oauth::SignIn,
     edge::{
         api::{
-            Server,
             auth::{rights, sso::cookies},
             browser::{is_from_elsewhere, page::Page},
+            server::Server,
         },
         http::{ApiError, Cx, Reply},
     },

@@ -21,8 +21,8 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             auth::{rights, session},
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, access_token, endpoint},
     },

@@ -17,7 +17,7 @@ use crate::{
     base::{clock::random_token, limits},
     decide::oauth::RegisterClient,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::{

@@ -23,8 +23,8 @@ use crate::{
     decide::oauth::{AnswerDevice, RequestDevice},
     edge::{
         api::{
-            Server,
             browser::page::{Page, refusal},
+            server::Server,
         },
         http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
     },

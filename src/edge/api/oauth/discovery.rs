@@ -9,7 +9,7 @@ use super::{account_url, issuer, must_be_offered};
 use crate::{
     config::Config,
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, Reply, endpoint},
     },
     record::{client::GrantType, scope},

@@ -9,11 +9,11 @@ use crate::{
     decide::threepid::Validated,
     edge::{
         api::{
-            Server,
             auth::{
                 claim::auth_failed,
                 validation::{request_for_page, show_token, validated},
             },
+            server::Server,
         },
         http::{ApiError, Cx},
     },

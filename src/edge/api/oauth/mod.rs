@@ -29,7 +29,7 @@ mod token;
 pub(crate) use addresses::{account_url, issuer};
 pub(super) use sign_in::{arrived, choose_way};
 
-use super::Server;
+use super::server::Server;
 use crate::{
     config::Config,
     edge::http::{ApiError, Class, ErrorCode, Table, cheap, limited},

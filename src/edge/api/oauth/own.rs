@@ -20,8 +20,8 @@ use crate::{
     },
     edge::{
         api::{
-            Server,
             auth::{credentials::NewTokens, sso::cookies},
+            server::Server,
         },
         http::{ApiError, Cx},
     },

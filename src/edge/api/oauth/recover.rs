@@ -20,12 +20,12 @@ use crate::{
     },
     edge::{
         api::{
-            Server,
             auth::{
                 claim::{auth_failed, find_account},
                 credentials::check_password,
             },
             browser::page::{Page, refusal},
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },

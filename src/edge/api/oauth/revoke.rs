@@ -14,7 +14,7 @@ use super::{
 use crate::{
     base::limits,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::command::{GrantEnd, TokenHash},

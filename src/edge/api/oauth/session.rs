@@ -8,7 +8,7 @@ use super::{account_url, is_offered};
 use crate::{
     base::clock::random_token,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, AuthRequired, ErrorCode, OpenTo, Session},
     },
     record::scope::Scope,

@@ -28,12 +28,12 @@ use crate::{
     config::Config,
     edge::{
         api::{
-            Server,
             auth::{
                 claim::{Claim, verified},
                 sso::{self, Errand},
             },
             browser::page::{Page, refusal},
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },

@@ -22,20 +22,21 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             auth::{
                 credentials::check_password,
                 registration::{self, free_user_id},
-                uiaa::{self, Binding, Facts, Proof, what_to_do},
+                uiaa::{self, what_to_do},
             },
             browser::{
                 login_page::client_api,
                 page::{Page, refusal},
             },
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::command::SignedInBy,
+    service::uiaa::{self as sessions, Attempt, Binding, Facts, Proof},
 };
 
 endpoint! {
@@ -172,9 +173,9 @@ async fn begin(
         (BROWSER.to_owned(), json!(visitor.mark())),
         (NEXT.to_owned(), json!(next.as_str())),
     ]);
-    let attempt = uiaa::Attempt {
+    let attempt = Attempt {
         endpoint: "register",
-        binding: Binding::Endpoint(uiaa::Parameters(parameters)),
+        binding: Binding::Endpoint(sessions::Parameters(parameters)),
         auth: None,
         offer: app.auth.stages.registration.clone(),
         facts: Facts { user_id: None, registers: true, client: cx.client },
@@ -206,7 +207,7 @@ async fn go_on(
     let mut stages = session.next_stages().await;
     while stages == [AuthType::Dummy] || skip && stages.contains(&AuthType::Dummy) {
         skip = false;
-        let done = async { Ok(Proof::Done) };
+        let done = async { Ok::<_, uiaa::Failure>(Proof::Done) };
         let completed = app.auth.uiaa.complete(id, &AuthType::Dummy, now_ms, done).await;
         completed.map_err(|_| over())?;
         stages = session.next_stages().await;
@@ -241,7 +242,7 @@ async fn go_on(
 async fn finish(
     cx: &Cx<Server, ()>,
     id: &str,
-    parameters: &uiaa::Parameters,
+    parameters: &sessions::Parameters,
     visitor: &Visitor,
     headers: &HeaderMap,
 ) -> Result<Reply, ApiError> {

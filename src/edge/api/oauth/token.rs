@@ -27,11 +27,11 @@ use crate::{
     },
     edge::{
         api::{
-            Server,
             auth::{
                 credentials::{IssuedTokens, NewTokens},
                 session,
             },
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },

@@ -4,7 +4,7 @@ pub(crate) mod pushers;
 pub(crate) mod rules;
 pub(crate) mod unsubscribe;
 
-use super::{Server, bodies};
+use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited};
 
 /// The endpoints.

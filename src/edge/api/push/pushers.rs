@@ -9,7 +9,7 @@ use crate::{
     base::limits,
     decide::pusher::{RemovePusher, SetPusher},
     edge::{
-        api::{Server, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     outside::{

@@ -23,7 +23,7 @@ use crate::{
     base::limits,
     decide::push::{ChangePushRules, RuleChange},
     edge::{
-        api::{Server, account::account_data, json},
+        api::{account::account_data, answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
     log::ReadError,

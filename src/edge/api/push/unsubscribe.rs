@@ -14,8 +14,8 @@ use crate::{
     decide::pusher::RemovePusher,
     edge::{
         api::{
-            Server,
             browser::page::{Page, refusal},
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },

@@ -32,7 +32,7 @@ use crate::{
         send::SendEvent,
     },
     edge::{
-        api::{Server, federation::Asked},
+        api::{outgoing::Asked, server::Server},
         http::{ApiError, Cx, ErrorCode, Json, endpoint},
     },
     outside::outbound::{Answer, Ask},
@@ -251,7 +251,7 @@ pub(in crate::edge::api) async fn bound(
         }
     });
     join_all(turned).await;
-    crate::edge::api::json(&json!({}))
+    crate::edge::api::answer::json(&json!({}))
 }
 
 /// Turns the invitation of an address into an invite of the user to whom it was bound. Returns

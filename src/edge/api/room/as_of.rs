@@ -3,8 +3,9 @@
 //! as on the command line.
 
 use crate::{
+    base::background::at_length,
     edge::{
-        api::{Server, at_length},
+        api::server::Server,
         http::{ApiError, Cx},
     },
     log::ReadError,

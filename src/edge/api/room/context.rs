@@ -7,7 +7,7 @@ use super::timeline::{page_size, room_of_event, visible_event};
 use crate::{
     base::limits,
     edge::{
-        api::{Server, json, sync::filter},
+        api::{answer::json, server::Server, sync::filter},
         http::{ApiError, Cx, Json},
     },
     log::ReadError,

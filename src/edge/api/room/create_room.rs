@@ -17,7 +17,7 @@ use crate::{
         create_room::{CreateRoom, InitialState, Preset},
     },
     edge::{
-        api::{Server, appservice::services::check_alias},
+        api::{appservice::services::check_alias, server::Server},
         http::{ApiError, Cx},
     },
 };

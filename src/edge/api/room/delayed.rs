@@ -1,41 +1,35 @@
-//! Delayed events (MSC4140): scheduling, listing, restarting and cancelling, and the timer that
-//! sends them.
+//! Delayed events (MSC4140): scheduling, listing, restarting and cancelling.
 //!
 //! The proposal has had two forms, and both are in use: a delay in the query of the sending
 //! endpoints, and an endpoint of its own; an action in the body, and one in the path.
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use futures_util::future::join_all;
 use http::StatusCode;
 use ruma::{
-    CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, RoomId,
+    OwnedRoomId, RoomId,
     api::auth_scheme::{AccessToken, AccessTokenOptional},
-    events::TimelineEventType,
 };
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::space;
 use crate::{
-    base::{clock, limits, timers::Timed},
-    decide::{
-        Refusal, canonical,
-        delayed::{Before, CANCELLED_BY_STATE_UPDATE, GiveUp, Restart, Schedule, SendDelayed},
-        send::SendEvent,
-    },
+    base::{clock, limits},
+    decide::delayed::{CANCELLED_BY_STATE_UPDATE, GiveUp, Restart, Schedule, SendDelayed},
     edge::{
-        api::{Server, json, not_in_it},
+        api::{
+            answer::{json, not_in_it},
+            server::Server,
+        },
         http::{ApiError, Caller, Cx, ErrorCode, Json, Session, endpoint},
     },
-    engine::{Rejected, Work},
     log::ReadError,
     read::events::to_raw,
     record::{
-        Command, Offset, Origin,
+        Offset,
         command::{DelayedOutcome, Transaction},
     },
-    state::{DelayedEvent, Effect, delayed::FINISHED_KEPT_MS},
+    service::delayed::{Unsendable, content, parts, to_send},
+    state::{DelayedEvent, delayed::FINISHED_KEPT_MS},
 };
 
 endpoint! {
@@ -176,27 +170,6 @@ pub(super) async fn schedule<C: Caller>(
     json(&json!({ "delay_id": delay_id }))
 }
 
-/// The parts of an event to send.
-fn parts(
-    event_type: &str,
-    state_key: Option<&str>,
-    content: &RawValue,
-) -> Result<(CanonicalJsonObject, Option<OwnedEventId>), ApiError> {
-    let mut content = canonical(content)?;
-    let is_redaction = TimelineEventType::from(event_type) == TimelineEventType::RoomRedaction
-        && state_key.is_none();
-    let redacts = is_redaction.then(|| redacts(&mut content)).transpose()?;
-    Ok((content, redacts))
-}
-
-/// The target of a redaction that is sent as an ordinary event, in its content.
-pub(super) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, ApiError> {
-    let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
-        return Err(ApiError::missing_param("A redaction names the event in `redacts`."));
-    };
-    event_id.try_into().map_err(|_| ApiError::invalid_param("`redacts` is not an event id."))
-}
-
 pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Json, ApiError> {
     let Put { room_id, event_type, txn_id, body } = request;
     if txn_id.len() > limits::TRANSACTION_ID_BYTES {
@@ -235,7 +208,7 @@ fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
         let room = state.rooms.get(&sent.room_id);
         room.is_some_and(|room| room.redaction_of(sent.offset, Offset::MAX).is_some())
     });
-    let content = content(app, event)?.filter(|_| !is_redacted);
+    let content = content(app.engine.events(), event)?.filter(|_| !is_redacted);
     let content = content.unwrap_or_else(|| to_raw(&json!({})));
     let mut shown = json!({
         "delay_id": event.delay_id,
@@ -269,13 +242,6 @@ fn shown(app: &Server, event: &DelayedEvent) -> Result<Value, ReadError> {
         }
     }
     Ok(shown)
-}
-
-fn content(app: &Server, event: &DelayedEvent) -> Result<Option<Box<RawValue>>, ReadError> {
-    Ok(match app.engine.events().command(event.offset)? {
-        Some(Command::DelayedSchedule(body)) => Some(body.content),
-        _ => None,
-    })
 }
 
 /// A position in the list: a time, and its event.
@@ -463,7 +429,7 @@ async fn perform(
             cx.propose(GiveUp { delay_id, user_id, outcome, ts }).await?
         }
         Action::Send => {
-            let event = to_send(&event, content(app, &event)?, ts)?;
+            let event = to_send(&event, content(app.engine.events(), &event)?, ts)?;
             cx.propose(SendDelayed { delay_id, user_id, event, by_action: true, ts }).await?
         }
     };
@@ -482,105 +448,21 @@ async fn perform(
 
 // Sending.
 
-/// The event to send at `ts`.
-fn to_send(
-    event: &DelayedEvent,
-    content: Option<Box<RawValue>>,
-    ts: u64,
-) -> Result<SendEvent, ApiError> {
-    let content =
-        content.ok_or_else(|| ApiError::not_found("The content of the delayed event is gone."))?;
-    let (content, redacts) = parts(&event.event_type, event.state_key.as_deref(), &content)?;
-    let ts = ruma::UInt::try_from(ts).unwrap_or(ruma::UInt::MAX);
-    Ok(SendEvent {
-        room_id: event.room_id.clone(),
-        sender: event.user_id.clone(),
-        event_type: event.event_type.as_str().into(),
-        state_key: event.state_key.clone(),
-        content: content.into(),
-        redacts,
-        transaction: None,
-        ts: ruma::MilliSecondsSinceUnixEpoch(ts),
-    })
-}
-
-/// Sends due events. After a start, first those that became due while the server was stopped.
-pub(crate) struct Sender {
-    app: Arc<Server>,
-    work: Work,
-}
-
-impl Sender {
-    pub(crate) fn new(app: Arc<Server>) -> Self {
-        let work = app.engine.head().work();
-        Self { app, work }
-    }
-}
-
-impl Timed for Sender {
-    fn next_ms(&self) -> Option<u64> {
-        self.app.engine.state().delayed.next_due_ms()
-    }
-
-    async fn changed(&mut self) {
-        // A subscriber that lagged looks at the state, too.
-        let _ = self.work.next(|effect| matches!(effect, Effect::Delayed).then_some(())).await;
-    }
-
-    async fn fire(&self, now_ms: u64) {
-        let due = self.app.engine.state().delayed.due(now_ms, limits::DELAYED_BATCH);
-        let mut rooms: BTreeMap<OwnedRoomId, Vec<Arc<DelayedEvent>>> = BTreeMap::new();
-        for event in due {
-            rooms.entry(event.room_id.clone()).or_default().push(event);
-        }
-        // In order within each room: a client's scheduled events may depend on each other.
-        let in_room = async |events: Vec<Arc<DelayedEvent>>| {
-            for event in events {
-                if let Err(error) = send_due(&self.app, &event).await {
-                    tracing::warn!(%error, "a delayed event was not sent; retrying later");
-                    return false;
-                }
-            }
-            true
-        };
-        if !join_all(rooms.into_values().map(in_room)).await.into_iter().all(|sent| sent) {
-            tokio::time::sleep(limits::TIMER_RETRY).await;
+impl From<Unsendable> for ApiError {
+    fn from(unsendable: Unsendable) -> Self {
+        let text = unsendable.to_string();
+        match unsendable {
+            Unsendable::Gone => Self::not_found(text),
+            Unsendable::NoRedacts => Self::missing_param(text),
+            Unsendable::BadRedacts => Self::invalid_param(text),
+            Unsendable::Refused(refusal) => refusal.into(),
         }
     }
 }
 
-/// Sends an event that is due, or gives it up with the reason.
-///
-/// # Errors
-/// When neither can be recorded now.
-async fn send_due(app: &Server, event: &DelayedEvent) -> Result<(), Rejected> {
-    let (delay_id, user_id) = (event.delay_id.clone(), event.user_id.clone());
-    let ts = app.engine.clock().now_ms();
-    let content = content(app, event).map_err(Refusal::Read)?;
-    let error = match to_send(event, content, ts) {
-        Ok(event) => {
-            let (delay_id, user_id) = (delay_id.clone(), user_id.clone());
-            let proposal = SendDelayed { delay_id, user_id, event, by_action: false, ts };
-            match app.engine.propose(Origin::server(), proposal).await {
-                Ok(sent) => {
-                    // It was sent; or something else finished or restarted it meanwhile.
-                    let _: Before = sent.into_inner();
-                    return Ok(());
-                }
-                // The log does not accept writes now; the event is not to blame.
-                Err(error @ (Rejected::Log(_) | Rejected::Broken)) => return Err(error),
-                Err(Rejected::Refused(Refusal::Read(error))) => {
-                    return Err(Refusal::Read(error).into());
-                }
-                Err(Rejected::Refused(refusal)) => ApiError::from(refusal),
-            }
-        }
-        Err(error) => error,
-    };
-    let body = error.body();
+/// How a delayed event ends that cannot be sent.
+pub(crate) fn given_up(unsendable: Unsendable) -> DelayedOutcome {
+    let body = ApiError::from(unsendable).body();
     let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
-    let outcome = DelayedOutcome::Error { errcode: text("errcode"), error: text("error") };
-    let given_up = GiveUp { delay_id, user_id, outcome, ts };
-    let _: Before = app.engine.propose(Origin::server(), given_up).await?.into_inner();
-    Ok(())
+    DelayedOutcome::Error { errcode: text("errcode"), error: text("error") }
 }

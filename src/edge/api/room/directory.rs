@@ -2,9 +2,8 @@
 
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
 
-use dashmap::DashMap;
 use ruma::{
-    OwnedMxcUri, OwnedRoomAliasId, OwnedRoomId, RoomAliasId, ServerName, UInt,
+    RoomAliasId, ServerName, UInt,
     api::client::{
         alias::{
             create_alias::v3 as create_alias_v3, delete_alias::v3 as delete_alias_v3,
@@ -22,9 +21,7 @@ use ruma::{
     api::federation::directory::{
         get_public_rooms::v1 as for_servers, get_public_rooms_filtered::v1 as filtered_for_servers,
     },
-    directory::{Filter, PublicRoomsChunk, PublicRoomsChunkInit, RoomNetwork},
-    events::StateEventType,
-    room::{JoinRuleKind, RoomType},
+    directory::{Filter, PublicRoomsChunk, RoomNetwork},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -34,11 +31,9 @@ use crate::{
     base::{limits, text},
     decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
     edge::{
-        api::{Server, appservice::services as appservice, json},
+        api::{answer::json, appservice::services as appservice, server::Server},
         http::{ApiError, Appservice, AsOfRequest, Cx, Homeserver, Json, Session},
     },
-    log::ReadError,
-    read::events::EventStore,
     record::Offset,
     state::Room,
 };
@@ -449,91 +444,4 @@ fn mentions(room: &PublicRoomsChunk, term: &str) -> bool {
         .into_iter()
         .flatten()
         .any(|text| text::fold(text).contains(term))
-}
-
-/// The descriptions of listed rooms that were requested so far. Each is cached until the state that
-/// it was made from changes.
-#[derive(Debug, Default)]
-pub(crate) struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
-
-/// The state events that describe a room.
-const DESCRIBING: [StateEventType; 8] = [
-    StateEventType::RoomCreate,
-    StateEventType::RoomName,
-    StateEventType::RoomTopic,
-    StateEventType::RoomAvatar,
-    StateEventType::RoomCanonicalAlias,
-    StateEventType::RoomJoinRules,
-    StateEventType::RoomHistoryVisibility,
-    StateEventType::RoomGuestAccess,
-];
-
-type MadeFrom = [(Option<Offset>, Option<Offset>); DESCRIBING.len()];
-
-impl Catalogue {
-    /// More than the expected number of listed rooms; above it, the cache is cleared.
-    const MOST: usize = 100_000;
-
-    /// The room's description, with the present number of members.
-    fn describe(
-        &self,
-        events: &EventStore,
-        room: &Room,
-    ) -> Result<Arc<PublicRoomsChunk>, ReadError> {
-        let made_from = DESCRIBING.map(|event_type| {
-            let offset = room.state_event(&event_type, "", Offset::MAX);
-            (offset, offset.and_then(|offset| room.redaction_of(offset, Offset::MAX)))
-        });
-        let joined = joined(room, Offset::MAX);
-        let known = self.0.get(&room.id).filter(|known| known.0 == made_from);
-        let described = match known.map(|known| Arc::clone(&known.1)) {
-            Some(described) if described.num_joined_members == joined => return Ok(described),
-            Some(described) => {
-                let mut described = PublicRoomsChunk::clone(&described);
-                described.num_joined_members = joined;
-                described
-            }
-            None => describe(events, room, Offset::MAX)?,
-        };
-        let described = Arc::new(described);
-        if self.0.len() >= Self::MOST {
-            self.0.clear();
-        }
-        self.0.insert(room.id.clone(), (made_from, Arc::clone(&described)));
-        Ok(described)
-    }
-}
-
-/// The directory's description of a room as of `at`.
-pub(super) fn describe(
-    events: &EventStore,
-    room: &Room,
-    at: Offset,
-) -> Result<PublicRoomsChunk, ReadError> {
-    let field =
-        |event_type: StateEventType, field: &str| events.state_text(room, &event_type, field, at);
-    let visibility = field(StateEventType::RoomHistoryVisibility, "history_visibility")?;
-    let guests = field(StateEventType::RoomGuestAccess, "guest_access")?;
-    let init = PublicRoomsChunkInit {
-        num_joined_members: joined(room, at),
-        room_id: room.id.clone(),
-        world_readable: visibility.as_deref() == Some("world_readable"),
-        guest_can_join: guests.as_deref() == Some("can_join"),
-    };
-    let mut described = PublicRoomsChunk::from(init);
-    described.name = field(StateEventType::RoomName, "name")?;
-    described.topic = field(StateEventType::RoomTopic, "topic")?;
-    described.avatar_url =
-        field(StateEventType::RoomAvatar, "url")?.map(|url| OwnedMxcUri::from(url.as_str()));
-    described.canonical_alias = field(StateEventType::RoomCanonicalAlias, "alias")?
-        .and_then(|alias| OwnedRoomAliasId::try_from(alias).ok());
-    if let Some(rule) = field(StateEventType::RoomJoinRules, "join_rule")? {
-        described.join_rule = JoinRuleKind::from(rule);
-    }
-    described.room_type = field(StateEventType::RoomCreate, "type")?.map(RoomType::from);
-    Ok(described)
-}
-
-fn joined(room: &Room, at: Offset) -> UInt {
-    UInt::try_from(room.counts(at).joined).unwrap_or(UInt::MAX)
 }

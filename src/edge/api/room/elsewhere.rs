@@ -1,59 +1,22 @@
 //! What clients ask of rooms that this homeserver is not in, by way of others that are.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, OwnedEventId, OwnedRoomId, OwnedServerName,
     OwnedUserId, RoomAliasId, RoomId, RoomOrAliasId, ServerName, UserId,
 };
-use tokio::{sync::watch, task::JoinHandle};
 use tracing::warn;
 
 use crate::{
     edge::{
-        api::{Server, appservice::services as appservice, federation::Asked},
+        api::{appservice::services as appservice, outgoing::Asked, server::Server},
         http::{ApiError, Caller, Cx, ErrorCode},
     },
     record::Offset,
     service::federation::{Act, Wish},
     state::Membership,
 };
-
-/// What a user does in which room.
-type Entry = (OwnedUserId, OwnedRoomId, Act);
-
-/// The outcome of an attempt, once there is one.
-type Outcome = Option<Result<(), Arc<ApiError>>>;
-
-/// The attempts to enter rooms of others that are in progress. A client that did not wait for the
-/// end of one, and asks again, waits for the same one.
-#[derive(Default)]
-pub(crate) struct Entering(Arc<Mutex<HashMap<Entry, watch::Receiver<Outcome>>>>);
-
-impl Entering {
-    /// The attempt that is in progress, or else the one that this begins.
-    fn run(
-        &self,
-        entry: Entry,
-        begin: impl FnOnce(Entry) -> JoinHandle<Result<(), ApiError>>,
-    ) -> watch::Receiver<Outcome> {
-        let mut all = self.0.lock();
-        if let Some(running) = all.get(&entry) {
-            return running.clone();
-        }
-        let (tell, running) = watch::channel(None);
-        all.insert(entry.clone(), running.clone());
-        drop(all);
-        let (all, attempt) = (Arc::clone(&self.0), begin(entry.clone()));
-        tokio::spawn(async move {
-            let outcome = attempt.await.map_err(ApiError::internal).and_then(|outcome| outcome);
-            all.lock().remove(&entry);
-            tell.send_replace(Some(outcome.map_err(Arc::new)));
-        });
-        running
-    }
-}
 
 /// A room that a client names, and homeservers that may be in it.
 pub(super) struct Place {
@@ -148,7 +111,8 @@ impl Cx<Server> {
         }
         let via = all_via(&app, &room_id, &user_id, via);
         let key = (user_id, room_id, act);
-        let mut running = self.app.outside.entering.run(key, |(user_id, room_id, act)| {
+        let lost = ApiError::internal;
+        let mut running = self.app.outside.entering.run(key, lost, |(user_id, room_id, act)| {
             // It goes on if the client hangs up: others may have recorded it already.
             tokio::spawn(async move {
                 let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };

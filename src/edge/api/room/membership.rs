@@ -36,7 +36,7 @@ use crate::{
         },
     },
     edge::{
-        api::{Server, appservice::services as appservice, json},
+        api::{answer::json, appservice::services as appservice, server::Server},
         http::{ApiError, Cx, ErrorCode, Json},
     },
     read::events::{ClientEvent, EventForm, as_shown, to_raw},

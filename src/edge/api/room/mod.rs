@@ -21,9 +21,8 @@ pub(crate) mod timeline;
 pub(crate) mod timestamp;
 pub(crate) mod typing;
 pub(crate) mod upgrade;
-pub(crate) mod walks;
 
-use super::{Server, bodies};
+use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited};
 
 /// The endpoints.

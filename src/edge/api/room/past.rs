@@ -9,7 +9,7 @@ use super::timeline::{Messages, page_size, readable_as_of};
 use crate::{
     base::limits,
     edge::{
-        api::{Server, json, sync::filter},
+        api::{answer::json, server::Server, sync::filter},
         http::{ApiError, Cx, Json},
     },
     read::{

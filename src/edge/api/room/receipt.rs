@@ -11,7 +11,7 @@ use ruma::{
 use crate::{
     decide::ephemeral::{SetFullyRead, SetReceipt, is_thread},
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx},
     },
 };

@@ -16,21 +16,18 @@ use ruma::{
 };
 use serde::Serialize;
 
-use super::{
-    timeline::{page_size, readable_as_of, room_of_event, visible_event},
-    walks::Walk,
-};
+use super::timeline::{page_size, readable_as_of, room_of_event, visible_event};
 use crate::{
     base::limits,
     edge::{
-        api::{Server, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
     read::{
         events::{ClientEvent, EventForm},
         view::{
             filter::EventFilter,
-            relations::{Stretch, ThreadsWalk, Wanted, WantedThreads},
+            relations::{Stretch, Wanted, WantedThreads},
             token::ThreadsToken,
         },
     },
@@ -39,12 +36,6 @@ use crate::{
 
 /// The default number of events on a page.
 const PAGE: u32 = 20;
-
-impl Walk for ThreadsWalk {
-    fn weight(&self) -> u64 {
-        self.bytes()
-    }
-}
 
 /// The common parameters of the three endpoints for an event's children.
 struct Asked<'a> {

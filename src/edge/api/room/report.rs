@@ -11,7 +11,7 @@ use super::timeline::visible_event;
 use crate::{
     decide::report::{Report, Subject},
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx},
     },
     record::Offset,

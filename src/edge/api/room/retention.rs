@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     edge::{
-        api::{Server, json as to_json},
+        api::{answer::json as to_json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     record::Offset,

@@ -8,7 +8,7 @@ use ruma::api::client::state::{
 use super::timeline::readable_as_of;
 use crate::{
     edge::{
-        api::{Server, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
     read::events::EventForm,

@@ -20,7 +20,7 @@ use super::context::{Around, around};
 use crate::{
     base::{limits, text},
     edge::{
-        api::{Server, json},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
     read::{

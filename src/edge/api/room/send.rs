@@ -25,10 +25,11 @@ use crate::{
     base::limits,
     decide::{canonical, content as content_of, send::SendEvent},
     edge::{
-        api::{Server, auth::rights::suspended, json},
+        api::{answer::json, auth::rights::suspended, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     record::{command::Transaction, lax_object::LaxObject},
+    service::delayed::redacts,
 };
 
 #[allow(clippy::too_many_arguments, reason = "the parts of an event, each of its own type")]
@@ -129,7 +130,7 @@ impl Message {
         let mut content = content_of(&content)?;
         let event_type = TimelineEventType::from(event_type);
         let redacts = match event_type {
-            TimelineEventType::RoomRedaction => Some(delayed::redacts(&mut content)?),
+            TimelineEventType::RoomRedaction => Some(redacts(&mut content)?),
             _ => None,
         };
         let event_id =

@@ -3,7 +3,7 @@
 pub(crate) mod elsewhere;
 pub(in crate::edge::api) mod for_server;
 
-use std::{cmp::Reverse, collections::HashSet, sync::Arc};
+use std::{cmp::Reverse, sync::Arc};
 
 use ruma::api::auth_scheme::AccessTokenOptional;
 use ruma::{
@@ -20,17 +20,21 @@ use ruma::{
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use self::elsewhere::{Described, Descriptions, RemoteChild, via};
-use super::{directory::describe, elsewhere::Place, walks};
+use self::elsewhere::via;
+use super::elsewhere::Place;
 use crate::{
     base::limits,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Reply, Session, endpoint},
     },
     log::ReadError,
     read::events::{EventRef, EventStore, as_shown, to_raw},
     record::Offset,
+    service::{
+        public_rooms::describe,
+        spaces::{Described, Descriptions, Paused, RemoteChild, Visit},
+    },
     state::{Membership, Room, State},
 };
 
@@ -388,43 +392,10 @@ enum Next {
     Unknown(Visit),
 }
 
-/// A room to visit.
-#[derive(Clone, Debug)]
-struct Visit {
-    room_id: OwnedRoomId,
-    /// Homeservers that may know it.
-    via: Vec<OwnedServerName>,
-    depth: u64,
-}
-
 /// A room of a page, and its approximate size in bytes.
 struct Chunk {
     rooms: SpaceHierarchyRoomsChunk,
     bytes: usize,
-}
-
-/// The position of a paused walk.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Paused {
-    /// Rooms to visit, next one last.
-    stack: Vec<Visit>,
-    /// The rooms that were visited, by their `created`.
-    seen: HashSet<Offset>,
-    /// The rooms of others that were visited.
-    seen_elsewhere: HashSet<OwnedRoomId>,
-    /// The number of rooms that it has passed.
-    passed: usize,
-    /// The number of rooms and children that were examined.
-    looks: usize,
-}
-
-impl walks::Walk for Paused {
-    fn weight(&self) -> u64 {
-        let visits = self.stack.iter();
-        let stack: usize =
-            visits.map(|visit| visit.room_id.as_str().len() + 72 + 48 * visit.via.len()).sum();
-        (stack + self.seen.capacity() * 16 + self.seen_elsewhere.capacity() * 80) as u64
-    }
 }
 
 impl Rooms<'_> {

@@ -18,7 +18,7 @@ use super::past;
 use crate::{
     base::limits,
     edge::{
-        api::{Server, json, sync::filter},
+        api::{answer::json, server::Server, sync::filter},
         http::{ApiError, Cx, Json},
     },
     read::{

@@ -4,7 +4,7 @@ use ruma::api::client::room::get_event_by_timestamp::v1 as get_event_by_timestam
 
 use super::{past, timeline::readable_as_of};
 use crate::edge::{
-    api::Server,
+    api::server::Server,
     http::{ApiError, Cx},
 };
 

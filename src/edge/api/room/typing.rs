@@ -8,7 +8,7 @@ use crate::{
     base::clock::millis,
     decide::ephemeral::SetTyping,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx},
     },
     service::typing::{LONGEST, end_after},

@@ -6,7 +6,7 @@ use super::create_room::new_room_id;
 use crate::{
     decide::upgrade::UpgradeRoom,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx},
     },
 };

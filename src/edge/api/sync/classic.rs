@@ -12,7 +12,10 @@ use crate::{
         traces::{self, Traces, traces},
     },
     edge::{
-        api::{Server, Undone, auth::rights::locked, e2ee::to_device, json},
+        api::{
+            answer::json, auth::rights::locked, e2ee::to_device, server::Server,
+            server::positions::Undone,
+        },
         http::{ApiError, Cx, Json},
     },
     read::sync::{

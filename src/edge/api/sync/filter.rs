@@ -1,8 +1,7 @@
 //! Filters: uploaded once, and named in every sync.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use quick_cache::{Weighter, sync::Cache};
 use ruma::{
     UserId,
     api::client::filter::{create_filter::v3 as create_filter, get_filter::v3 as get_filter},
@@ -10,14 +9,10 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use crate::{
-    base::{
-        limits,
-        metrics::{CacheName, metrics},
-    },
-    config::Config,
+    base::limits,
     decide::account_data::CreateFilter,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Json, check_objects},
     },
     read::{
@@ -25,63 +20,17 @@ use crate::{
         view::filter::{EventFilter, Filter},
     },
     record::Command,
+    service::filters::Filters,
 };
 
-/// Parsed filters of syncs, by their text. Clients of one kind send the same filter, so all their
-/// waiting syncs share one.
-pub(crate) struct Filters {
-    ready: Cache<Box<str>, Arc<SyncFilter>, ByText>,
-    timeline_limit: usize,
-    max_timeline_limit: usize,
-    presence: bool,
-}
-
-#[derive(Clone)]
-struct ByText;
-
-impl Weighter<Box<str>, Arc<SyncFilter>> for ByText {
-    fn weight(&self, text: &Box<str>, _: &Arc<SyncFilter>) -> u64 {
-        // A parsed list of names takes up to ten times the size of its text.
-        (size_of::<SyncFilter>() + 10 * text.len()) as u64
+/// The parsed filter.
+fn parsed(filters: &Filters, text: &str) -> Result<Arc<SyncFilter>, ApiError> {
+    if let Some(known) = filters.known(text) {
+        return Ok(known);
     }
-}
-
-impl Filters {
-    /// Filters within the limits of the configuration.
-    pub(crate) fn new(config: &Config) -> Self {
-        let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        Self {
-            ready: Cache::with_weighter(1024, limits::FILTERS_BYTES, ByText),
-            timeline_limit: to_usize(config.sync.timeline_limit),
-            max_timeline_limit: to_usize(config.sync.max_timeline_limit),
-            presence: config.presence.enabled,
-        }
-    }
-
-    fn of(&self, text: &str) -> Result<Arc<SyncFilter>, ApiError> {
-        let ready = self.ready.get(text);
-        metrics().looked_up(CacheName::Filters, ready.is_some());
-        if let Some(ready) = ready {
-            return Ok(ready);
-        }
-        check_objects(text.as_bytes(), crate::edge::api::bodies::FILTER)
-            .map_err(|error| ApiError::invalid_param(error.message().to_owned()))?;
-        let filter = Filter::parse(text);
-        let filter = filter.map_err(|error| ApiError::invalid_param(error.to_string()))?;
-        let mut filter = SyncFilter::new(filter, self.timeline_limit, self.max_timeline_limit);
-        if !self.presence {
-            filter.presence = EventFilter::nothing();
-        }
-        let filter = Arc::new(filter);
-        self.ready.insert(text.into(), Arc::clone(&filter));
-        Ok(filter)
-    }
-}
-
-impl fmt::Debug for Filters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Filters").field("ready", &self.ready.len()).finish_non_exhaustive()
-    }
+    check_objects(text.as_bytes(), crate::edge::api::bodies::FILTER)
+        .map_err(|error| ApiError::invalid_param(error.message().to_owned()))?;
+    filters.parse(text).map_err(|error| ApiError::invalid_param(error.to_string()))
 }
 
 pub(super) async fn create(
@@ -125,14 +74,14 @@ fn stored(
 /// filter of the caller.
 pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
     let filters = &cx.app.sync.filters;
-    let Some(filter) = cx.query("filter")? else { return filters.of("{}") };
+    let Some(filter) = cx.query("filter")? else { return parsed(filters, "{}") };
     if filter.starts_with('{') {
-        return filters.of(&filter);
+        return parsed(filters, &filter);
     }
     let filter = stored(&cx.app, &cx.caller.user_id, &filter)?;
     let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
     // An earlier version may have accepted filters beyond the present limits.
-    filters.of(filter.get())
+    parsed(filters, filter.get())
 }
 
 /// The event filter of a request, given as JSON.

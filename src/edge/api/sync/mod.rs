@@ -6,7 +6,7 @@ pub(crate) mod old_sync;
 pub(crate) mod presence;
 pub(crate) mod sliding;
 
-use super::{Server, bodies};
+use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited, unlimited};
 
 const FILTERS_HAVE_QUOTAS: &str = "filters are never deleted, so `quotas.filters` and \

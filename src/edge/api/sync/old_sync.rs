@@ -14,8 +14,9 @@ use super::{classic::still_logged_in, presence::Syncing};
 use crate::{
     edge::{
         api::{
-            Server, json,
+            answer::json,
             room::timeline::{page_size, readable_as_of, visible_event},
+            server::Server,
         },
         http::{ApiError, Cx, Json, endpoint},
     },

@@ -2,26 +2,22 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use ruma::{
-    OwnedDeviceId, OwnedUserId, UserId,
+    OwnedDeviceId, OwnedUserId,
     api::client::presence::{get_presence::v3 as get_presence, set_presence::v3 as set_presence},
     presence::PresenceState as Said,
 };
 use serde_json::json;
 
 use crate::{
-    base::{limits, shutdown::Shutdown, timers::Timed},
-    cluster::Cluster,
-    decide::{is_local, presence::SetPresence},
+    base::limits,
+    decide::is_local,
     edge::{
-        api::{Activity, Server, json},
+        api::{answer::json, server::Server, server::told::Activity},
         http::{ApiError, Cx, Json},
     },
-    engine::Engine,
-    record::{Origin, Stream, command::PresenceState},
-    service::presence::Seen,
-    state::presence::Shown,
+    record::command::PresenceState,
+    service::presence::writer::proposal,
 };
 
 /// The presence that a client reports for a device.
@@ -76,11 +72,6 @@ pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Resul
     json(&shown.content(last_active_ms, view.viewer.now_ms))
 }
 
-fn proposal(user_id: OwnedUserId, seen: Seen, status_msg: Option<Option<String>>) -> SetPresence {
-    let Seen { presence, currently_active, last_active_ms } = seen;
-    SetPresence { user_id, presence, currently_active, last_active_ms, status_msg }
-}
-
 /// Makes the writer check a user again when this is dropped.
 struct Recheck<'a> {
     app: &'a Server,
@@ -125,59 +116,5 @@ impl Cx<Server> {
         }
         let (user_id, device_id) = (&self.caller.user_id, &self.caller.device_id);
         self.app.note_presence(user_id, device_id, Activity::Acts);
-    }
-}
-
-/// The users of this server who are not offline, as others see them.
-pub(crate) fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
-    let presence = &engine.state().presence;
-    let around = presence.around().into_iter();
-    let around = around.filter(|user_id| is_local(&engine.env().server, user_id));
-    around.filter_map(|user| Some((user.clone(), presence.get(&user)?))).collect()
-}
-
-/// Follows the presence of other users as nodes come and go, until the server stops.
-pub(crate) async fn follow_nodes(app: Arc<Server>, cluster: Arc<dyn Cluster>, shutdown: Shutdown) {
-    let mut changes = cluster.changes();
-    loop {
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
-            () = shutdown.given() => return,
-        }
-        let is_own =
-            |user_id: &UserId| cluster.preferred(Stream::presence(user_id).as_str()).is_none();
-        let around = around(&app.engine);
-        let now_ms = app.engine.clock().now_ms();
-        app.presence.nodes_changed(&cluster.there(), is_own, around, now_ms);
-    }
-}
-
-/// Records visible presence whenever it has changed. No request waits for it.
-pub(crate) struct Writer(pub(crate) Arc<Server>);
-
-impl Timed for Writer {
-    fn next_ms(&self) -> Option<u64> {
-        self.0.presence.next_due_ms()
-    }
-
-    async fn changed(&mut self) {
-        self.0.presence.changed().notified().await;
-    }
-
-    async fn fire(&self, now_ms: u64) {
-        let Self(app) = self;
-        let record = async |(user_id, seen): (OwnedUserId, Seen)| {
-            let proposal = proposal(user_id.clone(), seen, None);
-            match app.engine.propose(Origin::server(), proposal).await {
-                Ok(recorded) => recorded.into_inner(),
-                Err(error) => {
-                    tracing::debug!(%error, "presence was not recorded");
-                    let wait_ms = u64::try_from(limits::TIMER_RETRY.as_millis()).unwrap_or(5000);
-                    app.presence.recheck(&user_id, now_ms.saturating_add(wait_ms));
-                }
-            }
-        };
-        join_all(app.presence.take_due(now_ms, limits::PRESENCE_BATCH).into_iter().map(record))
-            .await;
     }
 }

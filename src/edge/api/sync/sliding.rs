@@ -17,7 +17,7 @@ use super::{
 use crate::{
     base::limits,
     edge::{
-        api::{Server, Undone, e2ee::to_device},
+        api::{e2ee::to_device, server::Server, server::positions::Undone},
         http::{ApiError, Cx, ErrorCode, Json, read_body},
     },
     read::{

@@ -21,21 +21,22 @@ use ruma::api::{
 use serde_json::json;
 
 use super::{
-    Failure, Standing,
+    Failure,
     stages::{self, purpose_of},
 };
 use crate::{
     base::{clock::random_token, limits, text::encoded},
     edge::{
         api::{
-            Server,
             auth::validation::{request_for_page, show_token},
             browser::page::{Page, refusal},
             oauth::sign_up,
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     record::{address as threepid, threepid::Medium},
+    service::uiaa::{Session, Standing},
 };
 
 endpoint! {
@@ -87,7 +88,7 @@ select.value = chosen;";
 struct Subject<'a> {
     app: &'a Server,
     stage: AuthType,
-    session: Arc<super::Session>,
+    session: Arc<Session>,
     /// The browser's `Accept-Language`.
     languages: String,
     /// The country in the form.
@@ -146,7 +147,8 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
                 _ => done(),
             }
         }
-        Err(Failure::Retry(_, message)) => {
+        Err(Failure::Retry(denied)) => {
+            let message = denied.to_string();
             let form = match sent {
                 Some(((medium, sid), secret)) => {
                     subject.sent(medium, &sid, &secret, Some(&message))

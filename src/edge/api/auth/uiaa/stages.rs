@@ -1,137 +1,38 @@
-//! The stages: what each asks of a client and what it proves. New stages are added here.
+//! The checks of the stages: what each proves. New stages are added here.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use ruma::{
     OwnedUserId, UserId,
     api::client::uiaa::{AuthData, AuthType, Password, ThirdpartyIdCredentials, UserIdentifier},
 };
-use serde_json::{Map, json};
+use serde_json::Map;
 
-use super::{
-    Attempt, Authenticated, Binding, Facts, Failure, Offer, captcha::Captcha, terms::Terms,
-};
+use super::Failure;
 use crate::{
-    config::{Config, FilePath, value::RegistrationStage},
-    decide::threepid::{SpendValidation, Validated},
+    decide::threepid::SpendValidation,
     edge::{
         api::{
-            Server,
             auth::{
                 claim::{Claim, find_account, verified},
                 validation::validated,
             },
             oauth::session::no_interactive_authentication,
+            server::Server,
         },
         http::{ApiError, Caller as _, ErrorCode, Session},
     },
-    outside::{mail::Messages, oidc::Provider},
+    outside::oidc::Provider,
     record::{
         command::TokenHash,
         threepid::{Medium, Purpose},
     },
-    service::accounts::names::is_registration_token,
+    service::{
+        accounts::names::is_registration_token,
+        uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Facts, Offer, Proof},
+    },
 };
-
-/// The configuration of the stages.
-#[derive(Debug)]
-pub(crate) struct Stages {
-    /// The offer for registration.
-    pub(crate) registration: Arc<Offer>,
-    pub(crate) captcha: Option<Captcha>,
-    pub(crate) terms: Terms,
-}
-
-impl Stages {
-    /// The stages of this configuration.
-    ///
-    /// # Errors
-    /// When a required stage lacks its configuration: which one, and what it needs.
-    pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
-        let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
-            (Some(file), Some(public_key)) => {
-                let secret_key =
-                    file.read().map_err(|error| format!("captcha.secret_key_file: {error}"))?;
-                let captcha = Captcha::new(&config.captcha, public_key, &secret_key);
-                Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
-            }
-            _ => None,
-        };
-        let terms = match &config.registration.terms {
-            Some(FilePath(path)) => {
-                let wrong = |error: String| format!("the terms, {}: {error}", path.display());
-                let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-                Some(Terms::parse(&text).map_err(wrong)?)
-            }
-            None => None,
-        };
-
-        let mut flows: Vec<Vec<AuthType>> = vec![Vec::new()];
-        let mut params = Map::new();
-        for requirement in &config.registration.require {
-            let mut longer = Vec::new();
-            for stage in &requirement.0 {
-                let needs = |what: &str| {
-                    format!("registration.require has \"{}\", which needs {what}", stage.as_str())
-                };
-                let auth_type = match stage {
-                    RegistrationStage::Dummy => AuthType::Dummy,
-                    RegistrationStage::Token => AuthType::RegistrationToken,
-                    RegistrationStage::Captcha => {
-                        let captcha = captcha.as_ref().ok_or_else(|| {
-                            needs("captcha.public_key and captcha.secret_key_file")
-                        })?;
-                        let key = json!({ "public_key": captcha.public_key });
-                        params.insert(AuthType::ReCaptcha.to_string(), key);
-                        AuthType::ReCaptcha
-                    }
-                    RegistrationStage::Terms => {
-                        let terms = terms.as_ref().ok_or_else(|| needs("registration.terms"))?;
-                        params.insert(AuthType::Terms.to_string(), terms.params());
-                        AuthType::Terms
-                    }
-                    RegistrationStage::Email if messages.reach(Medium::Email) => {
-                        AuthType::EmailIdentity
-                    }
-                    RegistrationStage::Email => return Err(needs("email.host")),
-                    RegistrationStage::Msisdn if messages.reach(Medium::Msisdn) => AuthType::Msisdn,
-                    RegistrationStage::Msisdn => return Err(needs("sms.url")),
-                };
-                // In a choice, "dummy" means none of the other stages.
-                let none = auth_type == AuthType::Dummy && requirement.0.len() > 1;
-                for flow in &flows {
-                    let mut flow = flow.clone();
-                    if !none && !flow.contains(&auth_type) {
-                        flow.push(auth_type.clone());
-                    }
-                    longer.push(flow);
-                }
-            }
-            flows = longer;
-        }
-        for flow in flows.iter_mut().filter(|flow| flow.is_empty()) {
-            flow.push(AuthType::Dummy);
-        }
-        let registration = Arc::new(Offer::new(flows, params));
-        Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
-    }
-}
-
-/// The proof of a stage.
-#[derive(Clone, Debug)]
-pub(crate) enum Proof {
-    /// The stage was completed.
-    Done,
-    /// The user's identity.
-    User(OwnedUserId),
-    /// The ownership of this address or number. Except in a registration, it belongs to an account.
-    Threepid(Validated),
-    /// The knowledge of this valid registration token.
-    Token(TokenHash),
-    /// The acceptance of these documents, by name and version.
-    Terms(BTreeMap<String, String>),
-}
 
 /// Checks the stage in `auth`.
 ///
@@ -149,30 +50,22 @@ pub(crate) async fn check(app: &Server, facts: &Facts, auth: &AuthData) -> Resul
         AuthData::Terms(_) => Ok(Proof::Terms(app.auth.stages.terms.versions())),
         AuthData::ReCaptcha(given) => {
             let captcha = app.auth.stages.captcha.as_ref().ok_or_else(not_offered)?;
-            captcha.check(&app.outside.outbound, &given.response, facts.client).await?;
-            Ok(Proof::Done)
+            let checked = captcha.check(&app.outside.outbound, &given.response, facts.client);
+            match checked.await {
+                Ok(()) => Ok(Proof::Done),
+                Err(CaptchaError::Missing) => Err(Failure::Retry(Denied::NoCaptcha)),
+                Err(CaptchaError::Wrong) => Err(Failure::Retry(Denied::WrongCaptcha)),
+                Err(error @ CaptchaError::Unavailable) => {
+                    Err(ApiError::unavailable(error.to_string()).into())
+                }
+            }
         }
         _ => Err(not_offered()),
     }
 }
 
-/// What is kept of an attempt to repeat it: nothing, unless it may succeed while the client waits.
-/// Then only the identifying members are kept, because clients may send anything else.
-pub(super) fn to_wait_for(auth: &AuthData) -> Option<AuthData> {
-    let mut kept = auth.clone();
-    let (credentials, session) = match &mut kept {
-        AuthData::EmailIdentity(given) => (&mut given.thirdparty_id_creds, &mut given.session),
-        AuthData::Msisdn(given) => (&mut given.thirdparty_id_creds, &mut given.session),
-        _ => return None,
-    };
-    let (sid, client_secret) = (credentials.sid.clone(), credentials.client_secret.clone());
-    *credentials = ThirdpartyIdCredentials::new(sid, client_secret);
-    *session = None;
-    Some(kept)
-}
-
 fn not_offered() -> Failure {
-    Failure::retry(ErrorCode::Unrecognized, "This cannot be done here.")
+    Failure::Retry(Denied::NotPossible)
 }
 
 /// Authenticates an attempt at a request, for endpoints. Ok means that the request may be carried
@@ -204,7 +97,7 @@ pub(crate) async fn authenticate(
         }
     };
     let attempt = Attempt { endpoint, binding, auth, offer, facts: facts.clone() };
-    app.auth.uiaa.attempt(attempt, now_ms, check).await
+    Ok(app.auth.uiaa.attempt(attempt, now_ms, check).await?)
 }
 
 /// How a user can confirm their identity.
@@ -276,7 +169,7 @@ fn registration_token(app: &Server, token: &str) -> Result<Proof, Failure> {
     if is_registration_token(token) && known.is_some_and(|known| known.is_good(now_ms)) {
         Ok(Proof::Token(hash))
     } else {
-        Err(Failure::retry(ErrorCode::Unauthorized, "This registration token is not valid."))
+        Err(Failure::Retry(Denied::RegistrationToken))
     }
 }
 
@@ -313,9 +206,9 @@ fn threepid(
 ) -> Result<Proof, Failure> {
     let purpose = purpose_of(facts);
     let found = validated(app, purpose, given.sid.as_str(), given.client_secret.as_str());
-    let found = found.filter(|found| found.threepid.medium == medium).ok_or_else(|| {
-        Failure::retry(ErrorCode::ThreepidAuthFailed, "This address has not been confirmed yet.")
-    })?;
+    let found = found
+        .filter(|found| found.threepid.medium == medium)
+        .ok_or(Failure::Retry(Denied::Unconfirmed))?;
     let owner = find_account(app, &found.threepid);
     let right = match purpose {
         Purpose::Account => match &facts.user_id {
@@ -326,8 +219,7 @@ fn threepid(
         Purpose::Register | Purpose::Add => true,
     };
     if !right {
-        let message = "This is not an address of the account.";
-        return Err(Failure::retry(ErrorCode::ThreepidAuthFailed, message));
+        return Err(Failure::Retry(Denied::OtherAddress));
     }
     Ok(Proof::Threepid(found))
 }
@@ -345,33 +237,9 @@ async fn password(app: &Server, facts: &Facts, given: &Password) -> Result<Proof
     match verified(app, facts.client, claim, given.password.clone()).await {
         Ok((user_id, _)) => Ok(Proof::User(user_id)),
         Err(error) if *error.code() == ErrorCode::Forbidden => {
-            Err(Failure::retry(ErrorCode::Forbidden, "Wrong user name or password."))
+            Err(Failure::Retry(Denied::Password))
         }
         // It was not checked, because there were too many attempts.
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_waiting_attempt_stores_only_what_identifies_the_validation() {
-        for stage in ["m.login.email.identity", "m.login.msisdn"] {
-            let given = json!({
-                "type": stage, "session": "x",
-                "threepid_creds": {
-                    "sid": "1", "client_secret": "s",
-                    "id_server": "x".repeat(1_000_000), "id_access_token": "x".repeat(1_000_000),
-                },
-            });
-            let given: AuthData = serde_json::from_value(given).unwrap();
-            let kept = serde_json::to_value(to_wait_for(&given).unwrap()).unwrap();
-            assert_eq!(kept["threepid_creds"], json!({ "sid": "1", "client_secret": "s" }));
-            assert_eq!(kept["session"], serde_json::Value::Null);
-        }
-        let other = json!({ "type": "m.login.registration_token", "token": "x", "session": "x" });
-        assert!(to_wait_for(&serde_json::from_value(other).unwrap()).is_none());
     }
 }

@@ -8,13 +8,13 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{self, at_second, field, query, table, text, user as user_link},
                 show,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

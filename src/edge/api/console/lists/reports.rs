@@ -9,13 +9,13 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, record, room, table, text, user},
                 show,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

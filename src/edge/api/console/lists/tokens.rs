@@ -9,13 +9,13 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, table, text},
                 show,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

@@ -9,13 +9,13 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, encoded, facts, field, short, table, text, those, user, why},
                 show,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

@@ -8,13 +8,13 @@ use crate::{
     base::limits,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 lists::{pages, start},
                 parts::{at_second, facts, record, table, text},
                 show,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

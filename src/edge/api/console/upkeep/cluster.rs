@@ -10,12 +10,12 @@ use crate::{
     cluster::{Node, Status, Work},
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 parts::{facts, long, record, table, text},
                 visitor,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

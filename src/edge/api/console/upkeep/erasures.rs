@@ -8,12 +8,12 @@ use crate::{
     base::{limits, progress},
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 parts::{at_second, before, facts, record, table, text, user},
                 show, work,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

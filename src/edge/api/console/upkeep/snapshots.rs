@@ -8,13 +8,13 @@ use crate::{
     base::progress,
     edge::{
         api::{
-            Server,
             browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, facts, record, table, text},
                 show, work,
             },
+            server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
     },

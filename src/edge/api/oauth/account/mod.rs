@@ -22,8 +22,8 @@ use crate::{
     decide::oauth::SignOut,
     edge::{
         api::{
-            Server,
             browser::page::{Page, refusal},
+            server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
     },

@@ -8,14 +8,15 @@ use ruma::{
     },
 };
 
-use super::{Child, Look, Paused, Rooms, Walk};
+use super::{Child, Look, Rooms, Walk};
 use crate::{
     base::limits,
     edge::{
-        api::Server,
+        api::server::Server,
         http::{ApiError, Cx, Homeserver},
     },
     log::ReadError,
+    service::spaces::Paused,
     state::{Membership, Room},
 };
 

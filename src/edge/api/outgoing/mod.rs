@@ -1,9 +1,8 @@
 //! Requests of this server's clients that this server forwards to other homeservers.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Instant,
-};
+mod refused;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use ruma::{
     OwnedRoomId, OwnedServerName, RoomAliasId, RoomId, ServerName, UserId,
@@ -12,31 +11,16 @@ use ruma::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::refused::Asked;
+pub(super) use self::refused::Asked;
 use crate::{
-    base::{limits, rate::Refundable, text::encoded},
+    base::{limits, text::encoded},
     edge::{
-        api::{Server, server::Whose},
+        api::server::Server,
         http::{ApiError, Caller, Cx},
     },
     outside::federation::Question,
     record::Offset,
 };
-
-/// The rates of callers' requests to other homeservers.
-pub(crate) struct Asking {
-    questions: Refundable<Whose>,
-    strangers: Refundable<Whose>,
-}
-
-impl Default for Asking {
-    fn default() -> Self {
-        Self {
-            questions: Refundable::new(limits::REMOTE_QUESTIONS),
-            strangers: Refundable::new(limits::STRANGERS),
-        }
-    }
-}
 
 /// The room of an alias.
 #[derive(Deserialize, Serialize)]
@@ -106,7 +90,7 @@ impl<C: Caller> Cx<Server, C> {
     /// Counts a request to another homeserver against the caller.
     pub(in crate::edge::api) fn may_ask(&self) -> Result<(), ApiError> {
         if self.app.config.rate_limits.enabled {
-            let taken = self.app.outside.asking.questions.take(self.whose(), Instant::now());
+            let taken = self.app.outside.asking.question(self.whose());
             taken.map_err(ApiError::limit_exceeded)?;
         }
         Ok(())
@@ -134,14 +118,8 @@ impl<C: Caller> Cx<Server, C> {
             let why = "These are too many servers that this one does not know. Write to fewer.";
             return Err(ApiError::too_large(why));
         }
-        let rate = &self.app.outside.asking.strangers;
-        for taken in 0..strangers.len() {
-            if let Err(wait) = rate.take(self.whose(), Instant::now()) {
-                (0..taken).for_each(|_| rate.give_back(&self.whose()));
-                return Err(ApiError::limit_exceeded(wait));
-            }
-        }
-        Ok(())
+        let taken = self.app.outside.asking.strangers(&self.whose(), strangers.len());
+        taken.map_err(ApiError::limit_exceeded)
     }
 
     /// Asks another homeserver while the caller waits.

@@ -9,10 +9,10 @@ use ruma::OwnedMxcUri;
 use serde::{Deserialize, Serialize};
 use tokio::{task::spawn_blocking, time::timeout};
 
+use super::Media;
 use crate::{
     base::limits,
     cluster::Cluster,
-    edge::api::Server,
     media::{
         Download,
         remote::{RemoteFile, RemoteFiles},
@@ -56,7 +56,7 @@ async fn piece(
     (known.address == *address).then(|| (known, answer.slice(end + 1..)))
 }
 
-impl Server {
+impl Media {
     /// The copy that another node has, if one does, and its hash.
     pub(super) async fn copy_of_another_node(
         &self,
@@ -95,7 +95,7 @@ impl Server {
         let Ok(wanted) = serde_json::from_slice::<Wanted>(wanted) else {
             return Some(Bytes::new());
         };
-        let files = Arc::clone(&self.media.remote.files);
+        let files = Arc::clone(&self.remote.files);
         let reading = spawn_blocking(move || read(&files, &wanted));
         Some(reading.await.ok().flatten().unwrap_or_default())
     }

@@ -5,12 +5,18 @@ use std::sync::Arc;
 
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::base::limits;
+use crate::{base::limits, read::view::relations::ThreadsWalk};
 
 /// The size of a walk.
 pub(crate) trait Walk {
     /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64;
+}
+
+impl Walk for ThreadsWalk {
+    fn weight(&self) -> u64 {
+        self.bytes()
+    }
 }
 
 /// Walks of one kind, by the token of the next page together with the other parameters.
@@ -35,12 +41,12 @@ impl<W: Walk> Default for Walks<W> {
 
 impl<W: Walk> Walks<W> {
     /// The walk that this page continues, if it is still cached. A page may be requested twice.
-    pub(super) fn get(&self, token: &str) -> Option<Arc<W>> {
+    pub(crate) fn get(&self, token: &str) -> Option<Arc<W>> {
         self.0.get(token)
     }
 
     /// Caches a walk for the page with this token.
-    pub(super) fn keep(&self, token: String, walk: W) {
+    pub(crate) fn keep(&self, token: String, walk: W) {
         self.0.insert(token, Arc::new(walk));
     }
 }

@@ -53,14 +53,24 @@ fn auth(letter: char, session: Option<&str>, right: bool) -> Value {
 }
 
 /// Stages that succeed unless the word is wrong.
-async fn check(auth: Option<AuthData>) -> Result<Proof, Failure> {
+async fn check(auth: Option<AuthData>) -> Result<Proof, Failure<Gone>> {
     let right = match auth {
         Some(AuthData::Password(given)) => given.password == "right",
         Some(AuthData::ReCaptcha(given)) => given.response == "right",
         Some(AuthData::RegistrationToken(given)) => given.token == "right",
         _ => true,
     };
-    if right { Ok(Proof::Done) } else { Err(Failure::retry(ErrorCode::Forbidden, "no")) }
+    if right { Ok(Proof::Done) } else { Err(Failure::Retry(Denied::Password)) }
+}
+
+/// What a client is told remains to be done.
+fn told(remaining: Remaining) -> Value {
+    let Remaining { completed, session, denied, .. } = remaining;
+    let mut told = json!({ "session": session, "completed": completed });
+    if let Some(denied) = denied {
+        told["denied"] = format!("{denied:?}").into();
+    }
+    told
 }
 
 struct Client {
@@ -86,15 +96,15 @@ impl Client {
             facts: self.facts.clone(),
         };
         let done = self.sessions.attempt(attempt, now_ms, check(auth.clone())).await;
-        done.map(|done| done.proofs().count()).map_err(|error| {
-            assert_eq!(error.status(), 401);
-            error.body()
+        done.map(|done| done.proofs().count()).map_err(|unfinished| match unfinished {
+            Unfinished::Remaining(remaining) => told(remaining),
+            Unfinished::Failed(Gone) => panic!("an attempt failed"),
         })
     }
 
     async fn begin(&self) -> String {
         let asked = self.at(0, BODY, None).await.unwrap_err();
-        assert!(asked.get("errcode").is_none(), "{asked}");
+        assert!(asked.get("denied").is_none(), "{asked}");
         asked["session"].as_str().unwrap().to_owned()
     }
 
@@ -106,7 +116,7 @@ impl Client {
     async fn refused(&self, letter: char, session: &str, right: bool) -> (Value, Option<String>) {
         let asked = self.attempt(letter, session, right).await.unwrap_err();
         assert_eq!(asked["session"], session);
-        let error = asked.get("errcode").and_then(Value::as_str).map(str::to_owned);
+        let error = asked.get("denied").and_then(Value::as_str).map(str::to_owned);
         (asked["completed"].clone(), error)
     }
 }
@@ -118,7 +128,7 @@ async fn a_stage_completes_with_and_without_a_session() {
     assert_eq!(client.attempt('d', &session, true).await, Ok(1));
     // A session can be used once.
     let again = client.attempt('d', &session, true).await.unwrap_err();
-    assert_eq!(again["errcode"], "M_UNAUTHORIZED");
+    assert_eq!(again["denied"], "NoSession");
     assert_ne!(again["session"], session.as_str());
     assert_eq!(client.at(3, BODY, Some(auth('d', None, true))).await, Ok(1));
     assert_eq!(client.sessions.inner.lock().sessions.len(), 1, "only the one just begun");
@@ -148,11 +158,11 @@ async fn stages_go_in_order_and_a_failed_one_can_be_tried_again() {
     let session = client.begin().await;
     let error = |code: &str| Some(code.to_owned());
     let early = client.refused('d', &session, true).await;
-    assert_eq!(early, (json!([]), error("M_UNAUTHORIZED")));
+    assert_eq!(early, (json!([]), error("OthersFirst")));
     let unheard = client.refused('x', &session, true).await;
-    assert_eq!(unheard, (json!([]), error("M_UNRECOGNIZED")));
+    assert_eq!(unheard, (json!([]), error("NotAskedFor")));
     let wrong = client.refused('p', &session, false).await;
-    assert_eq!(wrong, (json!([]), error("M_FORBIDDEN")));
+    assert_eq!(wrong, (json!([]), error("Password")));
     let half = (json!(["m.login.password"]), None);
     assert_eq!(client.refused('p', &session, true).await, half);
     // A completed stage is not checked again, even if the attempt is wrong.
@@ -169,8 +179,8 @@ async fn a_stage_completed_elsewhere_counts_with_only_the_session() {
         let done = std::future::ready(Ok(Proof::Done));
         client.sessions.complete(&session, &stage(letter), 1, done).await
     };
-    assert!(matches!(complete('t').await, Err(Failure::Retry(ErrorCode::Unauthorized, _))));
-    assert!(matches!(complete('d').await, Err(Failure::Retry(ErrorCode::Unrecognized, _))));
+    assert!(matches!(complete('t').await, Err(Failure::Retry(Denied::OthersFirst))));
+    assert!(matches!(complete('d').await, Err(Failure::Retry(Denied::NotAskedFor))));
     complete('c').await.unwrap();
     complete('c').await.unwrap();
     let half = (json!(["m.login.recaptcha"]), None);
@@ -178,7 +188,7 @@ async fn a_stage_completed_elsewhere_counts_with_only_the_session() {
     complete('t').await.unwrap();
     assert_eq!(client.attempt('s', &session, true).await, Ok(2));
     let gone = complete('t').await;
-    assert!(matches!(gone, Err(Failure::Final(error)) if error.status() == 404));
+    assert!(matches!(gone, Err(Failure::Final(Gone))));
 }
 
 #[tokio::test]
@@ -203,7 +213,7 @@ async fn only_one_of_two_concurrent_attempts_is_allowed() {
         };
         client.sessions.attempt(attempt, 1, async move {
             tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
-            Ok(Proof::Done)
+            Ok::<_, Failure<Gone>>(Proof::Done)
         })
     };
     let (first, second) = tokio::join!(slow(30), slow(0));
@@ -225,9 +235,10 @@ async fn a_reverted_stage_is_required_again() {
         facts: client.facts.clone(),
     };
     let through = client.sessions.attempt(attempt, 1, check(None)).await.unwrap();
-    let failure = (ErrorCode::Unauthorized, "spent");
-    let asked = client.sessions.take_back(through, &AuthType::RegistrationToken, failure).body();
-    assert_eq!(asked["errcode"], "M_UNAUTHORIZED");
+    let denied = Denied::RegistrationToken;
+    let asked = client.sessions.take_back(through, &AuthType::RegistrationToken, denied);
+    let asked = told(asked);
+    assert_eq!(asked["denied"], "RegistrationToken");
     assert_eq!(asked["completed"], json!([]));
     assert_eq!(asked["session"], session.as_str());
     client.attempt('r', &session, true).await.unwrap_err();
@@ -335,7 +346,7 @@ proptest! {
                 prop_assert_eq!(outcome.is_ok(), complete, "{:?} of {:?}", done, offered);
                 over[of] = complete;
                 if let Err(asked) = outcome {
-                    prop_assert_eq!(asked.get("errcode").is_some(), failed);
+                    prop_assert_eq!(asked.get("denied").is_some(), failed);
                     prop_assert_eq!(asked["completed"].as_array().unwrap().len(), done[of].len());
                 }
             }

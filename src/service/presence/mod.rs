@@ -6,6 +6,8 @@
 //! so presence costs no record for each request. A restart forgets the devices: users who were
 //! online get the usual time to come back.
 
+pub(crate) mod writer;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parking_lot::Mutex;

@@ -6,10 +6,8 @@ use reqwest::Url;
 use serde::Deserialize;
 use tracing::warn;
 
-use super::Failure;
 use crate::{
     config,
-    edge::http::{ApiError, ErrorCode},
     outside::outbound::{Ask, Outbound},
 };
 
@@ -29,6 +27,17 @@ impl fmt::Debug for Captcha {
     }
 }
 
+/// Why a response does not count.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum CaptchaError {
+    #[error("The captcha is to be solved.")]
+    Missing,
+    #[error("The captcha was not solved.")]
+    Wrong,
+    #[error("The captcha cannot be checked right now.")]
+    Unavailable,
+}
+
 /// The verdict of the service on a response.
 #[derive(Deserialize)]
 struct Verdict {
@@ -42,7 +51,7 @@ impl Captcha {
     ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &config::Captcha,
         public_key: &str,
         secret_key: &str,
@@ -60,7 +69,7 @@ impl Captcha {
     }
 
     /// The origins of scripts and frames of the captcha's page.
-    pub(super) fn origins(&self) -> Vec<String> {
+    pub(crate) fn origins(&self) -> Vec<String> {
         let mut origins = vec![self.script_url.origin().ascii_serialization()];
         if matches!(self.script_url.host_str(), Some("www.google.com" | "www.recaptcha.net")) {
             origins.push("https://www.gstatic.com".to_owned());
@@ -72,15 +81,15 @@ impl Captcha {
     /// Verifies a response.
     ///
     /// # Errors
-    /// [`Failure::Retry`] for a wrong one; [`Failure::Final`] when it cannot be verified now.
-    pub(super) async fn check(
+    /// When it is wrong, or cannot be verified now.
+    pub(crate) async fn check(
         &self,
         outbound: &Outbound,
         answer: &str,
         client: IpAddr,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CaptchaError> {
         if answer.is_empty() {
-            return Err(Failure::retry(ErrorCode::CaptchaNeeded, "The captcha is to be solved."));
+            return Err(CaptchaError::Missing);
         }
         let client = client.to_string();
         let fields =
@@ -90,7 +99,7 @@ impl Captcha {
             Ok(answer) if answer.status.is_success() => answer.json::<Verdict>(),
             Ok(answer) => {
                 warn!(status = answer.status.as_u16(), "the captcha cannot be checked");
-                return Err(unavailable().into());
+                return Err(CaptchaError::Unavailable);
             }
             Err(error) => Err(error),
         };
@@ -100,18 +109,14 @@ impl Captcha {
                 // The administrator must know of these; the client cannot do better.
                 if verdict.error_codes.iter().any(|code| code.ends_with("input-secret")) {
                     warn!("the captcha service rejects the secret key");
-                    return Err(unavailable().into());
+                    return Err(CaptchaError::Unavailable);
                 }
-                Err(Failure::retry(ErrorCode::CaptchaInvalid, "The captcha was not solved."))
+                Err(CaptchaError::Wrong)
             }
             Err(error) => {
                 warn!(%error, "the captcha cannot be checked");
-                Err(unavailable().into())
+                Err(CaptchaError::Unavailable)
             }
         }
     }
-}
-
-fn unavailable() -> ApiError {
-    ApiError::unavailable("The captcha cannot be checked right now.")
 }

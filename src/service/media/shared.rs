@@ -8,9 +8,9 @@ use futures_util::{StreamExt as _, stream};
 use tokio::{io::AsyncReadExt as _, task::spawn_blocking};
 use tracing::{info, warn};
 
+use super::{FileError, Media};
 use crate::{
     base::{limits, shutdown::Shutdown},
-    edge::{api::Server, http::ApiError},
     engine::Lagged,
     media::depot::Depot,
     record::{
@@ -29,11 +29,11 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// How often the depot is searched for files that nothing names.
 const SWEEP: Duration = Duration::from_secs(3600);
 
-impl Server {
+impl Media {
     /// Makes this file one that all nodes can serve.
     pub(super) async fn share(&self, hash: &FileHash) -> io::Result<()> {
-        match &self.media.depot {
-            Some(depot) => depot.put(hash, &self.media.store.path(hash)).await,
+        match &self.depot {
+            Some(depot) => depot.put(hash, &self.store.path(hash)).await,
             None => Ok(()),
         }
     }
@@ -43,14 +43,14 @@ impl Server {
     /// # Errors
     /// When the depot or the disk fails.
     pub(super) async fn fetch(&self, hash: FileHash) -> io::Result<bool> {
-        let Some(depot) = &self.media.depot else { return Ok(false) };
+        let Some(depot) = &self.depot else { return Ok(false) };
         // Whoever asks for the same file waits for it.
-        let _one = self.media.fetching[usize::from(hash.0[0] & 15)].lock().await;
+        let _one = self.fetching[usize::from(hash.0[0] & 15)].lock().await;
         if self.has(hash).await {
             return Ok(true);
         }
         let Some(mut contents) = depot.fetch(&hash).await? else { return Ok(false) };
-        let mut receiving = self.media.store.receive(None).await?;
+        let mut receiving = self.store.receive(None).await?;
         loop {
             let mut piece = BytesMut::with_capacity(limits::MEDIA_PIECE_BYTES);
             if contents.read_buf(&mut piece).await? == 0 {
@@ -63,33 +63,30 @@ impl Server {
             return Ok(true);
         }
         let named = |hash: &FileHash| self.engine.state().media.names(hash);
-        self.media.store.discard(held, named)?;
+        self.store.discard(held, named)?;
         Err(io::Error::other("the file of the cluster is damaged"))
     }
 
     /// Fetches a file if this node does not have it and others may.
-    pub(super) async fn fetch_if_missing(&self, hash: FileHash) -> Result<(), ApiError> {
-        if self.media.depot.is_none() || self.has(hash).await {
+    pub(crate) async fn fetch_if_missing(&self, hash: FileHash) -> Result<(), FileError> {
+        if self.depot.is_none() || self.has(hash).await {
             return Ok(());
         }
-        self.fetch(hash).await.map(|_| ()).map_err(|error| {
-            let text = "The servers of this cluster do not have the file at hand; try again.";
-            ApiError::unavailable(text).with_cause(error)
-        })
+        self.fetch(hash).await.map(|_| ()).map_err(FileError::NotAtHand)
     }
 
     async fn has(&self, hash: FileHash) -> bool {
-        let path = self.media.store.path(&hash);
+        let path = self.store.path(&hash);
         spawn_blocking(move || path.exists()).await.unwrap_or(false)
     }
 }
 
 /// Fetches every file that a record names, now and in future, until the server stops.
-pub(crate) async fn fetch_all(app: Arc<Server>, shutdown: Shutdown) {
-    let mut records = app.engine.follow(app.engine.head().offset().next());
-    let there = app.engine.state().media.all();
+pub(crate) async fn fetch_all(media: Arc<Media>, shutdown: Shutdown) {
+    let mut records = media.engine.follow(media.engine.head().offset().next());
+    let there = media.engine.state().media.all();
     let hashes: BTreeSet<_> = there.into_iter().map(|(_, stored)| stored.hash).collect();
-    let first = stream::iter(hashes).map(|hash| keep_fetching(&app, hash));
+    let first = stream::iter(hashes).map(|hash| keep_fetching(&media, hash));
     tokio::select! {
         () = first.buffer_unordered(AT_ONCE).for_each(|()| async {}) => {}
         () = shutdown.given() => return,
@@ -104,7 +101,7 @@ pub(crate) async fn fetch_all(app: Arc<Server>, shutdown: Shutdown) {
             && let Ok(Some(Command::MediaUpload(upload))) = record.command()
         {
             tokio::select! {
-                () = keep_fetching(&app, upload.hash) => {}
+                () = keep_fetching(&media, upload.hash) => {}
                 () = shutdown.given() => return,
             }
         }
@@ -112,10 +109,10 @@ pub(crate) async fn fetch_all(app: Arc<Server>, shutdown: Shutdown) {
 }
 
 /// Fetches a file, again and again while something names it.
-async fn keep_fetching(app: &Server, hash: FileHash) {
+async fn keep_fetching(media: &Media, hash: FileHash) {
     let mut warned = false;
-    while app.engine.state().media.names(&hash) {
-        match app.fetch(hash).await {
+    while media.engine.state().media.names(&hash) {
+        match media.fetch(hash).await {
             Ok(true) => return,
             // It was never shared, for example because it was lost before.
             Ok(false) => return,
@@ -131,16 +128,16 @@ async fn keep_fetching(app: &Server, hash: FileHash) {
 
 /// Removes files from the depot that nothing names any more, until the server stops. One node does
 /// this at a time.
-pub(crate) async fn sweep(app: Arc<Server>, depot: Arc<dyn Depot>, shutdown: Shutdown) {
-    let mut work = app.engine.head().work();
+pub(crate) async fn sweep(media: Arc<Media>, depot: Arc<dyn Depot>, shutdown: Shutdown) {
+    let mut work = media.engine.head().work();
     let unnamed = |effect: &Effect| match effect {
         Effect::Unnamed(hash) => Some(*hash),
         _ => None,
     };
-    remove(&app, &*depot, app.engine.state().media.lately_unnamed()).await;
+    remove(&media, &*depot, media.engine.state().media.lately_unnamed()).await;
     loop {
-        match depot.older(app.config.media.orphan_seconds).await {
-            Ok(older) => remove(&app, &*depot, older).await,
+        match depot.older(media.settings.orphan_seconds).await {
+            Ok(older) => remove(&media, &*depot, older).await,
             Err(error) => warn!(%error, "the files of the cluster cannot be listed"),
         }
         let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
@@ -148,7 +145,7 @@ pub(crate) async fn sweep(app: Arc<Server>, depot: Arc<dyn Depot>, shutdown: Shu
             tokio::select! {
                 () = &mut next => break,
                 files = work.next(unnamed) => match files {
-                    Ok(files) => remove(&app, &*depot, files).await,
+                    Ok(files) => remove(&media, &*depot, files).await,
                     // The list shows them.
                     Err(Lagged) => break,
                 },
@@ -158,9 +155,9 @@ pub(crate) async fn sweep(app: Arc<Server>, depot: Arc<dyn Depot>, shutdown: Shu
     }
 }
 
-async fn remove(app: &Server, depot: &dyn Depot, files: Vec<FileHash>) {
+async fn remove(media: &Media, depot: &dyn Depot, files: Vec<FileHash>) {
     let mut removed = 0;
-    for hash in files.into_iter().filter(|hash| !app.engine.state().media.names(hash)) {
+    for hash in files.into_iter().filter(|hash| !media.engine.state().media.names(hash)) {
         match depot.remove(&hash).await {
             Ok(()) => removed += 1,
             Err(error) => warn!(%error, %hash, "a file could not be removed from the cluster"),

@@ -3,12 +3,11 @@
 //! for the caller's address when it is about to be sent. (`decide::threepid` limits the messages to
 //! one recipient, whoever asks.)
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use crate::{
     base::rate::{Limiter, household},
     config::RateLimits,
-    edge::http::ApiError,
 };
 
 /// The recent messages.
@@ -30,10 +29,10 @@ impl Notices {
     /// Counts a message that is about to be sent for `client`.
     ///
     /// # Errors
-    /// 429 if it must not be sent now.
-    pub(crate) fn count(&self, client: IpAddr) -> Result<(), ApiError> {
+    /// The time to wait if it must not be sent now.
+    pub(crate) fn count(&self, client: IpAddr) -> Result<(), Duration> {
         let Some(askers) = &self.0 else { return Ok(()) };
-        askers.take(&household(client)).map_err(ApiError::limit_exceeded)
+        askers.take(&household(client))
     }
 }
 

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::StatusCode;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use ruma::{MxcUri, OwnedMxcUri, OwnedServerName};
@@ -19,24 +18,18 @@ use tokio::{
 };
 use tracing::{debug, error};
 
-use super::{files::Wanted, serving::Found};
+use super::{FileError, Found, Media, Wanted};
 use crate::{
-    base::{bodies::Bodies, limits, places::Places, shutdown::Shutdown},
+    base::{arrival::Pace, bodies::Bodies, limits, places::Places, shutdown::Shutdown},
     config::Config,
-    edge::{
-        api::{Server, Whose, federation::Asked},
-        http::{ApiError, ErrorCode, Pace},
-    },
     media::remote::{RemoteFile, RemoteFiles},
     outside::{
         federation::{Federation, NoFile, OnItsWay, Unreachable},
         outbound::{Outbound, OutboundError},
     },
     record::command::FileHash,
+    service::requester::Requester,
 };
-
-/// The delay after which a refused client may retry.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// Files of other homeservers.
 pub(crate) struct Remote {
@@ -45,8 +38,8 @@ pub(crate) struct Remote {
     /// For addresses that homeservers redirect to; `None` if federation is off.
     outbound: Option<Outbound>,
     /// The files that are being fetched, each with its first requester.
-    under_way: Mutex<HashMap<OwnedMxcUri, (Whose, watch::Receiver<Progress>)>>,
-    by_caller: Arc<Places<Whose>>,
+    under_way: Mutex<HashMap<OwnedMxcUri, (Requester, watch::Receiver<Progress>)>>,
+    by_caller: Arc<Places<Requester>>,
     by_origin: Arc<Places<OwnedServerName>>,
     at_once: Semaphore,
     /// By address or name of a homeserver: the failure, and when a retry is allowed.
@@ -66,7 +59,7 @@ enum Progress {
 
 /// Why a file was not fetched.
 #[derive(Clone, Debug, thiserror::Error)]
-enum Failure {
+pub(crate) enum Failure {
     #[error(transparent)]
     NoFile(#[from] NoFile),
     /// Too many are being fetched.
@@ -93,27 +86,6 @@ impl From<io::Error> for Failure {
             // Other files being received take all the space.
             io::ErrorKind::QuotaExceeded => Self::Busy,
             _ => Self::Disk(Arc::new(error)),
-        }
-    }
-}
-
-impl From<Failure> for ApiError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::NoFile(NoFile::NotFound) => {
-                Self::not_found("The other server does not have the file.")
-            }
-            Failure::NoFile(NoFile::NotYetUploaded) => {
-                Self::new(ErrorCode::NotYetUploaded, "The file was not uploaded yet.")
-            }
-            Failure::NoFile(NoFile::TooLarge) => {
-                let text = "The file is too large to be fetched from the other server.";
-                Self::too_large(text).with_status(StatusCode::BAD_GATEWAY)
-            }
-            Failure::NoFile(NoFile::LimitExceeded) | Failure::Busy => Self::limit_exceeded(AGAIN),
-            Failure::NoFile(NoFile::Unreachable(error)) => Asked::Other.unreachable(error),
-            Failure::Full => Self::unavailable("The server's disk is full: it fetches no files."),
-            Failure::Disk(error) => Self::internal(error.to_string()),
         }
     }
 }
@@ -188,17 +160,17 @@ struct Fetch {
     origin: OwnedServerName,
     media_id: String,
     wait: Duration,
-    caller: Whose,
+    caller: Requester,
 }
 
-impl Server {
+impl Media {
     /// A file of another homeserver, fetched if there is no copy.
     pub(super) async fn remote_file(
         self: &Arc<Self>,
         wanted: Wanted<'_>,
-        caller: Whose,
+        caller: Requester,
         shutdown: &Shutdown,
-    ) -> Result<Found, ApiError> {
+    ) -> Result<Found, FileError> {
         if let Some(file) = self.remote_copy(&wanted).await? {
             return self.found_remote(&file);
         }
@@ -212,7 +184,7 @@ impl Server {
                 Progress::Arriving => None,
                 Progress::Asked => Some(until),
             };
-            let late = || ApiError::from(Failure::from(Unreachable::Late));
+            let late = || FileError::from(Failure::from(Unreachable::Late));
             let changed = async {
                 match until {
                     Some(until) => timeout_at(until, progress.changed()).await.map_err(|_| late()),
@@ -221,46 +193,46 @@ impl Server {
             };
             tokio::select! {
                 // The task sends the result, unless it panicked.
-                changed = changed => changed?.map_err(ApiError::internal)?,
+                changed = changed => changed?.map_err(FileError::lost)?,
                 () = shutdown.given() => return Err(late()),
             }
         }
     }
 
     /// The copy of a file of another homeserver, if there is one and it may be served.
-    pub(super) async fn remote_copy(
+    pub(crate) async fn remote_copy(
         self: &Arc<Self>,
         wanted: &Wanted<'_>,
-    ) -> Result<Option<RemoteFile>, ApiError> {
+    ) -> Result<Option<RemoteFile>, FileError> {
         let address = self.remote_address(wanted)?;
-        let files = Arc::clone(&self.media.remote.files);
-        spawn_blocking(move || files.get(&address)).await.map_err(ApiError::internal)
+        let files = Arc::clone(&self.remote.files);
+        spawn_blocking(move || files.get(&address)).await.map_err(FileError::lost)
     }
 
     /// A copy, unless it is in quarantine.
-    pub(super) fn found_remote(&self, file: &RemoteFile) -> Result<Found, ApiError> {
+    pub(crate) fn found_remote(&self, file: &RemoteFile) -> Result<Found, FileError> {
         if self.engine.state().media.quarantined_by(&file.hash).is_some() {
-            return Err(no_such_file());
+            return Err(FileError::NotFound);
         }
-        Ok(Found::Copy(self.media.remote.files.place(file), file.clone()))
+        Ok(Found::Copy(self.remote.files.place(file), file.clone()))
     }
 
     /// The address of a file of another homeserver, if this one serves it.
-    fn remote_address(&self, wanted: &Wanted<'_>) -> Result<OwnedMxcUri, ApiError> {
+    fn remote_address(&self, wanted: &Wanted<'_>) -> Result<OwnedMxcUri, FileError> {
         let Wanted { server, media_id, .. } = wanted;
-        let Some(federation) = &self.outside.federation else {
-            return Err(ApiError::not_found("This server has no files of other servers."));
+        let Some(federation) = &self.federation else {
+            return Err(FileError::NoRemoteFiles);
         };
         let address = OwnedMxcUri::from(format!("mxc://{server}/{media_id}"));
         let is_quarantined = self.engine.state().remote_media.quarantined(&address).is_some();
         if !federation.peers.permits(server) || is_quarantined || !address.is_valid() {
-            return Err(no_such_file());
+            return Err(FileError::NotFound);
         }
         Ok(address)
     }
 
     const fn patience_with_others(&self) -> Duration {
-        Duration::from_secs(self.config.media.remote_wait_seconds)
+        Duration::from_secs(self.settings.remote_wait_seconds)
     }
 
     /// Starts to fetch a file, unless a fetch is in progress or has failed recently.
@@ -268,10 +240,10 @@ impl Server {
         self: &Arc<Self>,
         wanted: &Wanted<'_>,
         wait: Duration,
-        caller: Whose,
-    ) -> Result<watch::Receiver<Progress>, ApiError> {
+        caller: Requester,
+    ) -> Result<watch::Receiver<Progress>, FileError> {
         let address = self.remote_address(wanted)?;
-        let remote = &self.media.remote;
+        let remote = &self.remote;
         if let Some(failure) = remote.lately_failed(&address) {
             return Err(failure.into());
         }
@@ -289,14 +261,14 @@ impl Server {
         drop(under_way);
         let (origin, media_id) = (wanted.server.to_owned(), wanted.media_id.to_owned());
         let fetch = Fetch { address, origin, media_id, wait, caller };
-        let app = Arc::clone(self);
+        let media = Arc::clone(self);
         // In its own task: others may wait for it when the client disconnects.
-        tokio::spawn(async move { app.carry_out(fetch, &tell).await });
+        tokio::spawn(async move { media.carry_out(fetch, &tell).await });
         Ok(progress)
     }
 
     async fn carry_out(&self, fetch: Fetch, tell: &watch::Sender<Progress>) {
-        let remote = &self.media.remote;
+        let remote = &self.remote;
         let under_way = UnderWay { remote, address: &fetch.address };
         let fetched = self.receive_remote(&fetch, tell).await;
         if let Err(failure) = &fetched {
@@ -318,9 +290,9 @@ impl Server {
         tell: &watch::Sender<Progress>,
     ) -> Result<RemoteFile, Failure> {
         let Fetch { address, origin, media_id, wait, caller } = fetch;
-        let remote = &self.media.remote;
+        let remote = &self.remote;
         let denied = || Failure::from(Unreachable::Denied);
-        let Federation { peers, .. } = self.outside.federation.as_deref().ok_or_else(denied)?;
+        let Federation { peers, .. } = self.federation.as_deref().ok_or_else(denied)?;
         let outbound = remote.outbound.as_ref().ok_or_else(denied)?;
         let until = tokio::time::Instant::now() + *wait + self.patience_with_others();
         let places = async {
@@ -356,7 +328,7 @@ impl Server {
         mut file: OnItsWay,
         hash: Option<FileHash>,
     ) -> Result<RemoteFile, Failure> {
-        let settings = &self.config.media;
+        let settings = &self.settings;
         let most = settings.remote_file_bytes.min(settings.remote_cache_bytes);
         // The body may have headers around it.
         let around = limits::REMOTE_FILE_HEAD_BYTES as u64;
@@ -365,7 +337,7 @@ impl Server {
         }
         let pace =
             Pace { grace: self.patience_with_others(), bytes_per_second: limits::REMOTE_FILE_PACE };
-        let mut arriving = self.media.remote.files.receive(None).await?;
+        let mut arriving = self.remote.files.receive(None).await?;
         let (mut size, mut waited) = (0, Duration::ZERO);
         loop {
             let began = Instant::now();
@@ -391,8 +363,4 @@ impl Server {
         };
         Ok(arriving.finish(copy, hash).await?)
     }
-}
-
-fn no_such_file() -> ApiError {
-    ApiError::not_found("There is no such file.")
 }

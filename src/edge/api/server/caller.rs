@@ -1,0 +1,70 @@
+//! What handlers ask of a request and its caller.
+
+use ruma::UserId;
+
+use super::Server;
+use crate::{
+    base::rate::household,
+    decide::Proposal,
+    edge::http::{ApiError, Caller, Cx},
+    engine::Durable,
+    outside::federation::Site,
+    read::view::View,
+    service::requester::Requester,
+};
+
+impl<C: Caller> Cx<Server, C> {
+    /// Does work that may take long (it grows with a room's members or a user's rooms), in the
+    /// caller's turn and within its share: see [`LongWork`].
+    pub(in crate::edge::api) async fn at_length<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let session = self.caller.session();
+        let exempt = session.is_some_and(|session| self.app.is_exempt(session));
+        let turns = match self.caller.server() {
+            Some(_) => &self.app.work_for_servers,
+            None => &self.app.long_work,
+        };
+        let done = turns.run(&self.whose(), exempt, work).await;
+        done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
+    }
+
+    /// Whom this request is counted against. Names of homeservers are cheap: those of one site are
+    /// one, and strangers are counted by their address.
+    pub(in crate::edge::api) fn whose(&self) -> Requester {
+        let accounts =
+            self.app.outside.federation.as_deref().map(|federation| &federation.accounts);
+        match (self.caller.session(), self.caller.server(), accounts) {
+            (Some(session), ..) => Requester::User(session.user_id.clone()),
+            (None, Some(server), Some(accounts)) if !accounts.is_stranger(server) => {
+                Requester::Site(Site::of(server))
+            }
+            _ => Requester::Address(household(self.client)),
+        }
+    }
+
+    /// Proposes a change in the caller's name.
+    pub(in crate::edge::api) async fn propose<P: Proposal>(
+        &self,
+        proposal: P,
+    ) -> Result<Durable<P::Outcome>, ApiError> {
+        Ok(self.app.engine.propose(self.origin(), proposal).await?)
+    }
+}
+
+impl Cx<Server> {
+    /// The caller's look as of the head.
+    pub(in crate::edge::api) fn view(&self) -> View<'_> {
+        self.app.view(&self.caller)
+    }
+
+    /// Only for the user's own data.
+    pub(in crate::edge::api) fn must_be(&self, user_id: &UserId) -> Result<(), ApiError> {
+        if user_id == self.caller.user_id {
+            Ok(())
+        } else {
+            Err(ApiError::forbidden("This belongs to another user."))
+        }
+    }
+}

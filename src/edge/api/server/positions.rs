@@ -1,0 +1,88 @@
+//! Tokens that name positions in the log and in the history of rooms.
+
+use super::Server;
+use crate::{
+    edge::http::ApiError,
+    read::{
+        sync::CameFrom,
+        view::token::{BadToken, HistoryToken, Pos, Token},
+    },
+    record::Offset,
+    state::{Room, rooms::gaps::Place},
+};
+
+/// What a position names was undone by a restore.
+pub(in crate::edge::api) struct Undone(pub(in crate::edge::api) CameFrom);
+
+impl Server {
+    /// The position that a token names, if it is of this server's history.
+    pub(in crate::edge::api) fn position(&self, token: &str) -> Result<Offset, ApiError> {
+        let position = self.position_or_undone(token)?;
+        position.map_err(|_| ApiError::invalid_param("What this token names was lost."))
+    }
+
+    /// As [`Server::position`], for one who can do with a position that a restore has undone: what
+    /// that names never came to be.
+    pub(in crate::edge::api) fn position_or_undone(
+        &self,
+        token: &str,
+    ) -> Result<Result<Offset, Undone>, ApiError> {
+        let not_ours = || ApiError::invalid_param("This is not a token of this server.");
+        // A `pos` of sliding sync is good wherever a token is.
+        let pos = || token.parse::<Pos>().map(|pos| pos.token);
+        // And so is a position in a room's history.
+        let past = || {
+            let HistoryToken { epoch, place } = token.parse()?;
+            Ok::<_, BadToken>(Token { epoch, offset: place.offset() })
+        };
+        let token = token.parse().or_else(|_| pos()).or_else(|_| past());
+        self.place(token.map_err(|_| not_ours())?)
+    }
+
+    /// The position in a room's history that a token names.
+    pub(in crate::edge::api) fn past_position(
+        &self,
+        room: &Room,
+        token: &str,
+    ) -> Result<Place, ApiError> {
+        let offset = self.position(token)?;
+        let Ok(HistoryToken { epoch, place: Place::Within { gap, passed } }) = token.parse() else {
+            return Ok(Place::After(offset));
+        };
+        // After a restore, others are found for a gap than had been before.
+        let end = if epoch == self.epoch { None } else { self.engine.state().epoch_end(epoch) };
+        let known = room.filled_as_of(gap, end.unwrap_or(Offset::MAX));
+        if end.is_none() && passed > known {
+            // Another node may have given it out.
+            let error = ApiError::invalid_param("This is not a token of this server.");
+            return Err(error.unless_behind());
+        }
+        Ok(Place::Within { gap, passed: passed.min(known) })
+    }
+
+    /// The token of a position in a room's history.
+    pub(in crate::edge::api) fn history_token(&self, place: Place) -> String {
+        HistoryToken { epoch: self.epoch, place }.to_string()
+    }
+
+    /// As [`Server::position_or_undone`], of a token that was read.
+    pub(in crate::edge::api) fn place(
+        &self,
+        token: Token,
+    ) -> Result<Result<Offset, Undone>, ApiError> {
+        let not_ours = || ApiError::invalid_param("This is not a token of this server.");
+        let offset = token.offset;
+        if token.epoch == self.epoch {
+            let given_out = offset <= self.engine.head().offset();
+            // Another node may have given it out.
+            return if given_out { Ok(Ok(offset)) } else { Err(not_ours().unless_behind()) };
+        }
+        let after = self.engine.state().epoch_end(token.epoch).ok_or_else(not_ours)?;
+        Ok(if offset <= after { Ok(offset) } else { Err(Undone(CameFrom { token, after })) })
+    }
+
+    /// The token of a position.
+    pub(in crate::edge::api) fn token(&self, offset: Offset) -> String {
+        Token { epoch: self.epoch, offset }.to_string()
+    }
+}

@@ -1,0 +1,149 @@
+//! What the nodes of a cluster tell each other.
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use ruma::{DeviceId, OwnedDeviceId, OwnedServerName, OwnedUserId, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::Server;
+use crate::{
+    outside::federation::Amounts,
+    record::{
+        Offset, Stream,
+        command::{PresenceState, Sighting},
+    },
+    service::passwords::Guess,
+};
+
+/// What nodes tell each other, so that limits hold for all of them together.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Told {
+    /// A wrong password.
+    Guess { name: String, client: IpAddr },
+    /// A message that was sent to an address.
+    Notice { client: IpAddr },
+    /// What a device does, for the node that follows its user's presence.
+    Presence { node: u16, user_id: OwnedUserId, device_id: OwnedDeviceId, activity: Activity },
+    /// When and from where a device was used.
+    Seen { session: Offset, sighting: Sighting },
+    /// A homeserver can be reached again, for the node that tells it of events.
+    Back { server: OwnedServerName },
+    /// What another homeserver has had this one take.
+    Spent { server: OwnedServerName, amounts: Amounts },
+}
+
+/// What a device does that others may see.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Activity {
+    /// It begins a sync that sets this presence.
+    Begins(PresenceState),
+    /// Such a sync has ended.
+    Ends,
+    /// Its user has done something.
+    Acts,
+}
+
+impl Told {
+    /// The message for other nodes.
+    fn message(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+/// No user has a longer name.
+const TOLD_NAME_BYTES: usize = 255;
+
+impl Server {
+    /// Takes in what another node tells.
+    pub(in crate::edge::api) fn told(&self, message: &[u8]) {
+        match serde_json::from_slice(message) {
+            Ok(Told::Guess { name, client }) => {
+                self.auth.passwords.wrong_elsewhere(Guess { name: &name, client });
+            }
+            Ok(Told::Notice { client }) => self.notices.counted_elsewhere(client),
+            Ok(Told::Presence { node, user_id, device_id, activity }) => {
+                self.follow_presence(node, &user_id, &device_id, activity);
+            }
+            Ok(Told::Seen { session, sighting }) => {
+                self.last_seen.seen_elsewhere(session, sighting)
+            }
+            Ok(Told::Back { server }) => {
+                if let Some(federation) = &self.outside.federation {
+                    federation.sender.is_back_elsewhere(&server);
+                }
+            }
+            Ok(Told::Spent { server, amounts }) => {
+                if let Some(federation) = &self.outside.federation {
+                    federation.accounts.note(&server, &amounts);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "another node told something unknown"),
+        }
+    }
+
+    /// Tells the other nodes something, if there are any.
+    pub(crate) fn tell_others(&self, told: &Told) {
+        if let Some(cluster) = &self.cluster {
+            cluster.tell(told.message());
+        }
+    }
+
+    /// Notes what a device does, or tells the node that follows its user's presence.
+    pub(crate) fn note_presence(&self, user_id: &UserId, device_id: &DeviceId, what: Activity) {
+        let Some(cluster) = &self.cluster else {
+            return self.follow_presence(0, user_id, device_id, what);
+        };
+        if !self.presence.is_enabled() {
+            return;
+        }
+        let node = cluster.tag();
+        let Some(to) = cluster.preferred(Stream::presence(user_id).as_str()) else {
+            return self.follow_presence(node, user_id, device_id, what);
+        };
+        let (user_id, device_id) = (user_id.to_owned(), device_id.to_owned());
+        let told = Told::Presence { node, user_id, device_id, activity: what };
+        cluster.tell_one(to, told.message());
+    }
+
+    fn follow_presence(&self, node: u16, user_id: &UserId, device_id: &DeviceId, what: Activity) {
+        let now_ms = self.engine.clock().now_ms();
+        match what {
+            Activity::Begins(said) => {
+                self.presence.sync_begins(user_id, device_id, node, said, now_ms);
+            }
+            Activity::Ends => self.presence.sync_ends(user_id, device_id, node, now_ms),
+            Activity::Acts => self.presence.active(user_id, device_id, now_ms),
+        }
+    }
+
+    /// From now on, tells the other nodes of wrong passwords.
+    pub(crate) fn tell_of_guesses(&self) {
+        let Some(cluster) = self.cluster.clone() else { return };
+        self.auth.passwords.on_wrong(move |Guess { name, client }| {
+            if name.len() <= TOLD_NAME_BYTES {
+                let told = Told::Guess { name: name.to_owned(), client };
+                cluster.tell(told.message());
+            }
+        });
+    }
+
+    /// From now on, tells the other nodes which homeservers can be reached again, and what they had
+    /// this node take.
+    pub(crate) fn tell_of_homeservers(&self) {
+        let (Some(cluster), Some(federation)) = (self.cluster.clone(), &self.outside.federation)
+        else {
+            return;
+        };
+        let others = Arc::clone(&cluster);
+        federation.sender.tell_others_with(move |server| {
+            cluster.tell(Told::Back { server: server.to_owned() }.message());
+        });
+        federation.accounts.tell_others_with(move |server, amounts| {
+            let told = Told::Spent { server: server.to_owned(), amounts: amounts.to_vec() };
+            others.tell(told.message());
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! The application services' own users, and the delivery of events to the services.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+
+use crate::{
+    base::shutdown::Shutdown,
+    decide::account::{Met, Register},
+    engine::{Engine, Rejected},
+    outside::{
+        appservice::{Questions, Services, Transactions},
+        delivery,
+    },
+    record::{Origin, command::AccountKind},
+};
+
+/// Creates the services' own users that do not exist yet.
+///
+/// # Errors
+/// When the log takes no writes.
+pub(crate) async fn register_senders(engine: &Engine, services: &Services) -> Result<(), Rejected> {
+    for service in services.iter() {
+        let user_id = service.sender.clone();
+        if engine.state().accounts.contains(&user_id) {
+            continue;
+        }
+        let register = Register {
+            display_name: Some(user_id.localpart().to_owned()),
+            user_id,
+            kind: AccountKind::User,
+            password: None,
+            login: None,
+            met: Met::default(),
+        };
+        engine.propose(Origin::server(), register).await?.into_inner();
+    }
+    Ok(())
+}
+
+/// Delivers events to the services, until the server shuts down.
+pub(crate) async fn deliver(
+    engine: &Arc<Engine>,
+    services: &Services,
+    questions: &Arc<Questions>,
+    timeout: Duration,
+    shutdown: &Shutdown,
+) {
+    let mut deliveries = JoinSet::new();
+    for service in services.iter().filter(|service| service.url.is_some()) {
+        let push = Transactions::new(service, engine, questions, timeout);
+        deliveries.spawn(delivery::keep(push, Arc::clone(engine), shutdown.clone()));
+    }
+    while deliveries.join_next().await.is_some() {}
+}

@@ -1,0 +1,47 @@
+//! How often clients have other homeservers asked.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    base::{limits, rate::Refundable},
+    service::requester::Requester,
+};
+
+/// The rates of callers' requests to other homeservers.
+pub(crate) struct Asking {
+    questions: Refundable<Requester>,
+    strangers: Refundable<Requester>,
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self {
+            questions: Refundable::new(limits::REMOTE_QUESTIONS),
+            strangers: Refundable::new(limits::STRANGERS),
+        }
+    }
+}
+
+impl Asking {
+    /// Counts a request to another homeserver.
+    ///
+    /// # Errors
+    /// The time to wait if it must not be sent now.
+    pub(crate) fn question(&self, requester: Requester) -> Result<(), Duration> {
+        self.questions.take(requester, Instant::now())
+    }
+
+    /// Counts homeservers that this one has never reached: all of them, or none.
+    ///
+    /// # Errors
+    /// The time to wait if they must not be written to now.
+    pub(crate) fn strangers(&self, requester: &Requester, count: usize) -> Result<(), Duration> {
+        for taken in 0..count {
+            if let Err(wait) = self.strangers.take(requester.clone(), Instant::now()) {
+                (0..taken).for_each(|_| self.strangers.give_back(requester));
+                return Err(wait);
+            }
+        }
+        Ok(())
+    }
+}

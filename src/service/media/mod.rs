@@ -1,0 +1,466 @@
+//! Uploaded files, copies of those of other homeservers, and previews of pages, with what is in
+//! progress.
+
+pub(crate) mod nodes;
+pub(crate) mod preview;
+pub(crate) mod remote;
+pub(crate) mod shared;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Display,
+    io,
+    net::Ipv6Addr,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ruma::{OwnedMxcUri, OwnedServerName, OwnedUserId, ServerName, UserId};
+use tokio::{
+    sync::{Mutex as AsyncMutex, Notify},
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+use tracing::{info, warn};
+
+use self::{
+    preview::Previews,
+    remote::{Failure, Remote},
+};
+use crate::{
+    base::{bodies::Bodies, limits, long_work::LongWork, shutdown::Shutdown},
+    cluster::Cluster,
+    config::{self, Config},
+    decide::media::AddMedia,
+    engine::{Engine, Lagged, Rejected},
+    media::{
+        self, Held, Place, Receiving, Store,
+        depot::Depot,
+        picture::{self, Format, Thumbnail, Wish},
+        remote::{RemoteFile, RemoteFiles},
+    },
+    outside::{federation::Federation, outbound::OutboundError},
+    record::{Origin, command::FileHash},
+    service::requester::Requester,
+    state::{
+        Effect,
+        media::{Item, Stored},
+    },
+};
+
+/// How often unreferenced files and old thumbnails are looked for.
+const SWEEP: Duration = Duration::from_secs(3600);
+
+/// The files of this server, and copies of those of others.
+pub(crate) struct Media {
+    settings: config::Media,
+    /// The name of this homeserver.
+    own: OwnedServerName,
+    engine: Arc<Engine>,
+    cluster: Option<Arc<dyn Cluster>>,
+    federation: Option<Arc<Federation>>,
+    pub(crate) store: Arc<Store>,
+    /// Files of other homeservers.
+    remote: Remote,
+    /// Schedules the decoding of pictures by requester or uploader.
+    pub(crate) pictures: LongWork<Requester>,
+    /// Notified after an upload that a download may be waiting for.
+    uploaded: Notify,
+    /// The number of each user's uploads in progress.
+    under_way: Mutex<HashMap<OwnedUserId, usize>>,
+    previews: Previews,
+    /// Where the nodes of a cluster find each other's files, unless they share a directory.
+    depot: Option<Arc<dyn Depot>>,
+    /// Held while a file is fetched from there, by the first byte of its hash.
+    fetching: [AsyncMutex<()>; 16],
+}
+
+/// Why media cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MediaError {
+    /// The directory of uploaded files cannot be used.
+    #[error("uploaded files cannot be stored: {0}")]
+    Store(#[from] io::Error),
+    /// Previews cannot be created.
+    #[error("other services cannot be reached: {0}")]
+    Previews(#[from] OutboundError),
+}
+
+impl Media {
+    /// Opens the files in the data directory of the configuration.
+    pub(crate) fn open(
+        config: &Config,
+        bodies: &Arc<Bodies>,
+        engine: &Arc<Engine>,
+        federation: Option<Arc<Federation>>,
+        cluster: Option<Arc<dyn Cluster>>,
+        depot: Option<Arc<dyn Depot>>,
+    ) -> Result<Arc<Self>, MediaError> {
+        let (store, remote) = media::open(config)?;
+        let percent = config.rate_limits.processor_percent;
+        let percent = config.rate_limits.enabled.then_some(percent);
+        Ok(Arc::new(Self {
+            settings: config.media.clone(),
+            own: config.server.name.clone(),
+            engine: Arc::clone(engine),
+            cluster,
+            federation,
+            store,
+            remote: Remote::new(remote, config, bodies)?,
+            pictures: LongWork::with_places(percent, limits::PICTURES_AT_ONCE),
+            uploaded: Notify::new(),
+            under_way: Mutex::default(),
+            previews: Previews::new(&config.media, &config.outbound, bodies)?,
+            depot,
+            fetching: Default::default(),
+        }))
+    }
+
+    /// Copies of files of other homeservers.
+    pub(crate) fn remote_files(&self) -> Arc<RemoteFiles> {
+        Arc::clone(&self.remote.files)
+    }
+
+    /// Begins an upload, unless the user has too many in progress.
+    pub(crate) fn begin_upload(&self, user_id: &UserId) -> Option<UnderWay<'_>> {
+        let mut under_way = self.under_way.lock();
+        let count = under_way.entry(user_id.to_owned()).or_default();
+        if *count >= limits::UPLOADS_AT_ONCE {
+            return None;
+        }
+        *count += 1;
+        Some(UnderWay { media: self, user_id: user_id.to_owned() })
+    }
+}
+
+/// Counts an upload in progress.
+pub(crate) struct UnderWay<'a> {
+    media: &'a Media,
+    user_id: OwnedUserId,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut under_way = self.media.under_way.lock();
+        if let Some(count) = under_way.get_mut(&self.user_id) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&self.user_id);
+            }
+        }
+    }
+}
+
+/// Why a file cannot be had or stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("There is no such file.")]
+    NotFound,
+    #[error("This is a file of another server.")]
+    OfAnotherServer,
+    #[error("There is no such file for who is not logged in.")]
+    NotPublic,
+    #[error("This server has no files of other servers.")]
+    NoRemoteFiles,
+    #[error("The file was not uploaded yet.")]
+    NotYetUploaded,
+    /// The disk is full, or fails.
+    #[error("the file cannot be written: {0}")]
+    Unwritten(#[source] io::Error),
+    #[error("The servers of this cluster do not take the file; try again.")]
+    NotShared(#[source] io::Error),
+    #[error("The servers of this cluster do not have the file at hand; try again.")]
+    NotAtHand(#[source] io::Error),
+    #[error(transparent)]
+    Remote(#[from] Failure),
+    #[error(transparent)]
+    Rejected(#[from] Rejected),
+    /// The work on it panicked, or was ended.
+    #[error("work on a file was lost: {0}")]
+    Lost(String),
+}
+
+impl FileError {
+    fn lost(error: impl Display) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+impl Media {
+    /// Makes a received file durable, and then the record that names it.
+    pub(crate) async fn keep(
+        self: &Arc<Self>,
+        receiving: Receiving,
+        mut add: AddMedia,
+        origin: Origin,
+    ) -> Result<(), FileError> {
+        let held = receiving.finish().await.map_err(FileError::Unwritten)?;
+        if let Err(error) = self.share(&held.hash).await {
+            self.discard(held).await;
+            return Err(FileError::NotShared(error));
+        }
+        (add.hash, add.size) = (held.hash, held.size);
+        // A file that the server fetched has no user.
+        let nobody = Requester::Address(Ipv6Addr::UNSPECIFIED.into());
+        let uploader = add.user_id.clone().map_or(nobody, Requester::User);
+        let picture = add.content_type.as_ref().is_some_and(|kind| kind.starts_with("image/"));
+        match self.engine.propose(origin, add).await {
+            Ok(added) => added.into_inner(),
+            Err(error) => {
+                // Only a refusal shows that no record was written.
+                if matches!(error, Rejected::Refused(_)) {
+                    self.discard(held).await;
+                }
+                return Err(error.into());
+            }
+        }
+        self.uploaded.notify_waiters();
+        if picture {
+            tokio::spawn(Arc::clone(self).make_usual_thumbnails(held, uploader));
+        }
+        Ok(())
+    }
+
+    async fn discard(self: &Arc<Self>, file: Held) {
+        let media = Arc::clone(self);
+        let discarding = spawn_blocking(move || {
+            media.store.discard(file, |hash| media.engine.state().media.names(hash))
+        });
+        if let Ok(Err(error)) = discarding.await {
+            warn!(%error, "a refused upload could not be deleted; retrying later");
+        }
+    }
+
+    /// Makes the usual thumbnails before they are requested.
+    async fn make_usual_thumbnails(self: Arc<Self>, file: Held, uploader: Requester) {
+        // A user who uploads many at once waits; their thumbnails are made on request.
+        let Ok(place) = self.pictures.place(&uploader, false).await else { return };
+        let store = Arc::clone(&self.store);
+        let making = move || {
+            let missing: Vec<_> = picture::USUAL
+                .into_iter()
+                .filter(|wish| kept(&store, &file.hash, *wish).is_none())
+                .collect();
+            // If it is not a picture, a request for a thumbnail gets the reason.
+            let made = picture::thumbnails(&store.path(&file.hash), &missing).unwrap_or_default();
+            for (wish, thumbnail) in missing.into_iter().zip(made) {
+                if let Thumbnail::Made(format, bytes) = thumbnail {
+                    keep_thumbnail(&store, &file.hash, wish, format, &bytes);
+                }
+            }
+        };
+        let making = spawn_blocking(move || place.work(making));
+        // A panic of a decoder has been logged.
+        let _ = making.await;
+    }
+
+    /// Whether this server gives out media ids of this name.
+    pub(crate) fn is_own(&self, server_name: &ServerName) -> bool {
+        *server_name == self.own
+    }
+
+    /// The address of a media id.
+    pub(crate) fn mxc(&self, media_id: &str) -> OwnedMxcUri {
+        format!("mxc://{}/{media_id}", self.own).into()
+    }
+
+    /// The file that somebody wants; waits for an upload in progress, or has it fetched.
+    pub(crate) async fn find(
+        self: &Arc<Self>,
+        wanted: Wanted<'_>,
+        caller: Requester,
+        shutdown: &Shutdown,
+    ) -> Result<Found, FileError> {
+        match self.is_own(wanted.server) {
+            true => self.stored(wanted.media_id, wanted.wait, shutdown).await.map(Found::from),
+            false => self.remote_file(wanted, caller, shutdown).await,
+        }
+    }
+
+    /// The file under a media id; waits for an upload in progress.
+    pub(crate) async fn stored(
+        &self,
+        media_id: &str,
+        wait: Duration,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, FileError> {
+        let until = Instant::now() + wait.min(limits::MEDIA_WAIT);
+        loop {
+            // Registered before the check, so that no upload is missed.
+            let mut uploaded = std::pin::pin!(self.uploaded.notified());
+            uploaded.as_mut().enable();
+            match self.engine.state().media.get(media_id) {
+                Some(Item::Stored(_))
+                    if self.engine.state().media.quarantined(media_id).is_some() =>
+                {
+                    return Err(FileError::NotFound);
+                }
+                Some(Item::Stored(stored)) => return Ok(stored),
+                Some(Item::Unused { expires_ms, .. })
+                    if expires_ms > self.engine.clock().now_ms() => {}
+                _ => return Err(FileError::NotFound),
+            }
+            tokio::select! {
+                () = uploaded => {}
+                () = sleep_until(until) => return Err(FileError::NotYetUploaded),
+                () = shutdown.given() => return Err(FileError::NotYetUploaded),
+            }
+        }
+    }
+
+    /// The file that somebody wants, if it is served without an access token.
+    pub(crate) async fn find_before_freeze(
+        self: &Arc<Self>,
+        wanted: Wanted<'_>,
+        allow_remote: bool,
+        caller: Requester,
+        shutdown: &Shutdown,
+    ) -> Result<Found, FileError> {
+        let serves = |time_ms| self.settings.unauthenticated.serves(time_ms);
+        let serves_now = serves(self.engine.clock().now_ms());
+        if !self.is_own(wanted.server) {
+            // When its homeserver got it is not known: what counts is when this one did.
+            return match (allow_remote, serves_now) {
+                (false, _) => Err(FileError::OfAnotherServer),
+                (true, true) => self.remote_file(wanted, caller, shutdown).await,
+                (true, false) => {
+                    let copy = self.remote_copy(&wanted).await?;
+                    let copy =
+                        copy.filter(|copy| serves(copy.fetched_ms)).ok_or(FileError::NotPublic)?;
+                    self.found_remote(&copy)
+                }
+            };
+        }
+        // Later uploads are not served without authentication, so there is no point in waiting.
+        let wait = if serves_now { wanted.wait } else { Duration::ZERO };
+        match self.stored(wanted.media_id, wait, shutdown).await {
+            Ok(stored) if serves(stored.time_ms) => Ok(Found::from(stored)),
+            Ok(_) => Err(FileError::NotPublic),
+            Err(FileError::NotYetUploaded) if wait.is_zero() => Err(FileError::NotPublic),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The file that somebody wants.
+pub(crate) struct Wanted<'a> {
+    /// Requester it is.
+    pub(crate) server: &'a ServerName,
+    /// Its id there.
+    pub(crate) media_id: &'a str,
+    /// How long to wait for its upload.
+    pub(crate) wait: Duration,
+}
+
+/// A file that is served.
+pub(crate) enum Found {
+    /// One of this server.
+    Own(Stored),
+    /// The copy of one of another homeserver.
+    Copy(Place, RemoteFile),
+}
+
+impl From<Stored> for Found {
+    fn from(stored: Stored) -> Self {
+        Self::Own(stored)
+    }
+}
+
+impl Found {
+    pub(crate) const fn hash(&self) -> FileHash {
+        match self {
+            Self::Own(stored) => stored.hash,
+            Self::Copy(place, _) => place.hash,
+        }
+    }
+}
+
+/// The stored thumbnail for this request.
+pub(crate) fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
+    Format::ALL.into_iter().find_map(|format| {
+        let name = format!("{}.{}", wish.name(), format.extension());
+        Some((store.read_thumbnail(hash, &name)?, format))
+    })
+}
+
+/// Stores a thumbnail for later requests.
+pub(crate) fn keep_thumbnail(
+    store: &Store,
+    hash: &FileHash,
+    wish: Wish,
+    format: Format,
+    bytes: &[u8],
+) {
+    let name = format!("{}.{}", wish.name(), format.extension());
+    if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
+        && error.kind() != io::ErrorKind::QuotaExceeded
+    {
+        // It is made again next time.
+        warn!(%error, "a thumbnail could not be stored");
+    }
+}
+
+/// Deletes unreferenced files and old thumbnails, at the start and then regularly, until the server
+/// stops.
+pub(crate) async fn sweep(media: Arc<Media>, shutdown: Shutdown) {
+    let mut work = media.engine.head().work();
+    let unnamed = |effect: &Effect| match effect {
+        Effect::Unnamed(hash) => Some(*hash),
+        _ => None,
+    };
+    // The server may have ended between the record of a removal and the deletion.
+    let left = media.engine.state().media.lately_unnamed();
+    remove(&media, left.into_iter().collect()).await;
+    loop {
+        let sweeping = Arc::clone(&media);
+        let swept = spawn_blocking(move || {
+            let settings = &sweeping.settings;
+            let named = |hash: &FileHash| sweeping.engine.state().media.names(hash);
+            let age = Duration::from_secs(settings.orphan_seconds);
+            let swept = sweeping.store.sweep(named, age)?;
+            sweeping.remote.files.sweep()?;
+            Ok::<_, io::Error>(swept)
+        });
+        match swept.await {
+            Ok(Ok(swept)) if swept.files + swept.thumbnails > 0 => {
+                info!(
+                    files = swept.files,
+                    thumbnails = swept.thumbnails,
+                    "deleted unreferenced files and old thumbnails"
+                );
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => warn!(%error, "uploaded files could not be scanned"),
+            Err(error) => warn!(%error, "scanning uploaded files panicked"),
+        }
+        let mut next = std::pin::pin!(tokio::time::sleep(SWEEP));
+        loop {
+            tokio::select! {
+                () = &mut next => break,
+                files = work.next(unnamed) => match files {
+                    Ok(files) => remove(&media, files.into_iter().collect()).await,
+                    // The scan finds them.
+                    Err(Lagged) => break,
+                },
+                () = shutdown.given() => return,
+            }
+        }
+    }
+}
+
+/// Deletes files without any id left. A later sweep finds those that it fails to delete.
+async fn remove(media: &Arc<Media>, files: BTreeSet<FileHash>) {
+    let media = Arc::clone(media);
+    let removing = spawn_blocking(move || {
+        for hash in files {
+            let named = |hash: &FileHash| media.engine.state().media.names(hash);
+            if let Err(error) = media.store.remove(&hash, named) {
+                warn!(%error, "a removed file could not be deleted; retrying later");
+            }
+        }
+    });
+    // A panic has been logged.
+    let _ = removing.await;
+}

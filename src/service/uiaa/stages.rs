@@ -1,0 +1,155 @@
+//! The stages: what each asks of a client and what it proves.
+
+use std::{collections::BTreeMap, fs, sync::Arc};
+
+use ruma::{
+    OwnedUserId,
+    api::client::uiaa::{AuthData, AuthType, ThirdpartyIdCredentials},
+};
+use serde_json::{Map, json};
+
+use super::{Offer, captcha::Captcha, terms::Terms};
+use crate::{
+    config::{Config, FilePath, value::RegistrationStage},
+    decide::threepid::Validated,
+    outside::mail::Messages,
+    record::{command::TokenHash, threepid::Medium},
+};
+
+/// The configuration of the stages.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    /// The offer for registration.
+    pub(crate) registration: Arc<Offer>,
+    pub(crate) captcha: Option<Captcha>,
+    pub(crate) terms: Terms,
+}
+
+impl Stages {
+    /// The stages of this configuration.
+    ///
+    /// # Errors
+    /// When a required stage lacks its configuration: which one, and what it needs.
+    pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
+        let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
+            (Some(file), Some(public_key)) => {
+                let secret_key =
+                    file.read().map_err(|error| format!("captcha.secret_key_file: {error}"))?;
+                let captcha = Captcha::new(&config.captcha, public_key, &secret_key);
+                Some(captcha.map_err(|error| format!("the captcha: {error}"))?)
+            }
+            _ => None,
+        };
+        let terms = match &config.registration.terms {
+            Some(FilePath(path)) => {
+                let wrong = |error: String| format!("the terms, {}: {error}", path.display());
+                let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+                Some(Terms::parse(&text).map_err(wrong)?)
+            }
+            None => None,
+        };
+
+        let mut flows: Vec<Vec<AuthType>> = vec![Vec::new()];
+        let mut params = Map::new();
+        for requirement in &config.registration.require {
+            let mut longer = Vec::new();
+            for stage in &requirement.0 {
+                let needs = |what: &str| {
+                    format!("registration.require has \"{}\", which needs {what}", stage.as_str())
+                };
+                let auth_type = match stage {
+                    RegistrationStage::Dummy => AuthType::Dummy,
+                    RegistrationStage::Token => AuthType::RegistrationToken,
+                    RegistrationStage::Captcha => {
+                        let captcha = captcha.as_ref().ok_or_else(|| {
+                            needs("captcha.public_key and captcha.secret_key_file")
+                        })?;
+                        let key = json!({ "public_key": captcha.public_key });
+                        params.insert(AuthType::ReCaptcha.to_string(), key);
+                        AuthType::ReCaptcha
+                    }
+                    RegistrationStage::Terms => {
+                        let terms = terms.as_ref().ok_or_else(|| needs("registration.terms"))?;
+                        params.insert(AuthType::Terms.to_string(), terms.params());
+                        AuthType::Terms
+                    }
+                    RegistrationStage::Email if messages.reach(Medium::Email) => {
+                        AuthType::EmailIdentity
+                    }
+                    RegistrationStage::Email => return Err(needs("email.host")),
+                    RegistrationStage::Msisdn if messages.reach(Medium::Msisdn) => AuthType::Msisdn,
+                    RegistrationStage::Msisdn => return Err(needs("sms.url")),
+                };
+                // In a choice, "dummy" means none of the other stages.
+                let none = auth_type == AuthType::Dummy && requirement.0.len() > 1;
+                for flow in &flows {
+                    let mut flow = flow.clone();
+                    if !none && !flow.contains(&auth_type) {
+                        flow.push(auth_type.clone());
+                    }
+                    longer.push(flow);
+                }
+            }
+            flows = longer;
+        }
+        for flow in flows.iter_mut().filter(|flow| flow.is_empty()) {
+            flow.push(AuthType::Dummy);
+        }
+        let registration = Arc::new(Offer::new(flows, params));
+        Ok(Self { registration, captcha, terms: terms.unwrap_or_default() })
+    }
+}
+
+/// The proof of a stage.
+#[derive(Clone, Debug)]
+pub(crate) enum Proof {
+    /// The stage was completed.
+    Done,
+    /// The user's identity.
+    User(OwnedUserId),
+    /// The ownership of this address or number. Except in a registration, it belongs to an account.
+    Threepid(Validated),
+    /// The knowledge of this valid registration token.
+    Token(TokenHash),
+    /// The acceptance of these documents, by name and version.
+    Terms(BTreeMap<String, String>),
+}
+
+/// What is kept of an attempt to repeat it: nothing, unless it may succeed while the client waits.
+/// Then only the identifying members are kept, because clients may send anything else.
+pub(super) fn to_wait_for(auth: &AuthData) -> Option<AuthData> {
+    let mut kept = auth.clone();
+    let (credentials, session) = match &mut kept {
+        AuthData::EmailIdentity(given) => (&mut given.thirdparty_id_creds, &mut given.session),
+        AuthData::Msisdn(given) => (&mut given.thirdparty_id_creds, &mut given.session),
+        _ => return None,
+    };
+    let (sid, client_secret) = (credentials.sid.clone(), credentials.client_secret.clone());
+    *credentials = ThirdpartyIdCredentials::new(sid, client_secret);
+    *session = None;
+    Some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiting_attempt_stores_only_what_identifies_the_validation() {
+        for stage in ["m.login.email.identity", "m.login.msisdn"] {
+            let given = json!({
+                "type": stage, "session": "x",
+                "threepid_creds": {
+                    "sid": "1", "client_secret": "s",
+                    "id_server": "x".repeat(1_000_000), "id_access_token": "x".repeat(1_000_000),
+                },
+            });
+            let given: AuthData = serde_json::from_value(given).unwrap();
+            let kept = serde_json::to_value(to_wait_for(&given).unwrap()).unwrap();
+            assert_eq!(kept["threepid_creds"], json!({ "sid": "1", "client_secret": "s" }));
+            assert_eq!(kept["session"], serde_json::Value::Null);
+        }
+        let other = json!({ "type": "m.login.registration_token", "token": "x", "session": "x" });
+        assert!(to_wait_for(&serde_json::from_value(other).unwrap()).is_none());
+    }
+}
