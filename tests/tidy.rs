@@ -32,6 +32,36 @@ const FOLDERS: [(&str, &str); 18] = [
     ("base", "time, limits, text, files and secrets"),
 ];
 
+/// The sections of `src/edge/api/`, from the top down. A section may use those below it and none
+/// above it. `mod.rs` lists the endpoints of all of them.
+const SECTIONS: [&str; 24] = [
+    "app",
+    "console",
+    "admin",
+    "federation",
+    "sso",
+    "push",
+    "about",
+    "sync",
+    "media",
+    "e2ee",
+    "room",
+    "oauth",
+    "account",
+    "auth",
+    "appservice",
+    "browser",
+    // What sections have in common.
+    "outgoing",
+    "affinity",
+    "bodies",
+    "server",
+    "addresses",
+    "answer",
+    "error",
+    "mod",
+];
+
 /// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
 const LONG_FILES: [(&str, usize); 10] = [
@@ -166,6 +196,124 @@ fn a_wrong_arrow_is_found() {
         assert_eq!(planted(wrong).len(), 1, "{wrong}");
     }
     assert_eq!(against_the_order([("src/loose.rs", "")]).len(), 1);
+}
+
+/// Adds the paths of a tree of `use`, each in full.
+fn paths(before: &str, tree: &str, found: &mut Vec<String>) {
+    let Some((head, rest)) = tree.split_once('{') else {
+        found.push(format!("{before}{}", tree.trim()));
+        return;
+    };
+    let (before, mut depth, mut begins) = (format!("{before}{}", head.trim()), 0, 0);
+    let inner = rest.rsplit_once('}').map_or(rest, |(inner, _)| inner);
+    for (at, c) in inner.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                paths(&before, &inner[begins..at], found);
+                begins = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if !inner[begins..].trim().is_empty() {
+        paths(&before, &inner[begins..], found);
+    }
+}
+
+/// The arrows between sections of endpoints that run against their order.
+fn against_the_sections<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let place = |section: &str| SECTIONS.iter().position(|known| *known == section);
+    let mut wrong = Vec::new();
+    for (file, text) in files {
+        let Some(inside) = file.strip_prefix("src/edge/api/") else { continue };
+        let mut module: Vec<&str> = inside.trim_end_matches(".rs").split('/').collect();
+        let own = module[0];
+        if own == "mod" || file.ends_with("tests.rs") {
+            continue;
+        }
+        module.retain(|name| *name != "mod");
+        let Some(own_place) = place(own) else {
+            wrong.push(format!("{file}: `{own}` has no place in the order"));
+            continue;
+        };
+        let code = code(text);
+        let mut found = Vec::new();
+        for tree in code.split("use ").skip(1) {
+            paths("", tree.split(';').next().unwrap_or_default(), &mut found);
+        }
+        // Those in the midst of code.
+        let inline = code
+            .split("crate::edge::api::")
+            .skip(1)
+            .filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
+        found.extend(inline.map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            format!("crate::edge::api::{}", &rest[..end.unwrap_or(rest.len())])
+        }));
+        for path in found {
+            let parts: Vec<&str> = path.split("::").map(str::trim).collect();
+            let supers = parts.iter().take_while(|part| **part == "super").count();
+            let full = match &parts[..] {
+                ["crate", "edge", "api", rest @ ..] => rest.to_vec(),
+                _ if supers > 0 && supers <= module.len() => {
+                    [&module[..module.len() - supers], &parts[supers..]].concat()
+                }
+                _ => continue,
+            };
+            let used = full.first().copied().unwrap_or("mod");
+            match place(used) {
+                Some(other) if other >= own_place => {}
+                Some(_) => wrong.push(format!("{file}: `{own}` may not use `{used}`")),
+                None => wrong.push(format!("{file}: `{path}` is in no section")),
+            }
+        }
+    }
+    wrong.sort();
+    wrong.dedup();
+    wrong
+}
+
+#[test]
+fn sections_of_endpoints_use_only_those_below_them() {
+    let files: Vec<(String, String)> = sources("src/edge/api")
+        .iter()
+        .map(|path| (relative(path), fs::read_to_string(path).expect("a file")))
+        .collect();
+    let wrong = against_the_sections(files.iter().map(|(file, text)| (&**file, &**text)));
+    assert!(wrong.is_empty(), "{} wrong arrows:\n{}", wrong.len(), wrong.join("\n"));
+    for section in SECTIONS {
+        let is_it = |(file, _): &(String, String)| {
+            let inside = file.trim_start_matches("src/edge/api/");
+            inside.split(['/', '.']).next() == Some(section)
+        };
+        assert!(files.iter().any(is_it), "there is no section `{section}`");
+    }
+}
+
+#[test]
+fn a_wrong_arrow_between_sections_is_found() {
+    let planted = |text| against_the_sections([("src/edge/api/auth/uiaa/stages.rs", text)]);
+    for right in [
+        "use super::failure::Failure;",
+        "use super::super::claim::Claim;",
+        "use crate::{\n    edge::{\n        api::{browser::page::Page, server::Server},\n    },\n};",
+        "// use crate::edge::api::console;\n",
+        "fn f() -> crate::edge::api::answer::Json {}",
+    ] {
+        assert!(planted(right).is_empty(), "{right}");
+    }
+    for wrong in [
+        "use super::super::super::oauth;",
+        "use crate::{\n    edge::{\n        api::{console, server::Server},\n    },\n};",
+        "use crate::edge::api::{browser::{cookies, page::Page}, oauth::sign_in::arrived};",
+        "fn f() { crate::edge::api::sso::login() }",
+        "use crate::edge::api::Server;",
+    ] {
+        assert_eq!(planted(wrong).len(), 1, "{wrong}");
+    }
+    assert_eq!(against_the_sections([("src/edge/api/loose.rs", "")]).len(), 1);
 }
 
 /// The files that make a batch of records, but for the log, which takes it, and the engine, whose

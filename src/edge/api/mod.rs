@@ -3,6 +3,7 @@
 
 pub(crate) mod about;
 pub(crate) mod account;
+mod addresses;
 mod admin;
 mod affinity;
 mod answer;
@@ -21,6 +22,7 @@ mod outgoing;
 pub(crate) mod push;
 pub(crate) mod room;
 mod server;
+mod sso;
 pub(crate) mod sync;
 
 pub(crate) use self::{
@@ -38,6 +40,7 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
         admin::endpoints,
         about::endpoints,
         auth::endpoints,
+        sso::endpoints,
         oauth::endpoints,
         account::endpoints,
         sync::endpoints,

@@ -1,16 +1,21 @@
-//! Capabilities (client-server API, "Capabilities negotiation"): what users of this server can do.
-//! The same functions tell clients and enforce it.
+//! The list of capabilities (client-server API, "Capabilities negotiation"). The same functions
+//! tell clients and enforce it.
 
-use ruma::api::client::{
-    discovery::get_capabilities::v3 as get_capabilities, profile::ProfileFieldName,
-};
+use ruma::api::client::discovery::get_capabilities::v3 as get_capabilities;
 use serde_json::{Map, Value, json};
 
 use crate::{
     decide::create_room::ROOM_VERSIONS,
     edge::{
-        api::{answer::json, oauth::session::no_interactive_authentication, server::Server},
-        http::{ApiError, Cx, ErrorCode, Json, Session},
+        api::{
+            answer::json,
+            auth::capabilities::{
+                may_change_password, may_change_third_party_ids, may_get_login_token,
+                may_set_profile,
+            },
+            server::Server,
+        },
+        http::{ApiError, Cx, Json, Session},
     },
 };
 
@@ -48,60 +53,4 @@ fn profile_fields(app: &Server, session: &Session) -> Value {
         (false, false, _) => json!({ "enabled": true, "allowed": allowed }),
         (false, true, _) => json!({ "enabled": false }),
     }
-}
-
-/// Whether the user may change their password. (Guests have none.)
-pub(crate) fn may_change_password(app: &Server, session: &Session) -> Result<(), ApiError> {
-    let switch = app.config.accounts.change_password;
-    not_a_guest(app, session)?;
-    no_interactive_authentication(app, session)?;
-    allowed(switch, "You cannot change your password here.")
-}
-
-/// Whether the user may set or remove this profile field. (Guests only have the display name:
-/// "Guest access".)
-pub(crate) fn may_set_profile(
-    app: &Server,
-    session: &Session,
-    field: &str,
-) -> Result<(), ApiError> {
-    let accounts = &app.config.accounts;
-    let switch = match ProfileFieldName::from(field) {
-        ProfileFieldName::DisplayName => accounts.set_displayname,
-        ProfileFieldName::AvatarUrl => accounts.set_avatar_url,
-        _ => accounts.profile_fields,
-    };
-    if field != "displayname" {
-        not_a_guest(app, session)?;
-    }
-    allowed(switch, "You cannot change this of your profile.")
-}
-
-/// Whether the user may add and remove email addresses and phone numbers.
-pub(crate) fn may_change_third_party_ids(app: &Server, session: &Session) -> Result<(), ApiError> {
-    not_a_guest(app, session)?;
-    no_interactive_authentication(app, session)?;
-    allowed(app.config.accounts.third_party_ids, "You cannot change your addresses here.")
-}
-
-/// Whether the user may create login tokens for their other clients.
-pub(crate) fn may_get_login_token(app: &Server, session: &Session) -> Result<(), ApiError> {
-    not_a_guest(app, session)?;
-    no_interactive_authentication(app, session)?;
-    if app.config.login.get_token {
-        return Ok(());
-    }
-    Err(ApiError::new(ErrorCode::Unrecognized, "There are no login tokens here."))
-}
-
-fn allowed(switch: bool, otherwise: &'static str) -> Result<(), ApiError> {
-    switch.then_some(()).ok_or_else(|| ApiError::forbidden(otherwise))
-}
-
-fn not_a_guest(app: &Server, session: &Session) -> Result<(), ApiError> {
-    if app.engine.state().accounts.is_guest(&session.user_id) {
-        let message = "Guests cannot do this.";
-        return Err(ApiError::new(ErrorCode::GuestAccessForbidden, message));
-    }
-    Ok(())
 }

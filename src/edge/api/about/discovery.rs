@@ -1,14 +1,11 @@
 //! Discovery: versions, the well-known documents. What this server can do:
-//! [`capabilities`](crate::edge::api::about::capabilities).
+//! [`capabilities`](crate::edge::api::auth::capabilities).
 
 use ruma::api::{
-    client::{
-        discovery::{
-            discover_homeserver, discover_policy_server,
-            discover_support::{self, Contact, ContactRole},
-            get_supported_versions,
-        },
-        session::login::v3 as login_v3,
+    client::discovery::{
+        discover_homeserver, discover_policy_server,
+        discover_support::{self, Contact, ContactRole},
+        get_supported_versions,
     },
     federation::discovery::discover_homeserver as discover_homeserver_for_servers,
 };
@@ -19,7 +16,11 @@ use super::voip;
 use crate::{
     config::{AdminContact, Config, PublicKey},
     edge::{
-        api::{answer::json, oauth, server::Server},
+        api::{
+            addresses::{self, base_url, identity_server},
+            answer::json,
+            server::Server,
+        },
         http::{ApiError, Cx, Json, Session},
     },
 };
@@ -107,9 +108,9 @@ pub(super) async fn well_known(
     if let Some(url) = identity_server(config) {
         tell("m.identity_server", json!({ "base_url": url }));
     }
-    if oauth::is_offered(config) {
+    if addresses::is_offered(config) {
         // What clients look for who do not know `auth_metadata` yet.
-        let (issuer, account) = (oauth::issuer(config), oauth::account_url(config));
+        let (issuer, account) = (addresses::issuer(config), addresses::account_url(config));
         let told = json!({ "issuer": issuer, "account": account });
         tell("org.matrix.msc2965.authentication", told);
     }
@@ -130,23 +131,6 @@ pub(super) async fn policy_server(
         PublicKey::Key(key) => json(&json!({ "public_keys": { "ed25519": key } })),
         PublicKey::None => Err(ApiError::not_found("There is no policy server of this name.")),
     }
-}
-
-/// The content of [`well_known`], for login responses.
-pub(crate) fn discovery_info(config: &Config) -> Option<login_v3::DiscoveryInfo> {
-    let homeserver = login_v3::HomeserverInfo::new(base_url(config)?);
-    let mut info = login_v3::DiscoveryInfo::new(homeserver);
-    info.identity_server =
-        identity_server(config).map(|url| login_v3::IdentityServerInfo::new(url.to_owned()));
-    Some(info)
-}
-
-fn base_url(config: &Config) -> Option<String> {
-    config.announced_url().filter(|_| config.server.discovery)
-}
-
-fn identity_server(config: &Config) -> Option<&str> {
-    config.server.identity_server.as_deref()
 }
 
 /// Where other homeservers find this one (server-server API, "Resolving server names").

@@ -15,7 +15,7 @@ use ruma::{
 use crate::{
     decide::status::SetStatus,
     edge::{
-        api::{oauth::session::may_administer, server::Server},
+        api::{auth::grants::may_administer, server::Server},
         http::{ApiError, Cx, OpenTo},
     },
     state::Standing,

@@ -16,7 +16,7 @@ use crate::{
     decide::account::SetProfile,
     edge::{
         api::{
-            about::capabilities, answer::json, appservice::services as appservice, server::Server,
+            answer::json, appservice::services as appservice, auth::capabilities, server::Server,
         },
         http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
     },

@@ -13,9 +13,9 @@ use crate::{
     decide::threepid::{AddThreepid, RemoveThreepid},
     edge::{
         api::{
-            about::capabilities::may_change_third_party_ids,
             answer::json,
             auth::{
+                capabilities::may_change_third_party_ids,
                 claim::{auth_failed, find_account},
                 uiaa::confirm_identity,
                 validation::{check_allowed, threepid_in_use, validated},

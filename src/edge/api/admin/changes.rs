@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::AdminParts as _;
+use super::parts::AdminParts as _;
 use crate::{
     base::{limits, shutdown::Shutdown},
     edge::{

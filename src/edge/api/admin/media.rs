@@ -3,7 +3,7 @@
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Value, json};
 
-use super::{AdminParts as _, PageOf, Terms, nothing, page_of};
+use super::parts::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
     base::background::at_length,
     edge::{

@@ -4,7 +4,7 @@ use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{AdminParts as _, Terms};
+use super::parts::{AdminParts as _, Terms};
 use crate::{
     edge::{
         api::{room::send::transaction, server::Server},

@@ -4,7 +4,7 @@
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::json;
 
-use super::{AdminParts as _, PageOf, Terms, nothing, page_of};
+use super::parts::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
     base::background::at_length,
     edge::{

@@ -4,7 +4,7 @@ use ruma::{OwnedRoomId, RoomId, api::auth_scheme::AccessToken, events::StateEven
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{AdminParts as _, PageOf, Terms, nothing};
+use super::parts::{AdminParts as _, PageOf, Terms, nothing};
 use crate::{
     base::{background::at_length, limits},
     edge::{

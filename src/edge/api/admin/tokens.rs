@@ -5,7 +5,7 @@ use ruma::api::auth_scheme::AccessToken;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{AdminParts as _, Terms, nothing, nullable};
+use super::parts::{AdminParts as _, Terms, nothing, nullable};
 use crate::{
     base::clock::random_letters,
     decide::registration_token::Change,

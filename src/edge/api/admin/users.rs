@@ -10,7 +10,7 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
+use super::parts::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
 use crate::{
     base::background::at_length,
     edge::{

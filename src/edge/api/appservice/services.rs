@@ -9,17 +9,14 @@ use std::{
 
 use http::{Method, StatusCode, Uri};
 use ruma::{
-    OwnedRoomId, OwnedUserId, RoomAliasId, RoomOrAliasId, UserId,
-    api::client::{
-        appservice::request_ping::v1 as request_ping, session::login::v3::ApplicationService,
-        uiaa::UserIdentifier,
-    },
+    OwnedRoomId, RoomAliasId, RoomOrAliasId, UserId,
+    api::client::appservice::request_ping::v1 as request_ping,
 };
 use serde_json::json;
 
 use crate::{
     edge::{
-        api::{auth::claim::named_user, server::Server},
+        api::server::Server,
         http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
     },
     outside::appservice::{Asked, Request, Service},
@@ -106,41 +103,14 @@ pub(crate) fn check_alias(
     Ok(())
 }
 
-fn exclusive(message: &'static str) -> ApiError {
+/// Refuses a name that is not the caller's to use.
+pub(crate) fn exclusive(message: &'static str) -> ApiError {
     ApiError::new(ErrorCode::Exclusive, message)
 }
 
 /// The application service that registers one of its users.
 pub(crate) fn registering(caller: Option<&Appservice>) -> Result<Arc<Service>, ApiError> {
     calling(caller).cloned()
-}
-
-/// The user in a login of type `m.login.application_service`. An unknown token is treated like a
-/// client's: it may not log in this way.
-pub(crate) fn by_application_service(
-    app: &Server,
-    caller: Option<&Appservice>,
-    info: ApplicationService,
-) -> Result<OwnedUserId, ApiError> {
-    let caller = caller.ok_or_else(ApiError::missing_token)?;
-    let service = caller
-        .service()
-        .ok_or_else(|| ApiError::forbidden("Only an application service logs in this way."))?;
-    #[allow(deprecated, reason = "old clients name the user in `user`")]
-    let named = match (info.identifier, info.user) {
-        (Some(UserIdentifier::Matrix(id)), _) => id.user,
-        (None, Some(user)) => user,
-        _ => return Err(ApiError::missing_param("`identifier` names a user, as `m.id.user`.")),
-    };
-    let unknown = || ApiError::forbidden("The application service has not registered this user.");
-    let user_id = named_user(app, &named).ok_or_else(unknown)?;
-    if !service.owns_user(&user_id) {
-        return Err(exclusive("This user is not in the application service's namespace."));
-    }
-    if !app.engine.state().accounts.contains(&user_id) {
-        return Err(unknown());
-    }
-    Ok(user_id)
 }
 
 /// The room of an id or an alias. For an unknown alias, application services are asked, because

@@ -9,11 +9,16 @@ use serde_json::{Map, Value};
 
 use crate::{
     edge::{
-        api::{answer::json, room::directory::instance_id, server::Server},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json, endpoint},
     },
     outside::appservice::{Request, Service},
 };
+
+/// The id by which clients know a network of an application service.
+fn instance_id(service: &str, network_id: &str) -> String {
+    format!("{service}|{network_id}")
+}
 
 endpoint! {
     /// All networks.

@@ -57,7 +57,7 @@ pub(in crate::edge::api) struct Claim {
 
 impl Claim {
     /// By user id or localpart.
-    pub(super) fn by_name(app: &Server, name: &str) -> Self {
+    pub(in crate::edge::api) fn by_name(app: &Server, name: &str) -> Self {
         let user_id = named_user(app, name);
         let name = user_id.as_ref().map_or_else(|| name.to_owned(), ToString::to_string);
         Self { name, user_id }

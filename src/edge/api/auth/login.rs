@@ -11,7 +11,7 @@ use ruma::{
                 self as get_login_types, ApplicationServiceLoginType, IdentityProvider, LoginType,
                 PasswordLoginType, SsoLoginType, TokenLoginType,
             },
-            login::v3::{self as login_v3, LoginInfo},
+            login::v3::{self as login_v3, ApplicationService, LoginInfo},
         },
         uiaa::{MatrixUserIdentifier, UserIdentifier},
     },
@@ -20,8 +20,9 @@ use ruma::{
 use serde_json::{Value, json};
 
 use super::{
-    claim::{Claim, verified},
+    claim::{Claim, named_user, verified},
     credentials::NewTokens,
+    grants::legacy_is_off,
     login_token, rights, session,
 };
 use crate::{
@@ -29,8 +30,10 @@ use crate::{
     decide::account::{Login, LoginByToken},
     edge::{
         api::{
-            about::discovery::discovery_info, answer::json,
-            appservice::services::by_application_service, oauth, server::Server,
+            addresses::{discovery_info, is_offered},
+            answer::json,
+            appservice::services::exclusive,
+            server::Server,
         },
         http::{ApiError, Appservice, Cx, Json},
     },
@@ -47,14 +50,14 @@ pub(super) async fn login_types(
 ) -> Result<Json, ApiError> {
     let (config, providers) = (&cx.app.config, cx.app.outside.providers.all());
     if !config.login.legacy {
-        return Err(oauth::session::legacy_is_off());
+        return Err(legacy_is_off());
     }
     let mut flows = Vec::new();
     if config.login.password {
         flows.push(LoginType::Password(PasswordLoginType::new()));
     }
     // Single sign-on leads to this server's own pages, too.
-    let oauth = oauth::is_offered(config) && (config.login.password || !providers.is_empty());
+    let oauth = is_offered(config) && (config.login.password || !providers.is_empty());
     let by_sso = oauth || !providers.is_empty();
     // Clients show nothing else beside a preferred flow. Whoever has a password here gives it to
     // the client at once; clients of the OAuth API do not ask for these flows.
@@ -105,7 +108,7 @@ pub(super) async fn login(
 ) -> Result<login_v3::Response, ApiError> {
     let is_service = matches!(request.login_info, LoginInfo::ApplicationService(_));
     if !cx.app.config.login.legacy && !is_service {
-        return Err(oauth::session::legacy_is_off());
+        return Err(legacy_is_off());
     }
     let device_id = device_id_or_new(request.device_id)?;
     let display_name = short_name(request.initial_device_display_name)?;
@@ -149,6 +152,34 @@ pub(super) async fn login(
         response
     };
     Ok(response)
+}
+
+/// The user in a login of type `m.login.application_service`. An unknown token is treated like a
+/// client's: it may not log in this way.
+fn by_application_service(
+    app: &Server,
+    caller: Option<&Appservice>,
+    info: ApplicationService,
+) -> Result<OwnedUserId, ApiError> {
+    let caller = caller.ok_or_else(ApiError::missing_token)?;
+    let service = caller
+        .service()
+        .ok_or_else(|| ApiError::forbidden("Only an application service logs in this way."))?;
+    #[allow(deprecated, reason = "old clients name the user in `user`")]
+    let named = match (info.identifier, info.user) {
+        (Some(UserIdentifier::Matrix(id)), _) => id.user,
+        (None, Some(user)) => user,
+        _ => return Err(ApiError::missing_param("`identifier` names a user, as `m.id.user`.")),
+    };
+    let unknown = || ApiError::forbidden("The application service has not registered this user.");
+    let user_id = named_user(app, &named).ok_or_else(unknown)?;
+    if !service.owns_user(&user_id) {
+        return Err(exclusive("This user is not in the application service's namespace."));
+    }
+    if !app.engine.state().accounts.contains(&user_id) {
+        return Err(unknown());
+    }
+    Ok(user_id)
 }
 
 /// By what an administrator logs in to a page.

@@ -8,7 +8,7 @@ use ruma::{UserId, api::client::session::get_login_token::v1 as get_login_token}
 use super::uiaa::confirm_identity;
 use crate::{
     edge::{
-        api::{about::capabilities::may_get_login_token, server::Server},
+        api::{auth::capabilities::may_get_login_token, server::Server},
         http::{ApiError, Cx},
     },
     service::accounts::login_token::{self, LoginToken, Purpose},

@@ -1,8 +1,10 @@
 //! Authentication: registration, login, sessions, user-interactive authentication, and access
 //! rights.
 
+pub(crate) mod capabilities;
 pub(crate) mod claim;
 pub(crate) mod credentials;
+pub(crate) mod grants;
 pub(crate) mod login;
 pub(crate) mod login_token;
 pub(crate) mod password;
@@ -20,7 +22,7 @@ use crate::edge::http::{Class, Table, cheap, limited, unlimited};
 
 const LOGIN_IS_LIMITED: &str = "a logout needs a login before it, which is limited";
 const MESSAGES_ARE_LIMITED: &str = "it writes only when it sends a message, and messages are \
-    limited by requester (`api::notices`) and by recipient (`decide::threepid`)";
+    limited by requester (`service::notices`) and by recipient (`decide::threepid`)";
 
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
@@ -45,11 +47,6 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
             login_token::get_token,
             limited(Class::Login).suspended().objects(bodies::AUTH).body_optional(),
         )
-        .on(sso::redirect, limited(Class::Other))
-        .on(sso::come_back, limited(Class::Other))
-        .on(sso::choose_account, limited(Class::Login))
-        .on(sso::fallback, cheap())
-        .on(sso::link, limited(Class::Login).suspended())
         .on(session::refresh, limited(Class::Refresh))
         .on(
             session::logout,

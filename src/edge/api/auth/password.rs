@@ -13,7 +13,7 @@ use crate::{
         threepid::ResetPassword,
     },
     edge::{
-        api::{about::capabilities, server::Server},
+        api::{auth::capabilities, server::Server},
         http::{ApiError, Cx, Session},
     },
     service::uiaa::{Binding, Facts},

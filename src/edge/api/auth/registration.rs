@@ -27,7 +27,7 @@ use crate::{
     },
     edge::{
         api::{
-            answer::json, appservice::services as appservice, oauth::session::legacy_is_off,
+            answer::json, appservice::services as appservice, auth::grants::legacy_is_off,
             server::Server,
         },
         http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},

@@ -7,7 +7,7 @@ use ruma::UserId;
 use crate::{
     edge::{
         api::{
-            oauth::session::{check_scope, may_administer},
+            auth::grants::{check_scope, may_administer},
             server::Server,
         },
         http::{ApiError, ErrorCode, OpenTo, Session},

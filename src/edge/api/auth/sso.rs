@@ -1,5 +1,4 @@
-//! Single sign-on (client-server API, "Client login via SSO"): a browser goes from the client to a
-//! provider, back here, and on to the client with a login token.
+//! The way to a provider of single sign-on and back (client-server API, "Client login via SSO").
 //!
 //! The server stores nothing meanwhile. The state of a login is in a signed cookie, which only the
 //! browser that started it has, and which belongs to the `state` that the provider sends back. The
@@ -7,116 +6,38 @@
 //! needed.
 
 use http::{
-    HeaderMap, HeaderValue, StatusCode,
-    header::{CACHE_CONTROL, COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE},
+    HeaderValue, StatusCode,
+    header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, SET_COOKIE},
 };
-use maud::{Markup, html};
 use reqwest::Url;
-use ruma::api::auth_scheme::{AccessToken, NoAccessToken};
-use ruma::{
-    OwnedUserId, UserId,
-    api::client::uiaa::{AuthData, AuthType},
-};
+use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tracing::warn;
 
-use super::{
-    claim::{Claim, named_user, verified},
-    login_token,
-    registration::free_user_id,
-    rights,
-    uiaa::{self, confirm_identity, providers_of},
-    validation::check_allowed,
-};
+use super::{login_token, rights};
 use crate::{
     base::{clock::random_token, tag::Tag},
     config::Config,
-    decide::{
-        account::{Met, Register},
-        sso::{LinkSso, RegisterLinked, Vouched},
-    },
     edge::{
         api::{
-            answer::json,
-            browser::{
-                login_page::{self, client_api},
-                page::{Page, literal, refusal},
-            },
-            console, oauth,
+            addresses::{client_api, is_console_login, is_login_page},
             server::Server,
         },
-        http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
+        http::{ApiError, ErrorCode, Reply},
     },
-    engine::Durable,
-    outside::oidc::{OidcError, Person, Provider},
-    record::{
-        address as threepid,
-        command::{AccountKind, SignedInBy},
-    },
-    service::uiaa::{Denied, Proof},
+    outside::oidc::{OidcError, Provider},
 };
 
-endpoint! {
-    /// The paths to which clients send browsers, with and without the provider's id.
-    pub(super) struct Redirect = GET
-        "/_matrix/client/r0/login/sso/redirect"
-        "/_matrix/client/v3/login/sso/redirect"
-        "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}"
-        "/_matrix/client/v3/login/sso/redirect/{idp_id}";
-    for NoAccessToken;
-    refusal refusal;
-    { idp_id: Option<String> = path_if_any }
-}
-
-endpoint! {
-    /// The path to which providers send browsers back.
-    pub(super) struct Callback = GET "/_matrix/client/v3/login/sso/callback";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
-}
-
-endpoint! {
-    /// The path of the page on which a newcomer chooses an account.
-    pub(super) struct ChooseAccount = POST "/_matrix/client/v3/login/sso/account";
-    for NoAccessToken;
-    { headers: HeaderMap = headers, body: Choice = json }
-}
-
-endpoint! {
-    /// The paths of the page of the stage `m.login.sso` of user-interactive authentication.
-    pub(super) struct StagePage = GET
-        "/_matrix/client/r0/auth/m.login.sso/fallback/web"
-        "/_matrix/client/v3/auth/m.login.sso/fallback/web";
-    for NoAccessToken;
-    refusal refusal;
-    {}
-}
-
-endpoint! {
-    /// The path by which a user who is logged in links the account with a provider.
-    pub(super) struct Link = POST "/_matrix/client/unstable/org.logcabin/sso/link/{idp_id}";
-    for AccessToken;
-    { idp_id: String = path, body: LinkBody = json }
-}
-
 /// The longest time that a browser may take, in milliseconds.
-const AWAY_MS: u64 = 30 * 60 * 1000;
+pub(in crate::edge::api) const AWAY_MS: u64 = 30 * 60 * 1000;
 /// The longest address to return to.
 const REDIRECT_BYTES: usize = 1500;
 /// The longest value of a cookie. With its name and the rest, browsers take 4,096 bytes.
 const COOKIE_BYTES: usize = 3800;
 
-const TRIP: &str = "sso trip";
-const ERRAND: &str = "sso errand";
-const PENDING: &str = "sso account";
+pub(in crate::edge::api) const TRIP: &str = "sso trip";
 const NONCE: &str = "sso nonce";
 const VERIFIER: &str = "sso verifier";
-
-const SCRIPT: &str = include_str!("sso.js");
-
-const NOT_COMPLETE: &str = "The address is not complete.";
 
 /// Why a browser was sent to a provider.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -134,54 +55,15 @@ pub(in crate::edge::api) enum Errand {
 
 /// A browser at a provider.
 #[derive(Serialize, Deserialize)]
-struct Trip {
-    state: String,
-    provider: String,
-    errand: Errand,
-}
-
-/// An identified person without an account.
-#[derive(Serialize, Deserialize)]
-struct Pending {
-    provider: String,
-    subject: String,
-    display_name: Option<String>,
-    email: Option<String>,
-    errand: Errand,
+pub(in crate::edge::api) struct Trip {
+    pub(in crate::edge::api) state: String,
+    pub(in crate::edge::api) provider: String,
+    pub(in crate::edge::api) errand: Errand,
 }
 
 /// The address to which providers send browsers back.
 pub(crate) fn callback(config: &Config) -> String {
     format!("{}/login/sso/callback", client_api(config))
-}
-
-pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Reply, ApiError> {
-    let app = &*cx.app;
-    let errand = match cx.query("errand")? {
-        Some(signed) => {
-            let errand = app.signing.signer.open(ERRAND, &signed, app.engine.clock().now_ms());
-            let errand = errand.map(|(errand, _)| errand);
-            errand.ok_or_else(|| ApiError::forbidden("This address is not valid any more."))?
-        }
-        None => {
-            let redirect_url = redirect_url(&app.config, cx.query("redirectUrl")?)?;
-            if request.idp_id.is_none() && oauth::is_offered(&app.config) {
-                // All ways to sign in, and to register, are on one page.
-                let register = cx.query("action")?.as_deref() == Some("register");
-                return oauth::choose_way(&app.config, &redirect_url, register);
-            }
-            Errand::Login { redirect_url }
-        }
-    };
-    let provider = match (request.idp_id, app.outside.providers.all()) {
-        (Some(id), _) => app.outside.providers.get(&id),
-        (None, [only]) => Some(only),
-        (None, []) => None,
-        (None, _) => return Ok(choose_provider(app, cx.uri.query().unwrap_or_default())),
-    };
-    let provider =
-        provider.ok_or_else(|| ApiError::not_found("There is no such way to log in here."))?;
-    set_out(app, provider, errand).await
 }
 
 /// Sends a browser to a provider.
@@ -208,314 +90,6 @@ pub(in crate::edge::api) async fn set_out(
     Ok(see(&url)?.with_header(SET_COOKIE, cookie))
 }
 
-pub(super) async fn come_back(cx: Cx<Server, ()>, request: Callback) -> Result<Reply, ApiError> {
-    let state = cx.query("state")?.ok_or_else(|| ApiError::bad_request(NOT_COMPLETE))?;
-    // The login ends here, whatever its result.
-    let forget = cookie(&cx.app.config, &state, "", 0)?;
-    match arrive(&cx, &request.headers, &state).await {
-        // It may have the cookie of a browser that is signed in now.
-        Ok(reply) => Ok(reply.and_header(SET_COOKIE, forget)),
-        Err(error) => Err(error.with_header(SET_COOKIE, forget)),
-    }
-}
-
-async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result<Reply, ApiError> {
-    let app = &*cx.app;
-    let now_ms = app.engine.clock().now_ms();
-    let trip = cookies(headers, &cookie_name(state))
-        .find_map(|cookie| app.signing.signer.open::<Trip>(TRIP, cookie, now_ms))
-        .map(|(trip, _)| trip)
-        .filter(|trip| trip.state == state)
-        .ok_or_else(|| {
-            let why = "This browser has not begun to log in, or has taken too long.";
-            ApiError::bad_request(why)
-        })?;
-    let provider = app.outside.providers.get(&trip.provider);
-    let provider = provider
-        .ok_or_else(|| ApiError::not_found("There is no such way to log in here any more."))?;
-    let code = match (cx.query("error")?, cx.query("code")?) {
-        (None, Some(code)) => code,
-        (Some(error), _) => {
-            let said = cx.query("error_description")?.unwrap_or(error);
-            return Err(ApiError::forbidden(format!("{} says: {said}", provider.name())));
-        }
-        (None, None) => return Err(ApiError::bad_request(NOT_COMPLETE)),
-    };
-    let (nonce, verifier) = secrets(app, state);
-    let person = provider.finish(code, nonce, verifier).await;
-    let person = person.map_err(|error| of_provider(provider, &error))?;
-    let known = app.engine.state().accounts.linked(provider.id(), &person.subject);
-    match trip.errand {
-        errand @ (Errand::Login { .. } | Errand::Browser { .. }) => match known {
-            Some(user_id) => arrived(cx, headers, provider.id(), user_id, errand).await,
-            None => newcomer(cx, headers, provider, person, errand).await,
-        },
-        Errand::Link { user_id } => match known {
-            Some(known) if known == user_id => Ok(linked(provider, &user_id)),
-            Some(_) => Err(ApiError::forbidden("This is another user's already.")
-                .with_status(StatusCode::CONFLICT)),
-            None => offer_link(app, provider, person, user_id),
-        },
-        Errand::Confirm { session, browser } => {
-            if !cookies(headers, &cookie_name(&browser)).any(|mark| hash(mark) == browser) {
-                let why = "This browser was not asked to confirm anything.";
-                return Err(ApiError::forbidden(why));
-            }
-            confirm(app, &session, known).await
-        }
-    }
-}
-
-/// A user came back, who wanted to log in.
-async fn arrived(
-    cx: &Cx<Server, ()>,
-    headers: &HeaderMap,
-    provider: &str,
-    user_id: OwnedUserId,
-    errand: Errand,
-) -> Result<Reply, ApiError> {
-    match errand {
-        Errand::Login { redirect_url } => go_on(&cx.app, &user_id, redirect_url),
-        Errand::Browser { next } => {
-            let by = SignedInBy::Sso(provider.to_owned());
-            let (cookie, location) = oauth::arrived(cx, headers, user_id, by, &next).await?;
-            Ok(oauth::browser::see(&location)?.with_header(SET_COOKIE, cookie))
-        }
-        Errand::Link { .. } | Errand::Confirm { .. } => {
-            Err(ApiError::forbidden("This is not a login."))
-        }
-    }
-}
-
-/// A first login: finds or creates an account, or asks for a name.
-async fn newcomer(
-    cx: &Cx<Server, ()>,
-    headers: &HeaderMap,
-    provider: &Provider,
-    person: Person,
-    errand: Errand,
-) -> Result<Reply, ApiError> {
-    let app = &*cx.app;
-    let wanted = person.localpart.as_deref();
-    if provider.allows_existing_users()
-        && let Some(user_id) = wanted.and_then(|name| named_user(app, name))
-        && app.engine.state().accounts.contains(&user_id)
-    {
-        let user_id = link_to(cx, provider.id(), &person.subject, user_id).await?;
-        return arrived(cx, headers, provider.id(), user_id, errand).await;
-    }
-    if provider.allows_registration()
-        && let Some(Ok(user_id)) = wanted.map(|name| free_user_id(app, name, None))
-    {
-        match register(cx, provider.id(), person.clone(), user_id).await {
-            Ok(user_id) => return arrived(cx, headers, provider.id(), user_id, errand).await,
-            // A concurrent registration has taken the name.
-            Err(error) if matches!(error.code(), ErrorCode::UserInUse) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    // Another login of the same person may have taken the name meanwhile.
-    match app.engine.state().accounts.linked(provider.id(), &person.subject) {
-        Some(user_id) => arrived(cx, headers, provider.id(), user_id, errand).await,
-        None => choose_name(app, provider, person, errand),
-    }
-}
-
-async fn register(
-    cx: &Cx<Server, ()>,
-    provider: &str,
-    person: Person,
-    user_id: OwnedUserId,
-) -> Result<OwnedUserId, ApiError> {
-    let Person { subject, display_name, email, .. } = person;
-    // An invalid address does not prevent an account.
-    let email = email.and_then(|email| threepid::email(&email).ok());
-    let now_ms = cx.app.engine.clock().now_ms();
-    let address = email
-        .filter(|email| check_allowed(&cx.app, email).is_ok())
-        .map(|threepid| Vouched { threepid, now_ms });
-    let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
-    let register = Register {
-        user_id,
-        kind: AccountKind::User,
-        password: None,
-        display_name: Some(display_name),
-        login: None,
-        met: Met::default(),
-    };
-    let proposal = RegisterLinked { register, provider: provider.to_owned(), subject, address };
-    cx.propose(proposal).await.map(Durable::into_inner)
-}
-
-async fn link_to(
-    cx: &Cx<Server, ()>,
-    provider: &str,
-    subject: &str,
-    user_id: OwnedUserId,
-) -> Result<OwnedUserId, ApiError> {
-    let (provider, subject) = (provider.to_owned(), subject.to_owned());
-    cx.propose(LinkSso { user_id, provider, subject }).await.map(Durable::into_inner)
-}
-
-/// The request of the page on which an account is chosen.
-#[derive(Deserialize)]
-struct Choice {
-    pending: String,
-    /// The name of a new account,
-    username: Option<String>,
-    /// or that of an existing one,
-    user: Option<String>,
-    /// with its password.
-    password: Option<String>,
-}
-
-pub(super) async fn choose_account(
-    cx: Cx<Server, ()>,
-    ChooseAccount { headers, body: choice }: ChooseAccount,
-) -> Result<Reply, ApiError> {
-    let app = &*cx.app;
-    let now_ms = app.engine.clock().now_ms();
-    let pending = app.signing.signer.open::<Pending>(PENDING, &choice.pending, now_ms);
-    let (Pending { provider, subject, display_name, email, errand }, _) =
-        pending.ok_or_else(|| ApiError::forbidden("This took too long: log in again."))?;
-    let of = app.outside.providers.get(&provider);
-    let of = of.ok_or_else(|| ApiError::forbidden("There is no such way to log in any more."))?;
-    match errand {
-        Errand::Link { user_id } => {
-            let linked = link_to(&cx, &provider, &subject, user_id.clone()).await?;
-            if linked != user_id {
-                return Err(ApiError::forbidden("This is another user's already."));
-            }
-            let done = format!("You can log in as {user_id} with {} from now on.", of.name());
-            return Ok(Reply::json(json!({ "done": done }).to_string()));
-        }
-        Errand::Confirm { .. } => return Err(ApiError::forbidden("There is nothing to choose.")),
-        Errand::Login { .. } | Errand::Browser { .. } => {}
-    }
-    let user_id = match (choice.username, choice.user, choice.password) {
-        (Some(name), ..) if of.allows_registration() => {
-            let user_id = free_user_id(app, &name, None)?;
-            let person = Person { subject, localpart: None, display_name, email };
-            register(&cx, &provider, person, user_id).await?
-        }
-        (None, Some(user), Some(password)) if app.config.login.password => {
-            let (user_id, _) =
-                verified(app, cx.client, Claim::by_name(app, &user), password).await?;
-            link_to(&cx, &provider, &subject, user_id).await?
-        }
-        _ => return Err(ApiError::forbidden("This is not a choice here.")),
-    };
-    match errand {
-        Errand::Browser { next } => {
-            let by = SignedInBy::Sso(provider);
-            let (cookie, location) = oauth::arrived(&cx, &headers, user_id, by, &next).await?;
-            let reply = Reply::json(json!({ "location": location }).to_string());
-            Ok(reply.with_header(SET_COOKIE, cookie))
-        }
-        Errand::Login { redirect_url } => {
-            // The page has shown where this leads.
-            let location = with_token(app, &user_id, redirect_url)?;
-            Ok(Reply::json(json!({ "location": location }).to_string()))
-        }
-        Errand::Link { .. } | Errand::Confirm { .. } => {
-            Err(ApiError::forbidden("There is nothing to choose."))
-        }
-    }
-}
-
-/// The body of a request to link an account.
-#[derive(Deserialize)]
-pub(super) struct LinkBody {
-    auth: Option<AuthData>,
-}
-
-pub(super) async fn link(cx: Cx<Server>, request: Link) -> Result<Json, ApiError> {
-    let app = &*cx.app;
-    let provider = app.outside.providers.get(&request.idp_id);
-    let provider = provider.ok_or_else(|| ApiError::not_found("There is no such provider."))?;
-    let purpose = format!("sso_link/{}", provider.id());
-    confirm_identity(app, &cx.caller, cx.client, &purpose, &cx.body, request.body.auth.as_ref())
-        .await?;
-    let errand = signed(app, ERRAND, &Errand::Link { user_id: cx.caller.user_id.clone() })?;
-    let url =
-        format!("{}/login/sso/redirect/{}?errand={errand}", client_api(&app.config), provider.id());
-    json(&json!({ "url": url, "expires_in_ms": AWAY_MS }))
-}
-
-/// The page of the stage `m.login.sso` (client-server API, "Fallback"), which leads to the
-/// providers that know the session's user.
-pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, ApiError> {
-    let app = &*cx.app;
-    let now_ms = app.engine.clock().now_ms();
-    let session = cx.query("session")?.unwrap_or_default();
-    let open = app.auth.uiaa.open(&session, now_ms);
-    let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
-        return Err(ApiError::not_found("What was to be confirmed is over."));
-    };
-    // Whoever has the session could fetch this page themselves, and send the user straight to a
-    // provider that asks nothing. So the way back is open only to the browser that was shown this
-    // page.
-    let mark = random_token();
-    let browser = hash(&mark);
-    let cookie = cookie(&app.config, &browser, &mark, AWAY_MS / 1000)?;
-    let errand = Errand::Confirm { session, browser };
-    let errand = signed(app, ERRAND, &errand)?;
-    let body = html! {
-        p { (app.config.server.name) " asks that you confirm who you are." }
-        p.note {
-            "If you have not just changed something in your account, close this page: somebody else \
-             may be trying to."
-        }
-        (buttons(app, providers_of(app, &user_id), &format!("errand={errand}")))
-    };
-    Ok(Page::new("Confirm that it is you", body).reply().with_header(SET_COOKIE, cookie))
-}
-
-/// Completes the stage, if the person who came back is the session's user.
-async fn confirm(
-    app: &Server,
-    session: &str,
-    known: Option<OwnedUserId>,
-) -> Result<Reply, ApiError> {
-    let now_ms = app.engine.clock().now_ms();
-    let open = app.auth.uiaa.open(session, now_ms);
-    let asked = open.and_then(|open| open.facts().user_id.clone());
-    let check = async {
-        match known {
-            Some(known) if asked.as_ref() == Some(&known) => Ok(Proof::User(known)),
-            _ => Err(uiaa::Failure::Retry(Denied::OtherUser)),
-        }
-    };
-    match app.auth.uiaa.complete(session, &AuthType::Sso, now_ms, check).await {
-        Ok(()) => Ok(uiaa::done().reply()),
-        Err(uiaa::Failure::Final(error)) => Err(error),
-        Err(uiaa::Failure::Retry(why)) => Err(ApiError::forbidden(why.to_string())),
-    }
-}
-
-/// Returns to the client with a login token; with a page that shows the destination, unless it is
-/// known.
-fn go_on(app: &Server, user_id: &UserId, redirect_url: Url) -> Result<Reply, ApiError> {
-    let trusted = is_trusted(&app.config, &redirect_url);
-    let place = place(&redirect_url);
-    let url = with_token(app, user_id, redirect_url)?;
-    if trusted {
-        return see(&url);
-    }
-    let body = html! {
-        p {
-            "You are about to give " strong { (place) } " access to your account "
-            strong { (user_id) } "."
-        }
-        p.note {
-            "Continue only if that is where you wanted to log in. If you came here by a link that \
-             somebody sent you, close this page."
-        }
-        a.button id="continue" href=(url) { "Continue" }
-    };
-    Ok(Page::new(format!("Continue to {place}?"), body).reply())
-}
-
 /// The address of a client, with a login token for this user.
 pub(in crate::edge::api) fn with_token(
     app: &Server,
@@ -529,136 +103,14 @@ pub(in crate::edge::api) fn with_token(
     Ok(redirect_url)
 }
 
-/// The pages in between.
-fn choose_provider(app: &Server, query: &str) -> Reply {
-    let body = html! {
-        p { "How do you want to log in?" }
-        (buttons(app, app.outside.providers.all().iter(), query))
-    };
-    Page::new(format!("Log in to {}", app.config.server.name), body).reply()
-}
-
-fn buttons<'a>(app: &Server, providers: impl Iterator<Item = &'a Provider>, query: &str) -> Markup {
-    let api = client_api(&app.config);
-    html! {
-        @for provider in providers {
-            a.button href={ (api) "/login/sso/redirect/" (provider.id()) "?" (query) } {
-                "Continue with " (provider.name())
-            }
-        }
-    }
-}
-
-fn choose_name(
-    app: &Server,
-    provider: &Provider,
-    person: Person,
-    errand: Errand,
-) -> Result<Reply, ApiError> {
-    let by_password = app.config.login.password;
-    if !provider.allows_registration() && !by_password {
-        let why = format!("You have no account on {}.", app.config.server.name);
-        return Err(ApiError::forbidden(why));
-    }
-    let place = match &errand {
-        Errand::Login { redirect_url } => Some(place(redirect_url)),
-        _ => None,
-    };
-    let localpart = person.localpart.clone();
-    let pending = pending(app, provider, person, errand)?;
-    let registers = provider.allows_registration();
-    let body = html! {
-        p {
-            (provider.name()) " knows you; this server does not yet."
-            @if let Some(name) = localpart.filter(|_| registers) {
-                " The name " strong { (name) } " cannot be yours here."
-            }
-        }
-        p id="message" role="status" aria-live="polite" {}
-        @if registers {
-            form method="post" data-account {
-                label for="username" { "Choose a user name" }
-                input type="text" id="username" name="username" autocomplete="username"
-                    autocapitalize="none" spellcheck="false" required;
-                button type="submit" { "Create the account" }
-            }
-        }
-        @if by_password {
-            details {
-                summary { "I have an account here already" }
-                form method="post" data-account {
-                    label for="user" { "Its user name" }
-                    input type="text" id="user" name="user" autocomplete="username"
-                        autocapitalize="none" spellcheck="false" required;
-                    label for="password" { "Its password" }
-                    input type="password" id="password" name="password"
-                        autocomplete="current-password" required;
-                    button.second type="submit" { "Link it" }
-                }
-            }
-        }
-        @if let Some(place) = place {
-            p.note { "After that, " strong { (place) } " has access to the account." }
-        }
-    };
-    Ok(Page::new("Which account?", body).script(script(app, &pending)).reply())
-}
-
-fn offer_link(
-    app: &Server,
-    provider: &Provider,
-    person: Person,
-    user_id: OwnedUserId,
-) -> Result<Reply, ApiError> {
-    let who = person.display_name.clone().or_else(|| person.localpart.clone());
-    let who = who.unwrap_or_else(|| person.subject.clone());
-    let body = html! {
-        p {
-            "From then on, whoever logs in to " (provider.name()) " as " strong { (who) } " is "
-            strong { (user_id) } " here."
-        }
-        p.note { "If that is not your account, close this page." }
-        p id="message" role="status" aria-live="polite" {}
-        form method="post" data-account { button type="submit" { "Link them" } }
-    };
-    let pending = pending(app, provider, person, Errand::Link { user_id })?;
-    Ok(Page::new("Link your account?", body).script(script(app, &pending)).reply())
-}
-
-fn linked(provider: &Provider, user_id: &UserId) -> Reply {
-    let body = html! {
-        p.good { "You can log in as " (user_id) " with " (provider.name()) "." }
-    };
-    Page::new("Your account is linked", body).reply()
-}
-
-fn pending(
-    app: &Server,
-    provider: &Provider,
-    person: Person,
-    errand: Errand,
-) -> Result<String, ApiError> {
-    let pending = Pending {
-        provider: provider.id().to_owned(),
-        subject: person.subject,
-        display_name: person.display_name,
-        email: person.email,
-        errand,
-    };
-    signed(app, PENDING, &pending)
-}
-
 /// Signs a statement that stays valid for as long as a browser may take.
-fn signed(app: &Server, purpose: &str, statement: &impl Serialize) -> Result<String, ApiError> {
+pub(in crate::edge::api) fn signed(
+    app: &Server,
+    purpose: &str,
+    statement: &impl Serialize,
+) -> Result<String, ApiError> {
     let expires_ms = app.engine.clock().now_ms().saturating_add(AWAY_MS);
     app.signing.signer.sign(purpose, statement, expires_ms).map_err(ApiError::internal)
-}
-
-fn script(app: &Server, pending: &str) -> String {
-    // Relative, because the page may be opened at another address than the public one.
-    let endpoint = format!("{}/login/sso/account", client_api(&app.config));
-    let path = endpoint.parse::<Url>().map_or(endpoint, |url| url.path().to_owned());
-    format!("const endpoint = {}, pending = {};\n{SCRIPT}", literal(&path), literal(&pending))
 }
 
 /// An address to return to, if browsers may be sent there.
@@ -696,13 +148,13 @@ pub(in crate::edge::api) fn redirect_url(
 
 /// Whether the administrators trust this address.
 pub(in crate::edge::api) fn is_trusted(config: &Config, url: &Url) -> bool {
-    login_page::is_at(config, url)
-        || console::is_at(config, url)
+    is_login_page(config, url)
+        || is_console_login(config, url)
         || config.sso.redirects.0.iter().any(|known| known.covers(url))
 }
 
 /// The displayed name of an address.
-fn place(url: &Url) -> String {
+pub(in crate::edge::api) fn place(url: &Url) -> String {
     match (url.scheme(), url.host_str(), url.port()) {
         ("http" | "https", Some(host), None) => host.to_owned(),
         ("http" | "https", Some(host), Some(port)) => format!("{host}:{port}"),
@@ -711,11 +163,12 @@ fn place(url: &Url) -> String {
 }
 
 /// The nonce and the PKCE verifier of a state.
-fn secrets(app: &Server, state: &str) -> (String, String) {
+pub(in crate::edge::api) fn secrets(app: &Server, state: &str) -> (String, String) {
     (app.signing.signer.secret(NONCE, state), app.signing.signer.secret(VERIFIER, state))
 }
 
-fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
+/// The error for a person whose provider does not do what it was asked for.
+pub(in crate::edge::api) fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     let name = provider.name();
     if !matches!(error, OidcError::Unavailable(_)) {
         // The client gets an ordinary refusal; the administrator may have to act.
@@ -736,7 +189,7 @@ fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
 }
 
 /// Redirects to another address, which may contain a token.
-fn see(url: &Url) -> Result<Reply, ApiError> {
+pub(in crate::edge::api) fn see(url: &Url) -> Result<Reply, ApiError> {
     let location = HeaderValue::from_str(url.as_str())
         .map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(Reply::bytes("text/plain; charset=utf-8", "")
@@ -747,15 +200,17 @@ fn see(url: &Url) -> Result<Reply, ApiError> {
 }
 
 /// One cookie for each login, because a browser may have several in progress.
-fn cookie_name(state: &str) -> String {
+pub(in crate::edge::api) fn cookie_name(state: &str) -> String {
     format!("logcabin_sso_{}", &hash(state)[..16])
 }
 
-fn hash(text: &str) -> String {
+/// A text that does not reveal this one.
+pub(in crate::edge::api) fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-fn cookie(
+/// A cookie for the way back from a provider.
+pub(in crate::edge::api) fn cookie(
     config: &Config,
     state: &str,
     value: &str,
@@ -769,16 +224,4 @@ fn cookie(
         "{name}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
     ))
     .map_err(|error| ApiError::internal(error.to_string()))
-}
-
-/// The cookies with this name.
-pub(in crate::edge::api) fn cookies<'a>(
-    headers: &'a HeaderMap,
-    name: &'a str,
-) -> impl Iterator<Item = &'a str> {
-    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(';')).filter_map(move |pair| {
-        let (key, value) = pair.trim().split_once('=')?;
-        (key == name).then_some(value)
-    })
 }

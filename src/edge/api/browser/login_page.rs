@@ -9,7 +9,10 @@ use crate::{
     base::text::encoded,
     config::Config,
     edge::{
-        api::server::Server,
+        api::{
+            addresses::{client_api, prefix},
+            server::Server,
+        },
         http::{ApiError, Cx, Reply, endpoint},
     },
 };
@@ -67,27 +70,4 @@ fn address(config: &Config, query: Option<&str>) -> String {
         pairs.filter(|pair| !pair.is_empty() && !pair.starts_with("loginToken=")).collect();
     let address = format!("{}{}/static/client/login/", config.public_url(), prefix(config));
     if kept.is_empty() { address } else { format!("{address}?{}", kept.join("&")) }
-}
-
-/// Whether this address leads a browser back to this page after a login elsewhere.
-pub(crate) fn is_at(config: &Config, url: &reqwest::Url) -> bool {
-    let mut url = url.clone();
-    url.set_query(None);
-    url.set_fragment(None);
-    config.server.prefixes.iter().any(|prefix| {
-        let page = format!("{}{prefix}/static/client/login", config.public_url());
-        url.as_str().strip_prefix(&page).is_some_and(|rest| rest.is_empty() || rest == "/")
-    })
-}
-
-/// The public address of the client-server API.
-pub(crate) fn client_api(config: &Config) -> String {
-    format!("{}{}/client/v3", config.public_url(), prefix(config))
-}
-
-/// The path prefix of addresses given to others: the standard one, if it is served.
-pub(crate) fn prefix(config: &Config) -> String {
-    let mut prefixes: Vec<_> = config.server.prefixes.iter().map(ToString::to_string).collect();
-    prefixes.sort_by_key(|prefix| prefix != "/_matrix");
-    prefixes.into_iter().next().unwrap_or_default()
 }

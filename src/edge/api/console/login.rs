@@ -7,8 +7,8 @@ use maud::html;
 use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    COOKIE_NAME, LOGIN, account, cookie as given, login_first, of_this_site, parts::encoded,
-    see_other, served,
+    COOKIE_NAME, account, cookie as given, login_first, of_this_site, parts::encoded, see_other,
+    served,
 };
 use crate::{
     base::limits,
@@ -18,12 +18,14 @@ use crate::{
     },
     edge::{
         api::{
+            addresses::CONSOLE_LOGIN,
             auth::{
+                grants::grant_of,
                 login::{self, By},
                 session,
             },
             browser::page::{Page, refusal},
-            oauth::{own, session::grant_of},
+            oauth::own,
             server::Server,
         },
         http::{ApiError, Body, Cx, Received, Reply, endpoint},
@@ -82,7 +84,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: LoginPage) -> Result<Reply
         return Ok(form(&cx.app, "", Some(&error)));
     };
     let body = html! {
-        form method="post" action=(LOGIN) {
+        form method="post" action=(CONSOLE_LOGIN) {
             input type="hidden" name=(name) value=(value);
             button type="submit" { "Log in as " bdi { (user_id) } }
         }
@@ -97,14 +99,14 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
         @if own::is_possible(app) {
             a.button.second href=(account::address(app)) { "Log in with your account" }
         }
-        @let own = format!("{}{LOGIN}", app.config.public_url());
+        @let own = format!("{}{CONSOLE_LOGIN}", app.config.public_url());
         @for provider in app.outside.providers.all() {
             a.button.second href={
                 "/_matrix/client/v3/login/sso/redirect/" (encoded(provider.id()))
                     "?redirectUrl=" (encoded(&own))
             } { "Log in with " (provider.name()) }
         }
-        form method="post" action=(LOGIN) {
+        form method="post" action=(CONSOLE_LOGIN) {
             label for="user" { "User name" }
             input type="text" id="user" name="user" value=(user) autocomplete="username"
                 autocapitalize="none" spellcheck="false" required;

@@ -29,30 +29,20 @@ use http::{
     header::{HOST, ORIGIN},
 };
 use maud::{Markup, html};
-use reqwest::Url;
 
 use super::{
-    auth::{rights, session, sso},
-    browser::{is_from_elsewhere, page::Page},
+    addresses::CONSOLE_LOGIN,
+    auth::{rights, session},
+    browser::{cookies, is_from_elsewhere, page::Page},
     server::Server,
 };
 use crate::{
-    config::Config,
     edge::http::{ApiError, Class, Cx, OpenTo, Reply, Session, Table, limited},
     service::requester::Requester,
 };
 
 const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
-
-/// The path of the page on which administrators log in.
-const LOGIN: &str = "/_logcabin/console/login";
-
-/// Whether this is the address of the login page, to which single sign-on may lead back.
-pub(super) fn is_at(config: &Config, url: &Url) -> bool {
-    let own = format!("{}{LOGIN}", config.public_url()).parse::<Url>();
-    config.console.enabled && own.is_ok_and(|own| own == *url)
-}
 
 const COOKIE_NAME: &str = "logcabin_console";
 
@@ -162,7 +152,7 @@ async fn show(
 }
 
 fn login_first() -> Reply {
-    see_other(LOGIN)
+    see_other(CONSOLE_LOGIN)
 }
 
 fn see_other(path: &'static str) -> Reply {
@@ -171,7 +161,7 @@ fn see_other(path: &'static str) -> Reply {
 
 /// The token in the console's cookie.
 fn cookie(headers: &HeaderMap) -> Option<&str> {
-    sso::cookies(headers, COOKIE_NAME).next()
+    cookies(headers, COOKIE_NAME).next()
 }
 
 /// Refuses a form that a page of another site has sent.

@@ -1,6 +1,6 @@
 //! Keys for end-to-end encryption (client-server API, "Key management API").
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use ruma::{
     OneTimeKeyAlgorithm, OwnedDeviceId, OwnedOneTimeKeyId, OwnedUserId, UserId,
@@ -21,18 +21,14 @@ use ruma::{
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{
-    device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed},
-    remote_keys::patience,
-};
+use super::device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed};
 use crate::{
     base::limits,
     decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
     edge::{
         api::{
             answer::{can_leave, json},
-            auth::uiaa::confirm_identity,
-            oauth::session::confirm_reset,
+            auth::{grants::confirm_reset, uiaa::confirm_identity},
             server::Server,
         },
         http::{ApiError, Caller, Cx, Homeserver, Json},
@@ -45,6 +41,12 @@ use crate::{
     record::{Command, Offset},
     service::federation::{HandedOut, Wanted, known_devices},
 };
+
+/// How long a client has this server wait.
+fn patience(asked: Option<Duration>) -> Duration {
+    let (usual, most) = limits::REMOTE_KEYS_TIMEOUT;
+    asked.unwrap_or(usual).min(most)
+}
 
 pub(super) async fn upload(
     cx: Cx<Server>,

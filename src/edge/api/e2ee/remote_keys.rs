@@ -22,12 +22,6 @@ use crate::{
     service::federation::{HandedOut, Wanted, by_server, known_devices},
 };
 
-/// How long a client has this server wait.
-pub(super) fn patience(asked: Option<Duration>) -> Duration {
-    let (usual, most) = limits::REMOTE_KEYS_TIMEOUT;
-    asked.unwrap_or(usual).min(most)
-}
-
 /// The failure entry of a homeserver.
 fn failure(error: &Unreachable) -> Value {
     let code = match error {

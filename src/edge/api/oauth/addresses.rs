@@ -1,35 +1,13 @@
 //! The addresses of the endpoints and pages, as others are told.
 
-use reqwest::Url;
-
-pub(super) use crate::base::text::encoded;
-
-use crate::{base::limits, config::Config, edge::api::browser::login_page::prefix};
+use crate::{base::limits, config::Config};
+pub(super) use crate::{
+    base::text::encoded,
+    edge::api::addresses::{issuer, path},
+};
 
 /// The pages to which a sign-in may lead.
 const TARGETS: [&str; 4] = ["account", "authorize", "continue", "link"];
-
-/// The issuer: below it are all endpoints and pages.
-pub(crate) fn issuer(config: &Config) -> String {
-    format!("{}{}/oauth2", config.public_url(), prefix(config))
-}
-
-/// The path of the issuer. Pages link to each other by it, because they may be opened at another
-/// address than the public one.
-pub(crate) fn path(config: &Config) -> String {
-    let issuer = issuer(config);
-    issuer.parse::<Url>().map_or(issuer, |url| url.path().to_owned())
-}
-
-/// The address of the page on which users manage their account.
-pub(crate) fn account_url(config: &Config) -> String {
-    format!("{}/account", issuer(config))
-}
-
-/// The path of the page that goes on with this registration.
-pub(crate) fn sign_up_of(config: &Config, session: &str) -> String {
-    format!("{}/sign_up?session={}", path(config), encoded(session))
-}
 
 /// Where a sign-in leads: one of the pages, with its query. Whatever else is given leads to the
 /// account.

@@ -10,7 +10,8 @@ use ruma::api::auth_scheme::NoAccessToken;
 use super::{
     addresses::{Next, issuer, path},
     browser::{SignedIn, Visitor, see},
-    look, must_be_offered,
+    look,
+    offered::must_be_offered,
     parameters::{Parameters, without},
     problem::Problem,
 };

@@ -25,8 +25,8 @@ use crate::{
     decide::oauth::SignIn,
     edge::{
         api::{
-            auth::{rights, sso::cookies},
-            browser::{is_from_elsewhere, page::Page},
+            auth::rights,
+            browser::{cookies, is_from_elsewhere, page::Page},
             server::Server,
         },
         http::{ApiError, Cx, Reply},

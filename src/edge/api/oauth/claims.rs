@@ -12,16 +12,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     addresses::issuer,
-    must_be_offered,
+    offered::must_be_offered,
     problem::{answer, refusal},
-    session::grant_of,
     token::id_token_seconds,
 };
 use crate::{
     base::limits,
     edge::{
         api::{
-            auth::{rights, session},
+            auth::{grants::grant_of, rights, session},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, access_token, endpoint},

@@ -11,7 +11,8 @@ use super::{
     authorize::may_grant,
     browser::{SignedIn, Visitor, see},
     clients::authenticated,
-    look, must_be_offered,
+    look,
+    offered::must_be_offered,
     parameters::Parameters,
     problem::{Failure, Problem, answer as answered, refusal as refused, replied},
 };

@@ -5,11 +5,15 @@ use http::{HeaderValue, header::CACHE_CONTROL};
 use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::{Value, json};
 
-use super::{account_url, issuer, must_be_offered};
+use super::offered::must_be_offered;
 use crate::{
     config::Config,
     edge::{
-        api::{answer::json as to_json, server::Server},
+        api::{
+            addresses::{account_url, issuer},
+            answer::json as to_json,
+            server::Server,
+        },
         http::{ApiError, Cx, Json, Reply, endpoint},
     },
     record::{client::GrantType, scope},

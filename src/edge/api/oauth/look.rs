@@ -7,7 +7,7 @@ use ruma::UserId;
 
 use super::browser::{FIELD, Visitor};
 use crate::{
-    edge::api::{Server, browser::page::Page},
+    edge::api::{browser::page::Page, server::Server},
     record::scope::Scope,
     service::oauth::Client,
 };

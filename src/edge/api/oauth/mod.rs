@@ -9,31 +9,27 @@
 mod account;
 mod addresses;
 mod authorize;
-pub(crate) mod browser;
+pub(super) mod browser;
 mod claims;
 mod clients;
 mod device;
-pub(crate) mod discovery;
+mod discovery;
 mod look;
 mod message;
+mod offered;
 pub(super) mod own;
 mod parameters;
 mod problem;
 mod recover;
 mod revoke;
-pub(crate) mod session;
 mod sign_in;
-pub(crate) mod sign_up;
+mod sign_up;
 mod token;
 
-pub(crate) use addresses::{account_url, issuer};
 pub(super) use sign_in::{arrived, choose_way};
 
 use super::server::Server;
-use crate::{
-    config::Config,
-    edge::http::{ApiError, Class, ErrorCode, Table, cheap, limited},
-};
+use crate::edge::http::{Class, Table, cheap, limited};
 
 /// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
@@ -63,19 +59,4 @@ pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
         .on(recover::submit, limited(Class::Login))
         .on(account::page, limited(Class::Other))
         .on(account::submit, limited(Class::Account))
-}
-
-/// Whether clients can use OAuth 2.0: it is not turned off, and the server knows by which address
-/// browsers reach it.
-pub(crate) fn is_offered(config: &Config) -> bool {
-    config.oauth.enabled && config.announced_url().is_some()
-}
-
-/// Refuses requests where OAuth 2.0 is not offered.
-fn must_be_offered(app: &Server) -> Result<(), ApiError> {
-    if is_offered(&app.config) {
-        return Ok(());
-    }
-    let text = "This server does not offer OAuth 2.0.";
-    Err(ApiError::new(ErrorCode::Unrecognized, text))
 }

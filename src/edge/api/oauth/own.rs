@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::{
     addresses::issuer,
-    is_offered, must_be_offered,
+    offered::must_be_offered,
     problem::Failure,
     token::{Given, HeldCode, end, redeem},
 };
@@ -20,8 +20,7 @@ use crate::{
     },
     edge::{
         api::{
-            auth::{credentials::NewTokens, sso::cookies},
-            server::Server,
+            addresses::is_offered, auth::credentials::NewTokens, browser::cookies, server::Server,
         },
         http::{ApiError, Cx},
     },

@@ -9,7 +9,7 @@ use super::{
     browser::{self, Arrival, Visitor},
     look,
     message::Sent,
-    must_be_offered,
+    offered::must_be_offered,
     parameters::Parameters,
 };
 use crate::{

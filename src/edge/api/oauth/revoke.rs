@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     clients::authenticated,
-    must_be_offered,
+    offered::must_be_offered,
     parameters::Parameters,
     problem::{Failure, Problem, answer, refusal, replied},
     token::{end, superseded},

@@ -19,7 +19,8 @@ use ruma::{
 use super::{
     addresses::{Next, encoded, path},
     browser::{self, Arrival, Visitor, see},
-    look, must_be_offered,
+    look,
+    offered::must_be_offered,
     parameters::Parameters,
     recover, sign_up,
 };

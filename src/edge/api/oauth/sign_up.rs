@@ -12,9 +12,10 @@ use ruma::api::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    addresses::{Next, encoded, path, sign_up_of},
+    addresses::{Next, encoded, path},
     browser::{self, Arrival, Visitor, see},
-    look, must_be_offered,
+    look,
+    offered::must_be_offered,
     parameters::Parameters,
     sign_in,
 };
@@ -22,15 +23,13 @@ use crate::{
     base::limits,
     edge::{
         api::{
+            addresses::client_api,
             auth::{
                 credentials::check_password,
                 registration::{self, free_user_id},
-                uiaa::{self, what_to_do},
+                uiaa::{self, BROWSER, what_to_do},
             },
-            browser::{
-                login_page::client_api,
-                page::{Page, refusal},
-            },
+            browser::page::{Page, refusal},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -60,20 +59,11 @@ endpoint! {
 const ABOUT: &str = "sign_up";
 
 /// What a session remembers besides the parameters of a registration. No client can set it.
-const BROWSER: &str = "org.logcabin.browser";
 const NEXT: &str = "org.logcabin.next";
 
 /// Whether anyone can create an account.
 pub(super) fn is_possible(app: &Server) -> bool {
     app.config.registration_is_open() && app.config.login.password
-}
-
-/// The page that goes on with a registration, if it was begun on this page: for the pages of its
-/// stages.
-pub(crate) async fn continuation(app: &Server, session: &str) -> Option<String> {
-    let now_ms = app.engine.clock().now_ms();
-    let parameters = app.auth.uiaa.parameters(session, now_ms).await;
-    parameters.0.contains_key(BROWSER).then(|| sign_up_of(&app.config, session))
 }
 
 pub(super) async fn page(cx: Cx<Server, ()>, request: SignUpPage) -> Result<Reply, ApiError> {

@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq as _;
 use super::{
     claims::id_token,
     clients::authenticated,
-    must_be_offered,
+    offered::must_be_offered,
     parameters::Parameters,
     problem::{Failure, Problem, answer, refusal, replied},
 };

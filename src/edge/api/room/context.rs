@@ -3,11 +3,11 @@
 use ruma::api::client::context::get_context::v3 as get_context;
 use serde::Serialize;
 
-use super::timeline::{page_size, room_of_event, visible_event};
+use super::reading::{event_filter, page_size, room_of_event, visible_event};
 use crate::{
     base::limits,
     edge::{
-        api::{answer::json, server::Server, sync::filter},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
     log::ReadError,
@@ -38,7 +38,7 @@ pub(super) async fn context(
     let room = room_of_event(&cx.app, &request.room_id)?;
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
-    let filter = filter::of_events(&cx)?;
+    let filter = event_filter(&cx)?;
     let limit = page_size(request.limit, &filter);
     cx.at_length(|| {
         // Half on each side; an odd one comes before the event.

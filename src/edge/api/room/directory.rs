@@ -26,7 +26,7 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::timeline::readable_as_of;
+use super::reading::readable_as_of;
 use crate::{
     base::{limits, text},
     decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
@@ -155,11 +155,6 @@ pub(super) fn is_public(visibility: &Visibility) -> Result<bool, ApiError> {
         Visibility::Private => Ok(false),
         _ => Err(ApiError::invalid_param("`visibility` is `public` or `private`.")),
     }
-}
-
-/// The id by which clients know a network of an application service.
-pub(crate) fn instance_id(service: &str, network_id: &str) -> String {
-    format!("{service}|{network_id}")
 }
 
 pub(super) async fn public_rooms(

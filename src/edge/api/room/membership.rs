@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     address_invite::Addressee,
     elsewhere::{Place, invite_content},
-    timeline::readable_as_of,
+    reading::readable_as_of,
 };
 use crate::{
     decide::{

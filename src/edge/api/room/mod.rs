@@ -9,6 +9,7 @@ pub(crate) mod directory;
 pub(crate) mod elsewhere;
 pub(crate) mod membership;
 pub(crate) mod past;
+pub(super) mod reading;
 pub(crate) mod receipt;
 pub(crate) mod relations;
 pub(crate) mod report;

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use ruma::api::{Direction, client::message::get_message_events::v3 as get_message_events};
 
-use super::timeline::{Messages, page_size, readable_as_of};
+use super::reading::{Messages, event_filter, page_size, readable_as_of};
 use crate::{
     base::limits,
     edge::{
-        api::{answer::json, server::Server, sync::filter},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
     read::{
@@ -26,7 +26,7 @@ pub(super) async fn messages(
     room: &Room,
     request: &get_message_events::Request,
 ) -> Result<Json, ApiError> {
-    let filter = filter::of_events(cx)?;
+    let filter = event_filter(cx)?;
     let limit = page_size(request.limit, &filter);
     let position = |token: &Option<String>| {
         token.as_deref().map(|token| cx.app.past_position(room, token)).transpose()

@@ -16,7 +16,7 @@ use ruma::{
 };
 use serde::Serialize;
 
-use super::timeline::{page_size, readable_as_of, room_of_event, visible_event};
+use super::reading::{page_size, readable_as_of, room_of_event, visible_event};
 use crate::{
     base::limits,
     edge::{

@@ -7,7 +7,7 @@ use ruma::api::client::{
 };
 use serde::Deserialize;
 
-use super::timeline::visible_event;
+use super::reading::visible_event;
 use crate::{
     decide::report::{Report, Subject},
     edge::{

@@ -5,7 +5,7 @@ use ruma::api::client::state::{
     get_state_events::v3 as get_state_events,
 };
 
-use super::timeline::readable_as_of;
+use super::reading::readable_as_of;
 use crate::{
     edge::{
         api::{answer::json, server::Server},

@@ -1,44 +1,25 @@
 //! Reading a room's timeline: pages of history and single events.
 
-use std::sync::Arc;
-
-use ruma::{
-    RoomId, UInt,
-    api::{
-        Direction,
-        client::{
-            message::get_message_events::v3 as get_message_events,
-            room::get_room_event::v3 as get_room_event,
-        },
+use ruma::api::{
+    Direction,
+    client::{
+        message::get_message_events::v3 as get_message_events,
+        room::get_room_event::v3 as get_room_event,
     },
 };
-use serde::Serialize;
 
-use super::past;
+use super::{
+    past,
+    reading::{Messages, event_filter, page_size, readable_as_of, room_of_event, visible_event},
+};
 use crate::{
-    base::limits,
     edge::{
-        api::{answer::json, server::Server, sync::filter},
+        api::{answer::json, server::Server},
         http::{ApiError, Cx, Json},
     },
-    read::{
-        events::{ClientEvent, EventForm, EventRef},
-        view::{View, filter::EventFilter},
-    },
+    read::events::EventForm,
     record::Offset,
-    state::Room,
 };
-
-/// The response of `GET /rooms/{roomId}/messages`.
-#[derive(Serialize)]
-pub(super) struct Messages {
-    pub(super) start: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) end: Option<String>,
-    pub(super) chunk: Vec<ClientEvent>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) state: Vec<ClientEvent>,
-}
 
 pub(super) async fn messages(
     cx: Cx<Server>,
@@ -50,7 +31,7 @@ pub(super) async fn messages(
     }
     let view = cx.view_as_of()?;
     let seen = readable_as_of(&view, &room)?;
-    let filter = filter::of_events(&cx)?;
+    let filter = event_filter(&cx)?;
     let limit = page_size(request.limit, &filter);
     let position = |token: Option<&str>| token.map(|token| cx.app.position(token)).transpose();
     let to = position(request.to.as_deref())?;
@@ -98,40 +79,4 @@ pub(super) async fn event(
     let view = cx.view_as_of()?;
     let event = visible_event(&view, &room, &request.event_id)?;
     json(&view.client_event(&room, &event, &EventForm::FULL)?)
-}
-
-/// The event, if the caller may see it. Otherwise it does not exist for them.
-pub(crate) fn visible_event(
-    view: &View<'_>,
-    room: &Room,
-    event_id: &ruma::EventId,
-) -> Result<EventRef, ApiError> {
-    let event = view.events.find_shown(&view.state, event_id)?;
-    let event = event.filter(|event| event.room_id == room.id && event.offset <= view.at());
-    match event {
-        Some(event) if view.may_see(room, &event)? => Ok(event),
-        _ => Err(no_such_event()),
-    }
-}
-
-/// The room in which to look for an event. A room that does not exist has no visible events.
-pub(super) fn room_of_event(app: &Server, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
-    app.engine.state().rooms.get(room_id).ok_or_else(no_such_event)
-}
-
-fn no_such_event() -> ApiError {
-    ApiError::not_found("There is no such event, or you may not see it.")
-}
-
-/// The offset as of which the caller sees the room's state. Only for users who are or were in the
-/// room, unless everyone may read it.
-pub(crate) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, ApiError> {
-    let at = view.state_as_of(room)?;
-    at.ok_or_else(|| ApiError::forbidden("You are not in this room."))
-}
-
-/// How many events a page has if the request asks for `limit`; the filter can lower it.
-pub(crate) fn page_size(limit: UInt, filter: &EventFilter) -> usize {
-    let limit = u64::from(limit).min(filter.limit.unwrap_or(u64::MAX)).min(limits::PAGE_EVENTS);
-    usize::try_from(limit).unwrap_or(usize::MAX)
 }

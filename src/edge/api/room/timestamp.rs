@@ -2,7 +2,7 @@
 
 use ruma::api::client::room::get_event_by_timestamp::v1 as get_event_by_timestamp;
 
-use super::{past, timeline::readable_as_of};
+use super::{past, reading::readable_as_of};
 use crate::edge::{
     api::server::Server,
     http::{ApiError, Cx},

@@ -15,10 +15,7 @@ use crate::{
         api::server::Server,
         http::{ApiError, Cx, Json, check_objects},
     },
-    read::{
-        sync::v3::SyncFilter,
-        view::filter::{EventFilter, Filter},
-    },
+    read::{sync::v3::SyncFilter, view::filter::Filter},
     record::Command,
     service::filters::Filters,
 };
@@ -82,13 +79,4 @@ pub(super) fn of_sync(cx: &Cx<Server>) -> Result<Arc<SyncFilter>, ApiError> {
     let filter = filter.ok_or_else(|| ApiError::invalid_param("You have no such filter."))?;
     // An earlier version may have accepted filters beyond the present limits.
     parsed(filters, filter.get())
-}
-
-/// The event filter of a request, given as JSON.
-pub(crate) fn of_events(cx: &Cx<Server>) -> Result<EventFilter, ApiError> {
-    let Some(filter) = cx.query("filter")? else { return Ok(EventFilter::default()) };
-    if !filter.starts_with('{') {
-        return Err(ApiError::invalid_param("The filter is not a JSON object."));
-    }
-    EventFilter::parse(&filter).map_err(|error| ApiError::invalid_param(error.to_string()))
 }

@@ -15,7 +15,7 @@ use crate::{
     edge::{
         api::{
             answer::json,
-            room::timeline::{page_size, readable_as_of, visible_event},
+            room::reading::{page_size, readable_as_of, visible_event},
             server::Server,
         },
         http::{ApiError, Cx, Json, endpoint},

@@ -21,16 +21,16 @@ use ruma::api::{
 use serde_json::json;
 
 use super::{
-    Failure,
+    failure::Failure,
     stages::{self, purpose_of},
 };
 use crate::{
     base::{clock::random_token, limits, text::encoded},
     edge::{
         api::{
+            addresses::sign_up_of,
             auth::validation::{request_for_page, show_token},
             browser::page::{Page, refusal},
-            oauth::sign_up,
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -83,6 +83,17 @@ for (const option of countries) option.text = `${names.of(option.value)} ${optio
 countries.sort((a, b) => a.text.localeCompare(b.text));
 select.append(first, ...countries);
 select.value = chosen;";
+
+/// What a session remembers of a registration on this server's own pages: the browser that began
+/// it. No client can set it.
+pub(in crate::edge::api) const BROWSER: &str = "org.logcabin.browser";
+
+/// The page that goes on with a registration, if it was begun on a page of this server.
+async fn continuation(app: &Server, session: &str) -> Option<String> {
+    let now_ms = app.engine.clock().now_ms();
+    let parameters = app.auth.uiaa.parameters(session, now_ms).await;
+    parameters.0.contains_key(BROWSER).then(|| sign_up_of(&app.config, session))
+}
 
 /// The subject of a page.
 struct Subject<'a> {
@@ -137,7 +148,7 @@ pub(crate) async fn submit(cx: Cx<Server, ()>, request: StageForm) -> Result<Rep
     let check = stages::check(&cx.app, &facts, &auth);
     let page = match cx.app.auth.uiaa.complete(&id, &subject.stage, now_ms, check).await {
         Ok(()) => {
-            if let Some(registration) = sign_up::continuation(&cx.app, &id).await {
+            if let Some(registration) = continuation(&cx.app, &id).await {
                 return see_other(&registration);
             }
             match cx.query("then")?.map(AuthType::from) {
@@ -185,7 +196,7 @@ async fn subject<'a>(
     let standing = session.standing(&stage).await;
     // Somebody who registers on this server's pages went back, or loaded the page again.
     if !matches!(standing, Standing::Next)
-        && let Some(registration) = sign_up::continuation(&cx.app, &id).await
+        && let Some(registration) = continuation(&cx.app, &id).await
     {
         return Ok(Err(see_other(&registration)?));
     }

@@ -1,62 +1,14 @@
 //! User-interactive authentication (client-server API, "User-Interactive Authentication API"): what
 //! clients are told of it, the checks of its stages, and a page for each.
 
+mod failure;
 mod fallback;
 pub(crate) mod stages;
 
-use ruma::api::client::uiaa::AuthFlow;
-
-pub(super) use self::fallback::done;
-pub(in crate::edge::api) use self::fallback::what_to_do;
+pub(in crate::edge::api) use self::fallback::done;
+pub(in crate::edge::api) use self::fallback::{BROWSER, what_to_do};
 pub(crate) use self::{
+    failure::Failure,
     fallback::{page, submit},
     stages::{authenticate, confirm_identity, providers_of, ways_to_prove, ways_to_recover},
 };
-use crate::{
-    edge::http::{ApiError, AuthRequired, ErrorCode},
-    service::uiaa::{self, Denied, Gone, Remaining, Unfinished},
-};
-
-/// Why a stage was not completed.
-pub(crate) type Failure = uiaa::Failure<ApiError>;
-
-impl From<Gone> for ApiError {
-    fn from(gone: Gone) -> Self {
-        Self::not_found(gone.to_string())
-    }
-}
-
-impl From<Unfinished<Self>> for ApiError {
-    fn from(unfinished: Unfinished<Self>) -> Self {
-        match unfinished {
-            Unfinished::Remaining(remaining) => remaining.into(),
-            Unfinished::Failed(error) => error,
-        }
-    }
-}
-
-impl From<Remaining> for ApiError {
-    fn from(remaining: Remaining) -> Self {
-        let Remaining { flows, completed, params, session, denied } = remaining;
-        Self::auth_required(AuthRequired {
-            flows: flows.into_iter().map(AuthFlow::new).collect(),
-            completed,
-            params,
-            session: Some(session),
-            failure: denied.map(|denied| (code(denied), denied.to_string().into())),
-        })
-    }
-}
-
-const fn code(denied: Denied) -> ErrorCode {
-    match denied {
-        Denied::NotAskedFor | Denied::NotPossible => ErrorCode::Unrecognized,
-        Denied::OthersFirst | Denied::NoSession | Denied::Served | Denied::RegistrationToken => {
-            ErrorCode::Unauthorized
-        }
-        Denied::Password | Denied::OtherUser => ErrorCode::Forbidden,
-        Denied::Unconfirmed | Denied::OtherAddress => ErrorCode::ThreepidAuthFailed,
-        Denied::NoCaptcha => ErrorCode::CaptchaNeeded,
-        Denied::WrongCaptcha => ErrorCode::CaptchaInvalid,
-    }
-}

@@ -9,16 +9,16 @@ use ruma::{
 };
 use serde_json::Map;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::{
     decide::threepid::SpendValidation,
     edge::{
         api::{
+            auth::grants::no_interactive_authentication,
             auth::{
                 claim::{Claim, find_account, verified},
                 validation::validated,
             },
-            oauth::session::no_interactive_authentication,
             server::Server,
         },
         http::{ApiError, Caller as _, ErrorCode, Session},

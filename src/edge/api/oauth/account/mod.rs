@@ -14,7 +14,8 @@ use ruma::{OwnedDeviceId, api::auth_scheme::NoAccessToken};
 use super::{
     addresses::{Next, encoded, path},
     browser::{SignedIn, Visitor, forgotten, see},
-    look, must_be_offered,
+    look,
+    offered::must_be_offered,
     parameters::Parameters,
 };
 use crate::{

@@ -4,11 +4,13 @@
 use ruma::api::client::uiaa::{AuthFlow, AuthType};
 use serde_json::{Map, json};
 
-use super::{account_url, is_offered};
 use crate::{
     base::clock::random_token,
     edge::{
-        api::server::Server,
+        api::{
+            addresses::{account_url, is_offered},
+            server::Server,
+        },
         http::{ApiError, AuthRequired, ErrorCode, OpenTo, Session},
     },
     record::scope::Scope,
