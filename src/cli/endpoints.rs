@@ -20,7 +20,7 @@ impl Endpoints {
         let mut text = String::new();
         for served in api::endpoints(&self.settings.load()?.config).list() {
             let access = match served.access {
-                Access::None | Access::AsOf => "none",
+                Access::None | Access::Login | Access::AsOf => "none",
                 Access::Optional => "optional",
                 Access::Required => "required",
                 Access::Appservice => "appservice",

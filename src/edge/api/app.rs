@@ -11,10 +11,11 @@ use super::{
     about::health::Healthy,
     affinity,
     auth::{rights, session},
+    console::visitor,
     server::{Server, told::Told},
 };
 use crate::{
-    edge::http::{ApiError, App, OpenTo, Session},
+    edge::http::{ApiError, App, OpenTo, Reply, Session},
     outside::{appservice::Service, federation::Kind},
     record::{Stream, command::TokenHash},
     service::health::Trouble,
@@ -110,6 +111,18 @@ impl App for Server {
         {
             self.tell_others(&Told::Seen { session: session.session, sighting });
         }
+    }
+
+    fn visitor<'a>(
+        &'a self,
+        method: &'a Method,
+        headers: &'a HeaderMap,
+    ) -> BoxFuture<'a, Result<Option<Session>, ApiError>> {
+        Box::pin(visitor::logged_in(self, method, headers))
+    }
+
+    fn login_first(&self) -> Reply {
+        visitor::login_first()
     }
 
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {

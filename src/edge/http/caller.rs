@@ -16,7 +16,7 @@ use ruma::{
     },
 };
 
-use super::{ApiError, ErrorCode};
+use super::{ApiError, ErrorCode, Refusal};
 use crate::{
     outside::appservice::Service,
     record::{Offset, Origin},
@@ -125,6 +125,8 @@ pub(crate) enum Access {
     AppserviceOptional,
     /// The request is signed by another homeserver.
     Server,
+    /// Only for those who are logged in with a browser, as a cookie says. A token means nothing.
+    Login,
     /// A good token is needed to read as of an earlier moment, with `at` in the query; without
     /// that, none is looked at.
     AsOf,
@@ -140,6 +142,8 @@ pub(crate) trait Gate {
     type Caller: Caller;
     /// What is checked before the handler runs.
     const ACCESS: Access;
+    /// The page that shows a refusal, unless the endpoint has another; `None` for JSON.
+    const REFUSAL: Option<Refusal> = None;
     /// The caller, from whom its token stands for; `None` if the check has let through a request
     /// that the type does not allow.
     fn caller(who: Who) -> Option<Self::Caller>;
@@ -154,6 +158,8 @@ pub(crate) struct Who {
     pub(crate) service: Option<Appservice>,
     /// Where another homeserver is asked for.
     pub(crate) server: Option<OwnedServerName>,
+    /// Where somebody is asked for who is logged in with a browser.
+    pub(crate) visitor: Option<Session>,
 }
 
 /// What a handler may be told of its caller.

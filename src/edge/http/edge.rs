@@ -442,6 +442,16 @@ impl<A: App> Edge<A> {
             self.throttle.check_written(class, who.session.as_ref(), client, body.len())?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client).written(body.len()));
         }
+        if route.access == Access::Login {
+            who.visitor = self.app.visitor(&method, &headers).await?;
+            if who.visitor.is_none() {
+                return match route.refusal {
+                    Some(_) => Ok(Box::pin(std::future::ready(Ok(self.app.login_first())))),
+                    // Of what is no page, nobody sees where else to go.
+                    None => Err(ApiError::missing_token()),
+                };
+            }
+        }
         let call = Call {
             app: Arc::clone(&self.app),
             who,
@@ -496,7 +506,7 @@ impl<A: App> Edge<A> {
     async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
         let looked_at = match route.access {
             // The signature of a homeserver is looked at with the body.
-            Access::None | Access::Server => false,
+            Access::None | Access::Login | Access::Server => false,
             Access::AsOf => decode::query_parameter(uri, "at")?.is_some(),
             _ => true,
         };

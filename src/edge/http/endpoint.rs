@@ -49,7 +49,7 @@ pub(crate) trait Endpoint: Send + Sized + 'static {
     /// Whether the Matrix specification has it limited in rate.
     const MARKED: bool = false;
     /// The page that shows a refusal, where that is not shown as JSON.
-    const REFUSAL: Option<Refusal> = None;
+    const REFUSAL: Option<Refusal> = <Self::Gate as Gate>::REFUSAL;
     /// The paths, the newest last: that is the one by which the endpoint is known.
     fn paths() -> Vec<&'static str>;
     /// What the body is.

@@ -174,6 +174,22 @@ pub(crate) trait App: Send + Sync + 'static {
         let _ = (session, client, agent);
     }
 
+    /// Who is logged in with the browser that sent a request for a page which is only for those;
+    /// `None` if nobody is.
+    fn visitor<'a>(
+        &'a self,
+        method: &'a ::http::Method,
+        headers: &'a ::http::HeaderMap,
+    ) -> BoxFuture<'a, Result<Option<Session>, ApiError>> {
+        let _ = (method, headers);
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// The way to the page on which people log in.
+    fn login_first(&self) -> Reply {
+        Reply::see_other(::http::HeaderValue::from_static("/"))
+    }
+
     /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose
     /// account is locked, suspended or closed.
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError>;

@@ -35,7 +35,7 @@ use crate::{
     decide::threepid::{CompleteValidation, NoteSent, RequestValidation, Requested, Validated},
     edge::{
         api::{
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page, refusal},
             server::Server,
             server::told::Told,
         },
@@ -57,8 +57,7 @@ const SUBMIT: &str = "/_matrix/client/unstable/logcabin/validate";
 endpoint! {
     /// The page of the link in a mail.
     pub(super) struct ValidationPage = GET "/_matrix/client/unstable/logcabin/validate";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     {}
 }
 

@@ -2,9 +2,8 @@
 //! API, "Login fallback").
 
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
-use super::page::{Page, refusal};
+use super::page::{AnyBrowser, Page};
 use crate::{
     base::text::encoded,
     config::Config,
@@ -20,8 +19,7 @@ use crate::{
 endpoint! {
     /// Its path, with and without a trailing slash.
     pub(super) struct LoginPage = GET "/_matrix/static/client/login";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     {}
 }
 

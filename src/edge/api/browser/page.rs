@@ -12,7 +12,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::{
     base::clock::random_bytes,
-    edge::http::{ApiError, Reply},
+    edge::http::{Access, ApiError, Gate, Refusal, Reply, Who},
 };
 
 const STYLE: &str = include_str!("page.css");
@@ -136,6 +136,19 @@ impl Page {
             reply = reply.with_header(CONTENT_SECURITY_POLICY, policy);
         }
         reply
+    }
+}
+
+/// The authentication scheme of pages for anybody: a refusal is a page, too.
+pub(crate) struct AnyBrowser;
+
+impl Gate for AnyBrowser {
+    type Caller = ();
+    const ACCESS: Access = Access::None;
+    const REFUSAL: Option<Refusal> = Some(refusal);
+
+    fn caller(_: Who) -> Option<()> {
+        Some(())
     }
 }
 

@@ -1,14 +1,13 @@
 //! Logging in to the console on the server's own pages for signing in, by OpenID Connect.
 
 use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
-use ruma::api::auth_scheme::NoAccessToken;
 
-use super::{login, served};
+use super::{login, visitor::served};
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
+            browser::page::AnyBrowser,
             oauth::{
                 browser::see,
                 own::{self, Attempt},
@@ -23,16 +22,14 @@ use crate::{
 endpoint! {
     /// The way to the pages for signing in.
     pub(super) struct SetOut = GET "/_logcabin/console/sign_in";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     {}
 }
 
 endpoint! {
     /// The way back from there.
     pub(super) struct Arrive = GET "/_logcabin/console/callback";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     bars::{Column, columns, round},
     parts::table,
     plot::{Plot, Unit},
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::metrics::LATENCY,
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::look::grouped,
@@ -39,13 +37,12 @@ const TOP: f64 = 16.0;
 endpoint! {
     /// The page.
     pub(super) struct Activity = GET "/_logcabin/console/activity";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: Activity) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Activity", "activity"), |app| Ok(body(app))).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, _: Activity) -> Result<Reply, ApiError> {
+    show(&cx, ("Activity", "activity"), |app| Ok(body(app))).await
 }
 
 fn body(app: &Server) -> Markup {

@@ -4,21 +4,19 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::Value;
 
 use super::{
-    Visitor, of_this_site,
     parts::{encoded, facts, long, short, text},
     upkeep::proofs,
-    visitor,
+    visitor::{ConsoleLogin, Visitor},
 };
 use crate::{
     base::limits,
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Body, Cx, Reply, endpoint},
     },
     ops::admin::{
@@ -38,31 +36,25 @@ const NO_SECRET: &str = "not given yet";
 endpoint! {
     /// The form of an act. The query fills in what is known.
     pub(super) struct ActForm = GET "/_logcabin/console/act/{name}";
-    for NoAccessToken;
-    refusal refusal;
-    { name: String = path, given: Fields = query, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { name: String = path, given: Fields = query }
 }
 
 endpoint! {
     /// What was filled in; with `confirmed`, the order.
     pub(super) struct ActOrder = POST "/_logcabin/console/act/{name}";
-    for NoAccessToken;
+    for ConsoleLogin;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
-    { name: String = path, headers: HeaderMap = headers }
+    { name: String = path }
 }
 
 fn form_of(name: &str) -> Result<&'static Form, ApiError> {
     registry::form(name).ok_or_else(|| ApiError::not_found("There is no such act."))
 }
 
-pub(super) async fn form(cx: Cx<Server, ()>, request: ActForm) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
+pub(super) async fn form(cx: Cx<Server, Visitor>, request: ActForm) -> Result<Reply, ApiError> {
     let form = form_of(&request.name)?;
-    Ok(visitor.page(form.title, "", asked(form, &request.given, None)).reply())
+    Ok(cx.caller.page(form.title, "", asked(form, &request.given, None)).reply())
 }
 
 /// The form with what was filled in, and why that was refused.
@@ -119,12 +111,8 @@ fn input(field: &Field, given: &Fields) -> Markup {
     }
 }
 
-pub(super) async fn submit(cx: Cx<Server, ()>, request: ActOrder) -> Result<Reply, ApiError> {
-    of_this_site(&request.headers)?;
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
+pub(super) async fn submit(cx: Cx<Server, Visitor>, request: ActOrder) -> Result<Reply, ApiError> {
+    let visitor = cx.caller.clone();
     let form = form_of(&request.name)?;
     let name = request.name;
     let fields: Vec<(String, String)> = serde_html_form::from_bytes(&cx.body)
@@ -155,7 +143,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: ActOrder) -> Result<Repl
         Ok(Outcome::Done(result)) => {
             let body = match is_proof {
                 true => proofs::made(&result),
-                false => done(visitor.session.user_id.as_str(), &result),
+                false => done(visitor.session().user_id.as_str(), &result),
             };
             Ok(visitor.page(&format!("{}: done", form.title), "", body).reply())
         }
@@ -180,13 +168,13 @@ fn refused(visitor: &Visitor, form: &Form, body: Markup, status: StatusCode) -> 
 
 /// Carries out an order in the visitor's name, to its end even if the browser goes away.
 async fn carry_out(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     visitor: &Visitor,
     name: String,
     order: Order<Value>,
 ) -> Result<Result<Outcome<Value>, ActError>, ApiError> {
     let office = Arc::clone(&cx.app.office);
-    let origin = cx.called_by(visitor.session.clone()).origin();
+    let origin = cx.called_by(visitor.session().clone()).origin();
     let work = async move { registry::carry_out(&name, order, &office, origin).await };
     tokio::spawn(work).await.map_err(ApiError::internal)
 }

@@ -3,20 +3,18 @@
 //! Nothing is added up for the page: the records were counted as they came (`service::tally`), the
 //! files were measured now and then (`service::growth`), and the projections know the uploads.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     bars::{self, Column, columns},
     parts::{encoded, facts, room, table, text, user},
     plot::{Plot, Unit},
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::metrics::{Disk, Label as _},
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{
@@ -40,13 +38,12 @@ const DAY_MS: u64 = 86_400_000;
 endpoint! {
     /// The page.
     pub(super) struct DiskPage = GET "/_logcabin/console/disk";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: DiskPage) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Disk", "disk"), |app| Ok(body(app))).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, _: DiskPage) -> Result<Reply, ApiError> {
+    show(&cx, ("Disk", "disk"), |app| Ok(body(app))).await
 }
 
 fn body(app: &Server) -> Markup {

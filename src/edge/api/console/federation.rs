@@ -1,20 +1,18 @@
 //! Other homeservers: how far each has been told, whose keys are known, who may federate, and which
 //! events were refused. The pages show what `logcabin federation` shows.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     acts::acts,
     lists::{pages, start},
     parts::{at_second, encoded, facts, long, record, room, short, table, text, user},
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::limits,
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::{
@@ -33,38 +31,37 @@ const REFUSED: usize = 20;
 endpoint! {
     /// The homeservers that are told of events.
     pub(super) struct Overview = GET "/_logcabin/console/federation";
-    for NoAccessToken;
-    refusal refusal;
-    { from: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { from: Option<String> = parameter }
 }
 
 endpoint! {
     /// One homeserver.
     pub(super) struct OneServer = GET "/_logcabin/console/federation/server/{server}";
-    for NoAccessToken;
-    refusal refusal;
-    { server: String = path, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { server: String = path }
 }
 
 endpoint! {
     /// Events that were refused.
     pub(super) struct Refused = GET "/_logcabin/console/federation/refused";
-    for NoAccessToken;
-    refusal refusal;
-    { from: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { from: Option<String> = parameter }
 }
 
 endpoint! {
     /// The homeservers whose keys are known.
     pub(super) struct Keys = GET "/_logcabin/console/federation/keys";
-    for NoAccessToken;
-    refusal refusal;
-    { from: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { from: Option<String> = parameter }
 }
 
-pub(super) async fn overview(cx: Cx<Server, ()>, request: Overview) -> Result<Reply, ApiError> {
+pub(super) async fn overview(
+    cx: Cx<Server, Visitor>,
+    request: Overview,
+) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
-    show(&cx, &request.headers, ("Federation", "federation"), |app| {
+    show(&cx, ("Federation", "federation"), |app| {
         let found = destinations(&app.office, from, limits::CONSOLE_ROWS)?;
         let refused = refused_events(&app.office, 0, REFUSED)?;
         Ok(html! {
@@ -84,18 +81,18 @@ pub(super) async fn overview(cx: Cx<Server, ()>, request: Overview) -> Result<Re
     .await
 }
 
-pub(super) async fn one(cx: Cx<Server, ()>, request: OneServer) -> Result<Reply, ApiError> {
+pub(super) async fn one(cx: Cx<Server, Visitor>, request: OneServer) -> Result<Reply, ApiError> {
     let title = format!("Homeserver {}", short(&request.server));
-    show(&cx, &request.headers, (&title, "federation"), |app| {
+    show(&cx, (&title, "federation"), |app| {
         let found = destination(&app.office, &request.server, limits::CONSOLE_ROWS)?;
         Ok(details(&found, app.engine.clock().now_ms()))
     })
     .await
 }
 
-pub(super) async fn refused(cx: Cx<Server, ()>, request: Refused) -> Result<Reply, ApiError> {
+pub(super) async fn refused(cx: Cx<Server, Visitor>, request: Refused) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
-    show(&cx, &request.headers, ("Refused events", "federation"), |app| {
+    show(&cx, ("Refused events", "federation"), |app| {
         let found = refused_events(&app.office, from, limits::CONSOLE_ROWS)?;
         let shown = found.events.len();
         Ok(html! {
@@ -111,9 +108,9 @@ pub(super) async fn refused(cx: Cx<Server, ()>, request: Refused) -> Result<Repl
     .await
 }
 
-pub(super) async fn keys(cx: Cx<Server, ()>, request: Keys) -> Result<Reply, ApiError> {
+pub(super) async fn keys(cx: Cx<Server, Visitor>, request: Keys) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
-    show(&cx, &request.headers, ("Keys of homeservers", "federation"), |app| {
+    show(&cx, ("Keys of homeservers", "federation"), |app| {
         let peers = &app.engine.state().peers;
         let now_ms = app.engine.clock().now_ms();
         let rows: Vec<_> = peers

@@ -4,19 +4,17 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     acts::acts,
     parts::{encoded, field, lines, long, moment, query, record as link, seconds, short, why},
-    show, visitor,
+    visitor::{ConsoleLogin, ConsoleStream, Visitor, show},
 };
 use crate::{
     base::limits,
     edge::{
         api::{
             admin::changes::{self, Form, Wanted},
-            browser::page::refusal,
             server::Server,
         },
         http::{ApiError, Cx, Reply, endpoint},
@@ -29,29 +27,26 @@ use crate::{
 endpoint! {
     /// The page with records.
     pub(super) struct LogPage = GET "/_logcabin/console/log";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         kind: Option<String> = parameter,
         room: Option<String> = parameter,
         user: Option<String> = parameter,
         at: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
 endpoint! {
     /// The page of one record.
     pub(super) struct RecordPage = GET "/_logcabin/console/log/{offset}";
-    for NoAccessToken;
-    refusal refusal;
-    { offset: String = path, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { offset: String = path }
 }
 
 endpoint! {
     /// The feed of changes, for the script of the page.
     pub(super) struct Live = GET "/_logcabin/console/live";
-    for NoAccessToken;
+    for ConsoleStream;
     {
         kind: Option<String> = parameter,
         room: Option<String> = parameter,
@@ -67,12 +62,12 @@ struct Found {
     left: Option<Offset>,
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: LogPage) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Log", "log"), |app| view(app, &request)).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: LogPage) -> Result<Reply, ApiError> {
+    show(&cx, ("Log", "log"), |app| view(app, &request)).await
 }
 
 fn view(app: &Server, request: &LogPage) -> Result<Markup, ApiError> {
-    let LogPage { kind, room, user, at, .. } = request;
+    let LogPage { kind, room, user, at } = request;
     let selection = changes::selection(app, [room, user, kind].map(Option::as_deref))?;
     let newest = match at {
         Some(at) => moment(app, at)?,
@@ -151,11 +146,7 @@ fn find(app: &Server, selection: &Selection, newest: Offset) -> Result<Found, Re
     Ok(Found { records, left: (last > 0).then(|| Offset::new(last + 1)) })
 }
 
-pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
+pub(super) async fn one(cx: Cx<Server, Visitor>, request: RecordPage) -> Result<Reply, ApiError> {
     let missing = || ApiError::not_found("There is no such record.");
     let offset = request.offset.parse().map(Offset::new).map_err(|_| missing())?;
     let head = cx.app.engine.head().offset();
@@ -214,7 +205,7 @@ pub(super) async fn one(cx: Cx<Server, ()>, request: RecordPage) -> Result<Reply
         }
         (acts(&["prove"], &[("inclusion/offset", &offset.to_string())]))
     };
-    Ok(visitor.page(&format!("Record {offset}"), "log", body).reply())
+    Ok(cx.caller.page(&format!("Record {offset}"), "log", body).reply())
 }
 
 /// The id of an event of another homeserver of which there is something to explain.
@@ -225,12 +216,8 @@ fn decided(view: &RecordView) -> Option<&str> {
     is_decided.then(|| payload["event_id"].as_str()).flatten()
 }
 
-pub(super) async fn live(cx: Cx<Server, ()>, request: Live) -> Result<Reply, ApiError> {
-    let session = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor.session,
-        // Of a stream, nobody sees where else to go.
-        Err(_) => return Err(ApiError::missing_token()),
-    };
+pub(super) async fn live(cx: Cx<Server, Visitor>, request: Live) -> Result<Reply, ApiError> {
+    let session = cx.caller.session().clone();
     let Live { kind, room, user, headers } = request;
     let wanted = Wanted { from: None, since: None, follow: true, room, user, kind, headers };
     changes::open(Arc::clone(&cx.app), session, cx.shutdown.clone(), &wanted, Form::Events)

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    COOKIE_NAME, account, cookie as given, login_first, of_this_site, parts::encoded, see_other,
-    served,
+    account,
+    parts::encoded,
+    visitor::{COOKIE_NAME, cookie as given, login_first, of_this_site, see_other, served},
 };
 use crate::{
     base::limits,
@@ -24,7 +24,7 @@ use crate::{
                 login::{self, By},
                 session,
             },
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             oauth::own,
             server::Server,
         },
@@ -36,26 +36,23 @@ use crate::{
 endpoint! {
     /// The page with the form; with a link or a token, a button.
     pub(super) struct LoginPage = GET "/_logcabin/console/login";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { link: Option<String> = parameter, login_token: Option<String> = login_token }
 }
 
 endpoint! {
     /// The form.
     pub(super) struct LoginForm = POST "/_logcabin/console/login";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// The button that ends the session.
     pub(super) struct Leave = POST "/_logcabin/console/logout";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

@@ -1,13 +1,10 @@
 //! "Now": how the server does, over the last hour and the last day.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
-    super::browser::page::refusal,
     plot::{Plot, Unit},
-    visitor,
+    visitor::{ConsoleLogin, Visitor},
 };
 use crate::{
     edge::{
@@ -20,35 +17,26 @@ use crate::{
 endpoint! {
     /// The page.
     pub(super) struct Now = GET "/_logcabin/console";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
 endpoint! {
     /// What changes on it.
     pub(super) struct Plots = GET "/_logcabin/console/plots";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: Now) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
+pub(super) async fn page(cx: Cx<Server, Visitor>, _: Now) -> Result<Reply, ApiError> {
     let body = html! {
         div id="plots" data-from="/_logcabin/console/plots" { (plots(&cx.app)) }
     };
-    Ok(visitor.page("Now", "now", body).reply())
+    Ok(cx.caller.page("Now", "now", body).reply())
 }
 
-pub(super) async fn part(cx: Cx<Server, ()>, request: Plots) -> Result<Reply, ApiError> {
-    match visitor(&cx, &request.headers).await? {
-        Ok(_) => Ok(Reply::bytes("text/html; charset=utf-8", plots(&cx.app).into_string())),
-        Err(elsewhere) => Ok(elsewhere),
-    }
+pub(super) async fn part(cx: Cx<Server, Visitor>, _: Plots) -> Result<Reply, ApiError> {
+    Ok(Reply::bytes("text/html; charset=utf-8", plots(&cx.app).into_string()))
 }
 
 /// From two samples, the value between them; from one, that at it.

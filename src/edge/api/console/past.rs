@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::Value;
 
 use super::{
@@ -14,12 +12,12 @@ use super::{
         at_second, encoded, facts, field, json, moment, query, record, room as room_link, seconds,
         table, text, those, unanswered, user as user_link, value, why,
     },
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::limits,
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{
@@ -37,8 +35,7 @@ const EVENTS: usize = 20;
 endpoint! {
     /// The page.
     pub(super) struct Past = GET "/_logcabin/console/past";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         room: Option<String> = parameter,
         user: Option<String> = parameter,
@@ -46,12 +43,11 @@ endpoint! {
         time: Option<String> = parameter,
         from: Option<String> = parameter,
         after: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: Past) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Time travel", "past"), |app| view(app, &request)).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: Past) -> Result<Reply, ApiError> {
+    show(&cx, ("Time travel", "past"), |app| view(app, &request)).await
 }
 
 fn view(app: &Server, request: &Past) -> Result<Markup, ApiError> {

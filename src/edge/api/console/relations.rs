@@ -3,19 +3,18 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::{EventId, api::auth_scheme::NoAccessToken};
+use ruma::EventId;
 use serde_json::Value;
 
 use super::{
     bars::round,
     parts::{field, record, seconds, short, table, text, unanswered, user},
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{History, Source, query::EventRow},
@@ -47,13 +46,12 @@ const LINE: usize = 28;
 endpoint! {
     /// The page.
     pub(super) struct Relations = GET "/_logcabin/console/relations";
-    for NoAccessToken;
-    refusal refusal;
-    { event: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { event: Option<String> = parameter }
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: Relations) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Relations", "log"), |app| view(app, &request.event)).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: Relations) -> Result<Reply, ApiError> {
+    show(&cx, ("Relations", "log"), |app| view(app, &request.event)).await
 }
 
 fn view(app: &Server, asked: &Option<String>) -> Result<Markup, ApiError> {

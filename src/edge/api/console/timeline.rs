@@ -4,19 +4,17 @@
 
 use std::collections::HashMap;
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     parts::{at_second, table},
     plot::Unit,
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::limits,
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     log::ReadError,
@@ -54,12 +52,10 @@ const BOTTOM: f64 = HEIGHT - 18.0;
 endpoint! {
     /// The page.
     pub(super) struct Timeline = GET "/_logcabin/console/timeline";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         from: Option<String> = parameter,
         to: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
@@ -75,12 +71,12 @@ struct Part {
     groups: [(f64, f64); GROUPS.len()],
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: Timeline) -> Result<Reply, ApiError> {
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: Timeline) -> Result<Reply, ApiError> {
     let ms = |text: &Option<String>| text.as_deref().map(str::parse::<u64>).transpose();
     let wrong = |_| ApiError::invalid_param("`from` and `to` are milliseconds since 1970.");
     let from = ms(&request.from).map_err(wrong)?;
     let to = ms(&request.to).map_err(wrong)?;
-    show(&cx, &request.headers, ("Time line", "timeline"), |app| {
+    show(&cx, ("Time line", "timeline"), |app| {
         let head = app.engine.head().offset();
         let log = app.engine.log();
         let first = log.get(Offset::new(1))?;

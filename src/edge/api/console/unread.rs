@@ -1,21 +1,20 @@
 //! What a user has not read, as of any moment: the counts of each room, and the way to the records
 //! behind them.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::{UserId, api::auth_scheme::NoAccessToken, events::StateEventType};
+use ruma::{UserId, events::StateEventType};
 
 use super::{
     parts::{
         at_second, encoded, field, moment, query, record, room as room_link, table,
         user as user_link, why,
     },
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::limits,
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::look::grouped,
@@ -33,18 +32,16 @@ const JUDGED: usize = 2 * limits::UNREAD_EVENTS;
 endpoint! {
     /// The page.
     pub(super) struct UnreadPage = GET "/_logcabin/console/users/{user}/unread";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         user: String = path,
         at: Option<String> = parameter,
         after: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: UnreadPage) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Unread counts", "users"), |app| view(app, &request)).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: UnreadPage) -> Result<Reply, ApiError> {
+    show(&cx, ("Unread counts", "users"), |app| view(app, &request)).await
 }
 
 fn view(app: &Server, request: &UnreadPage) -> Result<Markup, ApiError> {

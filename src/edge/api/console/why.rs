@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     parts::{
         at_second, encoded, field, moment, record, seconds, short, table, text, unanswered, value,
     },
-    show,
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::limits,
     decide::federation::explain::{Contender, Fate},
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::{
@@ -31,17 +29,15 @@ use crate::{
 endpoint! {
     /// The page.
     pub(super) struct Why = GET "/_logcabin/console/why";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         of: Option<String> = parameter,
         at: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: Why) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Who changed it", "past"), |app| view(app, &request)).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, request: Why) -> Result<Reply, ApiError> {
+    show(&cx, ("Who changed it", "past"), |app| view(app, &request)).await
 }
 
 fn view(app: &Server, request: &Why) -> Result<Markup, ApiError> {

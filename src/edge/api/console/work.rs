@@ -1,14 +1,12 @@
 //! "Work": what takes the server long, how far it has come, and how long it will take.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     acts::acts,
     parts::{at_second, facts, record, room, table},
-    show,
     upkeep::snapshots::{compared, differed},
+    visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
     base::{
@@ -16,7 +14,7 @@ use crate::{
         progress::{self, Progress},
     },
     edge::{
-        api::{browser::page::refusal, server::Server},
+        api::server::Server,
         http::{ApiError, Cx, Reply, endpoint},
     },
     ops::history::look::{duration, grouped},
@@ -26,13 +24,12 @@ use crate::{
 endpoint! {
     /// The page.
     pub(super) struct WorkPage = GET "/_logcabin/console/work";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
-pub(super) async fn page(cx: Cx<Server, ()>, request: WorkPage) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Work", "work"), body).await
+pub(super) async fn page(cx: Cx<Server, Visitor>, _: WorkPage) -> Result<Reply, ApiError> {
+    show(&cx, ("Work", "work"), body).await
 }
 
 /// What is under way of these kinds; nothing if nothing is.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use http::HeaderMap;
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     addresses::{Next, issuer, path},
@@ -23,7 +22,7 @@ use crate::{
     decide::oauth::IssueCode,
     edge::{
         api::{
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -39,17 +38,15 @@ use crate::{
 endpoint! {
     /// A client sends the browser here.
     pub(super) struct Authorize = GET "/_matrix/oauth2/authorize";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// The form of the page.
     pub(super) struct Answer = POST "/_matrix/oauth2/authorize";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

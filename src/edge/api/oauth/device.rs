@@ -24,7 +24,7 @@ use crate::{
     decide::oauth::{AnswerDevice, RequestDevice},
     edge::{
         api::{
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
@@ -49,17 +49,15 @@ endpoint! {
 endpoint! {
     /// The page on which the user types the code, and is asked.
     pub(super) struct LinkPage = GET "/_matrix/oauth2/link";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// The form of the page.
     pub(super) struct LinkForm = POST "/_matrix/oauth2/link";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

@@ -2,7 +2,6 @@
 
 use http::HeaderMap;
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{
     addresses::{Next, path},
@@ -24,7 +23,7 @@ use crate::{
                 claim::{auth_failed, find_account},
                 credentials::check_password,
             },
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -38,17 +37,15 @@ use crate::{
 endpoint! {
     /// The page.
     pub(super) struct RecoverPage = GET "/_matrix/oauth2/recover";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// Its forms: for the address, and for the new password.
     pub(super) struct RecoverForm = POST "/_matrix/oauth2/recover";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

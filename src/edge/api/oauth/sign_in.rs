@@ -9,10 +9,7 @@ use maud::{Markup, html};
 use reqwest::Url;
 use ruma::{
     OwnedUserId,
-    api::{
-        auth_scheme::NoAccessToken,
-        client::uiaa::{MatrixUserIdentifier, UserIdentifier},
-    },
+    api::client::uiaa::{MatrixUserIdentifier, UserIdentifier},
     thirdparty::Medium,
 };
 
@@ -33,7 +30,7 @@ use crate::{
                 claim::{Claim, verified},
                 sso::{self, Errand},
             },
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -44,42 +41,37 @@ use crate::{
 endpoint! {
     /// The page.
     pub(super) struct SignInPage = GET "/_matrix/oauth2/sign_in";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// Its form.
     pub(super) struct SignInForm = POST "/_matrix/oauth2/sign_in";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// The way to a provider of single sign-on.
     pub(super) struct BySso = GET "/_matrix/oauth2/sso";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     {}
 }
 
 endpoint! {
     /// The way back to a client without OAuth 2.0.
     pub(super) struct Continue = GET "/_matrix/oauth2/continue";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// The user wants to go there.
     pub(super) struct Confirm = POST "/_matrix/oauth2/continue";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

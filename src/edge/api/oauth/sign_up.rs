@@ -5,10 +5,7 @@
 use http::{HeaderMap, StatusCode};
 use maud::html;
 use reqwest::Url;
-use ruma::api::{
-    auth_scheme::NoAccessToken,
-    client::uiaa::{AuthData, AuthType, FallbackAcknowledgement},
-};
+use ruma::api::client::uiaa::{AuthData, AuthType, FallbackAcknowledgement};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -29,7 +26,7 @@ use crate::{
                 registration::{self, free_user_id},
                 uiaa::{self, BROWSER, what_to_do},
             },
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -41,17 +38,15 @@ use crate::{
 endpoint! {
     /// The page, and the way back to it from the pages of the stages.
     pub(super) struct SignUpPage = GET "/_matrix/oauth2/sign_up";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// Its form.
     pub(super) struct SignUpForm = POST "/_matrix/oauth2/sign_up";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

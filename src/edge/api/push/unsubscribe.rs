@@ -6,7 +6,6 @@
 
 use http::StatusCode;
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use crate::{
     base::limits,
@@ -14,7 +13,7 @@ use crate::{
     decide::pusher::RemovePusher,
     edge::{
         api::{
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -28,17 +27,15 @@ const PATH: &str = "/_matrix/client/unstable/logcabin/unsubscribe";
 endpoint! {
     /// The page of the link in a mail.
     pub(super) struct UnsubscribePage = GET "/_matrix/client/unstable/logcabin/unsubscribe";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { token: Option<String> = parameter }
 }
 
 endpoint! {
     /// The page's form, or a mail program.
     pub(super) struct Unsubscribe = POST "/_matrix/client/unstable/logcabin/unsubscribe";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { token: Option<String> = parameter }
 }
 

@@ -39,7 +39,7 @@ use crate::{
             },
             browser::{
                 cookies,
-                page::{Page, literal, refusal},
+                page::{AnyBrowser, Page, literal},
             },
             oauth,
             server::Server,
@@ -62,16 +62,14 @@ endpoint! {
         "/_matrix/client/v3/login/sso/redirect"
         "/_matrix/client/unstable/org.matrix.msc2858/login/sso/redirect/{idp_id}"
         "/_matrix/client/v3/login/sso/redirect/{idp_id}";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { idp_id: Option<String> = path_if_any }
 }
 
 endpoint! {
     /// The path to which providers send browsers back.
     pub(super) struct Callback = GET "/_matrix/client/v3/login/sso/callback";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
@@ -87,8 +85,7 @@ endpoint! {
     pub(super) struct StagePage = GET
         "/_matrix/client/r0/auth/m.login.sso/fallback/web"
         "/_matrix/client/v3/auth/m.login.sso/fallback/web";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     {}
 }
 

@@ -10,12 +10,9 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, StatusCode, header::ACCEPT_LANGUAGE};
 use maud::{Markup, html};
-use ruma::api::{
-    auth_scheme::NoAccessToken,
-    client::uiaa::{
-        AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
-        Terms as TermsAccepted, UserIdentifier,
-    },
+use ruma::api::client::uiaa::{
+    AuthData, AuthType, Dummy, MatrixUserIdentifier, Password, ReCaptcha, RegistrationToken,
+    Terms as TermsAccepted, UserIdentifier,
 };
 
 use serde_json::json;
@@ -30,7 +27,7 @@ use crate::{
         api::{
             addresses::sign_up_of,
             auth::validation::{request_for_page, show_token},
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -44,8 +41,7 @@ endpoint! {
     pub(crate) struct StagePage = GET
         "/_matrix/client/r0/auth/{auth_type}/fallback/web"
         "/_matrix/client/v3/auth/{auth_type}/fallback/web";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { auth_type: String = path, headers: HeaderMap = headers }
 }
 
@@ -54,9 +50,8 @@ endpoint! {
     pub(crate) struct StageForm = POST
         "/_matrix/client/r0/auth/{auth_type}/fallback/web"
         "/_matrix/client/v3/auth/{auth_type}/fallback/web";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { auth_type: String = path, headers: HeaderMap = headers }
 }
 

@@ -1,18 +1,16 @@
 //! Uploaded files, the newest first.
 
-use http::HeaderMap;
 use maud::html;
-use ruma::{UserId, api::auth_scheme::NoAccessToken};
+use ruma::UserId;
 
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{self, at_second, field, query, table, text, user as user_link},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -27,22 +25,20 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct MediaList = GET "/_logcabin/console/media";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         user: Option<String> = parameter,
         before: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: MediaList,
 ) -> Result<Reply, ApiError> {
-    let MediaList { user, before, headers } = &request;
+    let MediaList { user, before } = &request;
     let before = parts::before(before)?;
-    show(&cx, headers, ("Media", "media"), |app| {
+    show(&cx, ("Media", "media"), |app| {
         let of = user.as_deref().map(<&UserId>::try_from).transpose();
         let of = of.map_err(|_| ApiError::invalid_param("`user` is the id of a user."))?;
         let most = limits::CONSOLE_ROWS;

@@ -1,19 +1,16 @@
 //! The reports that nobody has dealt with, the newest first.
 
-use http::HeaderMap;
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{pages, start};
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, record, room, table, text, user},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -25,17 +22,16 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct ReportList = GET "/_logcabin/console/reports";
-    for NoAccessToken;
-    refusal refusal;
-    { from: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { from: Option<String> = parameter }
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: ReportList,
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
-    show(&cx, &request.headers, ("Reports", "reports"), |app| {
+    show(&cx, ("Reports", "reports"), |app| {
         let (found, total) = page(&app.office, from, limits::CONSOLE_ROWS)?;
         let rows: Vec<_> = found
             .iter()

@@ -1,19 +1,17 @@
 //! Rooms: a list, and a page for each.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::{RoomVersionId, api::auth_scheme::NoAccessToken};
+use ruma::RoomVersionId;
 
 use super::{choice, pages, start};
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{encoded, facts, field, room, short, table, text, those, user, why},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -26,27 +24,27 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct Rooms = GET "/_logcabin/console/rooms";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         name: Option<String> = parameter,
         only: Option<String> = parameter,
         order: Option<String> = parameter,
         from: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
 endpoint! {
     /// One room.
     pub(in super::super) struct OneRoom = GET "/_logcabin/console/rooms/{room}";
-    for NoAccessToken;
-    refusal refusal;
-    { room: String = path, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { room: String = path }
 }
 
-pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Rooms) -> Result<Reply, ApiError> {
-    let Rooms { name, only, order, from, headers } = &request;
+pub(in super::super) async fn list(
+    cx: Cx<Server, Visitor>,
+    request: Rooms,
+) -> Result<Reply, ApiError> {
+    let Rooms { name, only, order, from } = &request;
     let skipped = start(from)?;
     let only_if = |what: &str| (only.as_deref() == Some(what)).then_some(true);
     let wanted = RoomsWanted {
@@ -62,7 +60,7 @@ pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Rooms) -> Result
         from: skipped,
         limit: Some(limits::CONSOLE_ROWS),
     };
-    show(&cx, headers, ("Rooms", "rooms"), |app| {
+    show(&cx, ("Rooms", "rooms"), |app| {
         let (found, total) = search(&app.office, &wanted)?;
         let rows: Vec<_> = found
             .iter()
@@ -105,9 +103,12 @@ pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Rooms) -> Result
     .await
 }
 
-pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneRoom) -> Result<Reply, ApiError> {
+pub(in super::super) async fn one(
+    cx: Cx<Server, Visitor>,
+    request: OneRoom,
+) -> Result<Reply, ApiError> {
     let title = format!("Room {}", short(&request.room));
-    show(&cx, &request.headers, (&title, "rooms"), |app| {
+    show(&cx, (&title, "rooms"), |app| {
         let found = app.office.room(&request.room)?;
         let details = details(&app.office, &request.room)?;
         let room = &details.summary;

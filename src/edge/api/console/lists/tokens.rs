@@ -1,19 +1,16 @@
 //! Registration tokens.
 
-use http::HeaderMap;
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{pages, start};
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, table, text},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -25,17 +22,16 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct TokenList = GET "/_logcabin/console/tokens";
-    for NoAccessToken;
-    refusal refusal;
-    { from: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { from: Option<String> = parameter }
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: TokenList,
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
-    show(&cx, &request.headers, ("Registration tokens", "tokens"), |app| {
+    show(&cx, ("Registration tokens", "tokens"), |app| {
         let all = tokens::list(&app.office);
         let shown = all.iter().skip(from).take(limits::CONSOLE_ROWS);
         let rows: Vec<_> = shown

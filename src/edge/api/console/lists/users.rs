@@ -1,19 +1,16 @@
 //! Users: a list, and a page for each.
 
-use http::HeaderMap;
 use maud::html;
-use ruma::api::auth_scheme::NoAccessToken;
 
 use super::{choice, pages, start};
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, encoded, facts, field, short, table, text, those, user, why},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -28,23 +25,20 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct Users = GET "/_logcabin/console/users";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         name: Option<String> = parameter,
         only: Option<String> = parameter,
         order: Option<String> = parameter,
         from: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
 endpoint! {
     /// One user.
     pub(in super::super) struct OneUser = GET "/_logcabin/console/users/{user}";
-    for NoAccessToken;
-    refusal refusal;
-    { user: String = path, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { user: String = path }
 }
 
 /// What is special about an account.
@@ -59,8 +53,11 @@ fn status(user: &UserSummary) -> String {
     ])
 }
 
-pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Users) -> Result<Reply, ApiError> {
-    let Users { name, only, order, from, headers } = &request;
+pub(in super::super) async fn list(
+    cx: Cx<Server, Visitor>,
+    request: Users,
+) -> Result<Reply, ApiError> {
+    let Users { name, only, order, from } = &request;
     let skipped = start(from)?;
     let only_if = |what: &str| (only.as_deref() == Some(what)).then_some(true);
     let wanted = UsersWanted {
@@ -80,7 +77,7 @@ pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Users) -> Result
         limit: limits::CONSOLE_ROWS,
         ..UsersWanted::default()
     };
-    show(&cx, headers, ("Users", "users"), |app| {
+    show(&cx, ("Users", "users"), |app| {
         let (found, total) = search(&app.office, &wanted);
         let rows: Vec<_> = found
             .iter()
@@ -119,9 +116,12 @@ pub(in super::super) async fn list(cx: Cx<Server, ()>, request: Users) -> Result
     .await
 }
 
-pub(in super::super) async fn one(cx: Cx<Server, ()>, request: OneUser) -> Result<Reply, ApiError> {
+pub(in super::super) async fn one(
+    cx: Cx<Server, Visitor>,
+    request: OneUser,
+) -> Result<Reply, ApiError> {
     let title = format!("User {}", short(&request.user));
-    show(&cx, &request.headers, (&title, "users"), |app| {
+    show(&cx, (&title, "users"), |app| {
         let user = details(&app.office, &request.user)?;
         let id = user.summary.user_id.as_str();
         let status = status(&user.summary);

@@ -1,18 +1,15 @@
 //! Backups that the log knows of, the newest first.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 lists::{pages, start},
                 parts::{at_second, facts, record, table, text},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -27,17 +24,16 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct BackupList = GET "/_logcabin/console/backups";
-    for NoAccessToken;
-    refusal refusal;
-    { from: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { from: Option<String> = parameter }
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: BackupList,
 ) -> Result<Reply, ApiError> {
     let from = start(&request.from)?;
-    show(&cx, &request.headers, ("Backups", "backups"), |app| {
+    show(&cx, ("Backups", "backups"), |app| {
         let found = backups(&app.office, from, limits::CONSOLE_ROWS)?;
         let newest = match from {
             0 => found.backups.first().cloned(),

@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use crate::{
     cluster::{Node, Status, Work},
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 parts::{facts, long, record, table, text},
-                visitor,
+                visitor::{ConsoleLogin, Visitor},
             },
             server::Server,
         },
@@ -31,24 +28,20 @@ use crate::{
 endpoint! {
     /// The page.
     pub(in super::super) struct ClusterPage = GET "/_logcabin/console/cluster";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
 pub(in super::super) async fn page(
-    cx: Cx<Server, ()>,
-    request: ClusterPage,
+    cx: Cx<Server, Visitor>,
+    _: ClusterPage,
 ) -> Result<Reply, ApiError> {
-    let visitor = match visitor(&cx, &request.headers).await? {
-        Ok(visitor) => visitor,
-        Err(elsewhere) => return Ok(elsewhere),
-    };
+    let visitor = cx.caller.clone();
     let body = if cx.app.cluster.is_none() {
         alone(&cx.app)
     } else {
         let app = Arc::clone(&cx.app);
-        let origin = cx.called_by(visitor.session.clone()).origin();
+        let origin = cx.called_by(visitor.session().clone()).origin();
         match Order::from(ClusterStatus {}).carry_out(&app.office, origin).await {
             Ok(Outcome::Done(status)) => several(&status, app.engine.clock().now_ms()),
             Ok(Outcome::WouldDo(_)) => html! {},

@@ -1,17 +1,15 @@
 //! Erasures: a list, and a page for each.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use crate::{
     base::{limits, progress},
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 parts::{at_second, before, facts, record, table, text, user},
-                show, work,
+                visitor::{ConsoleLogin, Visitor, show},
+                work,
             },
             server::Server,
         },
@@ -31,24 +29,20 @@ const STEPS: usize = 200;
 endpoint! {
     /// The list.
     pub(in super::super) struct ErasureList = GET "/_logcabin/console/erasures";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         step: Option<String> = parameter,
         passed: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
 endpoint! {
     /// One erasure.
     pub(in super::super) struct OneErasure = GET "/_logcabin/console/erasures/{because}";
-    for NoAccessToken;
-    refusal refusal;
+    for ConsoleLogin;
     {
         because: String = path,
         after: Option<String> = parameter,
-        headers: HeaderMap = headers,
     }
 }
 
@@ -58,7 +52,7 @@ fn link(because: Offset, shown: &str) -> Markup {
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: ErasureList,
 ) -> Result<Reply, ApiError> {
     let place = match request.step {
@@ -69,7 +63,7 @@ pub(in super::super) async fn list(
             Some(Place { step: before(&step)?, passed })
         }
     };
-    show(&cx, &request.headers, ("Erasures", "erasures"), |app| {
+    show(&cx, ("Erasures", "erasures"), |app| {
         let (most, look) = (limits::CONSOLE_ROWS, limits::CONSOLE_LOOK);
         let found = page(&app.office, place, most, look)?;
         // What waits is shown once, on the first page.
@@ -159,7 +153,7 @@ fn still_there(app: &Server, waiting: &Waiting) -> Markup {
 }
 
 pub(in super::super) async fn one(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: OneErasure,
 ) -> Result<Reply, ApiError> {
     let missing = || ApiError::not_found("There is no such record.");
@@ -169,7 +163,7 @@ pub(in super::super) async fn one(
         after => before(&after)?,
     };
     let title = format!("Erasure because of record {because}");
-    show(&cx, &request.headers, (&title, "erasures"), |app| {
+    show(&cx, (&title, "erasures"), |app| {
         app.engine.log().get(because)?.ok_or_else(missing)?;
         let bounds = Bounds { after, steps: STEPS, counted: limits::CONSOLE_LOOK };
         Ok(shown(&*receipt(&app.office, because, bounds)?, after))

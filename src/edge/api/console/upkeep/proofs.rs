@@ -1,20 +1,17 @@
 //! Checkpoints, the newest first, and proofs that rest on them.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::Value;
 
 use crate::{
     base::limits,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, before, facts, lines, record, table, text},
-                show,
+                visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
         },
@@ -29,17 +26,16 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct ProofList = GET "/_logcabin/console/proofs";
-    for NoAccessToken;
-    refusal refusal;
-    { before: Option<String> = parameter, headers: HeaderMap = headers }
+    for ConsoleLogin;
+    { before: Option<String> = parameter }
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
+    cx: Cx<Server, Visitor>,
     request: ProofList,
 ) -> Result<Reply, ApiError> {
     let before = before(&request.before)?;
-    show(&cx, &request.headers, ("Proofs", "proofs"), |app| {
+    show(&cx, ("Proofs", "proofs"), |app| {
         let found = checkpoints(&app.office, before, limits::CONSOLE_ROWS)?;
         Ok(body(&found))
     })

@@ -1,18 +1,16 @@
 //! Snapshots of the projections, the newest first.
 
-use http::HeaderMap;
 use maud::{Markup, html};
-use ruma::api::auth_scheme::NoAccessToken;
 
 use crate::{
     base::progress,
     edge::{
         api::{
-            browser::page::refusal,
             console::{
                 acts::acts,
                 parts::{at_second, facts, record, table, text},
-                show, work,
+                visitor::{ConsoleLogin, Visitor, show},
+                work,
             },
             server::Server,
         },
@@ -29,16 +27,15 @@ use crate::{
 endpoint! {
     /// The list.
     pub(in super::super) struct SnapshotList = GET "/_logcabin/console/snapshots";
-    for NoAccessToken;
-    refusal refusal;
-    { headers: HeaderMap = headers }
+    for ConsoleLogin;
+    {}
 }
 
 pub(in super::super) async fn list(
-    cx: Cx<Server, ()>,
-    request: SnapshotList,
+    cx: Cx<Server, Visitor>,
+    _: SnapshotList,
 ) -> Result<Reply, ApiError> {
-    show(&cx, &request.headers, ("Snapshots", "snapshots"), |app| {
+    show(&cx, ("Snapshots", "snapshots"), |app| {
         let kept = all(&app.office).map_err(ApiError::internal)?.snapshots;
         Ok(body(app, &kept))
     })

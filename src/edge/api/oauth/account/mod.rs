@@ -9,7 +9,7 @@ mod profile;
 
 use http::{HeaderMap, StatusCode, header::SET_COOKIE};
 use maud::{Markup, html};
-use ruma::{OwnedDeviceId, api::auth_scheme::NoAccessToken};
+use ruma::OwnedDeviceId;
 
 use super::{
     addresses::{Next, encoded, path},
@@ -23,7 +23,7 @@ use crate::{
     decide::oauth::SignOut,
     edge::{
         api::{
-            browser::page::{Page, refusal},
+            browser::page::{AnyBrowser, Page},
             server::Server,
         },
         http::{ApiError, Body, Cx, Reply, endpoint},
@@ -34,17 +34,15 @@ use crate::{
 endpoint! {
     /// The page.
     pub(super) struct AccountPage = GET "/_matrix/oauth2/account";
-    for NoAccessToken;
-    refusal refusal;
+    for AnyBrowser;
     { headers: HeaderMap = headers }
 }
 
 endpoint! {
     /// Its forms.
     pub(super) struct AccountForm = POST "/_matrix/oauth2/account";
-    for NoAccessToken;
+    for AnyBrowser;
     body Body::Short(limits::FORM_BYTES);
-    refusal refusal;
     { headers: HeaderMap = headers }
 }
 

@@ -1,0 +1,242 @@
+//! Who has a page of the console open, and what all pages have in common.
+
+use http::{
+    HeaderMap, HeaderValue, Method,
+    header::{HOST, ORIGIN},
+};
+use maud::{Markup, html};
+
+use crate::{
+    edge::{
+        api::{
+            addresses::CONSOLE_LOGIN,
+            auth::{rights, session},
+            browser::{
+                cookies, is_from_elsewhere,
+                page::{self, Page},
+            },
+            server::Server,
+        },
+        http::{Access, ApiError, Caller, Cx, Gate, OpenTo, Refusal, Reply, Session, Who},
+    },
+    service::requester::Requester,
+};
+
+const SCRIPT: &str = include_str!("console.js");
+const STYLE: &str = include_str!("console.css");
+
+pub(super) const COOKIE_NAME: &str = "logcabin_console";
+
+/// The pages in the navigation: name, path, title.
+const PAGES: [(&str, &str, &str); 18] = [
+    ("now", "", "Now"),
+    ("log", "/log", "Log"),
+    ("timeline", "/timeline", "Time line"),
+    ("past", "/past", "Time travel"),
+    ("disk", "/disk", "Disk"),
+    ("activity", "/activity", "Activity"),
+    ("users", "/users", "Users"),
+    ("rooms", "/rooms", "Rooms"),
+    ("media", "/media", "Media"),
+    ("reports", "/reports", "Reports"),
+    ("tokens", "/tokens", "Tokens"),
+    ("federation", "/federation", "Federation"),
+    ("work", "/work", "Work"),
+    ("erasures", "/erasures", "Erasures"),
+    ("backups", "/backups", "Backups"),
+    ("snapshots", "/snapshots", "Snapshots"),
+    ("proofs", "/proofs", "Proofs"),
+    ("cluster", "/cluster", "Cluster"),
+];
+
+/// The authentication scheme of the pages: for administrators who are logged in with the browser.
+/// Others are sent to the page on which they can log in.
+pub(super) struct ConsoleLogin;
+
+/// The same of what is no page: others are refused.
+pub(super) struct ConsoleStream;
+
+impl Gate for ConsoleLogin {
+    type Caller = Visitor;
+    const ACCESS: Access = Access::Login;
+    const REFUSAL: Option<Refusal> = Some(page::refusal);
+
+    fn caller(who: Who) -> Option<Visitor> {
+        who.visitor.map(|session| Visitor { session })
+    }
+}
+
+impl Gate for ConsoleStream {
+    type Caller = Visitor;
+    const ACCESS: Access = Access::Login;
+
+    fn caller(who: Who) -> Option<Visitor> {
+        who.visitor.map(|session| Visitor { session })
+    }
+}
+
+/// Who has a page open. Only the gates above make one.
+#[derive(Clone)]
+pub(super) struct Visitor {
+    session: Session,
+}
+
+impl Caller for Visitor {
+    /// None, as requests for pages are limited by address, whoever has logged in.
+    fn session(&self) -> Option<&Session> {
+        None
+    }
+}
+
+/// The session of an administrator who is logged in with the browser that sent this.
+///
+/// # Errors
+/// When there is no console, the form is of another site, or they do not administer the server.
+pub(in crate::edge::api) async fn logged_in(
+    app: &Server,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<Option<Session>, ApiError> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        of_this_site(headers)?;
+    }
+    served(app)?;
+    let Some(token) = cookie(headers) else { return Ok(None) };
+    let Ok(session) = session::of_token(app, token).await else { return Ok(None) };
+    rights::admit(app, &session, OpenTo::ADMINISTRATORS)?;
+    Ok(Some(session))
+}
+
+/// A page whose body is long work of the visitor's.
+pub(super) async fn show(
+    cx: &Cx<Server, Visitor>,
+    (title, name): (&str, &str),
+    body: impl FnOnce(&Server) -> Result<Markup, ApiError>,
+) -> Result<Reply, ApiError> {
+    let whose = Requester::User(cx.caller.session.user_id.clone());
+    let body = cx.app.long_work.run(&whose, true, || body(&cx.app)).await;
+    let body = body.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))??;
+    Ok(cx.caller.page(title, name, body).reply())
+}
+
+/// Refuses requests for a console that there is not.
+pub(super) fn served(app: &Server) -> Result<(), ApiError> {
+    if app.config.console.enabled { Ok(()) } else { Err(ApiError::no_such_endpoint()) }
+}
+
+/// The way to the page on which administrators log in.
+pub(in crate::edge::api) fn login_first() -> Reply {
+    see_other(CONSOLE_LOGIN)
+}
+
+/// The way to another page.
+pub(super) fn see_other(path: &'static str) -> Reply {
+    Reply::see_other(HeaderValue::from_static(path))
+}
+
+/// The token in the console's cookie.
+pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    cookies(headers, COOKIE_NAME).next()
+}
+
+/// Refuses a form that a page of another site has sent.
+pub(super) fn of_this_site(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    // Browsers say one of them, or both.
+    let site = is_from_elsewhere(headers);
+    let origin = text(ORIGIN);
+    let is_other_origin = origin.is_some_and(|origin| {
+        let host = origin.split_once("://").map(|(_, host)| host);
+        host.is_none() || host != text(HOST)
+    });
+    // Behind a proxy, the host may be another: then the browser's word on the site counts.
+    if site.unwrap_or(is_other_origin) {
+        return Err(ApiError::forbidden("This form was sent by a page of another site."));
+    }
+    Ok(())
+}
+
+impl Visitor {
+    pub(super) const fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// A page of the console, the one of this name in the navigation.
+    pub(super) fn page(&self, title: &str, name: &str, body: Markup) -> Page {
+        let current = |of: &str| (of == name).then_some("page");
+        let header = html! {
+            a.skip href="#main" { "Skip to the content" }
+            header {
+                strong { "Logcabin" }
+                nav aria-label="Pages" {
+                    @for (page, path, title) in PAGES {
+                        a href={ "/_logcabin/console" (path) } aria-current=[current(page)] {
+                            (title)
+                        }
+                    }
+                }
+                form method="post" action="/_logcabin/console/logout" {
+                    span.who { bdi { (self.session.user_id) } }
+                    button.second type="submit" { "Log out" }
+                }
+            }
+        };
+        Page::new(title, body).framed(STYLE, header).script(SCRIPT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| {
+                (http::HeaderName::from_static(name), HeaderValue::from_static(value))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn everything_but_logging_in_and_out_is_for_those_who_are_logged_in() {
+        let served = crate::edge::api::endpoints(&Config::default()).list().into_iter();
+        let console = served.filter(|one| one.path.starts_with("/_logcabin/console"));
+        let (gated, open): (Vec<_>, Vec<_>) = console.partition(|one| one.access == Access::Login);
+        assert!(gated.len() > 30, "{}", gated.len());
+        let open: Vec<_> = open.iter().map(|one| format!("{} {}", one.method, one.path)).collect();
+        let expected = [
+            "GET /_logcabin/console/callback",
+            "GET /_logcabin/console/login",
+            "POST /_logcabin/console/login",
+            "POST /_logcabin/console/logout",
+            "GET /_logcabin/console/sign_in",
+        ];
+        assert_eq!(open, expected);
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        assert_eq!(cookie(&headers(&[("cookie", "a=b; logcabin_console=xyz; c=d")])), Some("xyz"));
+        assert_eq!(cookie(&headers(&[("cookie", "not_logcabin_console=xyz")])), None);
+        assert_eq!(cookie(&headers(&[])), None);
+    }
+
+    #[test]
+    fn forms_of_other_sites_are_refused() {
+        let host = ("host", "a.example:8008");
+        for (others, is_allowed) in [
+            (&[][..], true),
+            (&[("origin", "http://a.example:8008")], true),
+            (&[("origin", "http://b.example:8008")], false),
+            (&[("origin", "null")], false),
+            (&[("sec-fetch-site", "same-origin"), ("origin", "https://front.example")], true),
+            (&[("sec-fetch-site", "same-site"), ("origin", "http://a.example:8008")], false),
+            (&[("sec-fetch-site", "cross-site")], false),
+        ] {
+            let given = [&[host], others].concat();
+            assert_eq!(of_this_site(&headers(&given)).is_ok(), is_allowed, "{others:?}");
+        }
+    }
+}
