@@ -11,7 +11,7 @@ use crate::ops::{
     admin::rooms::{
         BlockRoom, Blocked, Empowered, JoinRoom, Joined, ListRooms, MakeRoomAdmin, NewRoom,
         RoomDetails, RoomOrder, RoomSummary, Rooms, RoomsWanted, ShowRoom, ShutDownRoom,
-        ShutdownStatus,
+        ShutdownStatus, UpgradeRoom, Upgraded,
     },
     history::look::clean,
 };
@@ -41,6 +41,7 @@ enum Command {
     MakeAdmin(OfUser),
     /// Join a user to a room
     Join(OfUser),
+    Upgrade(Upgrade),
 }
 
 /// List rooms
@@ -138,6 +139,17 @@ struct Shutdown {
     options: ActOptions,
 }
 
+/// Replace a room by one of another version, in the name of a member who may
+#[derive(Debug, clap::Args)]
+struct Upgrade {
+    #[command(flatten)]
+    of: OfUser,
+
+    /// The version of the new room; 10 by default
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+}
+
 #[derive(Debug, clap::Args)]
 struct OfUser {
     /// The room
@@ -175,6 +187,13 @@ impl Room {
             Command::Join(OfUser { room, user, options }) => options
                 .run(JoinRoom { user, room }, |Joined { user_id, room_id }| {
                     format!("{user_id} is in {room_id}.\n")
+                }),
+            Command::Upgrade(Upgrade { of: OfUser { room, user, options }, version }) => options
+                .run(UpgradeRoom { room, user, version }, |upgraded: &Upgraded| {
+                    let Upgraded { room_id, replacement, version, user_id } = upgraded;
+                    format!(
+                        "{user_id} replaced {room_id} by {replacement}, of version {version}.\n"
+                    )
                 }),
         }
     }

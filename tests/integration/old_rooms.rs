@@ -5,14 +5,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::administration::{command, done, done_json, failed};
 use crate::crash::assert_verifies;
 use crate::harness::{TestServer, User, encode, run_logcabin, until};
 
 #[track_caller]
-fn done(words: &[&str], data_dir: &Path) {
+fn run(words: &[&str], data_dir: &Path) {
     let data_dir = data_dir.to_str().expect("a path in UTF-8");
-    let output = run_logcabin([words, &["--data-dir", data_dir]].concat());
-    assert!(output.status.success(), "{output:?}");
+    done(run_logcabin([words, &["--data-dir", data_dir]].concat()));
 }
 
 /// The body of a message; nothing if it was redacted.
@@ -66,20 +66,38 @@ async fn old_rooms_live_through_redactions_restarts_exports_and_upgrades() {
     let directory = TempDir::new().expect("a temporary directory");
     let (dest, data_dir) = (directory.path().join("export"), directory.path().join("data"));
     let dest = dest.to_str().expect("a path in UTF-8");
-    done(&["export", dest], server.data_dir());
-    done(&["import", dest], &data_dir);
+    let source = server.data_dir().to_str().expect("a path in UTF-8");
+    for (_, kept, gone) in &rooms {
+        for event_id in [kept, gone] {
+            let why = done(run_logcabin(["history", "why", source, "event", event_id]));
+            assert!(why.contains("ben"), "{why}");
+        }
+    }
+    run(&["export", dest], server.data_dir());
+    run(&["import", dest], &data_dir);
     assert_verifies(&data_dir);
 
     let server = TestServer::start_on(&data_dir).await;
     for user in [&mut ann, &mut ben] {
         *user = User { http: server.http(), ..user.clone() };
     }
-    for (room_id, kept, gone) in &rooms {
+    for ((room_id, kept, gone), version) in rooms.iter().zip(["1", "2"]) {
         assert_eq!(body(&ben, room_id, kept).await, "a word to keep");
         assert_eq!(body(&ben, room_id, gone).await, Value::Null);
-        let path = format!("/rooms/{}/upgrade", encode(room_id));
-        let upgraded = ann.request("POST", &path, Some(&json!({ "new_version": "10" }))).await.ok();
-        let new = upgraded["replacement_room"].as_str().expect("a room");
+        let new = if version == "1" {
+            let (path, body) = (format!("/rooms/{}/upgrade", encode(room_id)), "new_version");
+            let upgraded = ann.request("POST", &path, Some(&json!({ body: "10" }))).await.ok();
+            upgraded["replacement_room"].clone()
+        } else {
+            let of = |user: &str| format!("upgrade {room_id} {user}");
+            let refused = failed(command("room", &data_dir, &of("ben"), ""));
+            assert!(refused.contains("You may not upgrade this room"), "{refused}");
+            let foretold = done(command("room", &data_dir, &(of("ann") + " --dry-run"), ""));
+            assert!(foretold.contains("of version 10"), "{foretold}");
+            done_json(command("room", &data_dir, &(of("ann") + " --json"), ""))["replacement"]
+                .clone()
+        };
+        let new = new.as_str().expect("a room");
         let path = format!("/rooms/{}/state/m.room.create/", encode(new));
         let create = ann.request("GET", &path, None).await.ok();
         assert_eq!(create["predecessor"]["room_id"], **room_id);

@@ -21,7 +21,10 @@ use super::{
     office::{ActError, Office},
     proofs::{ListCheckpoints, Prove},
     reports::{ListReports, RemoveReport, ShowReport},
-    rooms::{BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeRoom, ShowRoom, ShutDownRoom},
+    rooms::{
+        BlockRoom, JoinRoom, ListRooms, MakeRoomAdmin, PurgeRoom, ShowRoom, ShutDownRoom,
+        UpgradeRoom,
+    },
     snapshots::{
         CompareSnapshots, ListBackups, ListSnapshots, NoteBackup, SnapshotStatus, WriteSnapshot,
     },
@@ -125,6 +128,7 @@ const HANDLERS: &[Known] = handlers![
     ShutDownRoom,
     SnapshotStatus,
     UpdateRegistrationToken,
+    UpgradeRoom,
     WriteSnapshot,
 ];
 

@@ -10,6 +10,7 @@ mod show;
 mod shut_down;
 pub(crate) mod shutdown;
 mod summary;
+mod upgrade;
 
 pub(crate) use block::{BlockRoom, Blocked, block_status};
 pub(crate) use join::{JoinRoom, Joined};
@@ -20,3 +21,4 @@ pub(crate) use show::{RoomDetails, ShowRoom, details};
 pub(crate) use shut_down::{NewRoom, ShutDownRoom};
 pub(crate) use shutdown::ShutdownStatus;
 pub(crate) use summary::RoomSummary;
+pub(crate) use upgrade::{UpgradeRoom, Upgraded};

@@ -145,8 +145,8 @@ pub(in super::super) async fn one(
             h2 { "Acts" }
             (acts(
                 &[
-                    "join-room", "make-room-admin", "block-room", "quarantine-media",
-                    "shut-down-room", "purge-room",
+                    "join-room", "make-room-admin", "upgrade-room", "block-room",
+                    "quarantine-media", "shut-down-room", "purge-room",
                 ],
                 &[("room", id), ("of", id)],
             ))
@@ -160,6 +160,6 @@ fn version(version: &str) -> Markup {
     let is_old = RoomVersionId::try_from(version).is_ok_and(|version| is_old(&version));
     html! {
         (text(version))
-        @if is_old { " – old: ids prove nothing here. A client of a moderator can upgrade the room." }
+        @if is_old { " – old: ids prove nothing here. Upgrade the room, below or with a client." }
     }
 }

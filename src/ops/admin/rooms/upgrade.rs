@@ -1,0 +1,82 @@
+//! Replace a room by one of another version, in the name of a member who may.
+
+use ruma::{OwnedRoomId, OwnedUserId, RoomVersionId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    decide::upgrade,
+    ops::admin::{
+        act::{Act, Attribution},
+        form::{Field, Form, Kind},
+        office::{ActError, Office},
+    },
+    record::room_version::DEFAULT_ROOM_VERSION,
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct UpgradeRoom {
+    pub(crate) room: String,
+    pub(crate) user: String,
+    /// The default one if there is none.
+    pub(crate) version: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Upgraded {
+    pub(crate) room_id: OwnedRoomId,
+    pub(crate) replacement: OwnedRoomId,
+    pub(crate) version: RoomVersionId,
+    pub(crate) user_id: OwnedUserId,
+}
+
+impl UpgradeRoom {
+    fn version(&self) -> Result<RoomVersionId, ActError> {
+        let version = self.version.as_deref();
+        version.map_or(Ok(DEFAULT_ROOM_VERSION), |version| {
+            RoomVersionId::try_from(version).map_err(ActError::invalid)
+        })
+    }
+}
+
+impl Act for UpgradeRoom {
+    const NAME: &'static str = "upgrade-room";
+    const DONE: &'static str = "upgraded";
+    type Done = Upgraded;
+
+    const FORM: Option<&'static Form> = Some(&Form {
+        title: "Upgrade a room",
+        fields: &[
+            Field::new("room", "Room", Kind::Text),
+            Field::new("user", "Member who upgrades it", Kind::Text),
+            Field::new("version", "Version", Kind::TextIfAny),
+        ],
+        is_final: true,
+        foretells: true,
+    });
+
+    async fn perform(self, office: &Office, by: Attribution) -> Result<Upgraded, ActError> {
+        let (room_id, user_id) = (office.room(&self.room)?.id.clone(), office.active(&self.user)?);
+        let version = self.version()?;
+        let upgrade = upgrade::UpgradeRoom {
+            room_id: room_id.clone(),
+            replacement: office.new_room_id()?,
+            version: version.clone(),
+            additional_creators: Vec::new(),
+            sender: user_id.clone(),
+            ts: office.engine.clock().timestamp(),
+        };
+        let replacement = office.propose(by, upgrade).await.map_err(ActError::of_room)?;
+        Ok(Upgraded { room_id, replacement, version, user_id })
+    }
+
+    async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
+        let (user_id, room) = (office.active(&self.user)?, office.room(&self.room)?);
+        let (id, version) = (&room.id, self.version()?);
+        Ok(vec![
+            format!(
+                "{user_id} replaces {id} by a room of version {version}, which {user_id} creates"
+            ),
+            format!("{id} points to the new room, and members have to join that"),
+        ])
+    }
+}
