@@ -2,14 +2,12 @@
 
 use std::net::IpAddr;
 
-use ruma::OwnedUserId;
-
-use crate::outside::federation::Site;
+use ruma::{OwnedServerName, OwnedUserId};
 
 /// Who makes a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Requester {
     User(OwnedUserId),
     Address(IpAddr),
-    Site(Site),
+    Server(OwnedServerName),
 }

@@ -60,11 +60,11 @@ pub struct Room {
     pub version: RoomVersionId,
     /// The rules of its version.
     pub rules: RoomVersionRules,
-    /// The offset of the record that made it known: its `m.room.create` event, unless this
-    /// homeserver has only been told of it (see [`Room::is_begun`]).
+    /// The offset of its `m.room.create` event, or of the membership by which it was first heard of
+    /// while that event is not known (see [`Room::is_begun`]).
     pub created: Offset,
     /// Whether its history ever had a gap.
-    gapped: AtomicBool,
+    gapped: Arc<AtomicBool>,
     inner: Arc<RwLock<Inner>>,
 }
 
@@ -269,16 +269,25 @@ impl Rooms {
         in_order(&self.rooms)
     }
 
-    /// Adds the room of a create event, or of an invite from another homeserver. Of a room that is
-    /// known by an invite, corrects the version. Returns false for a version without known rules.
+    /// Adds a room by the first event in its timeline. Of a room that is only known by what others
+    /// told, corrects the version. Returns false for a version without known rules.
     pub(super) fn create(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
+        let created = self.get(&id).map_or(offset, |known| known.created);
+        self.put(created, id, version)
+    }
+
+    /// Adds a room of other homeservers by its `m.room.create` event, or settles the version of one
+    /// that was known by what others told.
+    pub(super) fn begin(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
+        self.put(offset, id, version)
+    }
+
+    fn put(&self, created: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
         let Some(rules) = version.rules() else { return false };
-        let (mut gapped, mut inner) = (false, Arc::default());
-        if let Some(known) = self.get(&id) {
-            (gapped, inner) = (known.is_gapped(), Arc::clone(&known.inner));
-        }
-        let gapped = AtomicBool::new(gapped);
-        let room = Room { id: id.clone(), version, rules, created: offset, gapped, inner };
+        let known = self.get(&id);
+        let known = known.map(|known| (Arc::clone(&known.gapped), Arc::clone(&known.inner)));
+        let (gapped, inner) = known.unwrap_or_default();
+        let room = Room { id: id.clone(), version, rules, created, gapped, inner };
         self.rooms.insert(id, Arc::new(room));
         true
     }

@@ -20,7 +20,7 @@ use logcabin::{
         },
         send::SendEvent,
     },
-    engine::{Engine, Options, replay},
+    engine::{Engine, Options, Rejected, replay},
     log::{Log, memory::MemoryLog},
     record::{
         Command, Offset, Origin,
@@ -223,6 +223,24 @@ fn sealed(mut event: CanonicalJsonObject, version: &RoomVersionId) -> Sent {
     (event_id, serde_json::value::to_raw_value(&event).unwrap())
 }
 
+/// Has a homeserver told of an invite, to a room that it is not in.
+async fn tell_of(
+    server: &Homeserver,
+    room_id: &OwnedRoomId,
+    (event_id, pdu): &Sent,
+    version: &RoomVersionId,
+) -> Result<(), Rejected> {
+    let outside = MembershipOutside {
+        room_id: room_id.clone(),
+        version: version.clone(),
+        from: "elsewhere.test".try_into().unwrap(),
+        event_id: event_id.clone(),
+        pdu: pdu.clone(),
+        stripped: Vec::new(),
+    };
+    server.engine.propose(Origin::server(), outside).await.map(drop)
+}
+
 async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
     let mut servers = Vec::new();
     for name in ["a.test", "b.test", "c.test"] {
@@ -251,7 +269,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
     };
     let created = servers[0].engine.propose(Origin::server(), create).await.unwrap();
     let room_id = created.into_inner();
-    let mut all = servers[0].news();
+    let (mut all, mut told) = (servers[0].news(), None);
     for number in 1..3 {
         if number == 2 {
             // It is invited by somebody who did not create the room, and whose homeserver tells
@@ -264,16 +282,11 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
                 assert_eq!(server.hear(&room_id, invite.clone()).await, Taken::Accepted);
             }
             let is_other = *version != RoomVersionId::V6;
-            let outside = MembershipOutside {
-                room_id: room_id.clone(),
-                version: if is_other { RoomVersionId::V6 } else { RoomVersionId::V10 },
-                from: servers[1].name.clone(),
-                event_id: invite.0.clone(),
-                pdu: invite.1.clone(),
-                stripped: Vec::new(),
-            };
-            let invited = servers[2].engine.propose(Origin::server(), outside).await;
-            invited.unwrap().into_inner();
+            let other = if is_other { RoomVersionId::V6 } else { RoomVersionId::V10 };
+            for told in [&other, version, &other, version] {
+                tell_of(&servers[2], &room_id, &invite, told).await.unwrap();
+            }
+            told = Some((invite.clone(), other));
             all.push(invite);
         }
         let join = {
@@ -293,6 +306,10 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
             pdu: all[0].1.clone(),
         };
         server.engine.propose(Origin::server(), begin).await.unwrap().into_inner();
+        if let Some((invite, other)) = &told {
+            // The first event has settled it.
+            tell_of(server, &room_id, invite, other).await.unwrap_err();
+        }
         for (event_id, pdu) in &all[1..] {
             let outlier = ReceivePdu {
                 room_id: room_id.clone(),

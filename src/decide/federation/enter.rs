@@ -63,10 +63,10 @@ impl Proposal for BeginRoom {
         let rules =
             rules.ok_or_else(|| Refusal::UnsupportedRoomVersion(self.version.to_string()))?;
         let bad = |why: &str| Refusal::BadState(format!("The room's first event {why}."));
-        let (env, mut has_version) = (commit.env, false);
-        if let Some(room) = &room {
-            has_version = room.version == self.version;
-            if !has_version && room.is_begun() {
+        let env = commit.env;
+        let begun = room.as_ref().filter(|room| room.is_begun());
+        if let Some(room) = begun {
+            if room.version != self.version {
                 return Err(Refusal::BadState(format!("The room has version {}.", room.version)));
             }
             if let Some(known) = env.events.find_known(&env.state, room, &self.event_id)?
@@ -74,7 +74,7 @@ impl Proposal for BeginRoom {
             {
                 return Ok(());
             }
-        } else if env.state.erasures.purged(&self.room_id).is_some() {
+        } else if room.is_none() && env.state.erasures.purged(&self.room_id).is_some() {
             return Err(Refusal::Forbidden("This room was purged from this server.".to_owned()));
         }
         let of = (&*self.room_id, &rules);
@@ -110,7 +110,7 @@ impl Proposal for BeginRoom {
             sender: event.sender,
             from: self.from.clone(),
             // What others said of a room before, such as an invite, may be false.
-            room_version: (!has_version).then(|| self.version.clone()),
+            room_version: begun.is_none().then(|| self.version.clone()),
             outcome: Outcome::Outlier,
             before: None,
             pdu: self.pdu.clone(),
@@ -241,6 +241,10 @@ impl Proposal for EnterRoom {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Entered, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
+        // Otherwise its version may be a false one.
+        if !room.is_begun() {
+            return Err(Refusal::BadState("The room's first event is not known.".to_owned()));
+        }
         if env.events.find(&env.state, &self.event_id)?.is_some() {
             return Ok(Entered::Yes);
         }

@@ -480,7 +480,15 @@ impl Accounts {
         let now = self.now();
         let ledger = self.ledger.lock();
         let account = ledger.accounts.get(server)?;
-        let wait = |kind| account.purse.wait(kind, account.standing.rate(kind), 0, now);
+        let of_all = match account.standing {
+            Standing::Neighbour => ledger.of_all(server, account.standing),
+            // It may have entered a room since, and share nothing with them any more.
+            Standing::Stranger | Standing::Newcomer => Purse::default(),
+        };
+        let wait = |kind| {
+            let own = account.purse.wait(kind, account.standing.rate(kind), 0, now);
+            own.max(of_all.wait(kind, account.standing.rate_of_all(kind), 0, now))
+        };
         let (kind, wait) = Kind::BEFORE_READING
             .map(|kind| (kind, wait(kind)))
             .into_iter()
@@ -490,16 +498,25 @@ impl Accounts {
         (wait > 0).then(|| refused(server, standing, kind, wait))
     }
 
-    /// What a homeserver has used up; nothing, if that is not bounded.
+    /// What a homeserver has used up, by itself or with the other neighbours of its site; nothing,
+    /// if that is not bounded.
     pub(crate) fn used(&self, server: &ServerName) -> Option<Use> {
         if !self.is_enabled {
             return None;
         }
         let now = self.now();
         let standing = self.standing(server, now);
-        let purse = self.ledger.lock().accounts.get(server).map(|account| account.purse);
-        let purse = purse.unwrap_or_default();
-        let used = Kind::ALL.map(|kind| (kind, purse.used(kind, standing.rate(kind), now)));
+        let (own, site) = {
+            let ledger = self.ledger.lock();
+            let own = ledger.accounts.get(server).map(|account| account.purse);
+            let is_neighbour = standing == Standing::Neighbour;
+            (own, is_neighbour.then(|| ledger.of_all(server, standing)))
+        };
+        let (own, site) = (own.unwrap_or_default(), site.unwrap_or_default());
+        let used = Kind::ALL.map(|kind| {
+            let own = own.used(kind, standing.rate(kind), now);
+            (kind, own.max(site.used(kind, standing.rate_of_all(kind), now)))
+        });
         let percent = used.into_iter().filter(|(_, percent)| *percent > 0).collect();
         Some(Use { standing, percent })
     }

@@ -10,11 +10,16 @@ use crate::base::rate::household;
 /// port, a domain that was probably registered as a whole, without the names below it, and the
 /// network of an address.
 ///
-/// Names are compared by their form, without a list of the suffixes under which names are
-/// registered. Customers of a provider that are one site by mistake share only what none of them
-/// needs by itself.
+/// Names are compared by their form. Customers of a provider who have names below one domain are one
+/// site: what they share is several times what one homeserver needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Site(Box<str>);
+
+/// Countries register names below these.
+const KINDS: [&str; 24] = [
+    "ac", "asn", "co", "com", "ed", "edu", "gen", "go", "gob", "gov", "gouv", "govt", "id", "ltd",
+    "mil", "ne", "net", "nhs", "nom", "or", "org", "plc", "sch", "web",
+];
 
 impl Site {
     pub(crate) fn of(server: &ServerName) -> Self {
@@ -30,8 +35,7 @@ impl Site {
         let host = host.to_ascii_lowercase();
         let labels: Vec<&str> = host.trim_end_matches('.').rsplit('.').take(3).collect();
         let kept = match labels[..] {
-            // Countries register below `co`, `com`, `gov` and the like.
-            [country, kind, _] if country.len() == 2 && kind.len() <= 3 => 3,
+            [country, kind, _] if country.len() == 2 && KINDS.contains(&kind) => 3,
             _ => 2,
         };
         let kept = &labels[..kept.min(labels.len())];
@@ -55,6 +59,7 @@ mod tests {
             ("a1.Matrix.example.org:4431", "example.org"),
             ("m.example.co.uk", "example.co.uk"),
             ("matrix.sub.example.gov.br:8448", "example.gov.br"),
+            ("a.abc.me", "abc.me"),
             ("localhost:17001", "localhost:17001"),
             ("127.0.0.1:8448", "127.0.0.1:8448"),
             ("192.0.2.1:8448", "192.0.2.1"),

@@ -346,7 +346,7 @@ impl Media {
 
 /// The file that somebody wants.
 pub(crate) struct Wanted<'a> {
-    /// Requester it is.
+    /// The homeserver whose file it is.
     pub(crate) server: &'a ServerName,
     /// Its id there.
     pub(crate) media_id: &'a str,

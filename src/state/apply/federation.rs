@@ -84,7 +84,7 @@ impl Apply for RoomPdu {
     fn apply(self, state: &State, at: At) -> Applied {
         if let Some(version) = self.room_version {
             let name = version.to_string();
-            if !state.rooms.create(at.offset, self.room_id.clone(), version) {
+            if !state.rooms.begin(at.offset, self.room_id.clone(), version) {
                 return Err(ApplyError::RoomVersion { offset: at.offset, version: name });
             }
         }

@@ -25,7 +25,7 @@ impl TryFrom<KeptRoom> for Room {
             version.rules().ok_or_else(|| format!("room version `{version}` is unknown"))?;
         inner.relations = relations;
         inner.graph = graph;
-        let gapped = AtomicBool::new(gaps.has_any());
+        let gapped = Arc::new(AtomicBool::new(gaps.has_any()));
         inner.gaps = gaps;
         inner.last_activity = last_activity;
         for ((event_type, state_key), index) in inner.keys.iter().zip(0..) {

@@ -8,7 +8,6 @@ use crate::{
     decide::Proposal,
     edge::http::{ApiError, Caller, Cx},
     engine::Durable,
-    outside::federation::Site,
     read::view::View,
     service::requester::Requester,
 };
@@ -30,15 +29,15 @@ impl<C: Caller> Cx<Server, C> {
         done.map_err(|busy| ApiError::limit_exceeded(busy.retry_after))?
     }
 
-    /// Whom this request is counted against. Names of homeservers are cheap: those of one site are
-    /// one, and strangers are counted by their address.
+    /// Whom this request is counted against. Strangers among other homeservers are counted by their
+    /// address: names are cheap.
     pub(in crate::edge::api) fn whose(&self) -> Requester {
         let accounts =
             self.app.outside.federation.as_deref().map(|federation| &federation.accounts);
         match (self.caller.session(), self.caller.server(), accounts) {
             (Some(session), ..) => Requester::User(session.user_id.clone()),
             (None, Some(server), Some(accounts)) if !accounts.is_stranger(server) => {
-                Requester::Site(Site::of(server))
+                Requester::Server(server.clone())
             }
             _ => Requester::Address(household(self.client)),
         }

@@ -114,8 +114,9 @@ impl Order {
     }
 
     /// The room's index in the list.
-    pub(super) fn index(&self, room: &Arc<Room>) -> Option<usize> {
-        self.rooms.iter().position(|(_, other)| Arc::ptr_eq(room, other))
+    pub(super) fn index(&self, room: &Room) -> Option<usize> {
+        // While others told of a room only, another one with the right version can replace it.
+        self.rooms.iter().position(|(_, other)| room.id == other.id)
     }
 
     /// The offset that the room is sorted by, if it passes the filter.
