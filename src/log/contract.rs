@@ -151,7 +151,7 @@ macro_rules! contract {
         mod nats {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                let server = super::super::nats::testing::NatsServer::start(stringify!($test));
+                let server = crate::log::nats::testing::NatsServer::start(stringify!($test));
                 let Some(server) = server else { return };
                 let dir = tempfile::tempdir().unwrap();
                 super::$test(&super::InStream(dir, server)).await;

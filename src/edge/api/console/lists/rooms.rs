@@ -10,7 +10,9 @@ use crate::{
         api::{
             console::{
                 acts::acts,
-                parts::{encoded, facts, field, room, short, table, text, those, user, why},
+                parts::{
+                    encoded, facts, field, record, room, short, table, text, those, user, why,
+                },
                 visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
@@ -132,7 +134,7 @@ pub(in super::super) async fn one(
             ("Encrypted", html! { bdi { (or(&room.encryption)) } " " (why(&["encryption"])) }),
             ("Who may join", html! { bdi { (or(&room.join_rules)) } " " (why(&["join_rules"])) }),
             ("Blocked", html! { (yes(room.blocked)) }),
-            ("Created", super::super::parts::record(found.created)),
+            ("Created", record(found.created)),
         ];
         Ok(html! {
             nav.tools aria-label="More about this room" {

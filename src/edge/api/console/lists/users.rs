@@ -9,7 +9,9 @@ use crate::{
         api::{
             console::{
                 acts::acts,
-                parts::{at_second, encoded, facts, field, short, table, text, those, user, why},
+                parts::{
+                    at_second, encoded, facts, field, record, short, table, text, those, user, why,
+                },
                 visitor::{ConsoleLogin, Visitor, show},
             },
             server::Server,
@@ -88,7 +90,7 @@ pub(in super::super) async fn list(
                     html! { (status(one)) },
                     html! { (one.devices) },
                     html! { (one.last_seen_ms.map(at_second).unwrap_or_default()) },
-                    super::super::parts::record(*registered),
+                    record(*registered),
                 ]
             })
             .collect();
