@@ -1,5 +1,5 @@
-//! Rules for the sources: folders depend only on folders below them, and the length of files and
-//! the width of lines are limited.
+//! Rules for the sources: folders depend only on folders below them, some of them know no HTTP, no
+//! clock or no I/O, and the length of files and the width of lines are limited.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -419,4 +419,192 @@ fn lines_are_not_wider_than_rustfmt_makes_them() {
         }
     }
     assert!(faults.is_empty(), "{} lines:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// The sources in these folders, each with its code.
+fn codes(folders: &[&str]) -> Vec<(String, String)> {
+    let paths = folders.iter().flat_map(|folder| sources(&format!("src/{folder}")));
+    let paths = paths.filter(|path| {
+        let name = relative(path);
+        // Tests may use whatever makes them short.
+        !name.ends_with("tests.rs") && !name.contains("/tests/")
+    });
+    paths.map(|path| (relative(&path), code(&fs::read_to_string(path).expect("a file")))).collect()
+}
+
+/// Whether a path, a name or the beginning of one is in the code, not as a part of another name.
+fn mentions(code: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let ends_open = name.ends_with(['_', ':']);
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        !before.ends_with(is_word) && (ends_open || !after.starts_with(is_word))
+    })
+}
+
+/// The files whose code has one of these names, but for those that may. Also those that may and do
+/// not, so that no exception outlives its reason.
+fn with_names(files: &[(String, String)], names: &[&str], may: &[&str]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (file, code) in files {
+        let found = names.iter().find(|name| mentions(code, name));
+        match (found, may.contains(&&**file)) {
+            (Some(name), false) => wrong.push(format!("{file}: `{name}`")),
+            (None, true) => wrong.push(format!("{file}: it needs no exception")),
+            _ => {}
+        }
+    }
+    let is_there = |may: &&&str| files.iter().any(|(file, _)| file == *may);
+    wrong.extend(may.iter().filter(|may| !is_there(may)).map(|may| format!("{may}: not there")));
+    wrong
+}
+
+/// A file of this name with this code.
+fn planted(file: &str, text: &str) -> Vec<(String, String)> {
+    vec![(file.to_owned(), code(text))]
+}
+
+/// The folders below `edge`, but for `outside`, whose work is requests to other services.
+const WITHOUT_HTTP: [&str; 14] = [
+    "ops", "service", "search", "snapshot", "cluster", "media", "engine", "decide", "read",
+    "state", "log", "config", "record", "base",
+];
+
+const HTTP: [&str; 6] =
+    ["http::", "http_body_util::", "hyper::", "hyper_util::", "warp::", "StatusCode"];
+
+/// Those that put together requests which `outside` sends, or read the answers.
+const CLIENTS: [&str; 3] = [
+    "src/service/accounts/identity.rs",
+    "src/service/media/preview.rs",
+    "src/service/uiaa/captcha.rs",
+];
+
+#[test]
+fn nothing_below_the_edge_knows_http() {
+    let wrong = with_names(&codes(&WITHOUT_HTTP), &HTTP, &CLIENTS);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let below = FOLDERS.iter().map(|(folder, _)| *folder).skip_while(|folder| *folder != "edge");
+    let below: Vec<_> = below.skip(1).filter(|folder| *folder != "outside").collect();
+    assert_eq!(below, WITHOUT_HTTP);
+    for wrong in ["use http::StatusCode;", "fn f() -> warp::Reply {}", "use hyper::{Body};"] {
+        assert_eq!(with_names(&planted("src/ops/x.rs", wrong), &HTTP, &[]).len(), 1, "{wrong}");
+    }
+    for right in ["fn http() {}", "// http::Request", "use crate::outside::outbound::Ask;"] {
+        assert!(with_names(&planted("src/ops/x.rs", right), &HTTP, &[]).is_empty(), "{right}");
+    }
+}
+
+/// What tells the time or draws random values.
+const CHANCE: [&str; 14] = [
+    "SystemTime",
+    "Instant",
+    "UtcDateTime",
+    "OffsetDateTime::now",
+    "Clock",
+    "now_ms()",
+    "getrandom",
+    "rand::",
+    "random_",
+    "RandomState",
+    "KeyPair::generate",
+    "tokio::time",
+    "DeviceId::new()",
+    "TransactionId::new()",
+];
+
+/// The files of these folders that have time or randomness: a new signing key, which is made before
+/// it is recorded; the hiding of expired events from readers, ahead of their deletion; and the
+/// hashes by which trees in memory are compared.
+const BY_CHANCE: [&str; 3] =
+    ["src/decide/retention.rs", "src/read/branches/tree.rs", "src/record/server_keys.rs"];
+
+#[test]
+fn time_and_randomness_come_from_outside() {
+    let files = codes(&["decide", "read", "state", "record"]);
+    let wrong = with_names(&files, &CHANCE, &BY_CHANCE);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for wrong in ["let at = Instant::now();", "use crate::base::clock::random_letters;"] {
+        assert_eq!(with_names(&planted("src/state/x.rs", wrong), &CHANCE, &[]).len(), 1, "{wrong}");
+    }
+    let unneeded = with_names(&planted("src/state/x.rs", ""), &CHANCE, &["src/state/x.rs"]);
+    assert_eq!(unneeded.len(), 1);
+}
+
+const IO: [&str; 7] =
+    ["std::fs", "std::io::stdin", "std::process", "std::env", "File::", "TcpStream", "tokio::"];
+
+#[test]
+fn records_rules_and_projections_do_no_io() {
+    let wrong = with_names(&codes(&["decide", "state", "record"]), &IO, &[]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for wrong in ["std::fs::read(path)", "use tokio::spawn;", "File::open(path)"] {
+        assert_eq!(with_names(&planted("src/state/x.rs", wrong), &IO, &[]).len(), 1, "{wrong}");
+    }
+}
+
+/// Paths that climb two modules: from there on, a path from `crate` is easier to read and to move.
+const CLIMBS: [&str; 2] = ["super::super::", "super::{super"];
+
+#[test]
+fn no_path_climbs_more_than_one_module() {
+    let folders: Vec<_> = FOLDERS.iter().map(|(folder, _)| *folder).collect();
+    let wrong = with_names(&codes(&folders), &CLIMBS, &[]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let planted = planted("src/edge/x.rs", "fn f() { super::super::parts::record(1) }");
+    assert_eq!(with_names(&planted, &CLIMBS, &[]).len(), 1);
+}
+
+/// Parts of names that the code does not use, each with the word that it uses instead.
+const BANNED: [(&str, &str); 11] = [
+    ("auth_graph", "auth chain"),
+    ("blacklist", "block"),
+    ("lsn", "offset"),
+    ("remote_homeserver", "homeserver"),
+    ("savepoint", "snapshot"),
+    ("seqno", "offset"),
+    ("sequence_number", "offset"),
+    ("slave", "node"),
+    ("soft_reject", "soft fail"),
+    ("write_ahead", "log"),
+    ("whitelist", "allow"),
+];
+
+/// The banned words in the names of a code.
+fn banned(code: &str) -> Vec<(&'static str, &'static str)> {
+    let (mut snake, mut before) = (String::new(), ' ');
+    for c in code.chars() {
+        // `SoftReject` is `soft_reject`.
+        if c.is_ascii_uppercase() && before.is_ascii_lowercase() {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+        before = c;
+    }
+    let is_word = |c: char| c.is_ascii_alphanumeric();
+    let is_there = |word: &str| {
+        snake.match_indices(word).any(|(at, _)| {
+            !snake[..at].ends_with(is_word)
+                && !snake[at + word.len()..].trim_start_matches('s').starts_with(is_word)
+        })
+    };
+    BANNED.into_iter().filter(|(word, _)| is_there(word)).collect()
+}
+
+#[test]
+fn one_thing_has_one_name() {
+    let folders: Vec<_> = FOLDERS.iter().map(|(folder, _)| *folder).collect();
+    let mut wrong = Vec::new();
+    for (file, code) in codes(&folders) {
+        for (word, instead) in banned(&code) {
+            wrong.push(format!("{file}: `{word}`; say `{instead}`"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for wrong in
+        ["let savepoints = 1;", "struct SoftReject;", "fn next_lsn() {}", "const SEQNO: u8"]
+    {
+        assert_eq!(banned(wrong).len(), 1, "{wrong}");
+    }
+    assert!(banned("let another_slavery = pulsn;").is_empty());
 }
