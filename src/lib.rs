@@ -23,19 +23,7 @@
 //! base     time, bounds, text, files, secrets
 //! ```
 //!
-//! A write goes `edge` → `decide` → `engine` → `log` → `state`, and then wakes the syncs that wait
-//! for it. A read goes `edge` → `read` ← `state`.
-//!
-//! | word | meaning |
-//! |---|---|
-//! | record | one entry of the log: header, chain value, payload |
-//! | command | what a record says happened: a fact with every detail settled |
-//! | offset | a record's place in the log; the only clock that clients see |
-//! | stream | the records that one kind of decision rests on: a room, a user, an alias |
-//! | proposal | what a request asks for, before it is decided |
-//! | commit | the proposals of one stream that are decided and appended together |
-//! | projection | what the records add up to; disposable |
-//! | head | the last offset that is durable, applied and published |
+//! `docs/architecture.md` follows a write, a read and a start through them, and defines the words.
 
 mod base;
 pub mod cli;

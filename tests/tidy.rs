@@ -1,5 +1,6 @@
 //! Rules for the sources: folders depend only on folders below them, some of them know no HTTP, no
-//! clock or no I/O, and the length of files and the width of lines are limited.
+//! clock or no I/O, and the length of files and the width of lines are limited. What
+//! `docs/architecture.md` names is there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -555,7 +556,8 @@ fn no_path_climbs_more_than_one_module() {
     assert_eq!(with_names(&planted, &CLIMBS, &[]).len(), 1);
 }
 
-/// Parts of names that the code does not use, each with the word that it uses instead.
+/// Parts of names that the code does not use, each with the word of `docs/architecture.md`, or of
+/// the field, that it uses instead.
 const BANNED: [(&str, &str); 11] = [
     ("auth_graph", "auth chain"),
     ("blacklist", "block"),
@@ -607,4 +609,60 @@ fn one_thing_has_one_name() {
         assert_eq!(banned(wrong).len(), 1, "{wrong}");
     }
     assert!(banned("let another_slavery = pulsn;").is_empty());
+}
+
+/// Whether a code declares a function or a type of this name, or says what a type implements.
+fn declares(code: &str, name: &str) -> bool {
+    let kinds = ["fn", "struct", "enum", "trait", "type"];
+    kinds.iter().any(|kind| mentions(code, &format!("{kind} {name}")))
+        || (name.starts_with(|c: char| c.is_ascii_uppercase())
+            && code.lines().any(|line| {
+                let line = line.trim_start();
+                line.starts_with("impl") && mentions(line, name)
+            }))
+}
+
+/// What is named in a text and is not there. A name stands after the file that it is in.
+fn not_there(text: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let is_name = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
+    };
+    for part in text.split("\n\n").flat_map(|part| part.split("|\n")) {
+        let mut file = None;
+        // What stands between backticks.
+        for word in part.split('`').skip(1).step_by(2) {
+            if word.starts_with("src/") || (word.starts_with("tests/") && word.ends_with(".rs")) {
+                file = read(word).map(|code| (word, code));
+                if file.is_none() {
+                    wrong.push(format!("{word} is not there"));
+                }
+            } else if let Some((file, code)) = file.as_ref().filter(|_| is_name(word)) {
+                let missing = word.split("::").find(|name| !declares(code, name));
+                wrong.extend(missing.map(|name| format!("{file} does not have `{name}`")));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn what_the_chapter_on_architecture_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let chapter = fs::read_to_string(root.join("docs/architecture.md")).expect("the chapter");
+    let read = |file: &str| fs::read_to_string(root.join(file)).ok();
+    let wrong = not_there(&chapter, read);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(chapter.matches("`src/").count() > 80, "the steps name their files");
+    let read = |file: &str| {
+        let code = "pub struct Engine {}\nimpl Engine {\n    async fn propose<P>() {}\n}";
+        (file == "src/x.rs").then(|| code.to_owned())
+    };
+    for right in ["`src/x.rs` `Engine::propose`", "`src/x.rs`", "| `since` | `src/x.rs` `Engine` |"]
+    {
+        assert!(not_there(right, read).is_empty(), "{right}");
+    }
+    for wrong in ["`src/y.rs`", "`src/x.rs` `Engine::prop`", "| a | `src/x.rs` `Engines` |\n"] {
+        assert_eq!(not_there(wrong, read).len(), 1, "{wrong}");
+    }
 }
