@@ -17,13 +17,11 @@ pub struct Clock(Option<Arc<AtomicU64>>);
 
 impl Clock {
     /// The machine's clock.
-    #[must_use]
     pub const fn system() -> Self {
         Self(None)
     }
 
     /// A clock for tests: starts at `now_ms` and advances by one millisecond each time it is read.
-    #[must_use]
     pub fn manual(now_ms: u64) -> Self {
         Self(Some(Arc::new(AtomicU64::new(now_ms))))
     }
@@ -36,7 +34,6 @@ impl Clock {
     }
 
     /// Milliseconds since the Unix epoch; 0 for a clock set before it.
-    #[must_use]
     pub fn now_ms(&self) -> u64 {
         match &self.0 {
             Some(now) => now.fetch_add(1, Ordering::Relaxed),
@@ -45,14 +42,12 @@ impl Clock {
     }
 
     /// The same, as events carry it.
-    #[must_use]
     pub fn timestamp(&self) -> MilliSecondsSinceUnixEpoch {
         MilliSecondsSinceUnixEpoch(UInt::try_from(self.now_ms()).unwrap_or(UInt::MAX))
     }
 }
 
 /// A duration in whole milliseconds.
-#[must_use]
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -61,7 +56,6 @@ pub fn millis(duration: Duration) -> u64 {
 ///
 /// # Panics
 /// When the operating system has no source of randomness: nothing secure is possible then.
-#[must_use]
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
@@ -69,7 +63,6 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
 }
 
 /// A random string of `length` characters from `A`–`Z`.
-#[must_use]
 pub fn random_letters(length: usize) -> String {
     let mut letters = String::with_capacity(length);
     while letters.len() < length {
@@ -84,7 +77,6 @@ pub fn random_letters(length: usize) -> String {
 }
 
 /// A random secret of 256 bits in URL-safe base64, without padding.
-#[must_use]
 pub fn random_token() -> String {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     URL_SAFE_NO_PAD.encode(random_bytes::<32>())

@@ -29,7 +29,6 @@ impl Steps {
     }
 
     /// The number of steps.
-    #[must_use]
     pub const fn count(self) -> u64 {
         self.0
     }
@@ -46,7 +45,6 @@ pub struct Text {
 
 impl Text {
     /// Prepares `text` for matching.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: lowercase(text), chars: OnceLock::new() }
     }
@@ -61,7 +59,6 @@ impl Text {
     }
 
     /// Whether it contains `words`, in lower case, at word boundaries.
-    #[must_use]
     pub fn has(&self, words: &str, steps: &mut Steps) -> bool {
         if words.is_empty() {
             return self.text.is_empty();
@@ -126,7 +123,6 @@ pub enum Extent {
 impl Glob {
     /// Parses `pattern`, in which `*` matches any characters and `?` any one character. `None` if
     /// there are more than [`PART_CHARS`] characters between two stars.
-    #[must_use]
     pub fn new(pattern: &str) -> Option<Self> {
         let parts = pattern.split('*').map(|part| Part::new(part, Some('?')));
         let plain = (!pattern.contains(['*', '?'])).then(|| lowercase(pattern));
@@ -134,14 +130,12 @@ impl Glob {
     }
 
     /// The pattern that matches exactly `text`, whatever it contains.
-    #[must_use]
     pub fn literal(text: &str) -> Option<Self> {
         let part = Part::new(text, None)?;
         Some(Self { parts: vec![part], plain: Some(lowercase(text)) })
     }
 
     /// Whether the pattern matches the whole of `text`.
-    #[must_use]
     pub fn is(&self, text: &str) -> bool {
         self.is_prepared(text, &OnceCell::new(), &mut Steps::default())
     }
@@ -171,7 +165,6 @@ impl Glob {
     }
 
     /// Whether the pattern matches.
-    #[must_use]
     pub fn matches(&self, text: &Text, extent: Extent, steps: &mut Steps) -> bool {
         if let (Some(plain), Extent::Words) = (&self.plain, extent) {
             return text.has(plain, steps);

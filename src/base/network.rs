@@ -15,7 +15,6 @@ pub struct Range {
 
 impl Range {
     /// Whether `address` is in it.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (all, first, address) = match (self.first, address.to_canonical()) {
             (IpAddr::V4(first), IpAddr::V4(address)) => {
@@ -52,7 +51,6 @@ impl fmt::Display for Range {
 
 /// Whether this is an address of the public internet: not of this machine, of a local network, or
 /// reserved (the IANA registries of special-purpose addresses).
-#[must_use]
 pub(crate) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),

@@ -38,13 +38,11 @@ const MOST: u32 = 1_000_000;
 
 impl Rate {
     /// `count` in a second.
-    #[must_use]
     pub const fn per_second(count: u32, burst: u32) -> Self {
         Self { count: at_least_one(count), unit: Unit::Second, burst: at_least_one(burst) }
     }
 
     /// `count` in a minute.
-    #[must_use]
     pub const fn per_minute(count: u32, burst: u32) -> Self {
         Self { count: at_least_one(count), unit: Unit::Minute, burst: at_least_one(burst) }
     }
@@ -61,7 +59,6 @@ impl Rate {
     }
 
     /// The time in which one unit is regained.
-    #[must_use]
     pub fn interval(&self) -> Duration {
         let unit = match self.unit {
             Unit::Second => 1,
@@ -72,7 +69,6 @@ impl Rate {
     }
 
     /// How many may be used at once.
-    #[must_use]
     pub const fn burst(&self) -> NonZeroU32 {
         self.burst
     }

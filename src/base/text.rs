@@ -34,7 +34,6 @@ pub(crate) fn encoded(text: &str) -> String {
 }
 
 /// The words of `text`: runs of letters, digits and what combines with them.
-#[must_use]
 pub fn words(text: &str) -> Vec<Word> {
     let mut words = Vec::new();
     let mut start = None;
@@ -65,14 +64,12 @@ pub fn words(text: &str) -> Vec<Word> {
 }
 
 /// Whether `text` may contain a word.
-#[must_use]
 pub fn has_words(text: &str) -> bool {
     text.chars().any(belongs)
 }
 
 /// `text` without differences that do not matter in a search: case, accents, vowel points, widths
 /// and ligatures.
-#[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() {
         return text.to_ascii_lowercase();

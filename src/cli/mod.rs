@@ -95,7 +95,6 @@ enum Command {
 
 impl Cli {
     /// The command line of this process. Exits if it is not one.
-    #[must_use]
     pub fn of_process() -> Self {
         Self::parse_from(history::with_source(std::env::args_os().collect()))
     }

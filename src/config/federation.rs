@@ -16,7 +16,6 @@ pub struct ServerPattern(Box<str>);
 
 impl ServerPattern {
     /// Whether it matches the name of this server.
-    #[must_use]
     pub fn matches(&self, server: &ServerName) -> bool {
         Glob::new(&self.0).is_some_and(|pattern| pattern.is(server.host()))
     }
@@ -49,7 +48,6 @@ impl Setting for ServerPattern {
 
 impl Federation {
     /// Whether this server has to do with `server`: it is allowed, and not denied.
-    #[must_use]
     pub fn permits(&self, server: &ServerName) -> bool {
         let is_allowed =
             self.allow.is_empty() || self.allow.iter().any(|pattern| pattern.matches(server));

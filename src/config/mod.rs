@@ -224,7 +224,6 @@ impl Effective {
     }
 
     /// The configuration as a TOML file that explains every key.
-    #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::from(
             "# The configuration of Logcabin, with every setting there is.\n\
@@ -262,14 +261,12 @@ impl Effective {
 
 impl ServerNotices {
     /// The user who sends notices on this server.
-    #[must_use]
     pub fn sender(&self, server_name: &ruma::ServerName) -> Option<ruma::OwnedUserId> {
         let localpart = self.localpart.as_ref()?;
         ruma::UserId::parse_with_server_name(localpart.as_str(), server_name).ok()
     }
 
     /// Whether this user of the server sends notices.
-    #[must_use]
     pub fn is_sender(&self, user_id: &ruma::UserId) -> bool {
         self.localpart.as_ref().is_some_and(|own| own.as_str() == user_id.localpart())
     }
@@ -277,7 +274,6 @@ impl ServerNotices {
 
 impl Config {
     /// Whether anyone may register, with "auto" resolved.
-    #[must_use]
     pub fn registration_is_open(&self) -> bool {
         match self.registration.open {
             // A public address or a proxy in front means that others can reach the loopback
@@ -304,7 +300,6 @@ impl Config {
     }
 
     /// The address at which clients reach the server, without a trailing slash.
-    #[must_use]
     pub fn public_url(&self) -> String {
         match (&self.server.public_url, self.server.bind.first()) {
             (PublicUrl::Url(url), _) => url.to_string(),
@@ -315,7 +310,6 @@ impl Config {
 
     /// The address that clients are told; none if the configuration names no address that works on
     /// other machines.
-    #[must_use]
     pub fn announced_url(&self) -> Option<String> {
         let Server { public_url, bind, trust_forwarded_for, .. } = &self.server;
         if *public_url == PublicUrl::Auto {
@@ -331,7 +325,6 @@ impl Config {
     }
 
     /// How to contact the administrators, as a URI.
-    #[must_use]
     pub fn admin_contact(&self) -> String {
         // The administrators of a domain read the mail of its postmaster (RFC 2142).
         let postmaster = || format!("mailto:postmaster@{}", self.server.name.host());
@@ -339,14 +332,12 @@ impl Config {
     }
 
     /// The first listening address, as this machine can reach it.
-    #[must_use]
     pub fn local_url(&self) -> String {
         let bind = self.server.bind.first();
         bind.map_or_else(String::new, |bind| format!("http://{}", reachable(*bind)))
     }
 
     /// The directory of the archive, unless there is none.
-    #[must_use]
     pub fn archive_dir(&self) -> Option<PathBuf> {
         match &self.log.archive_dir {
             ArchiveDir::Auto => Some(self.server.data_dir.join("archive")),
@@ -356,7 +347,6 @@ impl Config {
     }
 
     /// The name of this node, in a cluster.
-    #[must_use]
     pub fn node_name(&self) -> String {
         match &self.log.node {
             NodeName::Name(name) => name.clone(),
@@ -369,7 +359,6 @@ impl Config {
     }
 
     /// How many password hashes may be computed at once.
-    #[must_use]
     pub fn concurrent_hashes(&self) -> usize {
         match self.passwords.concurrent {
             // One processor stays free.

@@ -50,7 +50,6 @@ pub struct NewEvent {
 
 impl NewEvent {
     /// A state event with an empty state key unless [`NewEvent::state_key`] is set afterwards.
-    #[must_use]
     pub fn state(
         event_type: TimelineEventType,
         state_key: impl Into<String>,
@@ -152,19 +151,16 @@ impl RoomDraft {
     }
 
     /// The room's id, once it is known.
-    #[must_use]
     pub fn room_id(&self) -> Option<&OwnedRoomId> {
         self.room_id.as_ref()
     }
 
     /// The room's version.
-    #[must_use]
     pub fn version(&self) -> &RoomVersionId {
         &self.version
     }
 
     /// The rules of the room's version.
-    #[must_use]
     pub fn rules(&self) -> &RoomVersionRules {
         &self.rules
     }

@@ -185,7 +185,6 @@ pub struct QuarantineRemote {
 
 impl QuarantineRemote {
     /// The files for which it changes something.
-    #[must_use]
     pub fn changed(&self, state: &State) -> Vec<(OwnedMxcUri, Option<FileHash>)> {
         let mut changed = self.files.clone();
         changed.retain(|(address, hash)| {

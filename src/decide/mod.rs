@@ -366,13 +366,11 @@ impl<'a> Commit<'a> {
     }
 
     /// How many records the commit holds so far.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.batch.records.len()
     }
 
     /// Whether the commit holds no record so far.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batch.records.is_empty()
     }
@@ -549,7 +547,6 @@ fn object(value: serde_json::Value) -> CanonicalJsonObject {
 }
 
 /// Whether this is a local user.
-#[must_use]
 pub fn is_local(server: &ServerKeys, user_id: &UserId) -> bool {
     user_id.server_name() == server.name
 }

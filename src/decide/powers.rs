@@ -35,7 +35,6 @@ impl<'a> Powers<'a> {
     }
 
     /// The creators, if they are above all levels, and the users with levels of their own.
-    #[must_use]
     pub fn named(&self) -> Vec<OwnedUserId> {
         let levels =
             self.levels.as_ref().and_then(|levels| levels.users(self.rules).ok().flatten());
@@ -44,7 +43,6 @@ impl<'a> Powers<'a> {
     }
 
     /// The room's creators.
-    #[must_use]
     pub fn creators(&self) -> &HashSet<OwnedUserId> {
         &self.creators
     }
@@ -55,7 +53,6 @@ impl<'a> Powers<'a> {
     }
 
     /// Whether `user_id` has the level `field`.
-    #[must_use]
     pub fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
         self.reaches(user_id, || match &self.levels {
             Some(levels) => levels.get_as_int_or_default(field, self.rules),
@@ -64,7 +61,6 @@ impl<'a> Powers<'a> {
     }
 
     /// The user's level. None, which is less than any, if the levels are not valid.
-    #[must_use]
     pub fn level(&self, user_id: &UserId) -> Option<Int> {
         if self.creators_above() && self.creators.contains(user_id) {
             return Some(Int::MAX);
@@ -76,7 +72,6 @@ impl<'a> Powers<'a> {
     }
 
     /// Whether `user_id` may send state of this type with an empty key.
-    #[must_use]
     pub fn may_send_state(&self, user_id: &UserId, event_type: StateEventType) -> bool {
         let event_type = TimelineEventType::from(event_type.to_string());
         self.reaches(user_id, || match &self.levels {

@@ -99,7 +99,6 @@ type IsExempt = dyn Fn(&UserId) -> bool + Send + Sync;
 
 impl Exempt {
     /// The users for whom `is_exempt` returns true.
-    #[must_use]
     pub fn who(is_exempt: impl Fn(&UserId) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(is_exempt)))
     }

@@ -32,7 +32,6 @@ impl Retention {
     ///
     /// What a room asks to be kept for some time is kept for it, whatever else holds for all rooms:
     /// of those, only a rule that speaks of the room by name goes before that.
-    #[must_use]
     pub fn lifetime_ms(&self, room_id: Option<&RoomId>, event_type: &str, own: Own) -> Option<u64> {
         let fits = |rule: &&Rule| {
             rule.room_id.as_deref().is_none_or(|of| Some(of) == room_id)
@@ -78,7 +77,6 @@ impl Retention {
     }
 
     /// Whether a rule speaks of this room by name.
-    #[must_use]
     pub fn names(&self, room_id: &RoomId) -> bool {
         self.rooms().any(|of| of == room_id)
     }
@@ -104,7 +102,6 @@ pub struct SweepPolicy {
 
 impl SweepPolicy {
     /// Erases at once whatever was redacted or superseded, and keeps all else.
-    #[must_use]
     pub fn at_once() -> Self {
         Self {
             redacted_after: Some(Duration::ZERO),

@@ -58,7 +58,6 @@ pub struct Requested {
 
 impl RequestValidation {
     /// Whether a message would be sent, as of `state`.
-    #[must_use]
     pub fn sends(&self, state: &State) -> bool {
         !self.found(state).is_some_and(|found| self.was_seen(&found))
     }

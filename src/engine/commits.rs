@@ -56,7 +56,6 @@ impl Rejected {
     /// Whether this server is the reason, and only for now: the same can be recorded later.
     ///
     /// What a bug or a damaged record stands in the way of would fail again and again.
-    #[must_use]
     pub const fn is_for_now(&self) -> bool {
         match self {
             Self::Log(error) => match error {
@@ -73,7 +72,6 @@ impl Rejected {
     }
 
     /// Whether what was proposed is too large.
-    #[must_use]
     pub const fn is_about_size(&self) -> bool {
         matches!(self, Self::Refused(Refusal::TooLarge(_)) | Self::Log(AppendError::TooLarge(_)))
     }

@@ -52,7 +52,6 @@ impl Head {
     }
 
     /// The head now.
-    #[must_use]
     pub fn offset(&self) -> Offset {
         Offset::new(self.offset.load(Ordering::Acquire))
     }
@@ -79,7 +78,6 @@ impl Head {
     }
 
     /// How many users have a long-poll open.
-    #[must_use]
     pub fn waiting_users(&self) -> usize {
         self.listeners.users()
     }

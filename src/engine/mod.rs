@@ -264,7 +264,6 @@ impl Engine {
     }
 
     /// Whether other writers of the log have got in the way of commits on this stream lately.
-    #[must_use]
     pub fn is_contended(&self, stream: &Stream) -> bool {
         self.commits.is_contended(stream)
     }
@@ -276,13 +275,11 @@ impl Engine {
     }
 
     /// The events that records contain.
-    #[must_use]
     pub fn events(&self) -> &EventStore {
         &self.events
     }
 
     /// The published head.
-    #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
     }
@@ -294,13 +291,11 @@ impl Engine {
     }
 
     /// The log.
-    #[must_use]
     pub fn log(&self) -> &Arc<dyn Log> {
         &self.log
     }
 
     /// The source of time.
-    #[must_use]
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }

@@ -75,7 +75,6 @@ impl Deref for LiveState {
 
 impl LiveState {
     /// The live projections, to be kept.
-    #[must_use]
     pub fn share(&self) -> Arc<State> {
         Arc::clone(&self.0.state)
     }
@@ -83,13 +82,11 @@ impl LiveState {
 
 impl Engine {
     /// What decisions currently depend on.
-    #[must_use]
     pub fn env(&self) -> LiveEnv {
         self.live.env()
     }
 
     /// The current live projections.
-    #[must_use]
     pub fn state(&self) -> LiveState {
         LiveState(self.env())
     }

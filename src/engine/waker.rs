@@ -87,7 +87,6 @@ impl Listener {
 
     /// When the last publication that woke the user's long-polls was made. To be called after one
     /// was woken.
-    #[must_use]
     pub fn published(&self) -> time::Instant {
         *EPOCH + time::Duration::from_micros(self.bell.published_us.load(Ordering::Relaxed))
     }

@@ -98,7 +98,6 @@ impl Block {
     }
 
     /// The frame of the record at `offset`.
-    #[must_use]
     pub fn get(&self, offset: Offset) -> Option<Bytes> {
         let number = usize::try_from(offset.get().checked_sub(self.first.get())?).ok()?;
         let end = *self.ends.get(number)?;
@@ -108,7 +107,6 @@ impl Block {
     }
 
     /// Its approximate size in memory, in bytes.
-    #[must_use]
     pub const fn weight(&self) -> u64 {
         (self.frames.len() + self.ends.len() * 8 + 64) as u64
     }

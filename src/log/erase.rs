@@ -242,14 +242,12 @@ impl Audit {
     }
 
     /// How many payloads are missing or reduced.
-    #[must_use]
     pub fn gone(&self) -> u64 {
         let run = |(first, last): &(Offset, Offset)| last.get() - first.get() + 1;
         self.reduced.len() as u64 + self.erased.0.iter().map(run).sum::<u64>()
     }
 
     /// How many named payloads are still complete: the store is behind with erasing.
-    #[must_use]
     pub fn behind(&self) -> u64 {
         self.whole().count() as u64
     }

@@ -94,7 +94,6 @@ impl<T> Follow<T> {
     }
 
     /// The offset of the next item.
-    #[must_use]
     pub const fn next_offset(&self) -> Offset {
         self.next
     }

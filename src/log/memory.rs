@@ -39,13 +39,11 @@ impl std::fmt::Debug for MemoryLog {
 
 impl MemoryLog {
     /// An empty log.
-    #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self::with_records(clock, Vec::new())
     }
 
     /// A log that holds `records` already, as if it had been opened from a disk.
-    #[must_use]
     pub fn with_records(clock: Clock, records: Vec<Arc<Record>>) -> Self {
         let tip = records.last().map(|record| Tip::after(record)).unwrap_or_default();
         let durable = watch::Sender::new(tip.offset);

@@ -111,7 +111,6 @@ pub struct SledOptions {
 
 impl SledOptions {
     /// The defaults for the log in `data_dir`.
-    #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
@@ -344,7 +343,6 @@ impl SledLog {
     }
 
     /// Why the log takes no more writes, once a write or sync has failed.
-    #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.shared.failure.subscribe()
     }

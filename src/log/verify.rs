@@ -66,20 +66,17 @@ pub struct Checker {
 
 impl Checker {
     /// A checker whose next record is the first of a log.
-    #[must_use]
     pub const fn from_start() -> Self {
         Self::from_chain(Offset::ZERO, CHAIN_START)
     }
 
     /// A checker whose next record follows the record `last`, of which only the chain value is
     /// known.
-    #[must_use]
     pub const fn from_chain(last: Offset, chain: Chain) -> Self {
         Self { last, chain, time_ms: 0, epoch: Epoch(0), batch_remaining: 0, records: 0, erased: 0 }
     }
 
     /// A checker whose next record follows `record`, which is accepted as it is.
-    #[must_use]
     pub fn after(record: &Record) -> Self {
         Self {
             time_ms: record.header.time_ms,
@@ -90,19 +87,16 @@ impl Checker {
     }
 
     /// The offset of the last record that was checked.
-    #[must_use]
     pub const fn last(&self) -> Offset {
         self.last
     }
 
     /// The chain value of the last record that was checked.
-    #[must_use]
     pub const fn chain(&self) -> &Chain {
         &self.chain
     }
 
     /// Whether the last record that was checked is the last of its batch.
-    #[must_use]
     pub const fn at_batch_end(&self) -> bool {
         self.batch_remaining == 0
     }

@@ -187,13 +187,11 @@ impl Volume {
     }
 
     /// How many blocks there are.
-    #[must_use]
     pub const fn blocks(&self) -> usize {
         self.index.len()
     }
 
     /// Which block holds the record at `offset`, which must be one of this volume's.
-    #[must_use]
     pub fn block_of(&self, offset: Offset) -> usize {
         self.index.partition_point(|entry| entry.first <= offset).saturating_sub(1)
     }
@@ -228,7 +226,6 @@ impl Volume {
     }
 
     /// The first and the last record of a block.
-    #[must_use]
     pub fn records_of(&self, number: usize) -> (Offset, Offset) {
         let first = self.index.get(number).map_or(self.first, |entry| entry.first);
         let next = self.index.get(number + 1).map(|next| next.first.prev());
@@ -236,7 +233,6 @@ impl Volume {
     }
 
     /// The file.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -75,7 +75,6 @@ impl Download {
     }
 
     /// Its length in bytes.
-    #[must_use]
     pub const fn length(&self) -> u64 {
         self.length
     }

@@ -34,13 +34,11 @@ pub struct Page {
 
 impl Page {
     /// The value of a property.
-    #[must_use]
     pub fn property(&self, name: &str) -> Option<&str> {
         self.properties.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     /// Reads a page whose response had this content type.
-    #[must_use]
     pub fn read(bytes: &[u8], content_type: &str) -> Self {
         let text = decode(bytes, content_type);
         let tokenizer = Tokenizer::new(Reader::default(), TokenizerOpts::default());

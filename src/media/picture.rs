@@ -85,7 +85,6 @@ impl Wish {
     }
 
     /// The thumbnail's name in the store, without the extension.
-    #[must_use]
     pub fn name(self) -> String {
         let method = match self.method {
             Method::Crop => "crop",
@@ -117,7 +116,6 @@ impl Format {
     pub const ALL: [Self; 4] = [Self::Jpeg, Self::Png, Self::Gif, Self::Webp];
 
     /// The content type.
-    #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Jpeg => "image/jpeg",
@@ -128,7 +126,6 @@ impl Format {
     }
 
     /// The file extension.
-    #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
             Self::Jpeg => "jpg",

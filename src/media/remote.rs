@@ -93,7 +93,6 @@ impl RemoteFiles {
     }
 
     /// The path of the copy.
-    #[must_use]
     pub fn place(&self, file: &RemoteFile) -> Place {
         let (store, name) = (Arc::clone(&self.store), name(&file.address));
         Place { store, name, hash: file.hash, size: file.size }
@@ -101,7 +100,6 @@ impl RemoteFiles {
 
     /// The metadata of the copy of the file at this address, if there is one. Does not count as a
     /// use. Blocks.
-    #[must_use]
     pub fn look(&self, address: &MxcUri) -> Option<RemoteFile> {
         let name = name(address);
         let known = fs::read(self.about(&name)).ok()?;
@@ -112,7 +110,6 @@ impl RemoteFiles {
     }
 
     /// Like [`Self::look`], but counts as a use. Blocks.
-    #[must_use]
     pub fn get(&self, address: &MxcUri) -> Option<RemoteFile> {
         let known = self.look(address)?;
         let noting = || -> io::Result<()> {

@@ -39,13 +39,11 @@ const REMOTE: &str = "remote";
 const CHECK_BYTES: usize = blake3::OUT_LEN;
 
 /// The directory of the files in a data directory.
-#[must_use]
 pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("media")
 }
 
 /// The path of the file with this hash, in the directory of the files.
-#[must_use]
 pub fn place(root: &Path, hash: &FileHash) -> PathBuf {
     let name = hash.to_string();
     root.join(&name[..2]).join(&name[2..4]).join(name)
@@ -204,7 +202,6 @@ impl Store {
     }
 
     /// The path of the file with this name, which is its hash except in a store of copies.
-    #[must_use]
     pub fn path(&self, hash: &FileHash) -> PathBuf {
         place(&self.root, hash)
     }
@@ -266,7 +263,6 @@ impl Store {
     }
 
     /// The thumbnail with this name of the file with this hash, if it is stored and intact. Blocks.
-    #[must_use]
     pub fn read_thumbnail(&self, hash: &FileHash, name: &str) -> Option<Bytes> {
         let bytes = Bytes::from(fs::read(self.thumbnail(hash, name)).ok()?);
         let (kept, check) = bytes.split_last_chunk::<CHECK_BYTES>()?;
@@ -275,7 +271,6 @@ impl Store {
     }
 
     /// The path of the thumbnail with this name of the file with this hash.
-    #[must_use]
     pub fn thumbnail(&self, hash: &FileHash, name: &str) -> PathBuf {
         let hash = hash.to_string();
         self.root.join(THUMBNAILS).join(&hash[..2]).join(format!("{hash}-{name}"))

@@ -16,7 +16,6 @@ pub struct Animation {
 
 impl Animation {
     /// An empty animation of this width and height in pixels, each from 1 to 16384.
-    #[must_use]
     pub const fn new(size: (u32, u32)) -> Self {
         Self { size, frames: Vec::new() }
     }
@@ -52,19 +51,16 @@ impl Animation {
     }
 
     /// The approximate number of bytes so far.
-    #[must_use]
     pub const fn len(&self) -> usize {
         self.frames.len()
     }
 
     /// Whether it has no frame yet.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// The file. The animation repeats `times` times, or forever if that is 0.
-    #[must_use]
     pub fn finish(self, times: u16) -> Vec<u8> {
         const ALPHA: u8 = 0x10;
         const ANIMATED: u8 = 0x02;

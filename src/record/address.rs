@@ -102,7 +102,6 @@ pub fn parse(medium: &str, address: &str) -> Result<Threepid, Invalid> {
 
 /// Whether this is valid as a client's secret or as the id of a validation session (client-server
 /// API, `client_secret`).
-#[must_use]
 pub fn is_opaque_id(text: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b".=_-".contains(&byte);
     (1..=255).contains(&text.len()) && text.bytes().all(fine)
@@ -117,7 +116,6 @@ pub struct Pattern {
 
 impl Pattern {
     /// Whether the set contains this identifier.
-    #[must_use]
     pub fn matches(&self, threepid: &Threepid) -> bool {
         self.medium == threepid.medium
             && Glob::new(&self.glob).is_some_and(|glob| glob.is(&threepid.address))
@@ -147,7 +145,6 @@ impl std::fmt::Display for Pattern {
 
 /// Whether this server accepts an identifier: it is not denied, and if any of its medium are
 /// allowed by name, it is one of these.
-#[must_use]
 pub fn is_allowed(threepid: &Threepid, allow: &[Pattern], deny: &[Pattern]) -> bool {
     let mut allow = allow.iter().filter(|pattern| pattern.medium == threepid.medium).peekable();
     let allowed = allow.peek().is_none() || allow.any(|pattern| pattern.matches(threepid));

@@ -63,7 +63,6 @@ impl GrantType {
     pub const ALL: [Self; 3] = [Self::AuthorizationCode, Self::RefreshToken, Self::DeviceCode];
 
     /// Its name.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AuthorizationCode => "authorization_code",
@@ -73,7 +72,6 @@ impl GrantType {
     }
 
     /// The one with this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|grant_type| grant_type.as_str() == name)
     }
@@ -191,7 +189,6 @@ impl ClientMetadata {
 
     /// One of the members that may come in several languages, in the first of `languages` that it
     /// has.
-    #[must_use]
     pub fn in_language(&self, name: &str, languages: &[&str]) -> Option<&str> {
         let of = |language: &str| {
             let key = |language: &str| format!("{name}#{language}");
@@ -203,7 +200,6 @@ impl ClientMetadata {
     }
 
     /// The host of its web page.
-    #[must_use]
     pub fn host(&self) -> &str {
         let rest = self.client_uri.split_once("://").map_or("", |(_, rest)| rest);
         rest.split(['/', '?']).next().unwrap_or_default()
@@ -212,7 +208,6 @@ impl ClientMetadata {
     /// Whether a browser may be sent to `asked`: it is a registered address, character for
     /// character, except that an app's address on its own machine may have any port (RFC 8252,
     /// section 7.3).
-    #[must_use]
     pub fn allows_redirect(&self, asked: &str) -> bool {
         self.redirect_uris.iter().any(|uri| {
             uri == asked

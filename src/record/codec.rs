@@ -113,7 +113,6 @@ fn put_text(out: &mut Vec<u8>, field: &'static str, text: &str) -> Result<(), Co
 }
 
 /// The chain value that follows `previous` for a record with this encoded header.
-#[must_use]
 pub fn chain(previous: &Chain, encoded_header: &[u8]) -> Chain {
     let mut hasher = blake3::Hasher::new();
     hasher.update(previous).update(encoded_header);
@@ -172,7 +171,6 @@ impl Default for Tip {
 
 impl Tip {
     /// The tip after `record`.
-    #[must_use]
     pub fn after(record: &Record) -> Self {
         Self {
             offset: record.header.offset,

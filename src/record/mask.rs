@@ -13,7 +13,6 @@ const HIDDEN: &str = "(hidden)";
 const OPAQUE: [&str; 3] = ["pdu", "content", "filter"];
 
 /// The payload of `record` with its secrets masked; `None` if it was erased or sealed.
-#[must_use]
 pub fn payload(record: &Record) -> Option<Value> {
     let bytes = record.payload.bytes()?;
     if !record.header.seal_key.is_empty() {

@@ -14,7 +14,6 @@ const LEAF: u8 = 0;
 const NODE: u8 = 1;
 
 /// The hash of a leaf: of a record's encoded header.
-#[must_use]
 pub fn leaf(encoded_header: &[u8]) -> Hash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[LEAF]).update(encoded_header);
@@ -22,7 +21,6 @@ pub fn leaf(encoded_header: &[u8]) -> Hash {
 }
 
 /// The hash of a node with these children.
-#[must_use]
 pub fn node(left: &Hash, right: &Hash) -> Hash {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[NODE]).update(left).update(right);
@@ -30,7 +28,6 @@ pub fn node(left: &Hash, right: &Hash) -> Hash {
 }
 
 /// The root of the tree without a leaf.
-#[must_use]
 pub fn empty() -> Hash {
     *blake3::hash(&[]).as_bytes()
 }
@@ -45,7 +42,6 @@ pub struct Frontier {
 
 impl Frontier {
     /// How many leaves there are.
-    #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
@@ -67,7 +63,6 @@ impl Frontier {
     }
 
     /// The root of the tree.
-    #[must_use]
     pub fn root(&self) -> Hash {
         let folded = self.roots.iter().rev().copied().reduce(|right, left| node(&left, &right));
         folded.unwrap_or_else(empty)
@@ -76,7 +71,6 @@ impl Frontier {
 
 /// The largest power of two that is less than `size`, which is at least 2: the number of leaves on
 /// the left.
-#[must_use]
 pub fn split(size: u64) -> u64 {
     1 << (u64::BITS - 1 - (size - 1).leading_zeros())
 }

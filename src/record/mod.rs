@@ -47,13 +47,11 @@ impl Offset {
     pub const MAX: Self = Self(u64::MAX);
 
     /// The offset with this number.
-    #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
     /// The number of this offset.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -98,58 +96,49 @@ impl Stream {
 
     /// All streams together, for the expectation that nothing at all was appended since a decision.
     /// Its last offset is that of the log. No record is in it.
-    #[must_use]
     pub fn all() -> Self {
         Self(Self::ALL.into())
     }
 
     /// Whether it is [`Stream::all`].
-    #[must_use]
     pub fn is_all(&self) -> bool {
         &*self.0 == Self::ALL
     }
 
     /// The server's own facts.
-    #[must_use]
     pub fn server() -> Self {
         Self("server".into())
     }
 
     /// The stream of a room: its events and its entry in the directory.
-    #[must_use]
     pub fn room(room_id: &RoomId) -> Self {
         Self(format!("room/{room_id}").into())
     }
 
     /// The stream of a room's receipts and typing notifications. It is separate, so that these
     /// never delay a message.
-    #[must_use]
     pub fn ephemeral(room_id: &RoomId) -> Self {
         Self(format!("ephemeral/{room_id}").into())
     }
 
     /// The stream of a local user: account, devices, profile, account data.
-    #[must_use]
     pub fn user(user_id: &UserId) -> Self {
         Self(format!("user/{}", user_id.localpart()).into())
     }
 
     /// The stream of a local user's presence. It is separate from the account, because it changes
     /// often and no other decision depends on it.
-    #[must_use]
     pub fn presence(user_id: &UserId) -> Self {
         Self(format!("presence/{}", user_id.localpart()).into())
     }
 
     /// The stream of when devices were last used. It is separate from the accounts, because no
     /// decision depends on it.
-    #[must_use]
     pub fn seen() -> Self {
         Self("seen".into())
     }
 
     /// The stream of the events that a local user has scheduled.
-    #[must_use]
     pub fn delayed(user_id: &UserId) -> Self {
         Self(format!("delayed/{}", user_id.localpart()).into())
     }
@@ -157,83 +146,70 @@ impl Stream {
     /// The stream of a registration token: its settings, and the decisions on registrations with
     /// it, so that concurrent registrations cannot exceed its uses. Tokens whose hashes start alike
     /// share one.
-    #[must_use]
     pub fn registration_token(token: &command::TokenHash) -> Self {
         Self(format!("registration_token/{}", token.start()).into())
     }
 
     /// The stream of a local user's uploads, on which the user's total is decided. Without a user,
     /// the stream of files that the server fetches by itself.
-    #[must_use]
     pub fn media(user_id: Option<&UserId>) -> Self {
         Self(format!("media/{}", user_id.map_or("", UserId::localpart)).into())
     }
 
     /// The stream of quarantined files, whoever uploaded them.
-    #[must_use]
     pub fn quarantine() -> Self {
         Self("quarantine".into())
     }
 
     /// The stream of closed reports.
-    #[must_use]
     pub fn reports() -> Self {
         Self("reports".into())
     }
 
     /// The stream of a room alias, which many others share: see [`Stream::shared`].
-    #[must_use]
     pub fn alias(alias: &RoomAliasId) -> Self {
         Self::shared("alias", &[alias.as_str()])
     }
 
     /// The stream of a third-party identifier: its validations, and its owner. Many others share
     /// it: see [`Stream::shared`].
-    #[must_use]
     pub fn threepid(threepid: &threepid::Threepid) -> Self {
         Self::shared("threepid", &[threepid.medium.as_str(), &threepid.address])
     }
 
     /// The stream of a person at a provider of single sign-on, which many others share: see
     /// [`Stream::shared`].
-    #[must_use]
     pub fn sso(provider: &str, subject: &str) -> Self {
         Self::shared(&format!("sso/{provider}"), &[subject])
     }
 
     /// The stream of an OAuth client, which many others share: see [`Stream::shared`].
-    #[must_use]
     pub fn oauth_client(client_id: &str) -> Self {
         Self::shared("oauth_client", &[client_id])
     }
 
     /// The stream of a device authorization, which many others share: see [`Stream::shared`].
-    #[must_use]
     pub fn oauth_device(device_code: &command::TokenHash) -> Self {
         Self(format!("oauth_device/{}", &device_code.start()[..2]).into())
     }
 
     /// The stream of the keys for ID tokens, and of what is removed from time to time.
-    #[must_use]
     pub fn oauth() -> Self {
         Self("oauth".into())
     }
 
     /// The stream of a delivery's position, for example `appservice/irc`.
-    #[must_use]
     pub fn delivery(to: &str) -> Self {
         Self(format!("delivery/{to}").into())
     }
 
     /// The stream of what is known of another homeserver: see [`Stream::shared`].
-    #[must_use]
     pub fn peer(server_name: &ruma::ServerName) -> Self {
         Self::shared("peer", &[server_name.as_str()])
     }
 
     /// The stream of the pushers with this key of this app, which many others share: see
     /// [`Stream::shared`]. For mail, the key is the address.
-    #[must_use]
     pub fn pusher(ids: &pusher::PusherIds) -> Self {
         Self::shared("pusher", &[&ids.app_id, &ids.pushkey])
     }
@@ -251,19 +227,16 @@ impl Stream {
     }
 
     /// The stream with this name, as read from a record.
-    #[must_use]
     pub fn from_name(name: &str) -> Self {
         Self(name.into())
     }
 
     /// The stream's name.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The room of a room's stream, or of the stream of its receipts and typing notifications.
-    #[must_use]
     pub fn room_id(&self) -> Option<&RoomId> {
         let id = self.0.strip_prefix("room/").or_else(|| self.0.strip_prefix("ephemeral/"))?;
         <&RoomId>::try_from(id).ok()
@@ -290,13 +263,11 @@ pub struct Origin {
 
 impl Origin {
     /// The server itself.
-    #[must_use]
     pub fn server() -> Self {
         Self::default()
     }
 
     /// An operator: a user of the server's machine.
-    #[must_use]
     pub fn administrator(name: &str) -> Self {
         Self { user: "admin".into(), device: name.into(), request: Box::default() }
     }
@@ -368,7 +339,6 @@ pub enum Payload {
 
 impl Payload {
     /// The bytes, complete or reduced, unless they were erased.
-    #[must_use]
     pub const fn bytes(&self) -> Option<&Bytes> {
         match self {
             Self::Present(bytes) | Self::Reduced(bytes) => Some(bytes),
@@ -390,7 +360,6 @@ pub struct Record {
 
 impl Record {
     /// Position in the log.
-    #[must_use]
     pub const fn offset(&self) -> Offset {
         self.header.offset
     }
@@ -437,7 +406,6 @@ pub struct NewRecord {
 
 impl NewRecord {
     /// The record of `command` in `stream`.
-    #[must_use]
     pub fn new(stream: Stream, origin: Origin, command: &Command) -> Self {
         let kind = command.kind();
         Self {

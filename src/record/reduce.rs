@@ -49,7 +49,6 @@ fn erased(kind: &str) -> Erased {
 /// projections, and read markers only once there is a newer one.
 ///
 /// [`Command::holds`]: super::Command::holds
-#[must_use]
 pub fn remains(kind: &str) -> Remains {
     match erased(kind) {
         Erased::Never => Remains::Everything,

@@ -23,13 +23,11 @@ pub const ROOM_VERSIONS: [RoomVersionId; 12] = [
 
 /// Whether a room version is old: the ids of its events prove nothing of their content. Rooms of
 /// such versions are kept, and ought to be upgraded.
-#[must_use]
 pub const fn is_old(version: &RoomVersionId) -> bool {
     matches!(version, RoomVersionId::V1 | RoomVersionId::V2)
 }
 
 /// Whether a room version may be the default of new rooms.
-#[must_use]
 pub fn is_for_new_rooms(version: &RoomVersionId) -> bool {
     ROOM_VERSIONS.contains(version) && !is_old(version)
 }

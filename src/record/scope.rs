@@ -121,13 +121,11 @@ impl Scope {
     }
 
     /// Whether it grants nothing that `other` does not.
-    #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         self.tokens.iter().all(|token| other.tokens.contains(token))
     }
 
     /// A recorded scope.
-    #[must_use]
     pub fn recorded(text: &str) -> Self {
         Self::parse(text).unwrap_or_default()
     }

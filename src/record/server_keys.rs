@@ -72,7 +72,6 @@ pub fn new_key() -> Result<ServerKey, NoKey> {
 
 impl ServerKeys {
     /// The keys of a server that has only those of its identity.
-    #[must_use]
     pub fn new(name: OwnedServerName, key_pair: Ed25519KeyPair) -> Self {
         Self { name, key_pair, rotated: ArcSwapOption::empty() }
     }
@@ -105,7 +104,6 @@ impl ServerKeys {
     }
 
     /// How many bytes [`sign_event`](Self::sign_event) adds to the canonical JSON of an event.
-    #[must_use]
     pub fn signature_bytes(&self) -> usize {
         /// An Ed25519 signature of 64 bytes in unpadded base64.
         const SIGNATURE: usize = 86;

@@ -26,7 +26,6 @@ pub enum Medium {
 
 impl Medium {
     /// Its name in requests and responses.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Email => "email",

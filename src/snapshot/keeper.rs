@@ -209,7 +209,6 @@ impl Keeper {
     }
 
     /// What is known of the projections.
-    #[must_use]
     pub fn status(&self) -> Status {
         self.status.lock().clone()
     }

@@ -196,7 +196,6 @@ impl From<OpenError> for SnapshotError {
 }
 
 /// The directory of the snapshots of a data directory.
-#[must_use]
 pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("snapshots")
 }

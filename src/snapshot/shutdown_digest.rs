@@ -52,7 +52,6 @@ pub enum ShutdownDigestError {
 
 impl ShutdownDigest {
     /// The digest of `state` as it stands. To be called while nothing is being applied.
-    #[must_use]
     pub fn of(state: &State) -> Self {
         Self {
             offset: state.applied(),
@@ -106,7 +105,6 @@ impl ShutdownDigest {
     }
 
     /// Whether this version's digests are comparable with it.
-    #[must_use]
     pub fn is_comparable(&self) -> bool {
         self.version == env!("CARGO_PKG_VERSION")
     }

@@ -68,7 +68,6 @@ pub struct UsedLoginTokens {
 
 impl UsedLoginTokens {
     /// Whether a token can still be used, according to its earlier uses.
-    #[must_use]
     pub fn allow(&self, expires_ms: u64, nonce: &str) -> bool {
         expires_ms > self.forgotten_ms && !self.used.contains(&(expires_ms, nonce.to_owned()))
     }
@@ -153,13 +152,11 @@ mod every_field {
 
 impl Account {
     /// The device with this id, if it is logged in or dehydrated.
-    #[must_use]
     pub fn device(&self, device_id: &DeviceId) -> Option<&Device> {
         self.devices.get(device_id)?.latest()?.as_ref()
     }
 
     /// The user's dehydrated device, which has no login.
-    #[must_use]
     pub fn dehydrated_device(&self) -> Option<(&OwnedDeviceId, &Device)> {
         self.active_devices().find(|(_, device)| device.tokens.is_none())
     }
@@ -170,19 +167,16 @@ impl Account {
     }
 
     /// The number of active devices, including a dehydrated one.
-    #[must_use]
     pub const fn device_count(&self) -> usize {
         self.active
     }
 
     /// The value of a profile field.
-    #[must_use]
     pub fn profile_field(&self, field: &str) -> Option<&serde_json::Value> {
         self.profile.get(field)?.value.as_ref()
     }
 
     /// The offset of the account data of this type for `room` (`None`: global) as of `at`.
-    #[must_use]
     pub fn account_data_at(
         &self,
         room: Option<&RoomId>,
@@ -284,19 +278,16 @@ pub struct TokenUse {
 
 impl Accounts {
     /// The account of `user_id`.
-    #[must_use]
     pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<Account>>> {
         self.users.get(user_id).map(|account| Arc::clone(&account))
     }
 
     /// Whether there is an account of this id.
-    #[must_use]
     pub fn contains(&self, user_id: &UserId) -> bool {
         self.users.contains_key(user_id)
     }
 
     /// The status of the account of `user_id`; `None` if there is no such account.
-    #[must_use]
     pub fn standing(&self, user_id: &UserId) -> Option<Standing> {
         let account = self.get(user_id)?;
         let standing = account.read().standing;
@@ -304,39 +295,33 @@ impl Accounts {
     }
 
     /// Whether the account with this id is deactivated.
-    #[must_use]
     pub fn is_deactivated(&self, user_id: &UserId) -> bool {
         self.standing(user_id).is_some_and(|standing| standing.deactivated.is_some())
     }
 
     /// Whether it is a guest account.
-    #[must_use]
     pub fn is_guest(&self, user_id: &UserId) -> bool {
         self.standing(user_id).is_some_and(|standing| standing.guest)
     }
 
     /// The offset since which messages of `user_id` are hidden from those who had not seen them;
     /// `None` if they are not.
-    #[must_use]
     pub fn erased(&self, user_id: &UserId) -> Option<Offset> {
         let erased = self.erased.read();
         if erased.is_empty() { None } else { erased.get(user_id).copied() }
     }
 
     /// How many accounts there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.users.len()
     }
 
     /// Whether there is no account.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()
     }
 
     /// All user ids, in order.
-    #[must_use]
     pub fn user_ids(&self) -> Vec<OwnedUserId> {
         let mut ids: Vec<_> = self.users.iter().map(|entry| entry.key().clone()).collect();
         ids.sort_unstable();
@@ -351,26 +336,22 @@ impl Accounts {
     }
 
     /// The user who is linked with this person at this single sign-on provider.
-    #[must_use]
     pub fn linked(&self, provider: &str, subject: &str) -> Option<OwnedUserId> {
         let key = (provider.to_owned(), subject.to_owned());
         self.links.get(&key).map(|user_id| user_id.clone())
     }
 
     /// What this access token is valid for; `None` if it is not valid.
-    #[must_use]
     pub fn access_token(&self, token: &TokenHash) -> Option<TokenUse> {
         self.token_use(token, |tokens| tokens.access == *token)
     }
 
     /// What this refresh token is valid for; `None` if it is not valid.
-    #[must_use]
     pub fn refresh_token(&self, token: &TokenHash) -> Option<TokenUse> {
         self.token_use(token, |tokens| tokens.refresh.as_ref() == Some(token))
     }
 
     /// The device's refreshed tokens that have not been used yet.
-    #[must_use]
     pub fn unconfirmed(&self, user_id: &UserId, device_id: &DeviceId) -> Option<Tokens> {
         let account = self.get(user_id)?;
         let account = account.read();

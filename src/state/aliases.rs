@@ -100,13 +100,11 @@ impl Inner {
 
 impl Aliases {
     /// The target of `alias` as of `at`.
-    #[must_use]
     pub fn get(&self, alias: &RoomAliasId, at: Offset) -> Option<Target> {
         self.0.read().aliases.get(alias)?.at(at)?.1.clone()
     }
 
     /// When `alias` changed, up to and including `at`.
-    #[must_use]
     pub fn changes(&self, alias: &RoomAliasId, at: Offset) -> Vec<Offset> {
         let inner = self.0.read();
         let history = inner.aliases.get(alias).into_iter();
@@ -114,7 +112,6 @@ impl Aliases {
     }
 
     /// The aliases that point at `room_id` as of `at`, in order.
-    #[must_use]
     pub fn of_room(&self, room_id: &RoomId, at: Offset) -> Vec<OwnedRoomAliasId> {
         let Inner { aliases, of_room, .. } = &*self.0.read();
         let points_here = |alias: &&OwnedRoomAliasId| {
@@ -125,19 +122,16 @@ impl Aliases {
     }
 
     /// The number of existing aliases created by `creator`.
-    #[must_use]
     pub fn count_by(&self, creator: &UserId) -> usize {
         self.0.read().counts.by_creator.get(creator).copied().unwrap_or_default()
     }
 
     /// The number of aliases that point at `room_id`.
-    #[must_use]
     pub fn count_of_room(&self, room_id: &RoomId) -> usize {
         self.0.read().counts.by_room.get(room_id).copied().unwrap_or_default()
     }
 
     /// Every alias as of `at` with its target, in order.
-    #[must_use]
     pub fn all(&self, at: Offset) -> Vec<(OwnedRoomAliasId, Target)> {
         let aliases = &self.0.read().aliases;
         let pointing = |(alias, history): (&OwnedRoomAliasId, &History<Option<Target>>)| {
@@ -159,7 +153,6 @@ impl Aliases {
 
     /// The records of aliases that are erased with this room: all records of an alias that points
     /// at it or nowhere; for an alias that points elsewhere now, the records that pointed it here.
-    #[must_use]
     pub fn records_of(&self, room_id: &RoomId) -> Vec<Offset> {
         let Inner { aliases, of_room, .. } = &*self.0.read();
         let histories = of_room.get(room_id).into_iter().flatten();

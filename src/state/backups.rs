@@ -52,7 +52,6 @@ pub struct StoredKey {
 }
 
 /// The size of a key: that of its encrypted data, which `limits::KEY_BYTES` limits.
-#[must_use]
 pub fn key_bytes(key: &BackedUpKey) -> u32 {
     u32::try_from(key.session_data.get().len()).unwrap_or(u32::MAX)
 }
@@ -67,7 +66,6 @@ impl StoredKey {
 
     /// Whether `key` is better than this one: a verified key beats an unverified one, then the one
     /// that decrypts more, then the one that was forwarded less often.
-    #[must_use]
     pub fn gives_way_to(&self, key: &BackedUpKey) -> bool {
         let rank = |is_verified: bool, first: u64, forwarded: u64| (!is_verified, first, forwarded);
         let new = rank(key.is_verified, key.first_message_index, key.forwarded_count);
@@ -77,13 +75,11 @@ impl StoredKey {
 
 impl UserBackups {
     /// The version of the present backup: the newest.
-    #[must_use]
     pub fn current(&self) -> Option<u64> {
         self.backups.keys().next_back().copied()
     }
 
     /// The version of the next backup.
-    #[must_use]
     pub const fn next(&self) -> u64 {
         self.last + 1
     }
@@ -94,20 +90,17 @@ impl UserBackups {
     }
 
     /// The number of backups.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.backups.len()
     }
 
     /// Whether there are no backups.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.backups.is_empty()
     }
 
     /// The number and size of the keys in all backups. Linear in the number of backups, which has a
     /// quota.
-    #[must_use]
     pub fn kept(&self) -> Kept {
         self.backups.values().fold(Kept::default(), |sum, backup| Kept {
             count: sum.count + usize::try_from(backup.count).unwrap_or(usize::MAX),
@@ -116,7 +109,6 @@ impl UserBackups {
     }
 
     /// The backup of this version.
-    #[must_use]
     pub fn get(&self, version: u64) -> Option<&Backup> {
         self.backups.get(&version)
     }
@@ -124,7 +116,6 @@ impl UserBackups {
 
 impl Backup {
     /// The key of a session.
-    #[must_use]
     pub fn key(&self, room_id: &RoomId, session_id: &str) -> Option<&StoredKey> {
         self.rooms.get(room_id)?.get(session_id)
     }
@@ -174,7 +165,6 @@ pub struct Backups {
 
 impl Backups {
     /// The backups of `user_id`.
-    #[must_use]
     pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<UserBackups>>> {
         self.users.get(user_id).map(|backups| Arc::clone(&backups))
     }

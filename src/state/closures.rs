@@ -47,25 +47,21 @@ pub struct Shutdown {
 
 impl Closures {
     /// The record that blocked the room, if it is blocked.
-    #[must_use]
     pub fn blocked(&self, room_id: &RoomId) -> Option<Offset> {
         self.0.read().blocked.get(room_id).copied()
     }
 
     /// The blocked rooms, in the order of their ids.
-    #[must_use]
     pub fn all_blocked(&self) -> Vec<OwnedRoomId> {
         self.0.read().blocked.keys().cloned().collect()
     }
 
     /// The shutdown of this id.
-    #[must_use]
     pub fn shutdown(&self, id: &str) -> Option<Shutdown> {
         self.0.read().shutdowns.get(id).cloned()
     }
 
     /// The shutdowns of a room, the oldest first.
-    #[must_use]
     pub fn of_room(&self, room_id: &RoomId) -> Vec<Shutdown> {
         let inner = self.0.read();
         let of_room = inner.shutdowns.values().filter(|shutdown| shutdown.room_id == *room_id);
@@ -75,7 +71,6 @@ impl Closures {
     }
 
     /// The shutdowns in progress, oldest first.
-    #[must_use]
     pub fn under_way(&self) -> Vec<Shutdown> {
         let inner = self.0.read();
         let open = inner.shutdowns.values().filter(|shutdown| shutdown.ended.is_none());
@@ -85,7 +80,6 @@ impl Closures {
     }
 
     /// Whether the room is being shut down.
-    #[must_use]
     pub fn is_closing(&self, room_id: &RoomId) -> bool {
         let inner = self.0.read();
         let mut shutdowns = inner.shutdowns.values();

@@ -42,7 +42,6 @@ pub struct Copy {
 
 impl Copies {
     /// All of them, by destination and moment.
-    #[must_use]
     pub fn all(&self) -> Vec<Copy> {
         self.holding(Offset::ZERO, Offset::MAX)
     }
@@ -50,7 +49,6 @@ impl Copies {
     /// The backups that contain the payload of the record at `offset`, because they were started
     /// before the record `erased` took it. ([`Offset::MAX`] for a payload that is about to be
     /// erased.)
-    #[must_use]
     pub fn holding(&self, offset: Offset, erased: Offset) -> Vec<Copy> {
         let all = self.0.read();
         let holding = all.iter().filter(|((_, moment), _)| {

@@ -61,7 +61,6 @@ pub struct Finished {
 
 impl DelayedEvent {
     /// When it is due, in milliseconds since the Unix epoch.
-    #[must_use]
     pub const fn due_ms(&self) -> u64 {
         self.since_ms.saturating_add(self.delay_ms)
     }
@@ -96,20 +95,17 @@ struct OfUser {
 
 impl Delayed {
     /// The delayed event with this id.
-    #[must_use]
     pub fn get(&self, delay_id: &str) -> Option<Arc<DelayedEvent>> {
         let inner = self.0.read();
         inner.events.get(inner.by_id.get(delay_id)?).cloned()
     }
 
     /// When the first scheduled event is due.
-    #[must_use]
     pub fn next_due_ms(&self) -> Option<u64> {
         self.0.read().due.first().map(|(due_ms, _)| *due_ms)
     }
 
     /// Up to `limit` scheduled events that are due at `now_ms`, in the order in which they are due.
-    #[must_use]
     pub fn due(&self, now_ms: u64, limit: usize) -> Vec<Arc<DelayedEvent>> {
         let inner = self.0.read();
         let due = inner.due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(limit);
@@ -117,7 +113,6 @@ impl Delayed {
     }
 
     /// The scheduled and finished events of `user_id`, in the order of scheduling.
-    #[must_use]
     pub fn of(&self, user_id: &UserId) -> Vec<Arc<DelayedEvent>> {
         let inner = self.0.read();
         let Some(of_user) = inner.users.get(user_id) else { return Vec::new() };
@@ -128,7 +123,6 @@ impl Delayed {
     }
 
     /// The number of scheduled events of `user_id`, and when the first of them is due.
-    #[must_use]
     pub fn scheduled(&self, user_id: &UserId) -> (usize, Option<u64>) {
         let inner = self.0.read();
         let Some(of_user) = inner.users.get(user_id) else { return (0, None) };
@@ -137,7 +131,6 @@ impl Delayed {
     }
 
     /// The scheduled state events of this key.
-    #[must_use]
     pub fn of_state(
         &self,
         room_id: &RoomId,
@@ -154,13 +147,11 @@ impl Delayed {
     }
 
     /// The record that scheduled the event at `event`, if it was scheduled.
-    #[must_use]
     pub fn sent_as(&self, event: Offset) -> Option<Offset> {
         self.0.read().sent.get(&event).copied()
     }
 
     /// The records with the content of events that are, or were lately, scheduled for a room.
-    #[must_use]
     pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
         let inner = self.0.read();
         let events = inner.events.values().filter(|event| event.room_id == *room_id);
@@ -168,7 +159,6 @@ impl Delayed {
     }
 
     /// The id of the delayed event that the record at `offset` scheduled, if it is still scheduled.
-    #[must_use]
     pub fn waits_at(&self, offset: Offset) -> Option<String> {
         let inner = self.0.read();
         let event = inner.events.get(&offset)?;

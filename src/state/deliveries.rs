@@ -30,7 +30,6 @@ pub struct Position {
 
 impl Deliveries {
     /// The position of `to`; `None` if nothing was ever delivered to it.
-    #[must_use]
     pub fn position(&self, to: &str) -> Option<Position> {
         self.0.read().get(to).map(|(_, position)| position.clone())
     }

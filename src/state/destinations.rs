@@ -43,13 +43,11 @@ pub struct Destination {
 
 impl Destinations {
     /// How far this homeserver has been told.
-    #[must_use]
     pub fn get(&self, server_name: &ServerName) -> Option<Destination> {
         self.inner.read().servers.get(server_name).cloned()
     }
 
     /// All of them, by name.
-    #[must_use]
     pub fn all(&self) -> Vec<(OwnedServerName, Destination)> {
         let inner = self.inner.read();
         inner.servers.iter().map(|(name, of)| (name.clone(), of.clone())).collect()
@@ -61,7 +59,6 @@ impl Destinations {
     }
 
     /// How many there are, and how many of them could not be reached last.
-    #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.read();
         let failing = inner.servers.values().filter(|of| of.failing.is_some()).count();

@@ -48,19 +48,16 @@ pub struct List {
 
 impl DeviceLists {
     /// Whether nothing is known of anybody.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.read().by_last.is_empty()
     }
 
     /// What is known of the devices of `user_id`.
-    #[must_use]
     pub fn get(&self, user_id: &UserId) -> Option<List> {
         self.inner.read().servers.get(user_id.server_name())?.users.get(user_id).copied()
     }
 
     /// Up to `limit` users of this homeserver whose lists are out of date.
-    #[must_use]
     pub fn outdated(&self, server: &ServerName, limit: usize) -> Vec<OwnedUserId> {
         let inner = self.inner.read();
         let of = inner.servers.get(server);

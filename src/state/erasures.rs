@@ -72,7 +72,6 @@ pub struct Owed {
 impl Erasures {
     /// Up to `limit` records that still have content redacted at or before `until_ms`, in the order
     /// of the redactions.
-    #[must_use]
     pub fn redacted(&self, until_ms: u64, limit: usize) -> Vec<Redacted> {
         let inner = self.0.read();
         // Times do not decrease along the log.
@@ -82,27 +81,23 @@ impl Erasures {
 
     /// Up to `limit` condemned records that still have their content, in order, each with the
     /// reason.
-    #[must_use]
     pub fn condemned(&self, limit: usize) -> Vec<(Offset, Offset)> {
         let inner = self.0.read();
         inner.condemned.iter().take(limit).map(|(record, because)| (*record, *because)).collect()
     }
 
     /// How many records still have content that is condemned because of the record at `because`.
-    #[must_use]
     pub fn condemned_for(&self, because: Offset) -> u64 {
         self.0.read().condemned.values().filter(|of| **of == because).count() as u64
     }
 
     /// How many condemned records still have their content.
-    #[must_use]
     pub fn condemned_count(&self) -> u64 {
         self.0.read().condemned.len() as u64
     }
 
     /// How many records a sweep is to erase: those that are condemned or superseded, and those with
     /// content that was redacted at or before `until_ms`.
-    #[must_use]
     pub fn due(&self, until_ms: Option<u64>) -> u64 {
         let inner = self.0.read();
         let is_due = |redacted: &&Redacted| until_ms.is_some_and(|until| redacted.time_ms <= until);
@@ -111,46 +106,39 @@ impl Erasures {
     }
 
     /// The purge of a room.
-    #[must_use]
     pub fn purged(&self, room_id: &RoomId) -> Option<Purged> {
         self.0.read().purged.get(room_id).cloned()
     }
 
     /// The users with remaining work, in order.
-    #[must_use]
     pub fn owed(&self) -> Vec<(OwnedUserId, Owed)> {
         self.0.read().owed.iter().map(|(user_id, owed)| (user_id.clone(), *owed)).collect()
     }
 
     /// Whether anything is to be erased without delay.
-    #[must_use]
     pub fn is_urgent(&self) -> bool {
         let inner = self.0.read();
         !inner.condemned.is_empty() || !inner.owed.is_empty()
     }
 
     /// Up to `limit` superseded records that still have their payload, in order.
-    #[must_use]
     pub fn superseded(&self, limit: usize) -> Vec<Offset> {
         self.0.read().superseded.iter().take(limit).copied().collect()
     }
 
     /// How many superseded records still have their payload.
-    #[must_use]
     pub fn superseded_count(&self) -> usize {
         self.0.read().superseded.len()
     }
 
     /// The last `log.erase` record and its time in milliseconds; [`Offset::ZERO`] and 0 before the
     /// first.
-    #[must_use]
     pub fn last(&self) -> (Offset, u64) {
         let inner = self.0.read();
         (inner.done.last().copied().unwrap_or_default(), inner.done_ms)
     }
 
     /// The `log.erase` records after `after`, in order.
-    #[must_use]
     pub fn since(&self, after: Offset) -> Vec<Offset> {
         let inner = self.0.read();
         let from = inner.done.partition_point(|offset| *offset <= after);
@@ -158,7 +146,6 @@ impl Erasures {
     }
 
     /// Up to `limit` of the newest `log.erase` records up to and including `upto`, newest first.
-    #[must_use]
     pub fn until(&self, upto: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.0.read();
         let end = inner.done.partition_point(|offset| *offset <= upto);

@@ -189,7 +189,6 @@ pub(super) fn hash(parts: &[&str]) -> u64 {
 
 impl EventIndex {
     /// Candidate offsets of the event: nearly always one.
-    #[must_use]
     pub fn candidates(&self, event_id: &EventId) -> Vec<Offset> {
         self.0.read().get(hash(&[event_id.as_str()]))
     }
@@ -205,7 +204,6 @@ impl EventIndex {
 
 impl Transactions {
     /// Candidate offsets of a transaction's event: nearly always none or one.
-    #[must_use]
     pub fn candidates(&self, session: Offset, scope: &str, id: &str) -> Vec<Offset> {
         let sessions = self.0.read();
         sessions.get(&session).map_or_else(Vec::new, |offsets| offsets.get(hash(&[scope, id])))
@@ -258,7 +256,6 @@ impl From<KeptStreams> for StreamsInner {
 
 impl Streams {
     /// The last offset of `stream`; [`Offset::ZERO`] if it has no record.
-    #[must_use]
     pub fn head(&self, stream: &Stream) -> Offset {
         let inner = self.0.read();
         let number = inner.numbers.get(stream).copied();
@@ -266,13 +263,11 @@ impl Streams {
     }
 
     /// The last offset of every stream.
-    #[must_use]
     pub fn heads(&self) -> HashMap<Stream, Offset> {
         self.0.read().streams.iter().cloned().collect()
     }
 
     /// The streams with records after `since`, up to and including `to`, each once.
-    #[must_use]
     pub fn touched(&self, since: Offset, to: Offset) -> Vec<Stream> {
         let inner = self.0.read();
         let index = |offset: Offset| usize::try_from(offset.get()).unwrap_or(usize::MAX);

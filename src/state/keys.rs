@@ -61,7 +61,6 @@ pub struct Fallback {
 impl DeviceKeys {
     /// The number of remaining one-time keys by algorithm. `signed_curve25519` is always included,
     /// so that a client sees when it has none.
-    #[must_use]
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut counts: BTreeMap<_, _> =
             self.one_time.iter().map(|(alg, keys)| (alg.clone(), keys.len() as u64)).collect();
@@ -70,28 +69,24 @@ impl DeviceKeys {
     }
 
     /// The algorithms with an unused fallback key.
-    #[must_use]
     pub fn unused_fallback(&self) -> Vec<String> {
         let unused = self.fallback.iter().filter(|(_, fallback)| !fallback.used);
         unused.map(|(algorithm, _)| algorithm.clone()).collect()
     }
 
     /// The record of the one-time key with this id, if it remains.
-    #[must_use]
     pub fn one_time_key(&self, key_id: &str) -> Option<Offset> {
         let keys = self.one_time.get(algorithm(key_id))?;
         keys.iter().find(|(_, id)| id == key_id).map(|(record, _)| *record)
     }
 
     /// Whether the one-time key of this id was handed out.
-    #[must_use]
     pub fn was_claimed(&self, key_id: &str) -> bool {
         self.claimed.contains(&hash(&[key_id]))
     }
 }
 
 /// The algorithm in the id of a key.
-#[must_use]
 pub fn algorithm(key_id: &str) -> &str {
     key_id.split_once(':').map_or(key_id, |(algorithm, _)| algorithm)
 }
@@ -120,13 +115,11 @@ struct Change {
 
 impl Keys {
     /// The keys of `user_id`.
-    #[must_use]
     pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<UserKeys>>> {
         self.users.get(user_id).map(|keys| Arc::clone(&keys))
     }
 
     /// Everyone with keys, each with the devices that have keys, in order.
-    #[must_use]
     pub fn devices(&self) -> Vec<(OwnedUserId, Vec<OwnedDeviceId>)> {
         let of = |keys: &RwLock<UserKeys>| keys.read().devices.keys().cloned().collect();
         let mut users: Vec<_> =
@@ -149,7 +142,6 @@ impl Keys {
 
     /// The users whose devices changed after `since`, up to and including `to`, as far as `user_id`
     /// may see it.
-    #[must_use]
     pub fn changed_between(
         &self,
         user_id: &UserId,
@@ -167,7 +159,6 @@ impl Keys {
 
     /// The changes of a user's devices that other homeservers are told of: the last one before
     /// `at`, and whether there is one at `at`.
-    #[must_use]
     pub fn told(&self, user_id: &UserId, at: Offset) -> (Option<Offset>, bool) {
         let told = self.told.read();
         let Some(changes) = told.get(user_id) else { return (None, false) };
@@ -178,7 +169,6 @@ impl Keys {
 
     /// The users whose devices or keys changed after `since`, as other homeservers see them, each
     /// with the last such change. A user may be named more than once.
-    #[must_use]
     pub fn changed_since(&self, since: Offset) -> Vec<(OwnedUserId, Offset)> {
         let changes = self.changes.read();
         let from = changes.partition_point(|change| change.offset <= since);

@@ -62,14 +62,12 @@ pub struct Lifetimes(#[serde(with = "kept::locked")] RwLock<Oldest>);
 
 impl Lifetimes {
     /// The classes with any events.
-    #[must_use]
     pub fn classes(&self) -> Vec<Class> {
         self.0.read().keys().cloned().collect()
     }
 
     /// Up to `limit` rooms whose oldest event of this class is at or before `until`, oldest first,
     /// among those that `wanted` accepts.
-    #[must_use]
     pub fn rooms(
         &self,
         class: &Class,

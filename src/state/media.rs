@@ -79,20 +79,17 @@ struct Usage {
 impl Media {
     /// The state of `media_id`; `None` if it was never given out, or has expired and been
     /// forgotten.
-    #[must_use]
     pub fn get(&self, media_id: &str) -> Option<Item> {
         self.0.read().items.get(media_id).cloned()
     }
 
     /// The size of the files of `user_id` together, in bytes; `None` is the server itself.
-    #[must_use]
     pub fn bytes_of(&self, user_id: Option<&UserId>) -> u64 {
         self.0.read().users.get(&user_id.map(UserId::to_owned)).map_or(0, |usage| usage.bytes)
     }
 
     /// The users whose files are largest together, from the largest on, each with their bytes;
     /// `None` is the server itself.
-    #[must_use]
     pub fn largest_users(&self, most: usize) -> Vec<(Option<OwnedUserId>, u64)> {
         let inner = self.0.read();
         let mut all: Vec<_> = inner.users.iter().filter(|(_, usage)| usage.bytes > 0).collect();
@@ -107,7 +104,6 @@ impl Media {
     }
 
     /// When the unused ids of `user_id` expire, for those that have not at `now_ms`, in order.
-    #[must_use]
     pub fn unused_of(&self, user_id: &UserId, now_ms: u64) -> Vec<u64> {
         let inner = self.0.read();
         let user = inner.users.get(&Some(user_id.to_owned()));
@@ -119,13 +115,11 @@ impl Media {
     }
 
     /// Whether any id names this file.
-    #[must_use]
     pub fn names(&self, file: &FileHash) -> bool {
         self.0.read().files.contains_key(file)
     }
 
     /// The record that quarantined the file under `media_id`, if downloads are refused.
-    #[must_use]
     pub fn quarantined(&self, media_id: &str) -> Option<Offset> {
         let inner = self.0.read();
         let Some(Item::Stored(stored)) = inner.items.get(media_id) else { return None };
@@ -134,19 +128,16 @@ impl Media {
     }
 
     /// The record that put this file into quarantine, whoever has it.
-    #[must_use]
     pub fn quarantined_by(&self, file: &FileHash) -> Option<Offset> {
         self.0.read().quarantined.get(file).copied()
     }
 
     /// Whether `media_id` is exempt from quarantine.
-    #[must_use]
     pub fn is_protected(&self, media_id: &str) -> bool {
         self.0.read().protected.contains(media_id)
     }
 
     /// The ids of a user with their files, ordered by id.
-    #[must_use]
     pub fn of_user(&self, user_id: &UserId) -> Vec<(Box<str>, Stored)> {
         let inner = self.0.read();
         let own = inner.items.iter().filter_map(|(media_id, item)| match item {
@@ -159,7 +150,6 @@ impl Media {
     }
 
     /// Every id with its file, ordered by id.
-    #[must_use]
     pub fn all(&self) -> Vec<(Box<str>, Stored)> {
         let inner = self.0.read();
         let stored = inner.items.iter().filter_map(|(media_id, item)| match item {
@@ -171,7 +161,6 @@ impl Media {
 
     /// Up to `limit` ids whose file was uploaded at or before `until_ms` (milliseconds since the
     /// Unix epoch), oldest first, among those that `wanted` accepts.
-    #[must_use]
     pub fn until(
         &self,
         until_ms: u64,
@@ -189,7 +178,6 @@ impl Media {
 
     /// Up to `limit` files that were uploaded before the record at `before`, by `user_id` if one is
     /// named: each with the record of its upload, the newest first.
-    #[must_use]
     pub fn newest(
         &self,
         before: Offset,
@@ -239,7 +227,6 @@ impl Media {
     }
 
     /// Files that lately lost their last id. Some may have another one by now.
-    #[must_use]
     pub fn lately_unnamed(&self) -> Vec<FileHash> {
         self.0.read().unnamed.iter().flatten().copied().collect()
     }

@@ -22,7 +22,6 @@ pub struct Part {
 
 impl Part {
     /// Whether the user is joined as of `at`.
-    #[must_use]
     pub fn is_joined(&self, at: Offset) -> bool {
         self.membership.at(at).is_some_and(|(_, membership)| *membership == Membership::Join)
     }
@@ -33,7 +32,6 @@ impl Part {
     }
 
     /// Whether the room was forgotten as of `at`.
-    #[must_use]
     pub fn is_forgotten(&self, at: Offset) -> bool {
         self.forgotten.at(at).is_some_and(|(_, forgotten)| *forgotten)
     }
@@ -62,7 +60,6 @@ pub struct Memberships(#[serde(with = "kept::by_key")] DashMap<OwnedUserId, Arc<
 
 impl Memberships {
     /// The rooms with a membership of `user_id` as of `at`, ordered by id.
-    #[must_use]
     pub fn of(&self, user_id: &UserId, at: Offset) -> Vec<RoomMembership> {
         let Some(parts) = self.parts(user_id) else { return Vec::new() };
         let parts = parts.read();
@@ -79,19 +76,16 @@ impl Memberships {
     }
 
     /// How many rooms `user_id` has or had a membership in.
-    #[must_use]
     pub fn count(&self, user_id: &UserId) -> usize {
         self.parts(user_id).map_or(0, |parts| parts.read().rooms.len())
     }
 
     /// The number of rooms that `user_id` has joined or knocked on.
-    #[must_use]
     pub fn count_present(&self, user_id: &UserId) -> usize {
         self.parts(user_id).map_or(0, |parts| parts.read().present)
     }
 
     /// The membership of `user_id` in one room as of `at`.
-    #[must_use]
     pub fn in_room(
         &self,
         user_id: &UserId,
@@ -110,7 +104,6 @@ impl Memberships {
 
     /// Whether both share a joined room as of `at`. The cost is proportional to the rooms of the
     /// user with fewer.
-    #[must_use]
     pub fn share_a_room(&self, one: &UserId, other: &UserId, at: Offset) -> bool {
         let (Some(one), Some(other)) = (self.parts(one), self.parts(other)) else { return false };
         if Arc::ptr_eq(&one, &other) {
@@ -135,7 +128,6 @@ impl Memberships {
     }
 
     /// The rooms that `user_id` forgot after `since`, up to and including `to`.
-    #[must_use]
     pub fn forgotten_between(
         &self,
         user_id: &UserId,
@@ -151,7 +143,6 @@ impl Memberships {
     }
 
     /// The relation of `user_id` to one room.
-    #[must_use]
     pub fn part(&self, user_id: &UserId, room_id: &RoomId) -> Option<Part> {
         self.parts(user_id)?.read().rooms.get(room_id).cloned()
     }

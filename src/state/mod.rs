@@ -177,14 +177,12 @@ pub struct State {
 
 impl State {
     /// The offset of the last record that was applied.
-    #[must_use]
     pub fn applied(&self) -> Offset {
         Offset::new(self.applied.load(Ordering::Acquire))
     }
 
     /// How often projections in service made way for others, these being the last: what is kept of
     /// what was worked out of them goes by it. It is no part of what the log adds up to.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
@@ -195,13 +193,11 @@ impl State {
     }
 
     /// The server's identity, once it is recorded.
-    #[must_use]
     pub fn server(&self) -> Option<Arc<ServerIdentity>> {
         self.server.read().clone()
     }
 
     /// The epoch of the newest record.
-    #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epochs.read().latest().copied().unwrap_or_default()
     }
@@ -209,7 +205,6 @@ impl State {
     /// The last offset of an epoch that has ended, which a position of that epoch must not be
     /// beyond to be one of this history: of an epoch that was undone as a whole, the last before
     /// the one that followed. `None` for one that has not ended, or never was.
-    #[must_use]
     pub fn epoch_end(&self, epoch: Epoch) -> Option<Offset> {
         let epochs = self.epochs.read();
         let next = epochs.changes().find(|(_, begun)| **begun > epoch);
@@ -219,7 +214,6 @@ impl State {
     /// A hash of all projections as they stand. Equal digests at equal offsets mean equal state.
     ///
     /// To be called while nothing is being applied.
-    #[must_use]
     pub fn digest(&self) -> blake3::Hash {
         let mut digest = digest::Digest::default();
         for section in SECTIONS {
@@ -234,7 +228,6 @@ impl State {
     }
 
     /// Where this event of this room is, found without a look into the log.
-    #[must_use]
     pub fn event_in_room(&self, room_id: &RoomId, event_id: &EventId) -> Option<Offset> {
         let room = self.rooms.get(room_id)?;
         self.events.candidates(event_id).into_iter().find(|offset| room.has_event(*offset))

@@ -62,7 +62,6 @@ impl Names {
     /// and digits, such as an emoji, any part of the display name. The first
     /// [`limits::SEARCH_WORDS`] words count, and for parts of words the first
     /// four, which are compared with all words in names.
-    #[must_use]
     pub fn find(&self, term: &str) -> Vec<Found> {
         let inner = self.0.read();
         let folded = text::fold(term.trim());

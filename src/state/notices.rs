@@ -15,13 +15,11 @@ pub struct Notices(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, 
 
 impl Notices {
     /// The server notices room of a user.
-    #[must_use]
     pub fn room_of(&self, user_id: &UserId) -> Option<OwnedRoomId> {
         self.0.read().get(user_id).cloned()
     }
 
     /// Whether this is the user's server notices room.
-    #[must_use]
     pub fn is_room_of(&self, user_id: &UserId, room_id: &RoomId) -> bool {
         self.0.read().get(user_id).is_some_and(|own| own == room_id)
     }

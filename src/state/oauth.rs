@@ -125,7 +125,6 @@ pub struct Grant {
 
 impl Grant {
     /// What the client may do.
-    #[must_use]
     pub fn scope(&self) -> Scope {
         Scope::recorded(&self.scope)
     }
@@ -270,32 +269,27 @@ impl Index {
 
 impl Oauth {
     /// The client with this id.
-    #[must_use]
     pub fn client(&self, client_id: &str) -> Option<Client> {
         self.0.read().clients.get(client_id).cloned()
     }
 
     /// Whether anything was granted to this client.
-    #[must_use]
     pub fn is_in_use(&self, client_id: &str) -> bool {
         self.0.read().index.in_use.contains_key(client_id)
     }
 
     /// How many clients there are.
-    #[must_use]
     pub fn client_count(&self) -> usize {
         self.0.read().clients.len()
     }
 
     /// How many clients have no grant.
-    #[must_use]
     pub fn idle_count(&self) -> usize {
         self.0.read().index.idle.len()
     }
 
     /// Up to `limit` clients that have had no grant since `until_ms` or earlier, the longest idle
     /// first.
-    #[must_use]
     pub fn idle(&self, until_ms: u64, limit: usize) -> Vec<String> {
         let inner = self.0.read();
         let idle = inner.index.idle.iter().take_while(|(since_ms, _)| *since_ms <= until_ms);
@@ -303,14 +297,12 @@ impl Oauth {
     }
 
     /// The code with this hash, unless it has expired at `now_ms` or was used.
-    #[must_use]
     pub fn code(&self, code: &TokenHash, now_ms: u64) -> Option<Code> {
         let inner = self.0.read();
         inner.codes.get(code).filter(|code| code.expires_ms > now_ms).cloned()
     }
 
     /// How many codes of this user were not used yet and have not expired at `now_ms`.
-    #[must_use]
     pub fn codes_of(&self, user_id: &UserId, now_ms: u64) -> usize {
         let inner = self.0.read();
         let valid = |code: &&Code| code.user_id == user_id && code.expires_ms > now_ms;
@@ -318,13 +310,11 @@ impl Oauth {
     }
 
     /// The device authorization with this code of the client's. It may have expired.
-    #[must_use]
     pub fn request(&self, device_code: &TokenHash) -> Option<DeviceRequest> {
         self.0.read().requests.get(device_code).cloned()
     }
 
     /// The device authorization with this code of the user's, unless it has expired at `now_ms`.
-    #[must_use]
     pub fn request_for_user(&self, user_code: &TokenHash, now_ms: u64) -> Option<DeviceRequest> {
         let inner = self.0.read();
         let request = inner.requests.get(inner.index.by_user_code.get(user_code)?);
@@ -332,27 +322,23 @@ impl Oauth {
     }
 
     /// The grant with this id.
-    #[must_use]
     pub fn grant(&self, grant_id: &str) -> Option<Grant> {
         self.0.read().grants.get(grant_id).cloned()
     }
 
     /// The grant of a session; `None` for one that did not begin by OAuth.
-    #[must_use]
     pub fn grant_of_session(&self, session: Offset) -> Option<Grant> {
         let inner = self.0.read();
         inner.grants.get(inner.index.by_session.get(&session)?).cloned()
     }
 
     /// The grant that this code was exchanged for.
-    #[must_use]
     pub fn grant_of_code(&self, code: &TokenHash) -> Option<Grant> {
         let inner = self.0.read();
         inner.grants.get(inner.index.by_code.get(code)?).cloned()
     }
 
     /// The grants of a user, the oldest first.
-    #[must_use]
     pub fn grants_of(&self, user_id: &UserId) -> Vec<Grant> {
         let inner = self.0.read();
         let ids = inner.index.by_user.get(user_id).into_iter().flatten();
@@ -362,13 +348,11 @@ impl Oauth {
     }
 
     /// What this access token of a grant without a device is valid for.
-    #[must_use]
     pub fn access_token(&self, token: &TokenHash) -> Option<GrantUse> {
         self.token_use(token, |tokens| tokens.access == *token)
     }
 
     /// What this refresh token of a grant without a device is valid for.
-    #[must_use]
     pub fn refresh_token(&self, token: &TokenHash) -> Option<GrantUse> {
         self.token_use(token, |tokens| tokens.refresh.as_ref() == Some(token))
     }
@@ -386,27 +370,23 @@ impl Oauth {
     }
 
     /// The refreshed tokens of a grant without a device that have not been used yet.
-    #[must_use]
     pub fn unconfirmed(&self, grant_id: &str) -> Option<Tokens> {
         let inner = self.0.read();
         Some(inner.grants.get(grant_id)?.unconfirmed.as_ref()?.tokens.clone())
     }
 
     /// The keys for ID tokens of which clients are told at `now_ms`, the newest last.
-    #[must_use]
     pub fn keys(&self, now_ms: u64) -> Vec<Key> {
         self.0.read().keys.iter().filter(|key| key.until_ms > now_ms).cloned().collect()
     }
 
     /// The browser with this hash of its cookie, unless its sign-in has expired at `now_ms`.
-    #[must_use]
     pub fn browser(&self, browser: &TokenHash, now_ms: u64) -> Option<Browser> {
         let inner = self.0.read();
         inner.browsers.get(browser).filter(|browser| browser.expires_ms > now_ms).cloned()
     }
 
     /// The browsers in which a user signed in, the oldest first. Some may have expired.
-    #[must_use]
     pub fn browsers_of(&self, user_id: &UserId) -> Vec<(TokenHash, Browser)> {
         let inner = self.0.read();
         let hashes = inner.index.browsers.get(user_id).into_iter().flatten();
@@ -417,7 +397,6 @@ impl Oauth {
     }
 
     /// Whether the user allows their cross-signing keys to be replaced at `now_ms`.
-    #[must_use]
     pub fn may_reset(&self, user_id: &UserId, now_ms: u64) -> bool {
         self.0.read().resets.get(user_id).is_some_and(|until_ms| *until_ms > now_ms)
     }

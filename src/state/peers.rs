@@ -45,13 +45,11 @@ pub struct Peer {
 
 impl Peers {
     /// What is known of this homeserver.
-    #[must_use]
     pub fn get(&self, server_name: &ServerName) -> Option<Peer> {
         self.others.read().get(server_name).cloned()
     }
 
     /// Those after the first `from` by their names, at most `limit`.
-    #[must_use]
     pub fn page(&self, from: usize, limit: usize) -> Vec<(OwnedServerName, Peer)> {
         let others = self.others.read();
         let page = others.iter().skip(from).take(limit);
@@ -59,25 +57,21 @@ impl Peers {
     }
 
     /// How many homeservers are known.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.others.read().len()
     }
 
     /// Whether none is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.others.read().is_empty()
     }
 
     /// The key that this server signs with, if it is not that of its identity.
-    #[must_use]
     pub fn own_key(&self) -> Option<ServerKey> {
         self.own.read().current.clone()
     }
 
     /// The keys that this server signed with before, by their ids.
-    #[must_use]
     pub fn retired_keys(&self) -> BTreeMap<String, OldKey> {
         self.own.read().retired.clone()
     }

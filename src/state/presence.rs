@@ -46,7 +46,6 @@ pub struct Shown {
 impl Shown {
     /// Whether others see no difference to this. While a user is active, the time of the last
     /// activity is not shown.
-    #[must_use]
     pub fn shows_as(&self, said: &PresenceSet) -> bool {
         (self.presence, self.currently_active) == (said.presence, said.currently_active)
             && self.status_msg == said.status_msg
@@ -55,14 +54,12 @@ impl Shown {
 
 impl Presence {
     /// The presence of `user_id`; `None` if there never was any.
-    #[must_use]
     pub fn get(&self, user_id: &UserId) -> Option<Shown> {
         self.0.read().users.get(user_id).cloned()
     }
 
     /// Users whose newest change came after `since`, up to and including `to`, in the order of the
     /// changes. A user who changed again after `to` is left out: that belongs to a later sync.
-    #[must_use]
     pub fn changed(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         if since >= to {
             return Vec::new();
@@ -71,7 +68,6 @@ impl Presence {
     }
 
     /// Users who are not offline.
-    #[must_use]
     pub fn around(&self) -> Vec<OwnedUserId> {
         self.0.read().around.iter().cloned().collect()
     }

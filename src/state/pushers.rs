@@ -31,13 +31,11 @@ pub struct Pusher {
 
 impl Pusher {
     /// Whether it sends mail.
-    #[must_use]
     pub fn is_mail(&self) -> bool {
         self.body.kind == PusherKind::Email
     }
 
     /// The record after which events are to be mailed.
-    #[must_use]
     pub fn mailed_up_to(&self) -> Offset {
         self.mailed.map_or(self.since, |mailed| mailed.up_to.max(self.since))
     }
@@ -76,25 +74,21 @@ struct Inner {
 
 impl Pushers {
     /// The pusher that this record first set, if it still exists.
-    #[must_use]
     pub fn get(&self, since: Offset) -> Option<Arc<Pusher>> {
         self.0.read().all.get(&since).cloned()
     }
 
     /// All pushers, oldest first.
-    #[must_use]
     pub fn all(&self) -> Vec<Arc<Pusher>> {
         self.0.read().all.values().cloned().collect()
     }
 
     /// Whether there are no pushers.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.read().all.is_empty()
     }
 
     /// The pushers of a user, oldest first.
-    #[must_use]
     pub fn of_user(&self, user_id: &UserId) -> Vec<Arc<Pusher>> {
         let inner = self.0.read();
         let own = inner.users.get(user_id).into_iter().flatten();
@@ -102,13 +96,11 @@ impl Pushers {
     }
 
     /// Whether the user has pushers.
-    #[must_use]
     pub fn has_any(&self, user_id: &UserId) -> bool {
         self.0.read().users.contains_key(user_id)
     }
 
     /// The number of users with pushers.
-    #[must_use]
     pub fn user_count(&self) -> usize {
         self.0.read().users.len()
     }
@@ -120,7 +112,6 @@ impl Pushers {
     }
 
     /// All users' pushers with these ids.
-    #[must_use]
     pub fn of_ids(&self, ids: &PusherIds) -> Vec<Arc<Pusher>> {
         let inner = self.0.read();
         let held = inner.holders.get(ids).into_iter().flatten();
@@ -128,7 +119,6 @@ impl Pushers {
     }
 
     /// The common delivery position; `None` before the first delivery.
-    #[must_use]
     pub fn told(&self) -> Option<PusherAdvance> {
         self.0.read().told.as_ref().map(|(_, told)| told.clone())
     }

@@ -49,26 +49,22 @@ impl Marks {
     }
 
     /// The position of receipts that cover exactly this as of `at`.
-    #[must_use]
     pub fn at(&self, covers: Covers, at: Offset) -> Offset {
         let mark = self.history(covers).and_then(|history| history.at(at));
         mark.map_or(Offset::ZERO, |(_, up_to)| *up_to)
     }
 
     /// The last event of `thread` that was read as of `at`.
-    #[must_use]
     pub fn read_up_to(&self, thread: Thread, at: Offset) -> Offset {
         self.at(Covers::All, at).max(self.at(Covers::Only(thread), at))
     }
 
     /// The last change of any position after `since`, up to and including `to`.
-    #[must_use]
     pub fn moved(&self, since: Offset, to: Offset) -> Option<Offset> {
         self.moved.between(since, to).next_back().map(|(offset, ())| offset)
     }
 
     /// The changes of any position up to and including `to`.
-    #[must_use]
     pub fn moves(&self, to: Offset) -> Vec<Offset> {
         self.moved.between(Offset::ZERO, to).map(|(offset, ())| offset).collect()
     }

@@ -23,7 +23,6 @@ pub struct RegistrationToken {
 
 impl RegistrationToken {
     /// Whether another account can be created with it.
-    #[must_use]
     pub fn is_good(&self, now_ms: u64) -> bool {
         self.uses_allowed.is_none_or(|allowed| self.uses < allowed)
             && self.expires_ms.is_none_or(|expires| now_ms < expires)
@@ -38,13 +37,11 @@ pub struct RegistrationTokens(
 
 impl RegistrationTokens {
     /// The limits and uses of this token.
-    #[must_use]
     pub fn get(&self, token: &TokenHash) -> Option<RegistrationToken> {
         self.0.read().get(token).cloned()
     }
 
     /// All of them.
-    #[must_use]
     pub fn all(&self) -> Vec<(TokenHash, RegistrationToken)> {
         self.0.read().iter().map(|(hash, token)| (*hash, token.clone())).collect()
     }

@@ -48,7 +48,6 @@ pub struct RelatesTo<'a> {
 
 impl<'a> RelatesTo<'a> {
     /// The relation in an event's content; `None` if there is none or it is invalid.
-    #[must_use]
     pub fn of(content: &'a RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         struct Content<'a> {

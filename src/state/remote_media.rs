@@ -16,7 +16,6 @@ pub struct RemoteMedia(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedMxcU
 
 impl RemoteMedia {
     /// The record that put the file at this address into quarantine, if it is in it.
-    #[must_use]
     pub fn quarantined(&self, address: &MxcUri) -> Option<Offset> {
         self.0.read().get(address).copied()
     }

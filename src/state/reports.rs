@@ -53,26 +53,22 @@ pub struct Report {
 
 impl Reports {
     /// The report in this record, if it is open.
-    #[must_use]
     pub fn get(&self, offset: Offset) -> Option<Report> {
         self.0.read().reports.get(&offset).cloned()
     }
 
     /// All open reports, oldest first.
-    #[must_use]
     pub fn all(&self) -> Vec<(Offset, Report)> {
         let open = self.0.read();
         open.reports.iter().map(|(offset, report)| (*offset, report.clone())).collect()
     }
 
     /// The number of open reports made by `reporter`.
-    #[must_use]
     pub fn count_by(&self, reporter: &UserId) -> usize {
         self.0.read().by_reporter.get(reporter).copied().unwrap_or_default()
     }
 
     /// The records of open reports about a room or its events.
-    #[must_use]
     pub fn of_room(&self, room_id: &RoomId) -> Vec<Offset> {
         let open = self.0.read();
         let of_room =

@@ -189,21 +189,18 @@ impl EventFacts {
 impl Room {
     /// Whether its `m.room.create` event is known, which tells its version. Before, anybody may
     /// have told a wrong one.
-    #[must_use]
     pub fn is_begun(&self) -> bool {
         self.state_event(&StateEventType::RoomCreate, "", Offset::MAX).is_some()
             || self.aside(self.created).is_some()
     }
 
     /// The offset of its `m.room.create` event, or of what made it known before that.
-    #[must_use]
     pub fn first_event(&self) -> Offset {
         let first = self.state_event(&StateEventType::RoomCreate, "", Offset::MAX);
         first.unwrap_or(self.created)
     }
 
     /// The offset of the last record that changed the room, typing and receipts included.
-    #[must_use]
     pub fn changed(&self) -> Offset {
         self.inner.read().changed
     }
@@ -246,25 +243,21 @@ fn in_order(rooms: &DashMap<OwnedRoomId, Arc<Room>>) -> Vec<Arc<Room>> {
 
 impl Rooms {
     /// The room of this id.
-    #[must_use]
     pub fn get(&self, room_id: &RoomId) -> Option<Arc<Room>> {
         self.rooms.get(room_id).map(|room| Arc::clone(&room))
     }
 
     /// How many rooms there are.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.rooms.len()
     }
 
     /// Whether there is no room.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rooms.is_empty()
     }
 
     /// All rooms, in the order of their creation.
-    #[must_use]
     pub fn all(&self) -> Vec<Arc<Room>> {
         in_order(&self.rooms)
     }

@@ -52,7 +52,6 @@ impl Section {
     }
 
     /// The length of the projection in `state`, in bytes.
-    #[must_use]
     pub fn bytes(&self, state: &State) -> u64 {
         /// Counts the bytes written.
         struct Count(u64);
@@ -72,7 +71,6 @@ impl Section {
     }
 
     /// A hash of the projection in `state`.
-    #[must_use]
     pub fn digest(&self, state: &State) -> blake3::Hash {
         let mut digest = Digest::default();
         self.add_to(state, &mut digest);
@@ -254,7 +252,6 @@ pub fn read(written: &[Written<'_>]) -> Result<(State, Vec<&'static str>), Secti
 }
 
 /// The bytes of all sections of `state`. Must be called while nothing is being applied.
-#[must_use]
 pub fn bytes(state: &State) -> Vec<u8> {
     let mut bytes = Vec::new();
     for section in SECTIONS {

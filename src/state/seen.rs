@@ -29,7 +29,6 @@ struct Noted {
 
 impl Seen {
     /// When and from where this device was last used.
-    #[must_use]
     pub fn get(&self, user_id: &UserId, device_id: &DeviceId) -> Option<Sighting> {
         let seen = self.0.read();
         let Noted { seen_ms, address, agent, .. } = seen.get(user_id)?.get(device_id)?;

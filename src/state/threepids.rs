@@ -41,13 +41,11 @@ struct OfUser {
 
 impl Threepids {
     /// The owner of this identifier.
-    #[must_use]
     pub fn owner(&self, threepid: &Threepid) -> Option<OwnedUserId> {
         self.0.read().owners.get(threepid).map(|owned| owned.user_id.clone())
     }
 
     /// The identifiers of an account, in order.
-    #[must_use]
     pub fn of_user(&self, user_id: &UserId) -> Vec<(Threepid, Owned)> {
         let inner = self.0.read();
         let own = inner.users.get(user_id).map(|user| &user.own);
@@ -57,7 +55,6 @@ impl Threepids {
     }
 
     /// The identifiers of a user on identity servers, in order.
-    #[must_use]
     pub fn bound(&self, user_id: &UserId) -> Vec<(Threepid, String)> {
         let inner = self.0.read();
         inner.users.get(user_id).into_iter().flat_map(|user| user.bound.iter().cloned()).collect()

@@ -109,7 +109,6 @@ impl Inbox {
 
 impl ToDevice {
     /// Up to `limit` records with messages for the device after `since`, up to and including `to`.
-    #[must_use]
     pub fn waiting(
         &self,
         user_id: &UserId,
@@ -127,7 +126,6 @@ impl ToDevice {
     }
 
     /// The number of unacknowledged messages up to and including `up_to`.
-    #[must_use]
     pub fn unacknowledged(&self, user_id: &UserId, device_id: &DeviceId, up_to: Offset) -> usize {
         let count = |inbox: &Inbox| inbox.waiting.partition_point(|offset| *offset <= up_to);
         self.look(user_id, device_id, count).unwrap_or_default()
@@ -135,21 +133,18 @@ impl ToDevice {
 
     /// The number of pending messages for the device, and of those that count for `sender`, a user
     /// or another homeserver.
-    #[must_use]
     pub fn count(&self, user_id: &UserId, device_id: &DeviceId, sender: &str) -> (usize, usize) {
         let sender = hash(&[sender]);
         self.look(user_id, device_id, |inbox| inbox.counts(sender)).unwrap_or_default()
     }
 
     /// The same of the messages for a homeserver.
-    #[must_use]
     pub fn count_outside(&self, server: &ServerName, sender: &UserId) -> (usize, usize) {
         let sender = hash(&[sender.as_str()]);
         self.outside.read().get(server).map(|inbox| inbox.counts(sender)).unwrap_or_default()
     }
 
     /// Up to `limit` records after `since` with messages that a homeserver has not been told.
-    #[must_use]
     pub fn waiting_outside(&self, server: &ServerName, since: Offset, limit: usize) -> Vec<Offset> {
         let outside = self.outside.read();
         let Some(inbox) = outside.get(server) else { return Vec::new() };
@@ -158,7 +153,6 @@ impl ToDevice {
     }
 
     /// The homeservers that have not been told everything, each with the last record for it.
-    #[must_use]
     pub fn outside(&self) -> Vec<(OwnedServerName, Offset)> {
         let outside = self.outside.read();
         let last = |inbox: &Inbox| inbox.waiting.back().copied();
@@ -166,7 +160,6 @@ impl ToDevice {
     }
 
     /// Whether a homeserver has sent a message under this id lately.
-    #[must_use]
     pub fn was_received(&self, sender: &UserId, message_id: &str) -> bool {
         self.received.read().has(sender, message_id)
     }

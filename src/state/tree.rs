@@ -53,7 +53,6 @@ pub struct Root {
 
 impl Tree {
     /// The present tree.
-    #[must_use]
     pub fn root(&self) -> Root {
         let inner = self.0.read();
         Root {
@@ -64,7 +63,6 @@ impl Tree {
     }
 
     /// The newest checkpoint whose record is at or before `at`.
-    #[must_use]
     pub fn checkpoint(&self, at: Offset) -> Option<Covered> {
         let inner = self.0.read();
         let after = inner.checkpoints.partition_point(|covered| covered.record <= at);
@@ -73,7 +71,6 @@ impl Tree {
 
     /// Up to `limit` of the newest checkpoints whose records are before `before`, the newest first,
     /// and how many there are in all.
-    #[must_use]
     pub fn checkpoints(&self, before: Offset, limit: usize) -> (Vec<Covered>, usize) {
         let inner = self.0.read();
         let end = inner.checkpoints.partition_point(|covered| covered.record < before);
@@ -83,13 +80,11 @@ impl Tree {
 
     /// The time of the last checkpoint, or else of the first record, in milliseconds since the Unix
     /// epoch.
-    #[must_use]
     pub fn since_ms(&self) -> u64 {
         self.0.read().since_ms
     }
 
     /// The root over the leaves of this block, once it is full.
-    #[must_use]
     pub fn block(&self, number: u64) -> Option<Hash> {
         let index = usize::try_from(number).ok()?;
         self.0.read().blocks.get(index).copied()

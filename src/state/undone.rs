@@ -30,7 +30,6 @@ pub struct UndonePart {
 
 impl Undone {
     /// The undone memberships of the user that a client at `offset` of `epoch` knew.
-    #[must_use]
     pub fn known_at(&self, user_id: &UserId, epoch: Epoch, offset: Offset) -> Vec<UndonePart> {
         let parts = self.0.read();
         let parts = parts.get(user_id).map(Vec::as_slice).unwrap_or_default();

@@ -58,13 +58,11 @@ impl Invite {
     }
 
     /// Whether a user of this homeserver has sent it.
-    #[must_use]
     pub fn is_from(&self, server: &ServerName) -> bool {
         self.server == hash(&[server.as_str()])
     }
 
     /// Whether users of one homeserver have sent both.
-    #[must_use]
     pub const fn is_from_that_of(&self, other: &Self) -> bool {
         self.server == other.server
     }
@@ -90,7 +88,6 @@ fn room_key(room_id: &RoomId) -> u64 {
 }
 
 /// The size that `body` counts as: 0 if it deletes, or its type does not count.
-#[must_use]
 pub fn data_bytes(body: &AccountDataSet) -> u64 {
     let AccountDataSet { user_id: _, room_id, event_type, content } = body;
     if content.get() == "null" || NOT_COUNTED.contains(&&**event_type) {
@@ -102,46 +99,39 @@ pub fn data_bytes(body: &AccountDataSet) -> u64 {
 
 impl Usage {
     /// The account data of `user_id`.
-    #[must_use]
     pub fn account_data(&self, user_id: &UserId) -> Kept {
         self.look(user_id, |of| Kept { count: of.data.len(), bytes: of.data_bytes })
     }
 
     /// The size of the account data that `body` replaces.
-    #[must_use]
     pub fn data_before(&self, body: &AccountDataSet) -> u64 {
         let key = data_key(body.room_id.as_deref(), &body.event_type);
         self.look(&body.user_id, |of| of.data.get(&key).copied().unwrap_or_default()).into()
     }
 
     /// The total size of the filters of `user_id`.
-    #[must_use]
     pub fn filter_bytes(&self, user_id: &UserId) -> u64 {
         self.look(user_id, |of| of.filter_bytes)
     }
 
     /// The number of pending invites of `user_id`.
-    #[must_use]
     pub fn invites(&self, user_id: &UserId) -> usize {
         self.look(user_id, |of| of.invites.len())
     }
 
     /// The number of pending invites of `user_id` from `inviter`.
-    #[must_use]
     pub fn invites_by(&self, user_id: &UserId, inviter: &UserId) -> usize {
         let inviter = hash(&[inviter.as_str()]);
         self.look(user_id, |of| of.invites.values().filter(|of| of.by == inviter).count())
     }
 
     /// The number of pending invites of `user_id` by users of a homeserver.
-    #[must_use]
     pub fn invites_from(&self, user_id: &UserId, server: &ServerName) -> usize {
         let server = hash(&[server.as_str()]);
         self.look(user_id, |of| of.invites.values().filter(|of| of.server == server).count())
     }
 
     /// The pending invites of `user_id`, the oldest first.
-    #[must_use]
     pub fn invites_by_age(&self, user_id: &UserId) -> Vec<(OwnedRoomId, Invite)> {
         let mut invites: Vec<_> = self.look(user_id, |of| {
             of.invites.iter().map(|(room_id, invite)| (room_id.clone(), *invite)).collect()

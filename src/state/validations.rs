@@ -54,14 +54,12 @@ pub struct Validation {
 
 impl Validation {
     /// Whether a token completes it; `token` is its hash together with the client's secret.
-    #[must_use]
     pub fn is_completed_by(&self, token: &TokenHash) -> bool {
         self.misses < limits::VALIDATION_MISSES && self.token.as_ref() == Some(token)
     }
 }
 
 /// The stored hash of a token. Hashed alone, a short token could be found by trying all.
-#[must_use]
 pub fn token_hash(client_secret: &str, token: &str) -> TokenHash {
     TokenHash::of(&format!("{client_secret}\n{token}"))
 }
@@ -82,14 +80,12 @@ struct Inner {
 
 impl Validations {
     /// The validation with this id, unless it has expired at `now_ms`.
-    #[must_use]
     pub fn get(&self, sid: &str, now_ms: u64) -> Option<Validation> {
         let inner = self.0.read();
         inner.validations.get(sid).filter(|found| found.expires_ms > now_ms).cloned()
     }
 
     /// The validation that this client has requested before, unless it has expired at `now_ms`.
-    #[must_use]
     pub fn find(
         &self,
         threepid: &Threepid,
@@ -104,7 +100,6 @@ impl Validations {
 
     /// How many messages an address has been or is being sent by the validations that have not
     /// expired at `now_ms`, and when the first of these expires.
-    #[must_use]
     pub fn messages(&self, threepid: &Threepid, now_ms: u64) -> (u64, Option<u64>) {
         let inner = self.0.read();
         let first = (threepid.clone(), Purpose::Register, TokenHash([0; 32]));
@@ -119,20 +114,17 @@ impl Validations {
     }
 
     /// The number of validations.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.read().validations.len()
     }
 
     /// Whether there are no validations.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Up to `limit` records of validations that have expired at `now_ms` and are not forgotten
     /// yet.
-    #[must_use]
     pub fn ended(&self, now_ms: u64, limit: usize) -> Vec<Offset> {
         let inner = self.0.read();
         let ended = inner.by_end.iter().take_while(|(end_ms, _)| *end_ms <= now_ms);
@@ -141,7 +133,6 @@ impl Validations {
     }
 
     /// The records of the validations that `is_meant` selects, if they are not forgotten yet.
-    #[must_use]
     pub fn records_of(&self, is_meant: impl Fn(&Validation) -> bool) -> Vec<Offset> {
         let inner = self.0.read();
         let meant = inner.validations.values().filter(|found| is_meant(found));

@@ -47,7 +47,6 @@ impl Localpart {
     }
 
     /// The text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -178,7 +177,6 @@ impl RegistrationStage {
         [Self::Dummy, Self::Token, Self::Captcha, Self::Terms, Self::Email, Self::Msisdn];
 
     /// What it is called in the configuration.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Dummy => "dummy",

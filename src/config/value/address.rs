@@ -56,7 +56,6 @@ pub struct RedirectPrefix(reqwest::Url);
 impl RedirectPrefix {
     /// Whether `url` is this address or one below it: the scheme, host and port are the same, and
     /// the path continues it at a slash.
-    #[must_use]
     pub fn covers(&self, url: &reqwest::Url) -> bool {
         let path = self.0.path().trim_end_matches('/');
         let same_place = self.0.scheme() == url.scheme()
@@ -95,7 +94,6 @@ pub struct UrlPattern(Box<str>);
 
 impl UrlPattern {
     /// Whether it matches an address of this host and path.
-    #[must_use]
     pub fn matches(&self, host: &str, path: &str) -> bool {
         let pattern = Glob::new(&self.0);
         let is = |text: &str| pattern.as_ref().is_some_and(|pattern| pattern.is(text));

@@ -22,7 +22,6 @@ pub enum AdminContact {
 
 impl AdminContact {
     /// The contact as a URI, if there is one.
-    #[must_use]
     pub fn uri(&self) -> Option<String> {
         match self {
             Self::None => None,
@@ -113,7 +112,6 @@ pub struct IdentityServer {
 
 impl IdentityServer {
     /// The identity server that a client calls `name`, if this setting means it.
-    #[must_use]
     pub fn named(&self, name: &str) -> Option<Self> {
         if self.name.eq_ignore_ascii_case(name) {
             return Some(self.clone());

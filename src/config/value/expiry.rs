@@ -19,7 +19,6 @@ pub enum Unauthenticated {
 
 impl Unauthenticated {
     /// Whether they serve what was uploaded at this time.
-    #[must_use]
     pub const fn serves(self, time_ms: u64) -> bool {
         match self {
             Self::None => false,
@@ -109,7 +108,6 @@ pub enum Lifetime {
 
 impl Lifetime {
     /// When what began at `begun_ms` ends, in milliseconds; `None` if it does not.
-    #[must_use]
     pub fn end_ms(self, begun_ms: u64) -> Option<u64> {
         match self {
             Self::Never => None,

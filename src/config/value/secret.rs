@@ -52,7 +52,6 @@ pub struct Hidden(Box<str>);
 
 impl Hidden {
     /// The text.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -85,7 +84,6 @@ pub struct JsonTemplate(pub serde_json::Value);
 
 impl JsonTemplate {
     /// What is sent unless something else is configured.
-    #[must_use]
     pub fn usual() -> Self {
         Self(serde_json::json!({ "to": "+{number}", "text": "{text}" }))
     }
@@ -118,7 +116,6 @@ pub struct SharedSecret(pub Hidden);
 
 impl SharedSecret {
     /// Whether it is so short that it may be guessed.
-    #[must_use]
     pub fn is_short(&self) -> bool {
         self.0.expose().chars().count() < 16
     }
@@ -146,7 +143,6 @@ pub struct SecretUrl(reqwest::Url);
 
 impl SecretUrl {
     /// The address.
-    #[must_use]
     pub const fn url(&self) -> &reqwest::Url {
         &self.0
     }

@@ -133,7 +133,6 @@ pub enum Rule {
 
 impl Fate {
     /// In words.
-    #[must_use]
     pub fn words(&self) -> String {
         match self {
             Self::Holds => "holds the key".to_owned(),
@@ -153,7 +152,6 @@ impl Fate {
 
 impl Rule {
     /// In words, about the event that was replaced.
-    #[must_use]
     pub fn words(&self) -> String {
         let behind = |position: &Option<usize>| match position {
             None => "on no power levels of the room's line".to_owned(),

@@ -94,20 +94,17 @@ impl Archiver {
     }
 
     /// The last record that is durable in the archive, as it moves.
-    #[must_use]
     pub fn archived(&self) -> watch::Receiver<Offset> {
         self.shared.archived.subscribe()
     }
 
     /// The record up to which every erasure has been carried out in the archive, as it moves, but
     /// for what had only done its work.
-    #[must_use]
     pub fn erased(&self) -> watch::Receiver<Offset> {
         self.shared.erased.subscribe()
     }
 
     /// What keeps the archiver from copying, while something does.
-    #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<String>> {
         self.shared.failure.subscribe()
     }

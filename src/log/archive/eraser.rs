@@ -269,7 +269,6 @@ struct Note {
 /// Whether everything that the `log.erase` record at `record`, and those before it, erased for a
 /// reason has left the archive in `dir`, according to the note; with `whole`, also the superseded
 /// payloads that this record erased.
-#[must_use]
 pub fn has_erased(dir: &Path, record: Offset, whole: bool) -> bool {
     let Note { upto, waiting } = read_note(&note_path(dir)).unwrap_or_default();
     upto >= record && !(whole && waiting.contains(&record))

@@ -72,7 +72,6 @@ pub struct ArchiveOptions {
 
 impl ArchiveOptions {
     /// The defaults for an archive in `dir`.
-    #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -85,7 +84,6 @@ impl ArchiveOptions {
 }
 
 /// The default directory of the archive of a data directory.
-#[must_use]
 pub fn archive_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("archive")
 }

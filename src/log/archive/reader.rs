@@ -45,7 +45,6 @@ impl ArchiveReader {
     }
 
     /// The offset of the archive's first record; `None` if it is empty.
-    #[must_use]
     pub fn first(&self) -> Option<Offset> {
         self.segments.first().map(|(first, _)| *first)
     }
@@ -58,7 +57,6 @@ impl ArchiveReader {
     /// The records from `from` on, in order. Every hash, the chain across segments, and every seal
     /// are verified. The iterator ends after an error. It reads the segment of `from` from its
     /// start.
-    #[must_use]
     pub fn records(&self, from: Offset) -> ArchiveRecords {
         let skip = self.segments.partition_point(|(first, _)| *first <= from).saturating_sub(1);
         ArchiveRecords {
@@ -94,7 +92,6 @@ impl fmt::Debug for ArchiveRecords {
 
 impl ArchiveRecords {
     /// The torn end that was left out, once the iterator has ended.
-    #[must_use]
     pub const fn torn(&self) -> Option<&TornTail> {
         self.torn.as_ref()
     }

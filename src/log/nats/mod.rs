@@ -92,7 +92,6 @@ pub struct NatsOptions {
 
 impl NatsOptions {
     /// Those of a configuration.
-    #[must_use]
     pub fn of(config: &Config, clock: Clock) -> Self {
         let log = &config.log;
         Self {
@@ -327,13 +326,11 @@ impl NatsLog {
     }
 
     /// How far this node has followed the stream, as it advances.
-    #[must_use]
     pub fn taken(&self) -> watch::Receiver<Taken> {
         self.shared.taken.subscribe()
     }
 
     /// Why this node follows the stream no more, once it does not.
-    #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.shared.failure.subscribe()
     }
@@ -369,7 +366,6 @@ impl NatsLog {
     }
 
     /// This process, among the nodes. Drawn by each start.
-    #[must_use]
     pub fn process(&self) -> u64 {
         self.shared.node
     }
@@ -406,13 +402,11 @@ impl NatsLog {
     }
 
     /// The name of the stream.
-    #[must_use]
     pub fn stream_name(&self) -> &str {
         &self.shared.stream.cached_info().config.name
     }
 
     /// On how many servers the stream was kept when the log was opened.
-    #[must_use]
     pub fn replicas(&self) -> usize {
         self.shared.stream.cached_info().config.num_replicas
     }
@@ -426,7 +420,6 @@ impl NatsLog {
     }
 
     /// The connection, for what nodes share besides the log.
-    #[must_use]
     pub fn jetstream(&self) -> &Context {
         &self.shared.jetstream
     }

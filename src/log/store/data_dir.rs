@@ -12,7 +12,6 @@ use super::{OpenError, remove_dir, shadow};
 use crate::base::disk;
 
 /// The log's directory in a data directory.
-#[must_use]
 pub fn log_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log")
 }

@@ -22,7 +22,6 @@ use crate::{
 impl SledLog {
     /// Whether the log is that of a node of a cluster. Then only that node writes to it, what the
     /// cluster has [ordered](Self::append_ordered).
-    #[must_use]
     pub fn is_of_cluster(&self) -> bool {
         self.is_of_cluster
     }

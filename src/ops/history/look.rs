@@ -33,7 +33,6 @@ pub struct Look {
 
 impl Look {
     /// The capabilities of standard output. Honours `NO_COLOR` and the like.
-    #[must_use]
     pub fn of_stdout() -> Self {
         let colour = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
         let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into());
@@ -41,7 +40,6 @@ impl Look {
     }
 
     /// `text` in `style`. The text must be harmless: see [`clean`].
-    #[must_use]
     pub fn paint(&self, style: Style, text: &str) -> String {
         if self.colour && style != PLAIN && !text.is_empty() {
             format!("{style}{text}{style:#}")
@@ -57,7 +55,6 @@ impl Look {
 }
 
 /// `text` on one line, without characters that control a terminal or change the direction of text.
-#[must_use]
 pub fn clean(text: &str) -> String {
     let shown = |c: char| match c {
         '\n' => '⏎',
@@ -70,13 +67,11 @@ pub fn clean(text: &str) -> String {
 }
 
 /// The width of `text` in columns.
-#[must_use]
 pub fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
 /// `text`, cut to `columns`.
-#[must_use]
 pub fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -104,7 +99,6 @@ pub(super) fn pad(text: &str, columns: usize) -> String {
 }
 
 /// A number with its digits in groups of three.
-#[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -118,7 +112,6 @@ pub fn grouped(number: u64) -> String {
 }
 
 /// A length of time in its two largest units.
-#[must_use]
 pub fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -129,7 +122,6 @@ pub fn duration(seconds: u64) -> String {
 }
 
 /// A number of bytes, in a suitable unit.
-#[must_use]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if count < 1_000 {

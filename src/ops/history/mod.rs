@@ -123,7 +123,6 @@ pub enum HistoryError {
 
 impl HistoryError {
     /// Whether the reader of the answer has gone (`history tail … | head`).
-    #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

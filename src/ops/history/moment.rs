@@ -115,19 +115,16 @@ impl Time {
     }
 
     /// The day: `2026-03-01`.
-    #[must_use]
     pub fn date(self) -> String {
         self.parts().map_or_else(|| "far future".to_owned(), |(date, _)| date)
     }
 
     /// The time of day to the millisecond: `14:00:00.123`.
-    #[must_use]
     pub fn clock(self) -> String {
         self.parts().map_or_else(String::new, |(_, clock)| clock)
     }
 
     /// Day and time of day to the second: `2026-03-01 14:00:00`.
-    #[must_use]
     pub fn to_second(self) -> String {
         let clock = self.clock();
         format!("{} {}", self.date(), clock.get(..8).unwrap_or_default())

@@ -22,7 +22,6 @@ pub struct Progress {
 
 impl Progress {
     /// Starts a walk to `end`.
-    #[must_use]
     pub fn begin(end: Offset) -> Self {
         let bar = ProgressBar::with_draw_target(Some(end.get()), ProgressDrawTarget::hidden());
         let style = "{bar:32} {human_pos} of {human_len} records, {per_sec}, {eta} left";

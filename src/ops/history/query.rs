@@ -90,7 +90,6 @@ impl<'a> History<'a> {
     /// What the live projections of a server say of a moment, without a replay. They know when
     /// rooms, profiles, passwords, devices, account data and aliases changed. Of everything else
     /// (the status of an account, addresses, pushers, files) the answers are the present ones.
-    #[must_use]
     pub fn live(source: &'a Source, state: Arc<State>, at: Offset) -> Self {
         Self { source, state, at: Some(at), base: Offset::ZERO }
     }
@@ -140,7 +139,6 @@ impl<'a> History<'a> {
     }
 
     /// How the moment was reached, for people: from which snapshot, and by how many records.
-    #[must_use]
     pub fn way(&self) -> String {
         let (end, base) = (self.end().get(), self.base.get());
         let replayed = grouped(end - base);
@@ -155,19 +153,16 @@ impl<'a> History<'a> {
     }
 
     /// The source of the records.
-    #[must_use]
     pub const fn source(&self) -> &'a Source {
         self.source
     }
 
     /// The projections as of the moment.
-    #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }
 
     /// The offset of the last record.
-    #[must_use]
     pub fn end(&self) -> Offset {
         self.at.unwrap_or_else(|| self.state.applied())
     }
@@ -557,7 +552,6 @@ pub struct Counts {
 
 impl Counts {
     /// The counts of `state`.
-    #[must_use]
     pub fn of(state: &State) -> Self {
         let accounts = state.accounts.user_ids();
         let accounts = accounts.iter().filter_map(|user_id| state.accounts.get(user_id));
@@ -741,7 +735,6 @@ pub struct ErasureView {
 
 impl RecordView {
     /// The view of `record`, with its secrets masked.
-    #[must_use]
     pub fn of(record: &Record) -> Self {
         let header = &record.header;
         let words = words::of_record(record);

@@ -708,7 +708,6 @@ pub(super) fn usage(usage: &Usage, look: &Look) -> String {
 }
 
 /// A report for people.
-#[must_use]
 pub fn report(report: &Report, look: &Look) -> String {
     let mut out = heading(look, &report.place, None);
     for check in &report.checks {

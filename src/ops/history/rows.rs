@@ -209,7 +209,6 @@ impl History<'_> {
     }
 
     /// The devices of `user_id`, or of all users.
-    #[must_use]
     pub fn devices(&self, user_id: Option<&UserId>) -> Vec<DeviceRow> {
         let all = match user_id {
             Some(user_id) => vec![user_id.to_owned()],
@@ -240,7 +239,6 @@ impl History<'_> {
     }
 
     /// The aliases of `room`, or of all rooms.
-    #[must_use]
     pub fn aliases(&self, room: Option<&Room>) -> Vec<AliasRow> {
         let all = self.state().aliases.all(self.end()).into_iter();
         all.filter(|(_, target)| room.is_none_or(|room| room.id == target.room_id))
@@ -268,7 +266,6 @@ impl History<'_> {
     }
 
     /// The pushers of `user_id`, or of all users.
-    #[must_use]
     pub fn pushers(&self, user_id: Option<&UserId>) -> Vec<PusherRow> {
         let pushers = &self.state().pushers;
         let all = user_id.map_or_else(|| pushers.all(), |user_id| pushers.of_user(user_id));
@@ -289,7 +286,6 @@ impl History<'_> {
     }
 
     /// The uploads of `user_id`, or of all users.
-    #[must_use]
     pub fn media(&self, user_id: Option<&UserId>) -> Vec<MediaRow> {
         let server = self.state().server().map(|server| server.server_name.clone());
         let server = server.unwrap_or_default();
@@ -307,7 +303,6 @@ impl History<'_> {
     }
 
     /// The registration tokens.
-    #[must_use]
     pub fn registration_tokens(&self) -> Vec<TokenRow> {
         let all = self.state().registration_tokens.all().into_iter();
         all.map(|(hash, token)| TokenRow {

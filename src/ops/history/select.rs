@@ -70,13 +70,11 @@ impl FromStr for Kinds {
 
 impl Selection {
     /// Whether it chooses all records.
-    #[must_use]
     pub const fn is_all(&self) -> bool {
         self.room.is_none() && self.user.is_none() && self.kinds.0.is_none()
     }
 
     /// Whether it chooses this record.
-    #[must_use]
     pub fn has(&self, record: &Record) -> bool {
         let header = &record.header;
         self.kinds.0.as_ref().is_none_or(|kinds| kinds.binary_search(&&*header.kind).is_ok())

@@ -27,7 +27,6 @@ pub struct Policy {
 
 impl Policy {
     /// The policy of the configuration; `None` for checkpoints on request only.
-    #[must_use]
     pub fn of(config: &config::Proofs) -> Option<Self> {
         let config::Proofs { every_records, every_minutes } = *config;
         let policy = Self {

@@ -66,13 +66,11 @@ impl Witness {
     }
 
     /// The number of valid checkpoints.
-    #[must_use]
     pub const fn checked(&self) -> u64 {
         self.checked
     }
 
     /// The last record that a valid checkpoint covers, if there is one.
-    #[must_use]
     pub fn vouched(&self) -> Option<Offset> {
         (self.checked > 0).then(|| Offset::new(self.frontier.size()))
     }

@@ -53,7 +53,6 @@ pub(crate) const DONE_BYTES: usize = 4 * 1024 * 1024;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The socket of a data directory.
-#[must_use]
 pub fn socket_path(data_dir: &Path) -> PathBuf {
     data_dir.join("admin.sock")
 }

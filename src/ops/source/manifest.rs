@@ -103,13 +103,11 @@ pub struct SegmentEntry {
 
 impl SegmentEntry {
     /// The number of its records.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.last.get() - self.first.prev().get()
     }
 
     /// Its path.
-    #[must_use]
     pub fn path(&self, dir: &Path) -> PathBuf {
         dir.join("segments").join(&self.file)
     }
@@ -181,19 +179,16 @@ impl Manifest {
     }
 
     /// Whether the signature is valid for the key in the manifest.
-    #[must_use]
     pub fn is_signed(&self) -> bool {
         signed_json::is_signed(self, &self.server_name, &self.public_key)
     }
 
     /// The identity of the backup.
-    #[must_use]
     pub const fn moment(&self) -> BackupMoment {
         BackupMoment { epoch: self.epoch, offset: self.offset }
     }
 
     /// The segments, each with its first record.
-    #[must_use]
     pub fn segments(&self, dir: &Path) -> Vec<(Offset, PathBuf)> {
         self.segments.iter().map(|segment| (segment.first, segment.path(dir))).collect()
     }

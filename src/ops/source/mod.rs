@@ -137,26 +137,22 @@ impl Source {
     }
 
     /// The archive in `dir`.
-    #[must_use]
     pub fn archive(dir: &Path) -> Self {
         Self::new(Kind::Archive(dir.to_owned()), format!("archive {}", dir.display()))
     }
 
     /// The backup in `dir` that `manifest` describes.
-    #[must_use]
     pub fn backup(dir: &Path, manifest: &Manifest) -> Self {
         let kind = Kind::Backup(manifest.segments(dir), manifest.offset);
         Self::new(kind, format!("backup {} up to record {}", dir.display(), manifest.offset))
     }
 
     /// The log of this process, up to `end`.
-    #[must_use]
     pub fn own(log: Arc<dyn Log>, end: Offset) -> Self {
         Self::new(Kind::Own(log, end), "this server".to_owned())
     }
 
     /// The log of this process, if it is what this reads: any record of it costs one look.
-    #[must_use]
     pub fn own_log(&self) -> Option<&Arc<dyn Log>> {
         match &self.kind {
             Kind::Own(log, _) => Some(log),
@@ -253,19 +249,16 @@ impl Source {
     }
 
     /// A description of the source.
-    #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
     /// A warning about the source, if there is one.
-    #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 
     /// The data directory, if that is what was opened.
-    #[must_use]
     pub fn dir(&self) -> Option<&Path> {
         self.data_dir.as_deref()
     }
@@ -285,7 +278,6 @@ impl Source {
     }
 
     /// The log, if it is a stopped server's.
-    #[must_use]
     pub fn log(&self) -> Option<&dyn Log> {
         match &self.kind {
             Kind::Log(log) => Some(&**log),

@@ -59,7 +59,6 @@ impl EventForm {
     pub const SYNC: Self = Self { room_id: false, bundled: false, ..Self::FULL };
 
     /// This format, with or without bundled aggregations.
-    #[must_use]
     pub fn bundled(&self, bundled: bool) -> Self {
         Self { bundled, ..self.clone() }
     }
@@ -221,7 +220,6 @@ pub struct ClientEvent(String);
 
 impl ClientEvent {
     /// Its JSON.
-    #[must_use]
     pub fn get(&self) -> &str {
         &self.0
     }

@@ -16,7 +16,6 @@ enum Wanted {
 
 impl Fields {
     /// The fields that `paths` name, for example `type` and `content.body`.
-    #[must_use]
     pub fn new<P: AsRef<str>>(paths: &[P]) -> Self {
         let mut fields = Self::default();
         for path in paths {
@@ -38,7 +37,6 @@ impl Fields {
     }
 
     /// The requested part of `object`. A path that does not exist adds nothing.
-    #[must_use]
     pub fn of(&self, object: &Map<String, Value>) -> Map<String, Value> {
         let part = |(name, wanted): (&String, &Wanted)| {
             let value = object.get(name)?;

@@ -174,7 +174,6 @@ impl StoredEvent {
     }
 
     /// The key that it sets, if it is a state event.
-    #[must_use]
     pub fn key(&self) -> Option<(StateEventType, Box<str>)> {
         let state_key = self.state_key.clone()?;
         Some((StateEventType::from(self.event_type.to_string()), state_key))

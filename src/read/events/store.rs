@@ -88,7 +88,6 @@ impl std::fmt::Debug for EventStore {
 
 impl EventStore {
     /// A store over `log` that caches up to about `cache_bytes`.
-    #[must_use]
     pub fn new(log: Arc<dyn Log>, cache_bytes: u64) -> Self {
         // The estimate only sizes the cache's initial table: events take about 2 KiB.
         let derived_bytes = cache_bytes / DERIVED;
@@ -153,14 +152,12 @@ impl EventStore {
 
     /// The time before which events of the room may have expired, in milliseconds since the Unix
     /// epoch; later ones have not. `None` if events of the room do not expire.
-    #[must_use]
     pub fn youngest_over_ms(&self, room: &Room) -> Option<u64> {
         self.lifetimes.get()?.youngest_over_ms(room)
     }
 
     /// Whether the event has expired and must be hidden. The next sweep deletes it (`room.erase`).
     /// State does not expire, and redactions expire with their targets.
-    #[must_use]
     pub fn is_over(&self, room: &Room, event: &StoredEvent) -> bool {
         let Some(lifetimes) = self.lifetimes.get() else { return false };
         event.state_key.is_none()

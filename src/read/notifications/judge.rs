@@ -183,13 +183,11 @@ pub struct Ignored(BTreeSet<OwnedUserId>);
 
 impl Ignored {
     /// The users.
-    #[must_use]
     pub const fn users(&self) -> &BTreeSet<OwnedUserId> {
         &self.0
     }
 
     /// Whether messages of `user_id` are hidden from the user.
-    #[must_use]
     pub fn contains(&self, user_id: &UserId) -> bool {
         self.0.contains(user_id)
     }

@@ -26,7 +26,6 @@ pub struct Levels {
 
 impl Levels {
     /// The levels of a room of a version with these rules. Invalid levels give nobody any power.
-    #[must_use]
     pub fn new(
         rules: &AuthorizationRules,
         create: Option<EventRef>,
@@ -52,7 +51,6 @@ impl Levels {
     }
 
     /// Whether `user_id` may send notifications of the kind `key`.
-    #[must_use]
     pub fn may_notify(&self, user_id: &str, key: &str) -> bool {
         let Ok(user_id) = <&ruma::UserId>::try_from(user_id) else { return false };
         let needed = self.notifications.get(key).copied();

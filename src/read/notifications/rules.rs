@@ -237,13 +237,11 @@ static DEFAULTS: LazyLock<Arc<Rules>> = LazyLock::new(|| {
 
 impl Rules {
     /// The rules of all users who have changed none.
-    #[must_use]
     pub fn defaults() -> Arc<Self> {
         Arc::clone(&DEFAULTS)
     }
 
     /// The rules of `user_id`'s ruleset.
-    #[must_use]
     pub fn new(ruleset: &Ruleset, user_id: &UserId) -> Self {
         let mut interned = Interner::default();
         let mut conditional = |rules: &mut dyn Iterator<Item = &ConditionalPushRule>| {
@@ -331,7 +329,6 @@ pub enum Judgement<'a> {
 
 impl<'a> Judgement<'a> {
     /// The outcome, if a rule matches.
-    #[must_use]
     pub const fn outcome(self) -> Option<&'a Arc<Outcome>> {
         match self {
             Self::Of(outcome) => outcome,

@@ -31,7 +31,6 @@ struct Content {
 }
 
 /// The server's default rules for `user_id`.
-#[must_use]
 pub fn defaults(user_id: &UserId) -> Ruleset {
     let mut rules = Ruleset::server_default(user_id);
     let highlight = |with_sound: bool| -> Vec<Action> {
@@ -74,7 +73,6 @@ pub fn defaults(user_id: &UserId) -> Ruleset {
 }
 
 /// The rules of `user_id`, whose stored changes are `kept`.
-#[must_use]
 pub fn shown(user_id: &UserId, kept: Option<&RawValue>) -> Ruleset {
     let kept = kept.and_then(|kept| serde_json::from_str::<Content>(kept.get()).ok());
     match kept {
@@ -87,14 +85,12 @@ pub fn shown(user_id: &UserId, kept: Option<&RawValue>) -> Ruleset {
 }
 
 /// The content of the account data as shown to clients.
-#[must_use]
 pub fn shown_content(user_id: &UserId, kept: Option<&RawValue>) -> Box<RawValue> {
     to_raw(&Content { global: shown(user_id, kept) })
 }
 
 /// The rules of a user for a room that replaces `old`: those in `kept`, with a copy for `new` of
 /// each rule that names `old`. `None` if that changes nothing or exceeds the limits.
-#[must_use]
 pub fn carried(kept: &RawValue, old: &RoomId, new: &RoomId) -> Option<Box<RawValue>> {
     let mut content: Value = serde_json::from_str(kept.get()).ok()?;
     let mut changed = false;
@@ -137,7 +133,6 @@ fn renamed(kind: &str, rule: &Value, old: &RoomId, new: &RoomId) -> Option<Value
 }
 
 /// The changes to store for `rules`, in the format of [`shown`]'s `kept`.
-#[must_use]
 pub fn kept(user_id: &UserId, mut rules: Ruleset) -> Box<RawValue> {
     let defaults = defaults(user_id);
     macro_rules! keep_changes {

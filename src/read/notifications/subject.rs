@@ -20,7 +20,6 @@ pub struct Subject {
 
 impl Subject {
     /// The event in the client format, without `unsigned`.
-    #[must_use]
     pub fn new(event: &StoredEvent) -> Self {
         let text = |text: &str| Value::String(text.to_owned());
         let mut whole = Map::new();
@@ -39,19 +38,16 @@ impl Subject {
     }
 
     /// The value at a path of property names.
-    #[must_use]
     pub fn get(&self, path: &[String]) -> Option<&Value> {
         path.iter().try_fold(&self.event, |value, name| value.get(name))
     }
 
     /// The sender.
-    #[must_use]
     pub fn sender(&self) -> &str {
         self.event["sender"].as_str().unwrap_or_default()
     }
 
     /// `content.body`, if it is a text.
-    #[must_use]
     pub fn body(&self) -> Option<&Text> {
         let body = || self.event["content"]["body"].as_str().map(Text::new);
         self.body.get_or_init(body).as_ref()
@@ -63,7 +59,6 @@ impl Subject {
     }
 
     /// Whether it has `m.mentions`.
-    #[must_use]
     pub fn has_mentions(&self) -> bool {
         self.event["content"].get("m.mentions").is_some()
     }

@@ -86,7 +86,6 @@ pub struct Counts {
 
 impl Counts {
     /// The sum for the room.
-    #[must_use]
     pub fn total(&self) -> Count {
         let mut total = self.main;
         self.threads.values().for_each(|count| total += *count);
@@ -199,7 +198,6 @@ impl Unread {
     /// How many events must be evaluated for the counts as of `at`: those since the counts were
     /// last known. If no more than `few` are unread, it returns their number, which is cheaper to
     /// compute.
-    #[must_use]
     pub fn distance(
         &self,
         state: &State,

@@ -88,7 +88,6 @@ pub(crate) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec
 }
 
 /// Whether account data was deleted (MSC3391): its newest record holds `null`.
-#[must_use]
 pub(crate) fn is_deleted(content: &RawValue) -> bool {
     content.get() == "null"
 }

@@ -24,13 +24,11 @@ pub struct DeviceLists {
 
 impl DeviceLists {
     /// Whether nothing changed.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.left.is_empty()
     }
 
     /// The changes after `since` for the viewer. `rooms` are the user's rooms with any news since.
-    #[must_use]
     pub fn between(view: &View<'_>, since: Offset, rooms: &[RoomMembership]) -> Self {
         let (me, at) = (view.user_id(), view.at());
         let mut changed = view.state.keys.changed_between(me, since, at);

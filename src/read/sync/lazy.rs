@@ -48,7 +48,6 @@ impl Weighter<Offset, Kept> for ByWeight {
 
 impl KnownMembers {
     /// A cache of about this many bytes.
-    #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self(Cache::with_weighter(1024, bytes, ByWeight))
     }

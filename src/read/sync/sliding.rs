@@ -89,7 +89,6 @@ pub struct Look {
 
 impl Look {
     /// Whether it contains nothing new.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.is_empty
     }

@@ -14,7 +14,6 @@ use crate::{
 /// The offset as of which a sync is answered when the head is `head`. It is earlier if more
 /// messages are pending than one response holds. The whole response is as of that offset, so that
 /// one token covers all of it; the client syncs again at once.
-#[must_use]
 pub fn cut(
     state: &State,
     (user_id, device_id): (&ruma::UserId, &ruma::DeviceId),

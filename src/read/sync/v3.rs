@@ -87,7 +87,6 @@ pub struct RoomFilters {
 impl SyncFilter {
     /// A filter with its limits. Timelines have `default_limit` events unless the filter says
     /// otherwise, and at most `max_limit`.
-    #[must_use]
     pub fn new(filter: Filter, default_limit: usize, max_limit: usize) -> Self {
         let form = filter.form(&EventForm::STATE);
         let room = filter.room;
@@ -171,7 +170,6 @@ impl<E> Default for Events<E> {
 
 impl Response {
     /// Whether it contains nothing new.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.account_data.events.is_empty()
             && self.presence.events.is_empty()

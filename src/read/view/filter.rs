@@ -124,7 +124,6 @@ impl Filter {
     }
 
     /// The requested format of room events, among variants of `form`.
-    #[must_use]
     pub fn form(&self, form: &EventForm) -> EventForm {
         EventForm {
             federation: self.event_format == EventFormat::Federation,
@@ -136,7 +135,6 @@ impl Filter {
 
 impl RoomSelection {
     /// Whether this room is selected.
-    #[must_use]
     pub fn includes(&self, room_id: &RoomId) -> bool {
         !self.not_rooms.contains(room_id)
             && self.rooms.as_ref().is_none_or(|rooms| rooms.contains(room_id))
@@ -157,14 +155,12 @@ impl EventFilter {
     }
 
     /// A filter for everything not sent by these users.
-    #[must_use]
     pub fn without_senders(senders: impl IntoIterator<Item = OwnedUserId>) -> Self {
         Self { not_senders: senders.into_iter().collect(), ..Self::default() }
     }
 
     /// The cost of applying it to an event, in examined events: one with many patterns takes
     /// longer.
-    #[must_use]
     pub fn looks(&self) -> usize {
         let types = [self.types.as_ref(), Some(&self.not_types)].into_iter().flatten();
         1 + types.map(|types| types.patterns.len()).sum::<usize>() / PATTERNS_PER_LOOK
@@ -179,7 +175,6 @@ impl EventFilter {
 
     /// Whether the filter matches this event of `room` as of `at`. A redacted event has no `url`,
     /// and relates to nothing.
-    #[must_use]
     pub fn matches(&self, room: &Room, event: &StoredEvent, at: Offset) -> bool {
         if self.is_open() {
             return true;
@@ -192,7 +187,6 @@ impl EventFilter {
 
     /// Whether the filter matches this type and sender. A filter that lists senders does not match
     /// something without a sender.
-    #[must_use]
     pub fn wants(&self, event_type: &str, sender: Option<&UserId>) -> bool {
         self.wants_type(event_type)
             && self
@@ -203,27 +197,23 @@ impl EventFilter {
     }
 
     /// Whether the filter can match events of this type.
-    #[must_use]
     pub fn wants_type(&self, event_type: &str) -> bool {
         !self.not_types.include(event_type)
             && self.types.as_ref().is_none_or(|types| types.include(event_type))
     }
 
     /// Whether the filter can match events of this sender.
-    #[must_use]
     pub fn wants_sender(&self, sender: &UserId) -> bool {
         !self.not_senders.iter().any(|id| id == sender)
             && self.senders.as_ref().is_none_or(|senders| senders.iter().any(|id| id == sender))
     }
 
     /// A filter that matches nothing.
-    #[must_use]
     pub fn nothing() -> Self {
         Self { types: Some(Types::default()), ..Self::default() }
     }
 
     /// Whether the filter can match anything in this room.
-    #[must_use]
     pub fn wants_room(&self, room_id: &RoomId) -> bool {
         self.rooms.includes(room_id)
     }

@@ -72,13 +72,11 @@ pub struct ByteBudget(Cell<usize>);
 
 impl ByteBudget {
     /// A budget of this many bytes.
-    #[must_use]
     pub const fn new(bytes: usize) -> Self {
         Self(Cell::new(bytes))
     }
 
     /// The remaining bytes.
-    #[must_use]
     pub const fn left(&self) -> usize {
         self.0.get()
     }
@@ -90,7 +88,6 @@ impl ByteBudget {
 }
 
 /// The approximate size of an event in a response, in bytes.
-#[must_use]
 pub fn shown_bytes(event: &StoredEvent) -> usize {
     /// Everything beside the content: identifiers, the time, `unsigned`.
     const ENVELOPE: usize = 512;
@@ -119,13 +116,11 @@ struct Filled<P> {
 
 impl<'a> View<'a> {
     /// The viewer.
-    #[must_use]
     pub const fn user_id(&self) -> &'a UserId {
         self.viewer.user_id
     }
 
     /// The offset of the view.
-    #[must_use]
     pub const fn at(&self) -> Offset {
         self.viewer.at
     }

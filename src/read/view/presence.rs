@@ -21,7 +21,6 @@ impl View<'_> {
     /// `rooms` contains at least those of the user's rooms whose members changed after `since`. The
     /// cost is proportional to the changes of presence and of those members; in an initial sync, to
     /// the online users.
-    #[must_use]
     pub fn presence(
         &self,
         since: Option<Offset>,
@@ -55,7 +54,6 @@ impl View<'_> {
     }
 
     /// Whether the user may see the presence of `other`.
-    #[must_use]
     pub fn sees_presence_of(&self, other: &UserId) -> bool {
         let own = other == self.user_id();
         own || self.state.memberships.share_a_room(self.user_id(), other, self.at())
@@ -117,7 +115,6 @@ impl Shown {
     }
 
     /// The content of a presence event for a user who was last active at `last_active_ms`.
-    #[must_use]
     pub fn content(&self, last_active_ms: u64, now_ms: u64) -> Content<'_> {
         Content {
             currently_active: (self.presence == PresenceState::Online)

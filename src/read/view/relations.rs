@@ -72,7 +72,6 @@ impl Default for ThreadsWalk {
 
 impl ThreadsWalk {
     /// Its approximate size in memory, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.waiting.capacity() * size_of::<(Offset, Offset)>() + 64) as u64
     }

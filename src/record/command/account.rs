@@ -309,7 +309,6 @@ pub enum PresenceState {
 
 impl PresenceState {
     /// Its name in the content of presence events.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Offline => "offline",

@@ -51,7 +51,6 @@ pub struct Tokens {
 
 impl Tokens {
     /// Whether the tokens are the same, regardless of their expiry.
-    #[must_use]
     pub fn same_as(&self, other: &Self) -> bool {
         self.access == other.access && self.refresh == other.refresh
     }
@@ -205,7 +204,6 @@ pub struct OutsideLetter {
 impl ToDeviceSend {
     /// Whose share of an inbox it takes: the sender's, or that of the homeserver that sent it,
     /// which can make up senders.
-    #[must_use]
     pub fn counts_for(&self) -> &str {
         match self.received_as {
             Some(_) => self.sender.server_name().as_str(),

@@ -135,7 +135,6 @@ pub struct SetAside {
 
 impl SetAside {
     /// Whether nothing was set aside.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -168,7 +167,6 @@ pub struct AsideItem {
 
 impl AsideItem {
     /// Why it was set aside, in words.
-    #[must_use]
     pub fn why(&self) -> String {
         match self.status {
             Some(status) => format!("refused with status {status}: {}", self.reason),
@@ -223,7 +221,6 @@ pub struct Received {
 
 impl Received {
     /// An event that this homeserver sent, about which nothing else is to be said.
-    #[must_use]
     pub const fn new(from: OwnedServerName) -> Self {
         Self {
             from,
@@ -263,7 +260,6 @@ pub struct StateBefore {
 
 impl StateBefore {
     /// One that is the same as another one.
-    #[must_use]
     pub const fn same_as(base: StateBase) -> Self {
         Self { base, changes: Vec::new(), links: 0 }
     }

@@ -108,13 +108,11 @@ macro_rules! commands {
 
         impl Command {
             /// The properties of this command's kind.
-            #[must_use]
             pub const fn kind(&self) -> &'static Kind {
                 match self { $(Self::$variant(_) => &<$payload as Body>::KIND,)* }
             }
 
             /// The payload: one JSON object.
-            #[must_use]
             pub fn encode(&self) -> Bytes {
                 match self { $(Self::$variant(body) => encode(body),)* }
             }
@@ -131,7 +129,6 @@ macro_rules! commands {
             }
 
             /// The personal data in it.
-            #[must_use]
             pub fn holds(&self) -> Holds<'_> {
                 match self { $(Self::$variant(body) => Content::holds(body),)* }
             }

@@ -39,7 +39,6 @@ pub struct RoomEvent {
 
 impl RoomEvent {
     /// An event about which nothing else is to be recorded.
-    #[must_use]
     pub const fn new(room_id: OwnedRoomId, event_id: OwnedEventId, pdu: Box<RawValue>) -> Self {
         Self {
             room_id,

@@ -117,7 +117,6 @@ pub struct Reduced {
 
 impl LogErase {
     /// How many payloads it erases.
-    #[must_use]
     pub fn count(&self) -> u64 {
         let run = |(first, last): (Offset, Offset)| (last.get() + 1).saturating_sub(first.get());
         self.reduced.len() as u64 + self.runs().map(run).sum::<u64>()
@@ -141,7 +140,6 @@ impl LogErase {
     }
 
     /// Whether it erases only superseded payloads.
-    #[must_use]
     pub fn is_of_superseded(&self) -> bool {
         self.taken.is_empty() && self.reduced.iter().all(|reduced| reduced.because == Offset::ZERO)
     }
@@ -173,7 +171,6 @@ impl Content for LogCheckpoint {}
 
 impl LogCheckpoint {
     /// The signed text: lines, each with a line feed.
-    #[must_use]
     pub fn statement(&self) -> String {
         let hex = |hash: [u8; 32]| blake3::Hash::from_bytes(hash).to_hex();
         let Self { server_name, upto, time_ms, key_id, .. } = self;

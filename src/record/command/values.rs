@@ -30,7 +30,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// The text.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -54,7 +53,6 @@ pub struct FileHash(pub [u8; 32]);
 
 impl FileHash {
     /// The hash with these 64 hexadecimal digits, in lower case.
-    #[must_use]
     pub fn from_hex(hex: &str) -> Option<Self> {
         let hash = blake3::Hash::from_hex(hex).ok().map(|hash| Self(*hash.as_bytes()));
         hash.filter(|hash| hash.to_string() == hex)
@@ -97,14 +95,12 @@ pub struct TokenHash(pub [u8; 32]);
 
 impl TokenHash {
     /// The hash of `token`.
-    #[must_use]
     pub fn of(token: &str) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(token.as_bytes()).into())
     }
 
     /// Its first eight digits: enough to tell tokens apart, far too little to look one up by.
-    #[must_use]
     pub fn start(&self) -> String {
         self.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
     }

@@ -72,7 +72,6 @@ pub enum Effect {
 
 impl Effect {
     /// Whether it wakes long-polls.
-    #[must_use]
     pub const fn wakes(&self) -> bool {
         matches!(self, Self::WakeRoom(_) | Self::WakeUser(_) | Self::WakePresence(_))
     }

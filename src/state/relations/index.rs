@@ -235,7 +235,6 @@ impl Sought<'_> {
     }
 
     /// Whether this offset is in one of the ranges.
-    #[must_use]
     pub fn holds(&self, child: Offset) -> bool {
         let after = self.stretches.partition_point(|(after, _)| *after < child);
         after

@@ -12,19 +12,16 @@ use crate::record::{
 
 impl Room {
     /// Whether the public directory lists the room.
-    #[must_use]
     pub fn is_public(&self) -> bool {
         self.inner.read().public.latest().copied().unwrap_or(false)
     }
 
     /// Whether the public directory listed the room as of `at`.
-    #[must_use]
     pub fn was_public(&self, at: Offset) -> bool {
         self.inner.read().public.at(at).is_some_and(|(_, public)| *public)
     }
 
     /// When the room entered and left the public directory, up to and including `at`.
-    #[must_use]
     pub fn public_changes(&self, at: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
         inner.public.between(Offset::ZERO, at).map(|(offset, _)| offset).collect()
@@ -33,13 +30,11 @@ impl Room {
 
 impl Rooms {
     /// The rooms in the public directory, ordered by id.
-    #[must_use]
     pub fn public(&self) -> Vec<Arc<Room>> {
         self.public.read().iter().filter_map(|room_id| self.get(room_id)).collect()
     }
 
     /// The rooms in an application service's list of a network, ordered by id.
-    #[must_use]
     pub fn of_network(&self, service: &str, network_id: &str) -> Vec<Arc<Room>> {
         let networks = self.networks.read();
         let rooms = networks.get(&(service.to_owned(), network_id.to_owned())).into_iter();
@@ -47,7 +42,6 @@ impl Rooms {
     }
 
     /// The networks that list this room: the application service and its id of the network.
-    #[must_use]
     pub fn networks_of(&self, room_id: &RoomId) -> Vec<(String, String)> {
         let networks = self.networks.read();
         let listing = networks.iter().filter(|(_, rooms)| rooms.contains(room_id));
@@ -55,7 +49,6 @@ impl Rooms {
     }
 
     /// The rooms in the public directory or in the list of a network, ordered by id.
-    #[must_use]
     pub fn of_all_networks(&self) -> Vec<Arc<Room>> {
         let mut listed = self.public.read().clone();
         listed.extend(self.networks.read().values().flatten().cloned());

@@ -8,14 +8,12 @@ use crate::{
 
 impl Room {
     /// The lifetimes of events according to the room's state.
-    #[must_use]
     pub fn lifetime(&self) -> Own {
         self.inner.read().lifetime()
     }
 
     /// Up to `limit` events of this type up to and including `until`, oldest first, that can
     /// expire.
-    #[must_use]
     pub fn messages(&self, event_type: &str, until: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
         let all = inner.messages.get(event_type).into_iter().flatten().copied();
@@ -23,7 +21,6 @@ impl Room {
     }
 
     /// The types of the events that can expire.
-    #[must_use]
     pub fn message_types(&self) -> Vec<Box<str>> {
         self.inner.read().messages.keys().cloned().collect()
     }

@@ -45,7 +45,6 @@ impl Place {
     }
 
     /// The last record before it: the room's state there is the state as of this offset.
-    #[must_use]
     pub const fn offset(self) -> Offset {
         match self {
             Self::After(offset) => offset,
@@ -77,13 +76,11 @@ pub struct Slot {
 
 impl Slot {
     /// The position right after the event.
-    #[must_use]
     pub const fn after(self) -> Place {
         Place::Within { gap: self.gap, passed: self.number.saturating_sub(1) }
     }
 
     /// The position right before the event.
-    #[must_use]
     pub const fn before(self) -> Place {
         Place::Within { gap: self.gap, passed: self.number }
     }
@@ -102,7 +99,6 @@ pub struct GapNow {
 
 impl GapNow {
     /// Whether it may get more events.
-    #[must_use]
     pub fn is_open(&self, now_ms: u64) -> bool {
         is_open(&self.missing, self.given_up_until_ms, now_ms)
     }
@@ -359,25 +355,21 @@ impl Inner {
 
 impl Room {
     /// Whether its history ever had a gap. Without one, positions in it are offsets.
-    #[must_use]
     pub fn is_gapped(&self) -> bool {
         self.gapped.load(atomic::Ordering::Acquire)
     }
 
     /// Whether clients are shown the event at `offset`, in the timeline or in a gap.
-    #[must_use]
     pub fn shows_event(&self, offset: Offset) -> bool {
         self.inner.read().shows_event(offset)
     }
 
     /// The position of the event at `offset`, if it is in a gap.
-    #[must_use]
     pub fn slot(&self, offset: Offset) -> Option<Slot> {
         self.inner.read().gaps.filled.get(&offset).copied()
     }
 
     /// The gap before the event at `offset`.
-    #[must_use]
     pub fn gap(&self, offset: Offset) -> Option<GapNow> {
         let inner = self.inner.read();
         let gap = inner.gaps.gaps.get(&offset)?;
@@ -390,7 +382,6 @@ impl Room {
 
     /// The newest gap after `after`, up to and including the event at `to`, that has events or may
     /// get some: a reader who goes from `after` to `to` has not seen them.
-    #[must_use]
     pub fn last_gap(&self, after: Offset, to: Offset) -> Option<Offset> {
         if after >= to {
             return None;
@@ -402,7 +393,6 @@ impl Room {
     }
 
     /// The position right before the event at `offset` of the timeline.
-    #[must_use]
     pub fn before_event(&self, offset: Offset) -> Place {
         if self.is_gapped() && self.inner.read().gaps.gaps.contains_key(&offset) {
             return Place::Within { gap: offset, passed: 0 };
@@ -411,13 +401,11 @@ impl Room {
     }
 
     /// The number of events that a gap had as of `at`.
-    #[must_use]
     pub fn filled_as_of(&self, gap: Offset, at: Offset) -> u32 {
         self.inner.read().gaps.gaps.get(&gap).map_or(0, |gap| gap.known(at))
     }
 
     /// The history visibility before an event in a gap, and after it.
-    #[must_use]
     pub fn visibility_around(&self, slot: Slot) -> (Option<String>, Option<String>) {
         let inner = self.inner.read();
         let Some(gap) = inner.gaps.gaps.get(&slot.gap) else { return (None, None) };
@@ -426,20 +414,17 @@ impl Room {
     }
 
     /// The history visibility before the oldest event in a gap.
-    #[must_use]
     pub fn visibility_at_end(&self, gap: Offset) -> Option<String> {
         let inner = self.inner.read();
         inner.gaps.gaps.get(&gap)?.visibility.last().map(|(_, name)| name.to_string())
     }
 
     /// The size of the records made for the room's gaps, in bytes.
-    #[must_use]
     pub fn gap_bytes(&self) -> u64 {
         self.inner.read().gaps.bytes
     }
 
     /// The redactions of the event with this id that were recorded before the event was known.
-    #[must_use]
     pub fn unmet_redactions(&self, event_id: &OwnedEventId) -> Vec<Offset> {
         let inner = self.inner.read();
         let range = (event_id.clone(), Offset::ZERO)..=(event_id.clone(), Offset::MAX);
@@ -447,7 +432,6 @@ impl Room {
     }
 
     /// The events in gaps as of `at`, each with its time.
-    #[must_use]
     pub fn filled_times(&self, at: Offset) -> Vec<(Offset, u64)> {
         let inner = self.inner.read();
         let known = |gap: &Gap| usize::try_from(gap.known(at)).unwrap_or(usize::MAX);
@@ -456,7 +440,6 @@ impl Room {
     }
 
     /// The oldest known event of a gap, or else the event that follows the gap.
-    #[must_use]
     pub fn oldest_of_gap(&self, gap: Offset) -> Offset {
         let inner = self.inner.read();
         let last = inner.gaps.gaps.get(&gap).and_then(|gap| gap.events.last());
@@ -464,7 +447,6 @@ impl Room {
     }
 
     /// The gaps that may get more events, oldest first.
-    #[must_use]
     pub fn open_gaps(&self, now_ms: u64) -> Vec<Offset> {
         let inner = self.inner.read();
         let all = inner.gaps.gaps.iter();

@@ -124,32 +124,27 @@ impl Inner {
 
 impl Room {
     /// The forward extremities, newest record first.
-    #[must_use]
     pub fn extremities(&self) -> Vec<Tip> {
         let inner = self.inner.read();
         inner.tip.iter().chain(&inner.graph.others).cloned().collect()
     }
 
     /// The reason why the event at `offset` is not in the timeline, if it is known but not there.
-    #[must_use]
     pub fn aside(&self, offset: Offset) -> Option<Aside> {
         self.inner.read().graph.asides.get(&offset).copied()
     }
 
     /// Whether the event at `offset` is known, in the timeline or not.
-    #[must_use]
     pub fn holds(&self, offset: Offset) -> bool {
         self.has_event(offset) || self.aside(offset).is_some()
     }
 
     /// The events that are known but not in the timeline, oldest first.
-    #[must_use]
     pub fn asides(&self) -> Vec<Offset> {
         self.inner.read().graph.asides.keys().copied().collect()
     }
 
     /// The newest events that were rejected or soft-failed, newest first, at most `limit`.
-    #[must_use]
     pub fn refused(&self, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
         let all = inner.graph.asides.iter().rev();
@@ -158,7 +153,6 @@ impl Room {
     }
 
     /// The last change of state up to and including `at`: the room's state is the same at both.
-    #[must_use]
     pub fn last_state_change(&self, at: Offset) -> Offset {
         let inner = self.inner.read();
         let end = inner.state_log.partition_point(|(offset, _)| *offset <= at);
@@ -167,7 +161,6 @@ impl Room {
     }
 
     /// The whole state as of `at`: each key with its event.
-    #[must_use]
     pub fn state_map(&self, at: Offset) -> Vec<(ruma::events::StateEventType, Box<str>, Offset)> {
         let inner = self.inner.read();
         let keys = inner.keys.iter().zip(0_u32..);
@@ -180,7 +173,6 @@ impl Room {
 
     /// How many changes of state there were after one of these offsets, up to and including the
     /// other.
-    #[must_use]
     pub fn state_changes_between(&self, one: Offset, other: Offset) -> usize {
         let inner = self.inner.read();
         let before = |at| inner.state_log.partition_point(|(offset, _)| *offset <= at);
@@ -189,7 +181,6 @@ impl Room {
 
     /// What leads from the state as of `from` to the state as of `to`, which may be earlier or
     /// later: each key that changed in between, with the event that holds it as of `to`.
-    #[must_use]
     pub fn state_from_to(
         &self,
         from: Offset,

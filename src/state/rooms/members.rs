@@ -19,21 +19,18 @@ pub struct MemberCounts {
 
 impl Room {
     /// The membership of `user_id` as of `at`, with the offset that set it.
-    #[must_use]
     pub fn membership(&self, user_id: &UserId, at: Offset) -> Option<(Offset, Membership)> {
         let inner = self.inner.read();
         inner.members.get(user_id)?.at(at).map(|(offset, membership)| (offset, *membership))
     }
 
     /// Whether `user_id` is joined as of `at`.
-    #[must_use]
     pub fn is_joined(&self, user_id: &UserId, at: Offset) -> bool {
         matches!(self.membership(user_id, at), Some((_, Membership::Join)))
     }
 
     /// The offset since which `user_id` has been joined without a break; `None` if they are not
     /// joined as of `at`.
-    #[must_use]
     pub fn joined_since(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
         let inner = self.inner.read();
         let changes = inner.members.get(user_id)?.between(Offset::ZERO, at).rev();
@@ -42,7 +39,6 @@ impl Room {
     }
 
     /// All memberships of `user_id` up to and including `at`, oldest first.
-    #[must_use]
     pub fn membership_changes(&self, user_id: &UserId, at: Offset) -> Vec<(Offset, Membership)> {
         let inner = self.inner.read();
         inner.members.get(user_id).map_or_else(Vec::new, |history| {
@@ -51,7 +47,6 @@ impl Room {
     }
 
     /// When `user_id` last stopped being joined, up to and including `at`.
-    #[must_use]
     pub fn departed(&self, user_id: &UserId, at: Offset) -> Option<Offset> {
         let changes = self.membership_changes(user_id, at);
         let leave = changes.windows(2).rfind(|pair| {
@@ -62,7 +57,6 @@ impl Room {
     }
 
     /// The users with this membership as of `at`, in order, each with the member event.
-    #[must_use]
     pub fn members(&self, membership: Membership, at: Offset) -> Vec<(OwnedUserId, Offset)> {
         let inner = self.inner.read();
         let keys = inner.key_index.get(&StateEventType::RoomMember);
@@ -85,7 +79,6 @@ impl Room {
 
     /// The users who are joined as of `to` and were not as of `since`, ordered by id. The cost is
     /// proportional to the changes of the room's state.
-    #[must_use]
     pub fn joined_between(&self, since: Offset, to: Offset) -> Vec<OwnedUserId> {
         let inner = self.inner.read();
         let is_joined = |user_id: &UserId, at| {
@@ -111,13 +104,11 @@ impl Room {
     }
 
     /// How many users are joined and invited as of `at`.
-    #[must_use]
     pub fn counts(&self, at: Offset) -> MemberCounts {
         self.inner.read().counts.at(at).map(|(_, counts)| *counts).unwrap_or_default()
     }
 
     /// The users whose membership or profile changed after `since`, up to and including `to`.
-    #[must_use]
     pub fn members_changed(&self, since: Offset, to: Offset) -> BTreeSet<OwnedUserId> {
         let inner = self.inner.read();
         inner.members_changed(since, to).into_iter().map(ToOwned::to_owned).collect()
@@ -125,7 +116,6 @@ impl Room {
 
     /// Whether the number of joined or invited users changed after `since`, even if it changed
     /// back.
-    #[must_use]
     pub fn counts_changed(&self, since: Offset, to: Offset) -> bool {
         self.inner.read().counts.between(since, to).next().is_some()
     }

@@ -21,7 +21,6 @@ pub enum Membership {
 
 impl Membership {
     /// The membership in a member event's content; `None` for an unknown one.
-    #[must_use]
     pub fn from_ruma(membership: &MembershipState) -> Option<Self> {
         Some(match membership {
             MembershipState::Join => Self::Join,
@@ -34,7 +33,6 @@ impl Membership {
     }
 
     /// The value in the member event's content.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Join => "join",

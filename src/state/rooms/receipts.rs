@@ -28,7 +28,6 @@ pub struct ReceiptEntry {
 impl Room {
     /// The receipts that moved after `since` up to and including `to`, in order. The cost is
     /// proportional to these.
-    #[must_use]
     pub fn receipts_between(
         &self,
         since: Offset,
@@ -43,7 +42,6 @@ impl Room {
     }
 
     /// The receipt of this user, type and thread.
-    #[must_use]
     pub fn receipt(&self, key: &ReceiptKey) -> Option<ReceiptEntry> {
         self.inner.read().receipts.get(key).cloned()
     }

@@ -12,20 +12,17 @@ use crate::{
 
 impl Room {
     /// The offset of the redaction of the event at `event`, if it was redacted as of `at`.
-    #[must_use]
     pub fn redaction_of(&self, event: Offset, at: Offset) -> Option<Offset> {
         self.inner.read().redactions.get(&event).copied().filter(|redaction| *redaction <= at)
     }
 
     /// Whether any event relates to the one at `parent`, or once did.
-    #[must_use]
     pub fn has_children(&self, parent: Offset) -> bool {
         self.inner.read().relations.has_children(parent)
     }
 
     /// Up to `most` events that relate to the one at `parent` as of `at`, newest first, without
     /// redacted ones.
-    #[must_use]
     pub fn children(&self, parent: Offset, at: Offset, most: usize) -> Vec<Child> {
         let inner = self.inner.read();
         let children = inner.relations.children(parent, at).rev();
@@ -33,14 +30,12 @@ impl Room {
     }
 
     /// The number of visible events that relate to the one at `parent` in this way.
-    #[must_use]
     pub fn count_children(&self, parent: Offset, rel_type: &str, sought: &Sought<'_>) -> usize {
         let inner = self.inner.read();
         inner.relations.count(parent, rel_type, sought, &inner.redactions)
     }
 
     /// Up to `limit` visible events that relate to the one at `parent` in this way, newest first.
-    #[must_use]
     pub fn newest_children(
         &self,
         parent: Offset,
@@ -53,7 +48,6 @@ impl Room {
     }
 
     /// Like [`Room::newest_children`], only those by `sender`.
-    #[must_use]
     pub fn newest_children_of(
         &self,
         parent: Offset,
@@ -69,7 +63,6 @@ impl Room {
     /// Up to `count` events that relate to the one at `parent` as of `at`, after one offset, up to
     /// and including another: with this relation type, or, without one, of any type and redacted or
     /// not. They are the oldest, oldest first, or, `backward`, the newest, newest first.
-    #[must_use]
     pub fn page_of_children(
         &self,
         parent: Offset,
@@ -86,7 +79,6 @@ impl Room {
 
     /// Whether an event relates to the one at `parent` as of `at` with one of these relation types
     /// and by one of these senders, if given.
-    #[must_use]
     pub fn is_related(
         &self,
         parent: Offset,
@@ -100,14 +92,12 @@ impl Room {
 
     /// Up to `limit` threads whose newest reply is before `before`, newest first: that reply and
     /// the root. The reply may have been redacted since.
-    #[must_use]
     pub fn threads(&self, before: Offset, limit: usize) -> Vec<(Offset, Offset)> {
         self.inner.read().relations.threads(before, limit)
     }
 
     /// The events that were redacted after `since` up to and including `to`, as (redaction, event),
     /// in the order of the redactions.
-    #[must_use]
     pub fn redacted_between(&self, since: Offset, to: Offset) -> Vec<(Offset, Offset)> {
         let inner = self.inner.read();
         let from = inner.redaction_log.partition_point(|(redaction, _)| *redaction <= since);

@@ -119,14 +119,12 @@ impl Rooms {
 
 impl Room {
     /// Whether a user of the homeserver has, or had, a membership in the room, or is said to.
-    #[must_use]
     pub fn knows_server(&self, server: &ServerName) -> bool {
         self.inner.read().servers.get(server).is_some()
     }
 
     /// The join of a user that could not be verified when this homeserver entered the room, if
     /// nothing else is known of the user.
-    #[must_use]
     pub fn claimed_join(&self, user_id: &UserId) -> Option<OwnedEventId> {
         self.inner.read().servers.claims.joins.get(user_id).cloned()
     }
@@ -149,7 +147,6 @@ impl Room {
     }
 
     /// Whether a user of the homeserver is joined now, or is said to be by a homeserver that is.
-    #[must_use]
     pub fn has_server(&self, server: &ServerName) -> bool {
         let servers = &self.inner.read().servers;
         let count = servers.get(server);
@@ -157,7 +154,6 @@ impl Room {
     }
 
     /// The number of the homeserver's users who are joined now.
-    #[must_use]
     pub fn joined_of(&self, server: &ServerName) -> usize {
         self.inner.read().servers.get(server).map_or(0, |count| count.joined as usize)
     }

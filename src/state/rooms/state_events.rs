@@ -9,7 +9,6 @@ use crate::record::Offset;
 
 impl Room {
     /// The offset of the state event of this key as of `at`.
-    #[must_use]
     pub fn state_event(
         &self,
         event_type: &StateEventType,
@@ -22,7 +21,6 @@ impl Room {
     }
 
     /// The offsets of all state events with this key up to and including `at`, oldest first.
-    #[must_use]
     pub fn state_events_of(
         &self,
         event_type: &StateEventType,
@@ -38,7 +36,6 @@ impl Room {
     }
 
     /// The offset of the state event of this key right before `before`.
-    #[must_use]
     pub fn state_before(
         &self,
         event_type: &StateEventType,
@@ -49,7 +46,6 @@ impl Room {
     }
 
     /// The offsets of all state events as of `at`, in the order in which they were sent.
-    #[must_use]
     pub fn full_state(&self, at: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
         let keys = inner.state.iter().zip(0..);
@@ -61,7 +57,6 @@ impl Room {
     }
 
     /// The state events of one type as of `at`, by state key: the offset of each.
-    #[must_use]
     pub fn state_of_type(&self, event_type: &StateEventType, at: Offset) -> Vec<(String, Offset)> {
         let inner = self.inner.read();
         let Some(keys) = inner.key_index.get(event_type) else { return Vec::new() };
@@ -73,7 +68,6 @@ impl Room {
     }
 
     /// The offsets of all state events except memberships as of `at`, in order.
-    #[must_use]
     pub fn state_without_members(&self, at: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
         let mut state: Vec<_> = inner
@@ -90,7 +84,6 @@ impl Room {
 
     /// The offsets of the state events of this type (`None`: of every type) with this key (`None`:
     /// with every key) as of `at`, in order.
-    #[must_use]
     pub fn state_like(
         &self,
         event_type: Option<&StateEventType>,
@@ -118,7 +111,6 @@ impl Room {
     /// The offsets of the state events as of `to` whose key changed after `since`, in order. State
     /// resolution may have chosen an event from before `since`. The cost is proportional to the
     /// changes, not to the state.
-    #[must_use]
     pub fn state_delta(&self, since: Offset, to: Offset) -> Vec<Offset> {
         let inner = self.inner.read();
         let from = inner.state_log.partition_point(|(offset, _)| *offset <= since);
@@ -138,7 +130,6 @@ impl Room {
     }
 
     /// Every change of state up to and including `at`: offset, type, state key; oldest first.
-    #[must_use]
     pub fn state_changes(&self, at: Offset) -> Vec<(Offset, StateEventType, String)> {
         let inner = self.inner.read();
         inner
@@ -155,7 +146,6 @@ impl Room {
     /// The types and state keys of the state that changed after `since`, up to and including `to`:
     /// at most `most`, those that changed last before the others. The cost is proportional to the
     /// changes.
-    #[must_use]
     pub fn changed_keys(
         &self,
         since: Offset,

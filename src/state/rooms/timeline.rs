@@ -12,7 +12,6 @@ use crate::{
 };
 
 /// Whether an event of this type moves its room to the top of a room list (MSC4186, `bump_stamp`).
-#[must_use]
 pub fn is_activity(event_type: &str) -> bool {
     matches!(
         event_type,
@@ -43,13 +42,11 @@ impl From<Extremity> for Tip {
 
 impl Room {
     /// The end of the event graph, or, of several, the newest.
-    #[must_use]
     pub fn tip(&self) -> Option<Tip> {
         self.inner.read().tip.clone()
     }
 
     /// The offset of the last event up to and including `at`.
-    #[must_use]
     pub fn last_event(&self, at: Offset) -> Option<Offset> {
         let inner = self.inner.read();
         let end = inner.timeline.partition_point(|offset| *offset <= at);
@@ -57,13 +54,11 @@ impl Room {
     }
 
     /// The offset of the newest event that counts as activity ([`is_activity`]), however new it is.
-    #[must_use]
     pub fn last_activity(&self) -> Offset {
         self.inner.read().last_activity
     }
 
     /// Up to `limit` events after `after`, up to and including `to`, oldest first.
-    #[must_use]
     pub fn events_forward(&self, after: Offset, to: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
         let from = inner.timeline.partition_point(|offset| *offset <= after);
@@ -71,7 +66,6 @@ impl Room {
     }
 
     /// Up to `limit` events from `from` (inclusive) back to `after` (exclusive), newest first.
-    #[must_use]
     pub fn events_backward(&self, from: Offset, after: Offset, limit: usize) -> Vec<Offset> {
         let inner = self.inner.read();
         let end = inner.timeline.partition_point(|offset| *offset <= from);
@@ -80,32 +74,27 @@ impl Room {
     }
 
     /// The number of events in the room as of `at`.
-    #[must_use]
     pub fn event_count(&self, at: Offset) -> usize {
         self.inner.read().timeline.partition_point(|offset| *offset <= at)
     }
 
     /// The event at this index of the timeline, from 0.
-    #[must_use]
     pub fn nth_event(&self, index: usize) -> Option<Offset> {
         self.inner.read().timeline.get(index).copied()
     }
 
     /// Whether the timestamp of the event at `offset` is lower than that of an earlier one.
-    #[must_use]
     pub fn is_late(&self, offset: Offset) -> bool {
         self.inner.read().late.contains_key(&offset)
     }
 
     /// The events up to and including `at` whose timestamp is lower than that of an earlier one,
     /// each with its timestamp in milliseconds since the Unix epoch.
-    #[must_use]
     pub fn late_events(&self, at: Offset) -> Vec<(Offset, u64)> {
         self.inner.read().late.range(..=at).map(|(offset, ts)| (*offset, *ts)).collect()
     }
 
     /// The position before the last `count` events up to and including `at`.
-    #[must_use]
     pub fn before_last(&self, count: usize, at: Offset) -> Offset {
         let inner = self.inner.read();
         let end = inner.timeline.partition_point(|offset| *offset <= at);
@@ -114,13 +103,11 @@ impl Room {
     }
 
     /// Whether `offset` is an event of this room.
-    #[must_use]
     pub fn has_event(&self, offset: Offset) -> bool {
         self.inner.read().has_event(offset)
     }
 
     /// The last record that removed events from the room.
-    #[must_use]
     pub fn erased(&self) -> Offset {
         self.inner.read().erased
     }

@@ -39,7 +39,6 @@ impl Rooms {
 impl Room {
     /// The typing users, each with the expiry, and the offset at which someone last began or
     /// stopped.
-    #[must_use]
     pub fn typing(&self) -> (Vec<(OwnedUserId, u64)>, Offset) {
         let inner = self.inner.read();
         let user = |(user_id, typist): (&OwnedUserId, &Typist)| (user_id.clone(), typist.until_ms);
@@ -47,14 +46,12 @@ impl Room {
     }
 
     /// The typing of this user, if they are typing.
-    #[must_use]
     pub fn typist(&self, user_id: &UserId) -> Option<Typist> {
         self.inner.read().typing.get(user_id).copied()
     }
 
     /// Whether anything but that these users began to type happened after `since`. Clients may
     /// still show one of them who stops: they may have begun before they were left out.
-    #[must_use]
     pub fn typing_changed(&self, since: Offset, except: &BTreeSet<OwnedUserId>) -> bool {
         let has_typed = {
             let inner = self.inner.read();

@@ -60,7 +60,6 @@ pub(super) struct Receipt {
 
 impl Ledger {
     /// An empty one.
-    #[must_use]
     pub fn new(user_id: &UserId) -> Self {
         Self {
             user_id: user_id.to_owned(),

@@ -32,7 +32,6 @@ pub struct Words {
 }
 
 /// The text for `record`. An unreadable record is described as such.
-#[must_use]
 pub fn of_record(record: &Record) -> Words {
     let origin = &record.header.origin.user;
     let who = match &**origin {
@@ -87,7 +86,6 @@ pub struct Context {
 }
 
 /// The event that `event` refers to: redacts, replaces, reacts to.
-#[must_use]
 pub fn about(event: &StoredEvent) -> Option<OwnedEventId> {
     let content: Value = event.content_as().unwrap_or_default();
     let related = content.pointer("/m.relates_to/event_id").and_then(Value::as_str);
@@ -95,7 +93,6 @@ pub fn about(event: &StoredEvent) -> Option<OwnedEventId> {
 }
 
 /// The text for `event`, without the sender.
-#[must_use]
 pub fn of_event(event: &StoredEvent, context: Context) -> String {
     let about = |id: Option<&str>| match context.about {
         Some(offset) => format!("record {offset}"),

@@ -208,7 +208,6 @@ pub(super) enum RoomChange {
 
 impl Connections {
     /// A cache of about this many bytes, whose tickets begin after `first_ticket`, a random number.
-    #[must_use]
     pub fn new(bytes: u64, first_ticket: u64) -> Self {
         let ticket = AtomicU64::new(first_ticket >> 1);
         // With this few entries, the cache has a single shard. With several, none would keep an
@@ -305,13 +304,11 @@ impl Connections {
 impl Resumed {
     /// Whether the client repeats the same request: then an attempt costs what changed, and
     /// otherwise what is requested.
-    #[must_use]
     pub fn goes_on(&self, rules: &Rules) -> bool {
         lock_at_length(&self.slot.connection).has.fingerprint == rules.fingerprint
     }
 
     /// For a client that starts over: its earlier position.
-    #[must_use]
     pub fn came_from(&self) -> Option<Token> {
         *self.slot.came_from.lock()
     }
