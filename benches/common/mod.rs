@@ -132,7 +132,6 @@ pub(crate) async fn create_room(
     engine.propose(Origin::server(), create).await.expect("a room").into_inner()
 }
 
-/// Has the user join the room.
 pub(crate) async fn join(engine: &Engine, room_id: &RoomId, user_id: &UserId) {
     let join = ChangeMembership {
         room_id: room_id.to_owned(),

@@ -81,7 +81,6 @@ impl Shares {
 /// The memory is used up.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// There was no room in time.
     #[error("too much is being sent at a time")]
     NoRoom,
     /// This body had to make room for others.

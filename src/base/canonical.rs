@@ -36,10 +36,8 @@ pub(crate) enum Numbers {
 /// Why a text has no canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotCanonical {
-    /// It is not JSON.
     #[error("it is not JSON at byte {0}")]
     Syntax(usize),
-    /// A string in it is not Unicode.
     #[error("a string in it is not Unicode")]
     Surrogate,
     /// A number in it is not allowed.

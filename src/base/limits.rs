@@ -174,7 +174,6 @@ pub(crate) const PREVIEW_REDIRECTS: usize = 5;
 /// Pages that are fetched concurrently for previews.
 pub(crate) const PREVIEWS_AT_ONCE: usize = 16;
 
-/// Bytes of the cache of previews.
 pub(crate) const PREVIEW_CACHE_BYTES: u64 = 16 << 20;
 
 /// The longest text of a preview, in characters: clients show a few lines.

@@ -91,9 +91,6 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     }
 
     /// Waits for the turn of `caller`, for work that is done on another thread.
-    ///
-    /// # Errors
-    /// As for [`LongWork::run`].
     pub(crate) async fn place(&self, caller: &K, exempt: bool) -> Result<Place, Busy> {
         let caller = self.caller(caller);
         let _request = Request::of(&caller)?;

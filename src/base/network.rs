@@ -14,7 +14,6 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether `address` is in it.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (all, first, address) = match (self.first, address.to_canonical()) {
             (IpAddr::V4(first), IpAddr::V4(address)) => {

@@ -37,12 +37,10 @@ enum Unit {
 const MOST: u32 = 1_000_000;
 
 impl Rate {
-    /// `count` in a second.
     pub const fn per_second(count: u32, burst: u32) -> Self {
         Self { count: at_least_one(count), unit: Unit::Second, burst: at_least_one(burst) }
     }
 
-    /// `count` in a minute.
     pub const fn per_minute(count: u32, burst: u32) -> Self {
         Self { count: at_least_one(count), unit: Unit::Minute, burst: at_least_one(burst) }
     }

@@ -14,7 +14,6 @@ impl Tag {
         Self(Some(tag))
     }
 
-    /// An id with the mark.
     pub(crate) fn mark(self, id: String) -> String {
         match self.0 {
             Some(tag) => format!("{id}{MARK}{tag:04x}"),

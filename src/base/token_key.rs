@@ -23,9 +23,6 @@ pub(crate) fn signer(data_dir: &Path) -> Signer {
 }
 
 /// Replaces the key in `data_dir` by that of a cluster.
-///
-/// # Errors
-/// When it is not a key, or cannot be written.
 #[cfg_attr(not(feature = "nats"), allow(dead_code))]
 pub(crate) fn adopt(data_dir: &Path, key: &str) -> io::Result<()> {
     if !is_key(key) {

@@ -100,9 +100,6 @@ impl Cli {
     }
 
     /// Runs the command line.
-    ///
-    /// # Errors
-    /// Whatever prevents it, as text for the user.
     pub fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         // Everything that is written contains users' messages: only the owner may read files,
         // whoever creates them.

@@ -126,14 +126,12 @@ pub(crate) struct Status {
     pub(crate) nodes: Vec<Node>,
     /// The work that only one node does at a time.
     pub(crate) work: Vec<Work>,
-    /// The stream.
     pub(crate) stream: StreamStatus,
 }
 
 /// A node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Node {
-    /// Its name.
     pub(crate) name: String,
     /// Whether it is the node that was asked.
     #[serde(default)]
@@ -161,14 +159,12 @@ pub(crate) struct Node {
 pub(crate) struct Work {
     /// The work.
     pub(crate) name: String,
-    /// The node.
     pub(crate) node: String,
 }
 
 /// The stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StreamStatus {
-    /// Its name.
     pub(crate) name: String,
     /// The first message that it still has.
     pub(crate) first: u64,

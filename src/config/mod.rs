@@ -69,14 +69,8 @@ impl fmt::Display for Place {
 /// Why a configuration is not usable.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read the configuration file {path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Unreadable { path: PathBuf, source: std::io::Error },
     /// The file is not TOML.
     #[error("{place}: not valid TOML: {reason}")]
     Syntax {
@@ -100,7 +94,6 @@ pub enum ConfigError {
     Bad {
         /// Where it is set.
         place: Place,
-        /// The key.
         key: String,
         /// The given value.
         value: String,

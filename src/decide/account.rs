@@ -61,7 +61,6 @@ pub struct Register {
     pub user_id: OwnedUserId,
     /// Full or guest account.
     pub kind: AccountKind,
-    /// The password's hash.
     pub password: Option<Secret>,
     /// The initial display name.
     pub display_name: Option<String>,
@@ -76,7 +75,6 @@ pub struct Register {
 pub struct UpgradeGuest {
     /// The guest.
     pub user_id: OwnedUserId,
-    /// The password's hash.
     pub password: Option<Secret>,
     /// The device that logs in, unless the client wants none.
     pub login: Option<Login>,
@@ -142,9 +140,7 @@ impl Met {
 /// Log a device in.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// Display name for a new device.
     pub display_name: Option<String>,
@@ -261,7 +257,6 @@ impl Proposal for Login {
 /// Log a device in with a login token.
 #[derive(Clone, Debug)]
 pub struct LoginByToken {
-    /// The login.
     pub login: Login,
     /// Identifies the token.
     pub nonce: String,
@@ -319,9 +314,7 @@ pub(super) fn is_cross_signing_key(
 /// Exchange a refresh token for new tokens.
 #[derive(Clone, Debug)]
 pub struct Refresh {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The refresh token that was presented.
     pub presented: TokenHash,
@@ -374,9 +367,7 @@ impl Proposal for Refresh {
 /// Record the first use of refreshed tokens.
 #[derive(Clone, Debug)]
 pub struct ConfirmTokens {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The access token that was used.
     pub used: TokenHash,
@@ -404,7 +395,6 @@ impl Proposal for ConfirmTokens {
 /// Which devices to remove.
 #[derive(Clone, Debug)]
 pub enum Which {
-    /// These.
     These(Vec<OwnedDeviceId>),
     /// All of the user's.
     All,
@@ -439,7 +429,6 @@ impl Which {
 /// Remove devices and revoke their tokens.
 #[derive(Clone, Debug)]
 pub struct RemoveDevices {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The devices.
     pub which: Which,
@@ -465,9 +454,7 @@ impl Proposal for RemoveDevices {
 /// Rename a device.
 #[derive(Clone, Debug)]
 pub struct RenameDevice {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The new name; `None` leaves it unchanged.
     pub display_name: Option<String>,
@@ -501,9 +488,7 @@ impl Proposal for RenameDevice {
 /// Set a password.
 #[derive(Clone, Debug)]
 pub struct SetPassword {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The password's hash.
     pub password: Secret,
     /// The devices to log out.
     pub log_out: Option<Which>,
@@ -541,7 +526,6 @@ impl Proposal for SetPassword {
 /// Store a password under a stronger hash.
 #[derive(Clone, Debug)]
 pub struct RenewPassword {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The present hash. If it was replaced meanwhile, nothing is done.
     pub weaker: Secret,
@@ -570,9 +554,7 @@ impl Proposal for RenewPassword {
 /// Set or remove a profile field.
 #[derive(Clone, Debug)]
 pub struct SetProfile {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The field.
     pub field: String,
     /// Its new value; `None` removes it.
     pub value: Option<serde_json::Value>,

@@ -16,11 +16,9 @@ use crate::{
 /// Set account data.
 #[derive(Clone, Debug)]
 pub struct SetAccountData {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The room, for account data of a room.
     pub room_id: Option<OwnedRoomId>,
-    /// The type.
     pub event_type: String,
     /// The content: a JSON object, or `null` to delete it.
     pub content: Box<RawValue>,
@@ -49,11 +47,8 @@ impl Proposal for SetAccountData {
 /// Set or remove a tag of a room.
 #[derive(Clone, Debug)]
 pub struct SetTag {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The tag.
     pub tag: String,
     /// The tag's content; `None` removes the tag.
     pub info: Option<serde_json::Map<String, serde_json::Value>>,
@@ -119,7 +114,6 @@ impl Proposal for SetTag {
 /// Store a filter.
 #[derive(Clone, Debug)]
 pub struct CreateFilter {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The filter as the client sent it.
     pub filter: Box<RawValue>,

@@ -35,11 +35,8 @@ pub enum Preset {
 /// A state event given in a request.
 #[derive(Clone, Debug)]
 pub struct InitialState {
-    /// Its type.
     pub event_type: TimelineEventType,
-    /// Its state key.
     pub state_key: String,
-    /// Its content.
     pub content: CanonicalJsonObject,
 }
 
@@ -48,9 +45,7 @@ pub struct InitialState {
 pub struct CreateRoom {
     /// Its id, unless its version derives the id from the create event.
     pub room_id: OwnedRoomId,
-    /// The creator.
     pub creator: OwnedUserId,
-    /// Its version.
     pub version: RoomVersionId,
     /// The preset of its initial state.
     pub preset: Preset,
@@ -60,9 +55,7 @@ pub struct CreateRoom {
     pub power_levels: CanonicalJsonObject,
     /// Further state.
     pub initial_state: Vec<InitialState>,
-    /// Its name.
     pub name: Option<String>,
-    /// Its topic.
     pub topic: Option<String>,
     /// An alias for it, which becomes its canonical one.
     pub alias: Option<OwnedRoomAliasId>,

@@ -23,13 +23,10 @@ pub const CANCELLED_BY_STATE_UPDATE: &str = "M_CANCELLED_BY_STATE_UPDATE";
 /// Schedule an event.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// The id of the delay.
     pub delay_id: String,
     /// The sender.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The event's type.
     pub event_type: String,
     /// The event's state key, for a state event.
     pub state_key: Option<String>,
@@ -121,9 +118,7 @@ fn find(
 /// Restart the delay of a delayed event.
 #[derive(Clone, Debug)]
 pub struct Restart {
-    /// The id of the delay.
     pub delay_id: String,
-    /// Its user.
     pub user_id: OwnedUserId,
     /// When the delay begins again, in milliseconds since the Unix epoch.
     pub since_ms: u64,
@@ -149,9 +144,7 @@ impl Proposal for Restart {
 /// Give up a delayed event.
 #[derive(Clone, Debug)]
 pub struct GiveUp {
-    /// The id of the delay.
     pub delay_id: String,
-    /// Its user.
     pub user_id: OwnedUserId,
     /// The reason: [`DelayedOutcome::Cancel`], or the error that prevents sending. An error counts
     /// only while the event is due.
@@ -183,11 +176,8 @@ impl Proposal for GiveUp {
 /// Send a delayed event.
 #[derive(Clone, Debug)]
 pub struct SendDelayed {
-    /// The id of the delay.
     pub delay_id: String,
-    /// Its user.
     pub user_id: OwnedUserId,
-    /// The event.
     pub event: SendEvent,
     /// Whether a client asked for it to be sent now; otherwise it is sent only if it is due.
     pub by_action: bool,

@@ -11,7 +11,6 @@ use crate::{
 pub struct Advance {
     /// The receiver.
     pub to: String,
-    /// Its position.
     pub position: Position,
 }
 

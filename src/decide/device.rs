@@ -22,11 +22,8 @@ use crate::{
 /// Create a dehydrated device (MSC3814), which replaces the user's previous one.
 #[derive(Debug)]
 pub struct Dehydrate {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
-    /// Its name.
     pub display_name: Option<String>,
     /// Its private keys, encrypted.
     pub device_data: Box<RawValue>,

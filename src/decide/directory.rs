@@ -15,11 +15,8 @@ use crate::record::{
 /// Point an alias at a room.
 #[derive(Clone, Debug)]
 pub struct SetAlias {
-    /// The alias.
     pub alias: OwnedRoomAliasId,
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub sender: OwnedUserId,
     /// Whether an application service does it, in its namespace. It then needs no permission in the
     /// room.
@@ -62,11 +59,9 @@ impl Proposal for SetAlias {
 /// Remove an alias.
 #[derive(Clone, Debug)]
 pub struct RemoveAlias {
-    /// The alias.
     pub alias: OwnedRoomAliasId,
     /// The room that it points at.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub sender: OwnedUserId,
     /// Whether an application service does it, in its namespace. It then needs no permission in the
     /// room.
@@ -135,9 +130,7 @@ pub(super) fn disclaim(
 /// List a room in the public directory, or remove it.
 #[derive(Clone, Debug)]
 pub struct SetVisibility {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub sender: OwnedUserId,
     /// Whether the directory lists it.
     pub public: bool,
@@ -168,9 +161,7 @@ impl Proposal for SetVisibility {
 /// List a room for a network of an application service, or remove it.
 #[derive(Clone, Debug)]
 pub struct SetNetwork {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The service.
     pub service: String,
     /// The service's id of the network.
     pub network_id: String,

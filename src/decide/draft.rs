@@ -32,13 +32,10 @@ use crate::{
 /// An event that has no place in the room yet.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// The type.
     pub event_type: TimelineEventType,
     /// The state key, for a state event.
     pub state_key: Option<String>,
-    /// The content.
     pub content: LaxObject,
-    /// The sender.
     pub sender: OwnedUserId,
     /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
@@ -155,20 +152,15 @@ impl RoomDraft {
         self.room_id.as_ref()
     }
 
-    /// The room's version.
     pub fn version(&self) -> &RoomVersionId {
         &self.version
     }
 
-    /// The rules of the room's version.
     pub fn rules(&self) -> &RoomVersionRules {
         &self.rules
     }
 
     /// The state event of this key.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn state_event(
         &self,
         env: &Env,
@@ -198,9 +190,6 @@ impl RoomDraft {
     }
 
     /// The content of the state event of this key, without redacted parts.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn shown_content(
         &self,
         env: &Env,
@@ -218,9 +207,6 @@ impl RoomDraft {
     }
 
     /// The membership of a user.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn membership(&self, env: &Env, user_id: &UserId) -> Result<Option<Membership>, Refusal> {
         #[derive(serde::Deserialize)]
         struct Content {
@@ -232,9 +218,6 @@ impl RoomDraft {
     }
 
     /// The present powers in the room.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn powers(&self, env: &Env) -> Result<Powers<'_>, Refusal> {
         let create = self.state_event(env, &StateEventType::RoomCreate, "")?;
         let levels = self.state_event(env, &StateEventType::RoomPowerLevels, "")?;
@@ -242,9 +225,6 @@ impl RoomDraft {
     }
 
     /// A joined local user who may invite, for joins that one of them must authorise.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn someone_who_may_invite(&self, env: &Env) -> Result<Option<OwnedUserId>, Refusal> {
         let Some(room) = &self.base else { return Ok(None) };
         let powers = self.powers(env)?;

@@ -107,13 +107,10 @@ fn pieces(receipts: Vec<Moved>) -> Vec<Vec<Moved>> {
 /// Move a receipt.
 #[derive(Clone, Debug)]
 pub struct SetReceipt {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
     /// `m.read` or `m.read.private`.
     pub receipt_type: String,
-    /// The event.
     pub event_id: OwnedEventId,
     /// The thread, as given by the client.
     pub thread_id: Option<String>,
@@ -246,11 +243,8 @@ fn is_in_thread(env: &Env, room: &Room, event: &EventRef, thread: &str) -> Resul
 /// Move the fully-read marker, which is account data of the room that cannot be set otherwise.
 #[derive(Clone, Debug)]
 pub struct SetFullyRead {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The event.
     pub event_id: OwnedEventId,
 }
 
@@ -302,9 +296,7 @@ impl Proposal for SetFullyRead {
 /// Start or stop typing.
 #[derive(Clone, Debug)]
 pub struct SetTyping {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
     /// When it expires, in milliseconds since the Unix epoch; 0 stops.
     pub until_ms: u64,

@@ -38,9 +38,7 @@ const RECORDS: usize = 1024;
 /// Take away events of one type in one room that have lived long enough: at most [`AT_ONCE`].
 #[derive(Clone, Debug)]
 pub struct ExpireEvents {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The type.
     pub event_type: Box<str>,
     /// How long such events were found to live, in milliseconds.
     pub lifetime_ms: u64,
@@ -117,7 +115,6 @@ impl Proposal for ExpireMedia {
 /// Take away events of a user who is to be erased with what they sent.
 #[derive(Clone, Debug)]
 pub struct EraseMessages {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The `user.deactivate` that asks for it.
     pub because: Offset,
@@ -151,7 +148,6 @@ impl Proposal for EraseMessages {
 /// Remove files of a user who is to be erased with them: at most [`AT_ONCE`].
 #[derive(Clone, Debug)]
 pub struct EraseMedia {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The `user.deactivate` that asks for it.
     pub because: Offset,
@@ -180,7 +176,6 @@ impl Proposal for EraseMedia {
 /// Take away what is kept of a user who is to be erased.
 #[derive(Clone, Debug)]
 pub struct EraseUser {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The `user.deactivate` that asks for it.
     pub because: Offset,

@@ -17,7 +17,6 @@ pub struct ImportAccount {
     pub reason: String,
     /// The type of that account data.
     pub event_type: String,
-    /// Its content.
     pub content: Box<RawValue>,
 }
 

@@ -34,7 +34,6 @@ fn with_backup<T>(
 /// Create a backup, or change its authentication data.
 #[derive(Debug)]
 pub struct SetBackup {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup to change; `None` creates a new one.
     pub version: Option<u64>,
@@ -87,7 +86,6 @@ impl Proposal for SetBackup {
 /// Delete a backup with its keys.
 #[derive(Debug)]
 pub struct DeleteBackup {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup.
     pub version: u64,
@@ -111,7 +109,6 @@ impl Proposal for DeleteBackup {
 /// Put keys into a backup, where they are better than the stored ones.
 #[derive(Debug)]
 pub struct PutKeys {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup, which must be the newest.
     pub version: u64,
@@ -191,7 +188,6 @@ impl PutKeys {
 /// Remove keys from a backup.
 #[derive(Debug)]
 pub struct RemoveKeys {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup.
     pub version: u64,

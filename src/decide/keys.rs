@@ -18,9 +18,7 @@ use crate::{
 /// Upload keys of a device.
 #[derive(Debug)]
 pub struct UploadKeys {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The identity keys.
     pub device_keys: Option<Box<RawValue>>,
@@ -178,9 +176,7 @@ pub struct ClaimKeys {
 /// A key that was handed out.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// The device.
     pub device_id: OwnedDeviceId,
-    /// The key's id.
     pub key_id: String,
     /// The record that holds it.
     pub record: Offset,
@@ -233,13 +229,9 @@ impl Proposal for ClaimKeys {
 /// Set cross-signing keys. `None` leaves a key unchanged.
 #[derive(Debug)]
 pub struct SetCrossSigning {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The master key.
     pub master_key: Option<Box<RawValue>>,
-    /// The self-signing key.
     pub self_signing_key: Option<Box<RawValue>>,
-    /// The user-signing key.
     pub user_signing_key: Option<Box<RawValue>>,
     /// The record of the master key for which the user's permission was checked.
     pub replaces: Option<Offset>,

@@ -12,7 +12,6 @@ use crate::record::{
 /// Record that a backup was made.
 #[derive(Clone, Debug)]
 pub struct NoteBackup {
-    /// The backup.
     pub made: BackupMade,
 }
 

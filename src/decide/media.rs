@@ -18,7 +18,6 @@ use crate::{
 /// Reserve a media id for a later upload.
 #[derive(Clone, Debug)]
 pub struct CreateMedia {
-    /// The user.
     pub user_id: OwnedUserId,
     /// A new id.
     pub media_id: String,
@@ -58,13 +57,10 @@ pub struct AddMedia {
     pub given_out: bool,
     /// The uploader; `None` for a file that the server fetched.
     pub user_id: Option<OwnedUserId>,
-    /// The file's hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
-    /// Its type.
     pub content_type: Option<String>,
-    /// Its name.
     pub name: Option<String>,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -140,7 +136,6 @@ pub struct QuarantineMedia {
     pub media_ids: Vec<String>,
     /// Whether downloads are refused from now on.
     pub quarantined: bool,
-    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -179,7 +174,6 @@ pub struct QuarantineRemote {
     pub files: Vec<(OwnedMxcUri, Option<FileHash>)>,
     /// Whether downloads are refused from now on.
     pub quarantined: bool,
-    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -251,7 +245,6 @@ impl Proposal for RemoveMedia {
 /// Exempt a media id from quarantine, or end that.
 #[derive(Clone, Debug)]
 pub struct ProtectMedia {
-    /// The id.
     pub media_id: String,
     /// Whether it is exempt from now on.
     pub protected: bool,

@@ -45,13 +45,10 @@ pub enum Change {
 /// Change a membership.
 #[derive(Clone, Debug)]
 pub struct ChangeMembership {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The sender.
     pub sender: OwnedUserId,
     /// The user whose membership changes.
     pub target: OwnedUserId,
-    /// The change.
     pub change: Change,
     /// The reason given.
     pub reason: Option<String>,
@@ -198,9 +195,7 @@ impl ChangeMembership {
 /// identity server has bound the address (client-server API, "Third-party invites").
 #[derive(Clone, Debug)]
 pub struct AcceptAddressInvite {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
     /// The data signed by the identity server: the user's id and the invitation's token.
     pub signed: CanonicalJsonObject,
@@ -334,9 +329,7 @@ impl Proposal for LeaveAndForget {
 /// Forget a room that the user has left.
 #[derive(Clone, Debug)]
 pub struct ForgetRoom {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
 }
 

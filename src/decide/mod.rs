@@ -80,7 +80,6 @@ pub use crate::state::Membership;
 /// The inputs of a decision.
 #[derive(Clone, Debug)]
 pub struct Env {
-    /// The projections.
     pub state: Arc<State>,
     /// The event bodies.
     pub events: Arc<EventStore>,
@@ -110,7 +109,6 @@ pub enum Refusal {
     /// The subject does not exist, or is hidden from this user.
     #[error("{0}")]
     NotFound(String),
-    /// The user name is taken.
     #[error("this user name is taken")]
     UserInUse,
     /// The limit on the number of accounts is reached.
@@ -122,7 +120,6 @@ pub enum Refusal {
     /// The alias for a new room is taken.
     #[error("the alias `{0}` is in use")]
     RoomInUse(String),
-    /// The alias exists already.
     #[error("the alias `{0}` exists already")]
     AliasInUse(String),
     /// The invited user blocks invites.
@@ -146,7 +143,6 @@ pub enum Refusal {
     /// The initial state of a room is not valid.
     #[error("{0}")]
     InvalidRoomState(String),
-    /// The room version is not supported.
     #[error("room version `{0}` is not supported")]
     UnsupportedRoomVersion(String),
     /// The event is too large.
@@ -197,13 +193,10 @@ pub enum Refusal {
         /// When the next one is possible, in milliseconds from now.
         wait_ms: u64,
     },
-    /// The account is deactivated.
     #[error("this account has been deactivated")]
     UserDeactivated,
-    /// The account is locked.
     #[error("this account has been locked")]
     UserLocked,
-    /// The account is suspended.
     #[error("this cannot be done while the account is suspended")]
     UserSuspended,
     /// The room does not admit guests.
@@ -218,10 +211,8 @@ pub enum Refusal {
         /// When the first of them expires, in milliseconds from now.
         wait_ms: u64,
     },
-    /// This media id has a file already.
     #[error("there is a file under this media id already")]
     CannotOverwriteMedia,
-    /// The invite to the room of server notices cannot be rejected.
     #[error("the invite to the room of this server's notices cannot be rejected")]
     CannotLeaveServerNoticeRoom,
     /// The token is not valid (any more).
@@ -240,13 +231,11 @@ pub enum Refusal {
         /// What it says.
         error: String,
     },
-    /// The room's policy server cannot be asked.
     #[error("the room's policy server cannot be asked, and it has to agree: {0}")]
     PolicyServer(String),
     /// The decision failed because of a bug.
     #[error("an internal error")]
     Broken,
-    /// The log could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -296,9 +285,6 @@ pub trait Proposal: Send + 'static {
     }
 
     /// Decides: adds records to the commit, or refuses, in which case nothing is added.
-    ///
-    /// # Errors
-    /// The reason of the refusal.
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Self::Outcome, Refusal>;
 }
 
@@ -413,7 +399,6 @@ impl<'a> Commit<'a> {
         self.draft()
     }
 
-    /// Begins a room.
     fn begin_room(&mut self, draft: RoomDraft) {
         self.room = Some(draft);
     }
@@ -469,9 +454,6 @@ impl<'a> Commit<'a> {
     }
 
     /// The event that this transaction has already sent.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn sent_by(&self, transaction: &Transaction) -> Result<Option<OwnedEventId>, Refusal> {
         if let Some(event_id) = self.transactions.get(&key(transaction)) {
             return Ok(Some(event_id.clone()));
@@ -482,9 +464,6 @@ impl<'a> Commit<'a> {
     }
 
     /// The result of a transaction that does not send an event, if `pick` finds one in a command.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     fn done_by<T>(
         &self,
         transaction: &Transaction,

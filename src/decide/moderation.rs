@@ -30,7 +30,6 @@ use crate::record::{
 pub struct Because<P> {
     /// The proposal.
     pub of: P,
-    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -56,11 +55,9 @@ impl<P: Proposal> Proposal for Because<P> {
 /// Block a room, which need not exist, or unblock it.
 #[derive(Clone, Debug)]
 pub struct BlockRoom {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// Whether entering it is refused from now on.
     pub blocked: bool,
-    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -88,7 +85,6 @@ impl Proposal for BlockRoom {
 pub struct BeginShutdown {
     /// The id of the shutdown: a new one.
     pub id: String,
-    /// The room.
     pub room_id: OwnedRoomId,
     /// Whether to block the room.
     pub block: bool,
@@ -96,7 +92,6 @@ pub struct BeginShutdown {
     pub replacement: Option<Replacement>,
     /// Whether it is purged at the end.
     pub purge: bool,
-    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -190,7 +185,6 @@ impl Proposal for OpenReplacement {
 /// Point an alias of a room that is shut down at another room, or remove it.
 #[derive(Clone, Debug)]
 pub struct MoveAlias {
-    /// The alias.
     pub alias: OwnedRoomAliasId,
     /// The room that it points at now.
     pub from: OwnedRoomId,
@@ -225,7 +219,6 @@ impl Proposal for MoveAlias {
 /// Record the end of a shutdown.
 #[derive(Clone, Debug)]
 pub struct FinishShutdown {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The id of the shutdown.
     pub id: String,
@@ -256,9 +249,7 @@ impl Proposal for FinishShutdown {
 /// if they could not join otherwise.
 #[derive(Clone, Debug)]
 pub struct MakeRoomAdmin {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
     /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,
@@ -373,9 +364,7 @@ fn greatest(levels: &CanonicalJsonObject) -> Int {
 /// Make a user join a room: by their own right, or else by an invite of a member who may invite.
 #[derive(Clone, Debug)]
 pub struct HaveJoin {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
     /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,

@@ -41,7 +41,6 @@ pub struct OpenNoticeRoom {
 }
 
 impl Proposal for OpenNoticeRoom {
-    /// The room.
     type Outcome = OwnedRoomId;
 
     // The user's stream, so that nobody gets two rooms.
@@ -110,7 +109,6 @@ fn invite(
 /// Invite a user again who has left the room of their notices.
 #[derive(Clone, Debug)]
 pub struct InviteAgain {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The recipient.
     pub user_id: OwnedUserId,

@@ -30,7 +30,6 @@ fn no_client() -> Refusal {
 /// Register a client.
 #[derive(Clone, Debug)]
 pub struct RegisterClient {
-    /// The client.
     pub client: OauthClient,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -104,7 +103,6 @@ impl Proposal for RemoveIdleClients {
 /// Give a client a code, as the user allowed.
 #[derive(Clone, Debug)]
 pub struct IssueCode {
-    /// The code.
     pub code: OauthCode,
     /// Whether the client is one of the configuration, which need not be registered.
     pub configured: bool,
@@ -156,7 +154,6 @@ fn must_be_signed_in(
 /// Begin a device authorization.
 #[derive(Clone, Debug)]
 pub struct RequestDevice {
-    /// The request.
     pub request: OauthDeviceRequest,
     /// Whether the client is one of the configuration.
     pub configured: bool,
@@ -188,7 +185,6 @@ impl Proposal for RequestDevice {
 /// Allow or deny what a device authorization asks for.
 #[derive(Clone, Debug)]
 pub struct AnswerDevice {
-    /// The answer.
     pub answer: OauthDeviceAnswer,
     /// The browser in which the user is signed in.
     pub browser: TokenHash,
@@ -223,7 +219,6 @@ impl Proposal for AnswerDevice {
 pub struct Exchange {
     /// The login of the device, if there is one.
     pub login: Option<Login>,
-    /// The grant.
     pub grant: OauthGrant,
     /// Whether the client is one of the configuration.
     pub configured: bool,
@@ -324,7 +319,6 @@ pub(super) fn log_out(commit: &mut Commit<'_>, user_id: &UserId) {
 /// End grants of a user, and log their devices out.
 #[derive(Clone, Debug)]
 pub struct EndGrants {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The grants. Those of others, and those that have ended, are left out.
     pub grants: Vec<String>,
@@ -352,9 +346,7 @@ impl Proposal for EndGrants {
 /// Exchange the refresh token of a grant without a device for new tokens.
 #[derive(Clone, Debug)]
 pub struct RefreshGrant {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The grant.
     pub grant_id: String,
     /// The refresh token that was presented.
     pub presented: TokenHash,
@@ -397,9 +389,7 @@ impl Proposal for RefreshGrant {
 /// Record the first use of the refreshed tokens of a grant without a device.
 #[derive(Clone, Debug)]
 pub struct ConfirmGrant {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The grant.
     pub grant_id: String,
     /// The access token that was used.
     pub used: TokenHash,
@@ -441,7 +431,6 @@ impl Proposal for AnnounceKey {
 /// Sign a user in with a browser.
 #[derive(Clone, Debug)]
 pub struct SignIn {
-    /// The sign-in.
     pub sign_in: BrowserSignIn,
     /// When the password was set that was verified. If it has been set since, the sign-in is
     /// refused.
@@ -492,7 +481,6 @@ impl Proposal for SignIn {
 /// Sign a user out of browsers.
 #[derive(Clone, Debug)]
 pub struct SignOut {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The browsers. Those of others are left out.
     pub browsers: Vec<TokenHash>,
@@ -520,7 +508,6 @@ impl Proposal for SignOut {
 /// Allow the user's cross-signing keys to be replaced.
 #[derive(Clone, Debug)]
 pub struct PermitReset {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Until when, in milliseconds since the Unix epoch.
     pub until_ms: u64,

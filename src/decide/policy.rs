@@ -94,7 +94,6 @@ pub(crate) struct Signed<P> {
     pub(crate) of: Repeatable<P>,
     /// The stream of the proposal.
     pub(crate) stream: Stream,
-    /// Signatures by events.
     pub(crate) signatures: HashMap<OwnedEventId, String>,
 }
 

@@ -52,7 +52,6 @@ impl<'a> Powers<'a> {
         self.rules.explicitly_privilege_room_creators || self.levels.is_none()
     }
 
-    /// Whether `user_id` has the level `field`.
     pub fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
         self.reaches(user_id, || match &self.levels {
             Some(levels) => levels.get_as_int_or_default(field, self.rules),

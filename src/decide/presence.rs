@@ -14,7 +14,6 @@ use crate::{
 /// Change a user's presence as others see it.
 #[derive(Clone, Debug)]
 pub struct SetPresence {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Online, idle, or offline.
     pub presence: PresenceState,
@@ -97,7 +96,6 @@ impl Proposal for ReceivePresence {
 /// Show a user of another homeserver as offline from which nothing has been heard for long.
 #[derive(Clone, Debug)]
 pub struct ExpirePresence {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The record with what was heard last.
     pub heard: Offset,

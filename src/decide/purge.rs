@@ -23,7 +23,6 @@ const RUNS: usize = 4000;
 /// Purge a room without joined members.
 #[derive(Clone, Debug)]
 pub struct PurgeRoom {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The files that only the room refers to.
     pub media_ids: Vec<String>,
@@ -31,7 +30,6 @@ pub struct PurgeRoom {
     pub said: Vec<Offset>,
     /// The last record that was looked at for `media_ids` and `said`.
     pub looked: Offset,
-    /// The reason.
     pub reason: Option<String>,
 }
 

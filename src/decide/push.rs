@@ -19,9 +19,7 @@ use crate::{
 /// the same time none is lost.
 #[derive(Clone, Debug)]
 pub struct ChangePushRules {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The change.
     pub change: RuleChange,
 }
 
@@ -30,14 +28,12 @@ pub struct ChangePushRules {
 pub enum RuleChange {
     /// Add a rule, or change the one of this kind and id.
     Put {
-        /// The rule.
         rule: NewPushRule,
         /// Place it right before this rule.
         before: Option<String>,
         /// Place it right after this rule; `before` takes precedence.
         after: Option<String>,
     },
-    /// Remove a rule.
     Remove(RuleKind, String),
     /// Enable or disable a rule.
     Enable(RuleKind, String, bool),

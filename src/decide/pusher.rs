@@ -17,7 +17,6 @@ use crate::{
 /// Create or change a pusher.
 #[derive(Clone, Debug)]
 pub struct SetPusher {
-    /// The pusher.
     pub pusher: PusherSet,
     /// Whether other users keep their pushers with the same ids.
     pub append: bool,
@@ -76,9 +75,7 @@ impl Proposal for SetPusher {
 /// Remove a pusher.
 #[derive(Clone, Debug)]
 pub struct RemovePusher {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The pusher.
     pub ids: PusherIds,
     /// The reason.
     pub because: PusherEnd,

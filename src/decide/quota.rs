@@ -27,11 +27,8 @@ pub struct Quotas {
     pub account_data_types: usize,
     /// Bytes of account data, see [`usage::data_bytes`].
     pub account_data_bytes: u64,
-    /// Filters.
     pub filters: usize,
-    /// Bytes of filters.
     pub filter_bytes: u64,
-    /// Devices.
     pub devices: usize,
     /// Room aliases.
     pub aliases: usize,

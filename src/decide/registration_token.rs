@@ -11,9 +11,7 @@ use crate::record::{
 /// Create a registration token.
 #[derive(Clone, Debug)]
 pub struct CreateRegistrationToken {
-    /// The token.
     pub token: TokenHash,
-    /// Its label.
     pub label: Option<String>,
     /// How many accounts can be created with it in all; `None`: any number.
     pub uses_allowed: Option<u64>,
@@ -67,9 +65,7 @@ impl<T> Change<T> {
 /// Change the limits of a registration token. Its use count is kept.
 #[derive(Clone, Debug)]
 pub struct UpdateRegistrationToken {
-    /// The token.
     pub token: TokenHash,
-    /// Its label.
     pub label: Change<String>,
     /// How many accounts can be created with it in all; `None`: any number.
     pub uses_allowed: Change<u64>,
@@ -108,7 +104,6 @@ fn no_token() -> Refusal {
 /// Remove a registration token.
 #[derive(Clone, Debug)]
 pub struct RemoveRegistrationToken {
-    /// The token.
     pub token: TokenHash,
 }
 

@@ -14,11 +14,8 @@ use crate::{
 /// Report something. The caller checks whether the reporter may see an event.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The reporter.
     pub reporter: OwnedUserId,
-    /// The subject.
     pub subject: Subject,
-    /// The reason.
     pub reason: Option<String>,
     /// The severity: from -100, the worst, to 0.
     pub score: Option<i8>,

@@ -26,15 +26,11 @@ use crate::{
 /// Send an event into a room.
 #[derive(Clone, Debug)]
 pub struct SendEvent {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The sender.
     pub sender: OwnedUserId,
-    /// Its type.
     pub event_type: TimelineEventType,
     /// Its state key, for a state event.
     pub state_key: Option<String>,
-    /// Its content.
     pub content: LaxObject,
     /// For a redaction: the redacted event.
     pub redacts: Option<OwnedEventId>,

@@ -15,7 +15,6 @@ use crate::record::{
 /// Link an account with a person at a single sign-on provider.
 #[derive(Clone, Debug)]
 pub struct LinkSso {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The provider's id.
     pub provider: String,

@@ -46,15 +46,12 @@ impl Proposal for CreateAccount {
 /// Change the status of an account.
 #[derive(Clone, Debug)]
 pub struct SetStatus {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Whether they are an administrator; `None` leaves it unchanged, as below.
     pub admin: Option<bool>,
     /// Whether the account is locked.
     pub locked: Option<bool>,
-    /// Whether it is suspended.
     pub suspended: Option<bool>,
-    /// The reason.
     pub reason: Option<String>,
 }
 
@@ -94,7 +91,6 @@ impl Proposal for SetStatus {
 /// rooms afterwards.
 #[derive(Clone, Debug)]
 pub struct Deactivate {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Whether the user's messages are hidden from those who have not seen them, and the user's
     /// data is deleted.
@@ -103,7 +99,6 @@ pub struct Deactivate {
     pub messages: bool,
     /// With `erase`: whether their files are deleted, too.
     pub media: bool,
-    /// The reason.
     pub reason: Option<String>,
     /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,

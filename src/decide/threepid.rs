@@ -29,11 +29,8 @@ use crate::{
 pub struct RequestValidation {
     /// The session id, if this client has none for it yet.
     pub sid: String,
-    /// The purpose.
     pub purpose: Purpose,
-    /// The identifier.
     pub threepid: Threepid,
-    /// The hash of the client's secret.
     pub client_secret: TokenHash,
     /// The hash of the token that completes it, if there is one.
     pub token: Option<TokenHash>,
@@ -142,9 +139,7 @@ pub struct CompleteValidation {
     pub threepid: Threepid,
     /// The validation.
     pub sid: String,
-    /// The hash of the client's secret.
     pub client_secret: TokenHash,
-    /// The hash of the token.
     pub token: TokenHash,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -195,7 +190,6 @@ impl Proposal for SpendValidation {
 pub struct ResetPassword {
     /// The new password.
     pub set: SetPassword,
-    /// The proof.
     pub proof: Validated,
 }
 
@@ -219,7 +213,6 @@ impl Proposal for ResetPassword {
 /// Add an identifier to an account.
 #[derive(Clone, Debug)]
 pub struct AddThreepid {
-    /// The account.
     pub user_id: OwnedUserId,
     /// The identifier.
     pub validated: Validated,
@@ -244,9 +237,7 @@ impl Proposal for AddThreepid {
 /// Remove an identifier from an account.
 #[derive(Clone, Debug)]
 pub struct RemoveThreepid {
-    /// The account.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
 }
 
@@ -273,9 +264,7 @@ impl Proposal for RemoveThreepid {
 /// Record that an identifier was bound to a user on an identity server.
 #[derive(Clone, Debug)]
 pub struct NoteBound {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
     /// The identity server.
     pub id_server: String,
@@ -301,9 +290,7 @@ impl Proposal for NoteBound {
 /// Record that an identifier was unbound from a user on an identity server.
 #[derive(Clone, Debug)]
 pub struct NoteUnbound {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
     /// The identity server.
     pub id_server: String,

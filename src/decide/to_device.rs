@@ -23,9 +23,7 @@ use crate::{
 /// [`Quotas`]: super::quota::Quotas
 #[derive(Debug)]
 pub struct SendToDevice {
-    /// The sender.
     pub sender: OwnedUserId,
-    /// The type.
     pub event_type: String,
     /// The messages for each user's devices.
     pub messages: BTreeMap<OwnedUserId, Vec<Message>>,
@@ -91,7 +89,6 @@ pub struct ReceiveToDevice {
     pub sender: OwnedUserId,
     /// The id under which it was sent.
     pub message_id: String,
-    /// The type.
     pub event_type: String,
     /// The messages for each user's devices.
     pub messages: BTreeMap<OwnedUserId, Vec<Message>>,
@@ -272,9 +269,7 @@ fn was_sent(commit: &Commit<'_>, transaction: &Transaction) -> Result<bool, Refu
 /// Record that a device has received its messages.
 #[derive(Debug)]
 pub struct Acknowledge {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The last record that it has received.
     pub up_to: Offset,

@@ -48,7 +48,6 @@ const CARRIED: [StateEventType; 8] = [
 /// Replace a room by a new one of another version.
 #[derive(Clone, Debug)]
 pub struct UpgradeRoom {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The id of the new one, unless its version derives the id from the create event.
     pub replacement: OwnedRoomId,
@@ -56,7 +55,6 @@ pub struct UpgradeRoom {
     pub version: RoomVersionId,
     /// Creators of the new room in addition to the sender, in versions that allow more than one.
     pub additional_creators: Vec<OwnedUserId>,
-    /// The sender.
     pub sender: OwnedUserId,
     /// The time, by the server's clock.
     pub ts: MilliSecondsSinceUnixEpoch,

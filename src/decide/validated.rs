@@ -16,9 +16,7 @@ use crate::{
 pub struct Validated {
     /// The validation.
     pub sid: String,
-    /// Its purpose.
     pub purpose: Purpose,
-    /// The identifier.
     pub threepid: Threepid,
     /// The time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -40,7 +38,6 @@ impl Validated {
         Ok(validated_ms)
     }
 
-    /// Makes it an identifier of `user_id`.
     pub(super) fn claim(
         &self,
         commit: &mut Commit<'_>,

@@ -65,7 +65,6 @@ fn follow(
     Ok(())
 }
 
-/// Counts a record.
 fn count(record: &Record) {
     let header = &record.header;
     // Kinds are names in the program: a record of another kind could not be applied.

@@ -57,7 +57,6 @@ const REPLAY_RECORDS: usize = 1024;
 /// Why the engine could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The log could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A record could not be applied.
@@ -145,7 +144,6 @@ pub fn replay_onto<E: From<OpenError>>(
 /// Settings of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The server's name.
     pub server_name: OwnedServerName,
     /// About how many bytes of events are kept in memory.
     pub event_cache_bytes: u64,
@@ -290,7 +288,6 @@ impl Engine {
         Follow::records(Arc::clone(&self.log), from, self.head.follow())
     }
 
-    /// The log.
     pub fn log(&self) -> &Arc<dyn Log> {
         &self.log
     }
@@ -303,9 +300,6 @@ impl Engine {
 
 /// Begins a log that others may begin, too, at the same time: with the identity of a server of this
 /// name, unless it has one. The log must have been started.
-///
-/// # Errors
-/// When the log takes no writes.
 pub async fn found(log: &dyn Log, name: &ServerName) -> Result<(), OpenError> {
     let batch = first_batch(&new_identity(name)?);
     let mut appended = log.append(batch.clone()).await;

@@ -93,9 +93,6 @@ impl Engine {
 
     /// Brings `state`, which is being rebuilt from the same log, up to the live projections, and
     /// lets it follow what is applied to them. Only one at a time. Blocks.
-    ///
-    /// # Errors
-    /// When the log cannot be read or applied.
     pub(crate) fn beside(&self, state: State) -> Result<Beside<'_>, OpenError> {
         let applied = {
             let mut lacking = self.live.applying.lock();
@@ -121,9 +118,6 @@ pub(crate) struct Beside<'a> {
 impl Beside<'_> {
     /// Calls `look` with the live projections and these. Both have applied the same records;
     /// nothing is applied meanwhile, so writes wait.
-    ///
-    /// # Errors
-    /// When a record cannot be applied.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&State, &State) -> T) -> Result<T, ApplyError> {
         let mut lacking = self.live.applying.lock();
         self.catch_up(&mut lacking)?;

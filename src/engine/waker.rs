@@ -37,7 +37,6 @@ pub struct Published {
     pub offset: Offset,
     /// When it was published.
     pub at: time::Instant,
-    /// The effects.
     pub effects: Arc<[Effect]>,
 }
 

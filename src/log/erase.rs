@@ -29,7 +29,6 @@ pub enum EraseError {
     Reduce {
         /// The record's offset.
         offset: Offset,
-        /// The cause.
         source: ReduceError,
     },
     /// The remaining part of the event does not have the named hash.

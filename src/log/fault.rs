@@ -7,7 +7,6 @@ use crate::record::{CommandError, Epoch, Offset, codec::CodecError};
 #[derive(Debug, thiserror::Error)]
 #[error("record {offset}: {fault}")]
 pub struct VerifyError {
-    /// Its offset.
     pub offset: Offset,
     /// What is wrong.
     #[source]
@@ -47,10 +46,8 @@ pub enum Fault {
         /// The offset in the header.
         found: Offset,
     },
-    /// It is older than the previous record.
     #[error("the record is {0} ms older than the previous one")]
     Time(u64),
-    /// Its epoch is lower than that of the previous record.
     #[error("the record's epoch {} is lower than {}, that of the previous record", found.0, before.0)]
     Epoch {
         /// The record's epoch.
@@ -74,10 +71,8 @@ pub enum Fault {
     /// Its command cannot be decoded.
     #[error(transparent)]
     Command(CommandError),
-    /// Its payload is missing, and no record says that it was erased.
     #[error("the payload is missing, but no record says that it was erased")]
     Gone,
-    /// Its payload was replaced, but not by the reduced payload that a record names.
     #[error("the payload was replaced, but not by the reduced payload that a record names")]
     Replaced,
 }

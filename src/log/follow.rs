@@ -105,9 +105,6 @@ impl<T> Follow<T> {
     }
 
     /// The next item, if it can be read without waiting.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn ready(&mut self) -> Result<Option<T>, ReadError> {
         if self.items.len() == 0 {
             let end = (*self.watermark.borrow()).min(self.until);

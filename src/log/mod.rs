@@ -89,7 +89,6 @@ pub enum AppendError {
     /// A stream has moved on since the decision was taken.
     #[error("stream `{stream}` is at {actual}, the decision was taken at {expected}")]
     Conflict {
-        /// The stream.
         stream: Stream,
         /// Its last offset when the decision was taken.
         expected: Offset,
@@ -130,7 +129,6 @@ pub enum ReadError {
     /// The bytes at this offset are not a record.
     #[error("record {offset} is damaged: {source}")]
     Damaged {
-        /// The offset.
         offset: Offset,
         /// What is wrong.
         source: crate::record::codec::CodecError,
@@ -173,9 +171,6 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
 
     /// The offset up to which erased content has not only been hidden from readers but left the
     /// disk.
-    ///
-    /// # Errors
-    /// When the store fails.
     fn off_disk(&self) -> Result<Offset, ReadError> {
         Ok(*self.durable().borrow())
     }
@@ -288,7 +283,6 @@ pub(crate) fn check_size(batch: &Batch) -> Result<(), AppendError> {
 pub struct Verified {
     /// How many records were checked.
     pub records: u64,
-    /// The last offset.
     pub last: Offset,
     /// The last chain value.
     pub chain: Chain,

@@ -163,7 +163,6 @@ pub enum OpenError {
     Io {
         /// What could not be opened.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The underlying store could not be opened or read.
@@ -171,7 +170,6 @@ pub enum OpenError {
     Store {
         /// The store's directory.
         path: PathBuf,
-        /// The cause.
         reason: String,
     },
     /// The disk is full, and there is no space elsewhere for a copy to read from.
@@ -357,17 +355,11 @@ impl SledLog {
     }
 
     /// The log's size on disk in bytes.
-    ///
-    /// # Errors
-    /// When the disk fails.
     pub fn disk_bytes(&self) -> io::Result<u64> {
         self.current().disk_bytes()
     }
 
     /// The offset up to which every erasure has left the disk, not only the log.
-    ///
-    /// # Errors
-    /// When the store fails.
     pub fn compacted(&self) -> Result<Offset, ReadError> {
         Ok(self.current().compacted()?)
     }
@@ -679,7 +671,6 @@ pub enum CompactError {
     /// The disk failed.
     #[error(transparent)]
     Disk(io::Error),
-    /// It was abandoned.
     #[error("it was abandoned")]
     GivenUp,
     /// The log takes no writes: it has not been started, or was closed.
@@ -712,13 +703,11 @@ impl AtRest {
         Layers::open(log_dir, DEFAULT_CACHE_BYTES, None).map(Self)
     }
 
-    /// The record at `offset`.
     pub(crate) fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
         let frame = self.0.get(offset)?;
         frame.map(|frame| decode(offset, &frame)).transpose()
     }
 
-    /// The last record.
     pub(crate) fn last(&self) -> Result<Option<Record>, ReadError> {
         self.0.last()?.map_or(Ok(None), |last| self.get(last))
     }

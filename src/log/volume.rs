@@ -52,26 +52,13 @@ pub(crate) const EXTENSION: &str = "lcvol";
 pub enum VolumeError {
     /// The file or its directory failed.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file was altered after it was written.
     #[error("the volume {} is damaged: {what}", .path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
 }
 
 /// The volumes in `dir`, in order. A missing directory has none, and unfinished files do not count.
-///
-/// # Errors
-/// When the directory or one of them cannot be read.
 pub fn list(dir: &Path) -> Result<Vec<Volume>, VolumeError> {
     let failed = |source| VolumeError::Io { path: dir.to_owned(), source };
     let mut volumes = Vec::new();
@@ -169,9 +156,6 @@ impl Volume {
     }
 
     /// Its size on disk in bytes.
-    ///
-    /// # Errors
-    /// When the disk fails.
     pub fn disk_bytes(&self) -> Result<u64, VolumeError> {
         let metadata = self.file.metadata().map_err(|source| self.io(source))?;
         Ok(disk::bytes_of(&metadata))

@@ -42,11 +42,9 @@ impl From<io::Error> for DownloadError {
 /// Where a file is, and what it must be.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The store.
     pub store: Arc<Store>,
     /// Its name there.
     pub name: FileHash,
-    /// Its hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
@@ -92,9 +90,6 @@ impl Download {
 
     /// Reads all of a file that is no larger than [`limits::MEDIA_PIECE_BYTES`], and checks it.
     /// Blocks.
-    ///
-    /// # Errors
-    /// When it is not the file that was uploaded, or the disk fails.
     pub fn read_small(&self) -> Result<Option<Bytes>, DownloadError> {
         if self.length > limits::MEDIA_PIECE_BYTES as u64 {
             return Ok(None);
@@ -107,9 +102,6 @@ impl Download {
     }
 
     /// Checks that `hasher` has seen the file that was uploaded.
-    ///
-    /// # Errors
-    /// When it has not.
     pub fn check(&self, hasher: &blake3::Hasher) -> Result<(), DownloadError> {
         if FileHash::from(hasher.finalize()) == self.place.hash {
             return Ok(());
@@ -118,9 +110,6 @@ impl Download {
     }
 
     /// Reads all of it, and checks it. Blocks.
-    ///
-    /// # Errors
-    /// When it is not the file that was uploaded, or the disk fails.
     pub fn verify(&self) -> Result<(), DownloadError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(BufReader::new(&self.file))?;
@@ -134,9 +123,6 @@ impl Download {
 }
 
 /// Checks the file with this hash at `path`, which must have `size` bytes.
-///
-/// # Errors
-/// What is wrong, in words.
 pub fn verify(path: &Path, hash: &FileHash, size: u64) -> Result<(), String> {
     let broken = |error: io::Error| format!("{}: {error}", path.display());
     let file = File::open(path).map_err(broken)?;

@@ -21,9 +21,6 @@ pub use store::{Held, Receiving, Store};
 use crate::config::{Config, MediaDir};
 
 /// Opens the files of the configuration, and the copies of those of other homeservers.
-///
-/// # Errors
-/// When their directories cannot be made or cleared.
 pub(crate) fn open(config: &Config) -> io::Result<(Arc<Store>, Arc<remote::RemoteFiles>)> {
     let data_dir = &config.server.data_dir;
     // Files never use the space that the log needs.

@@ -101,13 +101,10 @@ impl Wish {
 /// The supported formats of pictures and thumbnails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// JPEG.
     Jpeg,
     /// PNG, also animated.
     Png,
-    /// GIF.
     Gif,
-    /// WebP.
     Webp,
 }
 
@@ -115,7 +112,6 @@ impl Format {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Jpeg, Self::Png, Self::Gif, Self::Webp];
 
-    /// The content type.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Jpeg => "image/jpeg",
@@ -184,16 +180,12 @@ impl From<ImageError> for PictureError {
 /// The information in a picture's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
-    /// Its format.
     pub format: Format,
     /// Its displayed width and height, in pixels.
     pub size: (u32, u32),
 }
 
 /// Reads the header of a picture.
-///
-/// # Errors
-/// When it is not a picture, or too large to decode.
 pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
     let (format, mut decoder) = open(Sifted::new(Cursor::new(bytes))?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
@@ -201,9 +193,6 @@ pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
 }
 
 /// Whether the picture in a file is animated.
-///
-/// # Errors
-/// When it is not a picture, or too large to decode.
 pub fn moves(path: &Path) -> Result<bool, PictureError> {
     let (format, _) = open(source(path)?)?;
     moves_as(format, source(path)?)
@@ -211,9 +200,6 @@ pub fn moves(path: &Path) -> Result<bool, PictureError> {
 
 /// Makes thumbnails of the picture in a file, one for each request. It takes time and memory: see
 /// the module's documentation.
-///
-/// # Errors
-/// When none can be made.
 pub fn thumbnails(path: &Path, wishes: &[Wish]) -> Result<Vec<Thumbnail>, PictureError> {
     let (format, mut decoder) = open(source(path)?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);

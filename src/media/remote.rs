@@ -44,7 +44,6 @@ const ORPHAN: Duration = Duration::from_secs(3600);
 /// The metadata of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteFile {
-    /// Its address.
     pub address: OwnedMxcUri,
     /// Its blake3 hash.
     pub hash: FileHash,
@@ -82,9 +81,6 @@ struct Kept {
 impl RemoteFiles {
     /// Opens the copies beside the files of `store`. Deletes those that were being received when
     /// the server last stopped.
-    ///
-    /// # Errors
-    /// When the directory cannot be created or cleared.
     pub fn open(store: &Store, most: u64) -> io::Result<Self> {
         let store = store.open_remote()?;
         let about = store.root().join(ABOUT);
@@ -140,9 +136,6 @@ impl RemoteFiles {
 
     /// Deletes the copy of the file at this address, with its thumbnails. Returns whether there was
     /// one. Blocks.
-    ///
-    /// # Errors
-    /// When it cannot be deleted.
     pub fn forget(&self, address: &MxcUri) -> io::Result<bool> {
         let mut kept = self.kept.lock();
         let name = name(address);
@@ -153,9 +146,6 @@ impl RemoteFiles {
     }
 
     /// Deletes the copies that were last used before a time. Returns how many. Blocks.
-    ///
-    /// # Errors
-    /// When they cannot be read or deleted.
     pub fn purge(&self, before: SystemTime) -> io::Result<u64> {
         let mut kept = self.kept.lock();
         let (mut left, mut deleted) = (0, 0);
@@ -171,9 +161,6 @@ impl RemoteFiles {
     }
 
     /// Deletes remains of copies, and then copies until the rest are within the limit. Blocks.
-    ///
-    /// # Errors
-    /// When they cannot be read or deleted.
     pub fn sweep(&self) -> io::Result<()> {
         self.store.sweep(|name| self.about(name).exists(), ORPHAN)?;
         let mut kept = self.kept.lock();

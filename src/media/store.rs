@@ -50,9 +50,6 @@ pub fn place(root: &Path, hash: &FileHash) -> PathBuf {
 }
 
 /// Every file in the directory of the files, with the hash that names it.
-///
-/// # Errors
-/// When a directory cannot be read.
 pub fn files(root: &Path) -> io::Result<Vec<(FileHash, PathBuf)>> {
     let is_part = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 2);
     let mut files = Vec::new();
@@ -95,7 +92,6 @@ pub struct Store {
 pub struct Swept {
     /// Files that no record names.
     pub files: u64,
-    /// Thumbnails.
     pub thumbnails: u64,
 }
 
@@ -110,9 +106,6 @@ struct Thumbnails {
 impl Store {
     /// Opens the store in `data_dir`. Deletes uploads that were in progress when the server last
     /// ended.
-    ///
-    /// # Errors
-    /// When the directory cannot be made or cleared.
     pub fn open(data_dir: &Path, min_free_bytes: u64, thumbnail_bytes: u64) -> io::Result<Self> {
         let incoming = directory(data_dir).join(INCOMING);
         let limits = (min_free_bytes, thumbnail_bytes);
@@ -121,9 +114,6 @@ impl Store {
 
     /// Opens the store of copies of files of other homeservers, inside of this one. It may have
     /// as many thumbnails as this one.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
     pub(super) fn open_remote(&self) -> io::Result<Self> {
         let root = self.root.join(REMOTE);
         let incoming =
@@ -248,9 +238,6 @@ impl Store {
     }
 
     /// Deletes a file that was not recorded after all, unless something names it or soon will.
-    ///
-    /// # Errors
-    /// When it cannot be removed.
     pub fn discard(&self, file: Held, named: impl FnOnce(&FileHash) -> bool) -> io::Result<()> {
         let hash = file.hash;
         drop(file);
@@ -278,9 +265,6 @@ impl Store {
 
     /// Stores a thumbnail atomically. Older ones are deleted to make room. If there is no room for
     /// it, it is not stored, and the error is [`io::ErrorKind::QuotaExceeded`].
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn keep_thumbnail(&self, hash: &FileHash, name: &str, bytes: &[u8]) -> io::Result<()> {
         let length = (bytes.len() + CHECK_BYTES) as u64;
         let Some(left) = self.thumbnail_bytes.checked_sub(length) else {
@@ -323,9 +307,6 @@ impl Store {
 
     /// Deletes files that no record names if they are older than `age`, and the oldest thumbnails
     /// until the rest are within their limit.
-    ///
-    /// # Errors
-    /// When a directory cannot be read or a file cannot be deleted.
     pub fn sweep(&self, named: impl Fn(&FileHash) -> bool, age: Duration) -> io::Result<Swept> {
         let mut swept = Swept::default();
         for (hash, file) in files(&self.root)? {
@@ -346,9 +327,6 @@ impl Store {
     }
 
     /// Deletes a file that nothing names, with its thumbnails. Returns whether it existed.
-    ///
-    /// # Errors
-    /// When it cannot be deleted.
     pub fn remove(
         &self,
         hash: &FileHash,
@@ -497,9 +475,6 @@ impl Drop for Temporary {
 
 impl Receiving {
     /// Adds the next piece.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub async fn write(&mut self, piece: Bytes) -> io::Result<()> {
         self.waiting_bytes += piece.len();
         self.waiting.push(piece);
@@ -534,9 +509,6 @@ impl Receiving {
     }
 
     /// Renames the complete file to this name in a store of copies. Returns its hash and length.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(super) async fn finish_as(mut self, name: FileHash) -> io::Result<(FileHash, u64)> {
         self.write_waiting().await?;
         let Writing { store, file, hasher, size, .. } =
@@ -554,9 +526,6 @@ impl Receiving {
     }
 
     /// Renames the complete file into place, durably, and holds it until a record names it.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub async fn finish(mut self) -> io::Result<Held> {
         self.write_waiting().await?;
         let Writing { store, file, hasher, size, .. } =
@@ -581,7 +550,6 @@ impl Receiving {
 #[derive(Debug)]
 pub struct Held {
     store: Arc<Store>,
-    /// Its hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,
@@ -600,9 +568,6 @@ impl Drop for Held {
 }
 
 /// Checks the file with this hash, which must have `size` bytes.
-///
-/// # Errors
-/// What is wrong, in words.
 pub fn verify(data_dir: &Path, hash: &FileHash, size: u64) -> Result<(), String> {
     download::verify(&place(&directory(data_dir), hash), hash, size)
 }

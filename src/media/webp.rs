@@ -21,9 +21,6 @@ impl Animation {
     }
 
     /// Adds a frame of the animation's size, shown for this long.
-    ///
-    /// # Errors
-    /// When it cannot be encoded.
     pub fn add(&mut self, frame: &RgbaImage, milliseconds: u32) -> ImageResult<()> {
         let mut alone = Vec::new();
         let (width, height) = frame.dimensions();

@@ -30,13 +30,11 @@ pub(crate) enum ClusterError {
     /// The cluster cannot be reached, or does not fit.
     #[error(transparent)]
     Nats(#[from] NatsError),
-    /// The log cannot be read.
     #[error("the log cannot be read: {0}")]
     Read(#[from] SourceError),
     /// The records are not those of the cluster, or cannot be written.
     #[error("the records cannot be copied: {0}")]
     Append(#[from] AppendError),
-    /// An uploaded file cannot be copied.
     #[error("uploaded files cannot be copied: {0}")]
     Files(#[from] io::Error),
     /// It cannot be done with this data directory.

@@ -69,9 +69,6 @@ pub(crate) trait Receiver: Send + 'static {
     /// Adds what this record means to the receiver, as of the record. Called once for each record,
     /// in order; after [`Receiver::restart`], from any record on. Returns whether it means
     /// anything.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     fn read(&mut self, record: &Record, found: &mut Self::Found) -> Result<bool, ReadError>;
 
     /// Whether nothing was found.
@@ -84,9 +81,6 @@ pub(crate) trait Receiver: Send + 'static {
     fn restart(&mut self);
 
     /// The content of a delivery, as of `up_to`, so that it is the same at each attempt.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     fn pack(&self, found: Self::Found, up_to: Offset) -> Result<Self::Parcel, ReadError>;
 
     /// Sends it. If that fails, it is sent again; if it is refused, in parts.
@@ -330,7 +324,6 @@ impl<R: Receiver> Delivery<R> {
         Ok(())
     }
 
-    /// Sets a record aside.
     fn set_aside(
         &self,
         position: &mut Position,

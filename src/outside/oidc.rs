@@ -200,9 +200,6 @@ struct Known {
 
 impl Providers {
     /// Reads the files that the configuration names.
-    ///
-    /// # Errors
-    /// When a file cannot be read or is invalid.
     pub(crate) fn load(
         sso: &Sso,
         callback: &str,
@@ -274,7 +271,6 @@ impl Provider {
         Ok(Self { settings, client_secret, callback, outbound, known })
     }
 
-    /// Its id.
     pub(crate) fn id(&self) -> &str {
         &self.settings.id
     }
@@ -284,7 +280,6 @@ impl Provider {
         &self.settings.name
     }
 
-    /// Its icon.
     pub(crate) const fn icon(&self) -> Option<&OwnedMxcUri> {
         self.settings.icon.as_ref()
     }

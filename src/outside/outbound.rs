@@ -34,13 +34,11 @@ pub(crate) struct Outbound {
 /// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    /// The method.
     pub(crate) method: Method,
     /// The target.
     pub(crate) url: Url,
     /// Headers besides those of every request.
     pub(crate) headers: HeaderMap,
-    /// The body.
     pub(crate) body: Bytes,
     /// The limit on the whole exchange.
     pub(crate) timeout: Duration,
@@ -53,9 +51,7 @@ pub(crate) struct Ask {
 /// An answer, whatever its status. Redirects are not followed but returned.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// The status.
     pub(crate) status: StatusCode,
-    /// The headers.
     pub(crate) headers: HeaderMap,
     /// The whole body.
     pub(crate) body: Bytes,
@@ -73,12 +69,7 @@ pub(crate) enum OutboundError {
     Failed(reqwest::Error),
     /// A certificate file is not usable.
     #[error("`outbound.certificates`: {}: {reason}", path.display())]
-    Certificates {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
+    Certificates { path: PathBuf, reason: String },
     /// The address is not valid.
     #[error("`{0}` is not an address")]
     Address(String),
@@ -203,9 +194,6 @@ impl Ask {
 
 impl Answer {
     /// The body as JSON.
-    ///
-    /// # Errors
-    /// When the body is not of this type.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, OutboundError> {
         serde_json::from_slice(&self.body).map_err(OutboundError::Unexpected)
     }
@@ -213,9 +201,6 @@ impl Answer {
 
 impl Outbound {
     /// The client. It trusts the certificates of the operating system and of the configuration.
-    ///
-    /// # Errors
-    /// When certificates are not usable.
     pub(crate) fn new(
         config: &config::Outbound,
         bodies: &Arc<Bodies>,
@@ -227,9 +212,6 @@ impl Outbound {
     /// A client for addresses that users provide. It refuses addresses of this machine and of
     /// private networks, after resolving names, unless they are in `allowed`. It uses no proxy,
     /// because a proxy would resolve the names.
-    ///
-    /// # Errors
-    /// When certificates are not usable.
     pub(crate) fn public_only(
         config: &config::Outbound,
         bodies: &Arc<Bodies>,
@@ -289,9 +271,6 @@ impl Outbound {
     }
 
     /// Sends a request. Its answer has begun, and is not limited.
-    ///
-    /// # Errors
-    /// When there is no answer.
     pub(crate) async fn begin(&self, ask: Ask) -> Result<Response, OutboundError> {
         let Ask { method, url, headers, body, .. } = ask;
         if let Some(public) = &self.public {
@@ -302,9 +281,6 @@ impl Outbound {
 }
 
 /// A client for what the configuration names: any address, with the configured certificates.
-///
-/// # Errors
-/// When a certificate cannot be read.
 pub(crate) fn client(
     config: &config::Outbound,
     timeout: Duration,

@@ -24,7 +24,6 @@ pub(crate) const POLICY_KEY: &str = "ed25519:policy_server";
 /// The policy server of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyServer {
-    /// Its name.
     pub(crate) via: OwnedServerName,
     /// Its key, in base64.
     key: Base64,

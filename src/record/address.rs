@@ -15,16 +15,12 @@ use crate::{
 /// Why a text is not a third-party identifier.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Invalid {
-    /// Not an e-mail address.
     #[error("This is not an e-mail address.")]
     Email,
-    /// Not a country.
     #[error("`country` is not two capital letters that stand for a country.")]
     Country,
-    /// Not a phone number.
     #[error("This is not a phone number.")]
     Phone,
-    /// Neither medium.
     #[error("`medium` is neither `email` nor `msisdn`.")]
     Medium,
 }
@@ -88,9 +84,6 @@ fn number(country: Option<country::Id>, written: &str) -> Result<Threepid, Inval
 }
 
 /// The identifier that a client gives in its canonical form, or nearly so.
-///
-/// # Errors
-/// When it is not an identifier.
 pub fn parse(medium: &str, address: &str) -> Result<Threepid, Invalid> {
     match medium {
         "email" => email(address),

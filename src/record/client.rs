@@ -50,7 +50,6 @@ pub enum GrantType {
     /// With a code that a browser brings.
     #[serde(rename = "authorization_code")]
     AuthorizationCode,
-    /// With a refresh token.
     #[serde(rename = "refresh_token")]
     RefreshToken,
     /// With a code that the user typed into a browser elsewhere.
@@ -104,9 +103,6 @@ pub struct ClientMetadata {
 
 impl ClientMetadata {
     /// The description in a registration, without what this server does not know.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub fn parse(given: &Map<String, Value>) -> Result<Self, InvalidClient> {
         let wrong = |why: String| InvalidClient::Metadata(why);
         let text = |name: &str| match given.get(name) {

@@ -37,14 +37,8 @@ pub enum CodecError {
     /// The header is in a format that this version does not read.
     #[error("header format {0} is not known to this version of logcabin")]
     Format(u8),
-    /// A field holds a value that the format does not have.
     #[error("`{field}` holds {value}, which the format does not have")]
-    Value {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        value: u64,
-    },
+    Value { field: &'static str, value: u64 },
     /// A text field is not UTF-8.
     #[error("`{0}` is not UTF-8")]
     Text(&'static str),
@@ -227,7 +221,6 @@ impl Tip {
 /// A decoded frame with the bytes that its hashes cover.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The record.
     pub record: Record,
     header_bytes: Bytes,
 }

@@ -21,7 +21,6 @@ pub enum Holds<'c> {
     Nothing,
     /// This user's.
     Of(&'c UserId),
-    /// Both users'.
     OfBoth(&'c UserId, &'c UserId),
     /// An address, of the user who has or had it.
     Address(&'c Threepid),

@@ -109,9 +109,6 @@ impl LaxObject {
 
     /// Parses an object, and writes its numbers as Python does: Synapse reads and writes them
     /// before it hashes them.
-    ///
-    /// # Errors
-    /// As for [`Self::parse`].
     pub(crate) fn parse_to_hash(text: &str) -> Result<Self, LaxError> {
         Self::parse_as(text, Numbers::Lax)
     }
@@ -129,9 +126,6 @@ impl LaxObject {
 
     /// An event without numbers that others cannot hold, like what [`Self::parse_event`] leaves
     /// out. Only an event of a room version that allows other numbers than canonical JSON has any.
-    ///
-    /// # Errors
-    /// As for [`Self::parse`].
     pub(crate) fn without_unreadable(self) -> Result<Self, LaxError> {
         if self.odd.is_none() {
             return Ok(self);
@@ -241,9 +235,6 @@ impl LaxObject {
     }
 
     /// Checks its members, their types and sizes.
-    ///
-    /// # Errors
-    /// The first fault.
     pub(crate) fn check_format(&self, rules: &RoomVersionRules) -> Result<(), LaxError> {
         if event_format::has_chosen_ids(rules) {
             event_format::check(&self.object)?;
@@ -277,9 +268,6 @@ impl LaxObject {
 
     /// The SHA-256 of its content (server-server API, "Calculating the content hash for an event"),
     /// in unpadded base64.
-    ///
-    /// # Errors
-    /// When it is too large.
     pub(crate) fn content_hash(&self) -> Result<String, LaxError> {
         if self.odd.is_none() {
             return Ok(content_hash(&self.object).map_err(LaxError::of)?.encode());
@@ -290,9 +278,6 @@ impl LaxObject {
     }
 
     /// Sets the hash of its content.
-    ///
-    /// # Errors
-    /// When it is too large.
     pub(crate) fn add_content_hash(&mut self) -> Result<(), LaxError> {
         let hash = CanonicalJsonValue::String(self.content_hash()?);
         let hash = CanonicalJsonObject::from([("sha256".to_owned(), hash)]);

@@ -78,9 +78,6 @@ pub fn split(size: u64) -> u64 {
 /// The proof that leaf `index` is in the tree of `size` leaves: the sibling hashes from the leaf up
 /// to the root. `subtree` returns the root over the leaves from its first argument up to, but not
 /// including, its second. Empty if the tree has no such leaf.
-///
-/// # Errors
-/// Those of `subtree`.
 pub fn inclusion<E>(
     index: u64,
     size: u64,

@@ -296,7 +296,6 @@ pub struct Header {
     pub ephemeral: bool,
     /// How many records of the same atomic batch follow this one.
     pub batch_remaining: u32,
-    /// The stream.
     pub stream: Stream,
     /// The command's kind, for example `room.event`.
     pub kind: Box<str>,

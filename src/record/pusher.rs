@@ -41,7 +41,6 @@ pub enum PusherKind {
 /// Payload of `pusher.set`. It replaces the user's pusher with the same ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherSet {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The device that set it; the pusher is removed with it. None for an application service that
     /// names no device, and for mail, which is for users who are away and is removed with the

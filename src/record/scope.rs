@@ -20,16 +20,12 @@ pub const SUPPORTED: [&str; 7] = ["openid", "profile", "email", API[0], API[1], 
 /// Why a scope cannot be granted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum InvalidScope {
-    /// It is too long.
     #[error("The scope is too long.")]
     TooLong,
-    /// It has characters that a scope cannot have.
     #[error("The scope has characters that it cannot have.")]
     Characters,
-    /// It grants nothing.
     #[error("The scope has nothing that this server can grant.")]
     Nothing,
-    /// It names several devices.
     #[error("The scope names more than one device.")]
     SeveralDevices,
     /// The device's id is not one.
@@ -67,9 +63,6 @@ pub struct Scope {
 impl Scope {
     /// The scope that a client asks for, without what this server does not know (RFC 6749, section
     /// 3.3).
-    ///
-    /// # Errors
-    /// When it cannot be granted.
     pub fn parse(asked: &str) -> Result<Self, InvalidScope> {
         if asked.len() > limits::OAUTH_SCOPE_BYTES {
             return Err(InvalidScope::TooLong);

@@ -24,7 +24,6 @@ use crate::{
 
 /// The server's name and the keys it signs with.
 pub struct ServerKeys {
-    /// The name.
     pub name: OwnedServerName,
     /// The key pair of its identity, with which it signs what is to hold as long as the log.
     pub key_pair: Ed25519KeyPair,
@@ -44,9 +43,6 @@ impl std::fmt::Debug for ServerKeys {
 pub struct NoKey(String);
 
 /// The key pair in a private key of the log.
-///
-/// # Errors
-/// When it is none.
 pub fn key_pair(key_id: &str, private_key: &Secret) -> Result<Ed25519KeyPair, NoKey> {
     let unusable = |what: &dyn std::fmt::Display| NoKey(what.to_string());
     let document = STANDARD_NO_PAD.decode(private_key.expose()).map_err(|e| unusable(&e))?;
@@ -55,9 +51,6 @@ pub fn key_pair(key_id: &str, private_key: &Secret) -> Result<Ed25519KeyPair, No
 }
 
 /// A new key: its id, its private and its public part, as the log has them.
-///
-/// # Errors
-/// When the system gives none.
 pub fn new_key() -> Result<ServerKey, NoKey> {
     let version = random_letters(6).to_lowercase();
     let document = Ed25519KeyPair::generate();
@@ -77,9 +70,6 @@ impl ServerKeys {
     }
 
     /// From now on, signs with this key for other homeservers.
-    ///
-    /// # Errors
-    /// When the key is none.
     pub fn rotate(&self, key: &ServerKey) -> Result<(), NoKey> {
         let pair = key_pair(&key.key_id, &key.private_key)?;
         self.rotated.store(Some(Arc::new(pair)));
@@ -96,9 +86,6 @@ impl ServerKeys {
 
     /// Sets the server's signature of `pdu`, an event in federation format with its content hash
     /// (server-server API, "Signing Events"). It is the same before and after a redaction.
-    ///
-    /// # Errors
-    /// When `pdu` is not an event.
     pub fn sign_event(&self, pdu: &mut LaxObject, rules: &RedactionRules) -> Result<(), LaxError> {
         self.with_current(|pair| pdu.sign(self.name.as_str(), pair, rules))
     }

@@ -38,7 +38,6 @@ impl Medium {
 /// rules of the canonical forms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Threepid {
-    /// The medium.
     pub medium: Medium,
     /// The address in its canonical form.
     pub address: String,
@@ -70,11 +69,9 @@ pub enum Purpose {
 pub struct ValidationRequest {
     /// The id of the validation session.
     pub sid: String,
-    /// The purpose.
     pub purpose: Purpose,
     /// The identifier to validate.
     pub threepid: Threepid,
-    /// The hash of the client's secret.
     pub client_secret: TokenHash,
     /// The hash of the client's secret, a line feed, and the token in the message. None if there is
     /// nothing to validate: then the message says why.
@@ -139,7 +136,6 @@ impl Content for ValidationUse {}
 pub struct ThreepidAdd {
     /// The new owner.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
     /// When it was validated, in milliseconds since the Unix epoch.
     pub validated_ms: u64,
@@ -160,7 +156,6 @@ impl Content for ThreepidAdd {
 pub struct ThreepidRemove {
     /// The former owner.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
 }
 
@@ -175,9 +170,7 @@ impl Content for ThreepidRemove {
 /// Payload of `threepid.bind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidBind {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
     /// The identity server, as the client named it.
     pub id_server: String,
@@ -194,9 +187,7 @@ impl Content for ThreepidBind {
 /// Payload of `threepid.unbind`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreepidUnbind {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The identifier.
     pub threepid: Threepid,
     /// The identity server.
     pub id_server: String,

@@ -80,7 +80,6 @@ pub(super) struct Entry<'a> {
 pub struct Place {
     /// The relevance of the hit, in thousandths; 0 if the order ignores it.
     pub rank: u32,
-    /// The event.
     pub event: Offset,
 }
 
@@ -380,9 +379,6 @@ impl std::fmt::Debug for Snapshot {
 
 impl Snapshot {
     /// The first hits of `query`, in order. An edited event may be among them more than once.
-    ///
-    /// # Errors
-    /// When the index cannot be read.
     pub fn hits(&self, query: &Query<'_>) -> tantivy::Result<Vec<Hit>> {
         if query.terms.is_empty() || query.keys.is_empty() || query.rooms.is_empty() {
             return Ok(Vec::new());
@@ -408,9 +404,6 @@ impl Snapshot {
     }
 
     /// The events that contain, or contained, the text of the event at `event`, oldest first.
-    ///
-    /// # Errors
-    /// When the index cannot be read.
     pub fn versions(&self, event: Offset) -> tantivy::Result<Vec<Offset>> {
         let term = Term::from_field_u64(self.fields.event, event.get());
         let mut versions = Vec::new();

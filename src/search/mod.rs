@@ -106,9 +106,6 @@ enum Message {
 impl Search {
     /// Opens or creates the index in `data_dir` and begins to follow the log of `engine`. Does not
     /// wait for it to catch up.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
     pub fn start(data_dir: &Path, engine: Arc<Engine>) -> std::io::Result<Self> {
         let (mailbox, messages) = mpsc::channel();
         let shared = Arc::new(Shared::default());
@@ -500,7 +497,6 @@ fn is_edit_of(edit: &StoredEvent, original: &StoredEvent) -> bool {
 pub(crate) struct Text {
     /// The part of the event.
     pub(crate) key: Key,
-    /// The text.
     pub(crate) text: String,
     /// The event that this edits.
     pub(crate) edits: Option<OwnedEventId>,

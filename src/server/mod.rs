@@ -53,16 +53,10 @@ use crate::{
 pub enum ServerError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    Bind { address: SocketAddr, source: io::Error },
     /// The log cannot be opened.
     #[error(transparent)]
     Log(#[from] OpenError),
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The projections cannot be computed from the log.
@@ -77,7 +71,6 @@ pub enum ServerError {
     /// The store of uploaded files cannot be opened.
     #[error("{0}")]
     Media(Box<dyn std::error::Error + Send + Sync>),
-    /// The search index cannot be opened.
     #[error("the search index cannot be opened: {0}")]
     Search(io::Error),
     /// Other services cannot be reached, because the system's trusted certificates are not usable.
@@ -89,7 +82,6 @@ pub enum ServerError {
     /// Federation is not possible as it is configured.
     #[error("federation: {0}")]
     Federation(String),
-    /// Traces cannot be sent.
     #[error("traces cannot be sent: {0}")]
     Traces(String),
     /// A provider of single sign-on is not usable.
@@ -126,9 +118,6 @@ impl From<TableError> for ServerError {
 ///
 /// Calls `started` once the server listens, with the actual addresses: a port of 0 has become the
 /// one that the operating system chose.
-///
-/// # Errors
-/// When it cannot start.
 pub async fn run(
     mut config: Config,
     stop: impl Future<Output = ()> + Send + 'static,

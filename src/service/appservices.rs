@@ -16,9 +16,6 @@ use crate::{
 };
 
 /// Creates the services' own users that do not exist yet.
-///
-/// # Errors
-/// When the log takes no writes.
 pub(crate) async fn register_senders(engine: &Engine, services: &Services) -> Result<(), Rejected> {
     for service in services.iter() {
         let user_id = service.sender.clone();

@@ -67,7 +67,6 @@ pub(crate) fn content(
     })
 }
 
-/// The event to send at `ts`.
 pub(crate) fn to_send(
     event: &DelayedEvent,
     content: Option<Box<RawValue>>,

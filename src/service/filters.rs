@@ -55,9 +55,6 @@ impl Filters {
     }
 
     /// Parses a filter, and keeps it for the next sync with the same text.
-    ///
-    /// # Errors
-    /// When it is not a valid filter.
     pub(crate) fn parse(&self, text: &str) -> Result<Arc<SyncFilter>, BadFilter> {
         let filter = Filter::parse(text)?;
         let mut filter = SyncFilter::new(filter, self.timeline_limit, self.max_timeline_limit);

@@ -42,11 +42,9 @@ use crate::{
 /// A client, from the configuration or from the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    /// Its id.
     pub(crate) id: String,
     /// The hash of its secret, if it has one.
     pub(crate) secret: Option<TokenHash>,
-    /// Its metadata.
     pub(crate) metadata: ClientMetadata,
     /// Whether it is from the configuration.
     pub(crate) configured: bool,

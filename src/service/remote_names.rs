@@ -78,9 +78,6 @@ struct Profile {
 
 impl RemoteNames {
     /// The users in these rooms whose names match, as [`Names::find`] says.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(crate) fn find(
         &self,
         engine: &Engine,

@@ -159,9 +159,6 @@ fn differ(a: &Value, b: &Value, steps: &mut Vec<Step>) -> bool {
 /// The first place where `section` differs between `held` and `right`, the replayed state at `to`,
 /// and the record since which `right` has its value. `replayed` returns the replayed state at an
 /// offset.
-///
-/// # Errors
-/// The errors of `replayed`.
 pub(super) fn difference<E>(
     section: &Section,
     held: &Value,

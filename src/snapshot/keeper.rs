@@ -214,9 +214,6 @@ impl Keeper {
     }
 
     /// The snapshots, the newest first.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Kept>, SnapshotError> {
         let mut kept = Vec::new();
         for (offset, path) in list(&self.dir)? {
@@ -279,9 +276,6 @@ impl Keeper {
 
     /// Writes a snapshot of what is durable now, computed beside the live projections from the
     /// newest snapshot and the records after it. Returns its header.
-    ///
-    /// # Errors
-    /// When the disk or the log fails, or the server stops.
     pub async fn make(&self) -> Result<Header, SnapshotError> {
         let _turn = self.turn.lock().await;
         let began = Instant::now();
@@ -322,9 +316,6 @@ impl Keeper {
 
     /// Writes a snapshot of the live projections. Must be called once nothing is applied any more.
     /// Blocks.
-    ///
-    /// # Errors
-    /// When the disk or the log fails.
     pub(crate) fn make_last(&self) -> Result<(), SnapshotError> {
         self.write_counts();
         if !self.is_due(WORTH_WRITING) || !self.are_exact() {

@@ -112,7 +112,6 @@ impl Kept {
 /// The content of a snapshot.
 #[derive(Debug)]
 pub struct Held {
-    /// The projections.
     pub state: State,
     /// What the snapshot's header says.
     pub header: Header,
@@ -122,9 +121,6 @@ pub struct Held {
 
 impl Held {
     /// The content, if none of it is provisional.
-    ///
-    /// # Errors
-    /// When some of it is.
     pub fn exact(self, path: &Path) -> Result<(State, Header), SnapshotError> {
         if self.provisional.is_empty() {
             return Ok((self.state, self.header));
@@ -147,12 +143,7 @@ pub struct StartedFrom {
 pub enum SnapshotError {
     /// The file or its directory failed.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The log failed.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -164,27 +155,13 @@ pub enum SnapshotError {
     Replay(Box<OpenError>),
     /// The file is damaged.
     #[error("{} is damaged: {what}", .path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
     /// The file has a version that this version of logcabin does not read.
     #[error("{} was written by logcabin {version}, which stores other facts", .path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// The version.
-        version: String,
-    },
+    Version { path: PathBuf, version: String },
     /// The file belongs to another log.
     #[error("{} is not a snapshot of this log", .path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The server is stopping.
+    Foreign { path: PathBuf },
     #[error("the server is stopping")]
     Stopped,
 }
@@ -249,9 +226,6 @@ pub fn recall(dir: &Path, log: &dyn Log) -> Result<(State, StartedFrom), OpenErr
 }
 
 /// Reads the header of a snapshot.
-///
-/// # Errors
-/// When the file does not exist or is not a snapshot.
 pub fn header(path: &Path) -> Result<Header, SnapshotError> {
     open(path).map(|(header, _)| header)
 }
@@ -279,9 +253,6 @@ pub fn read(path: &Path, log: &dyn Log) -> Result<Held, SnapshotError> {
 }
 
 /// Reads a snapshot of the log whose chain values `chain` returns.
-///
-/// # Errors
-/// As for [`read`].
 pub fn read_with(
     path: &Path,
     chain: impl FnOnce(Offset) -> Result<Option<Chain>, ReadError>,
@@ -332,9 +303,6 @@ pub fn read_with(
 
 /// Writes a snapshot of `state`, which must be the state of `log` at the applied offset, to `dir`,
 /// atomically. Must be called while nothing is being applied. Blocks.
-///
-/// # Errors
-/// When the disk or the log fails.
 pub fn write(dir: &Path, log: &dyn Log, state: &State) -> Result<Header, SnapshotError> {
     let offset = state.applied();
     let record = log.get(offset)?.ok_or(ReadError::Missing(offset))?;

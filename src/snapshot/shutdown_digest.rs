@@ -34,20 +34,10 @@ pub struct ShutdownDigest {
 pub enum ShutdownDigestError {
     /// The file or its directory failed.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file is not such a digest.
     #[error("{} is not the digest of a shutdown: {source}", .path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: serde_json::Error,
-    },
+    Malformed { path: PathBuf, source: serde_json::Error },
 }
 
 impl ShutdownDigest {
@@ -62,9 +52,6 @@ impl ShutdownDigest {
 
     /// Stores the digest of `state` in `data_dir`, replacing the one before it at once or not
     /// at all. To be called once the log is closed. Blocks.
-    ///
-    /// # Errors
-    /// When the disk fails.
     pub fn write(data_dir: &Path, state: &State) -> Result<Self, ShutdownDigestError> {
         let digest = Self::of(state);
         let path = data_dir.join(FILE);
@@ -75,9 +62,6 @@ impl ShutdownDigest {
     }
 
     /// The digest in `data_dir`; none if no server has stopped there yet.
-    ///
-    /// # Errors
-    /// When the file cannot be read or is not a digest.
     pub fn read(data_dir: &Path) -> Result<Option<Self>, ShutdownDigestError> {
         let path = data_dir.join(FILE);
         match std::fs::read(&path) {
@@ -91,9 +75,6 @@ impl ShutdownDigest {
 
     /// Removes the digest of `data_dir`, which says nothing about a log that replaces the one
     /// it was made of.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub fn remove(data_dir: &Path) -> Result<(), ShutdownDigestError> {
         let path = data_dir.join(FILE);
         match std::fs::remove_file(&path) {

@@ -26,7 +26,6 @@ const PASSING: [&str; 3] = ["m.fully_read", "m.marked_unread", "com.famedly.mark
 /// One user's account.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Account {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Full or guest account.
     pub kind: AccountKind,
@@ -113,7 +112,6 @@ pub struct Device {
     pub session: Offset,
     /// The time of that record.
     pub login_ms: u64,
-    /// Display name.
     pub display_name: Option<String>,
     /// The valid tokens; `None` for a dehydrated device, which has no login.
     pub tokens: Option<IssuedTokens>,
@@ -124,7 +122,6 @@ pub struct Device {
 /// Tokens with the time of issue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct IssuedTokens {
-    /// The tokens.
     #[serde(with = "every_field")]
     pub tokens: Tokens,
     /// The time of issue.
@@ -171,7 +168,6 @@ impl Account {
         self.active
     }
 
-    /// The value of a profile field.
     pub fn profile_field(&self, field: &str) -> Option<&serde_json::Value> {
         self.profile.get(field)?.value.as_ref()
     }
@@ -253,18 +249,14 @@ impl From<Users> for Accounts {
 /// The owner of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOwner {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
 }
 
 /// What a device's access token or refresh token is valid for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUse {
-    /// The owner.
     pub owner: TokenOwner,
-    /// The session.
     pub session: Offset,
     /// When the access token expires.
     pub expires_ms: Option<u64>,
@@ -277,7 +269,6 @@ pub struct TokenUse {
 }
 
 impl Accounts {
-    /// The account of `user_id`.
     pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<Account>>> {
         self.users.get(user_id).map(|account| Arc::clone(&account))
     }

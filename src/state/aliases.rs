@@ -15,7 +15,6 @@ use crate::record::{
 /// The target of an alias.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The user who created the alias.
     pub creator: OwnedUserId,
@@ -99,7 +98,6 @@ impl Inner {
 }
 
 impl Aliases {
-    /// The target of `alias` as of `at`.
     pub fn get(&self, alias: &RoomAliasId, at: Offset) -> Option<Target> {
         self.0.read().aliases.get(alias)?.at(at)?.1.clone()
     }

@@ -115,7 +115,6 @@ impl UserBackups {
 }
 
 impl Backup {
-    /// The key of a session.
     pub fn key(&self, room_id: &RoomId, session_id: &str) -> Option<&StoredKey> {
         self.rooms.get(room_id)?.get(session_id)
     }
@@ -164,7 +163,6 @@ pub struct Backups {
 }
 
 impl Backups {
-    /// The backups of `user_id`.
     pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<UserBackups>>> {
         self.users.get(user_id).map(|backups| Arc::clone(&backups))
     }

@@ -27,9 +27,7 @@ struct Inner {
 /// The shutdown of a room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// Its id.
     pub id: String,
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The record that began it.
     pub begun: Offset,

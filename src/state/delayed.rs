@@ -29,13 +29,10 @@ pub(crate) const FINISHED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 pub struct DelayedEvent {
     /// The record that scheduled it, which contains its content.
     pub offset: Offset,
-    /// The id of the delay.
     pub delay_id: String,
     /// The sender.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The event's type.
     pub event_type: String,
     /// The event's state key, for a state event.
     pub state_key: Option<String>,

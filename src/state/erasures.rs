@@ -52,7 +52,6 @@ pub struct Redacted {
 pub struct Purged {
     /// The `room.purge`.
     pub because: Offset,
-    /// The room's version.
     pub version: RoomVersionId,
     /// The offset of its `m.room.create` event.
     pub created: Offset,

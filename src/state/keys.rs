@@ -50,7 +50,6 @@ pub struct DeviceKeys {
 /// A fallback key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fallback {
-    /// Its id.
     pub key_id: String,
     /// The record that holds it.
     pub record: Offset,
@@ -86,7 +85,6 @@ impl DeviceKeys {
     }
 }
 
-/// The algorithm in the id of a key.
 pub fn algorithm(key_id: &str) -> &str {
     key_id.split_once(':').map_or(key_id, |(algorithm, _)| algorithm)
 }
@@ -114,7 +112,6 @@ struct Change {
 }
 
 impl Keys {
-    /// The keys of `user_id`.
     pub fn get(&self, user_id: &UserId) -> Option<Arc<RwLock<UserKeys>>> {
         self.users.get(user_id).map(|keys| Arc::clone(&keys))
     }

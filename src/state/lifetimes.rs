@@ -50,7 +50,6 @@ pub(crate) fn lifetime(content: &RawValue) -> Option<Own> {
 pub struct Class {
     /// The lifetime according to the room's state.
     pub own: Own,
-    /// Their type.
     pub event_type: Box<str>,
 }
 

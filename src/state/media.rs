@@ -62,7 +62,6 @@ pub struct Stored {
     pub time_ms: u64,
     /// The uploader; `None` for a file that the server fetched.
     pub user_id: Option<OwnedUserId>,
-    /// The file's hash.
     pub hash: FileHash,
     /// Its length in bytes.
     pub size: u64,

@@ -85,7 +85,6 @@ impl Memberships {
         self.parts(user_id).map_or(0, |parts| parts.read().present)
     }
 
-    /// The membership of `user_id` in one room as of `at`.
     pub fn in_room(
         &self,
         user_id: &UserId,
@@ -217,9 +216,7 @@ impl Memberships {
 /// A user's membership in a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoomMembership {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The membership.
     pub membership: Membership,
     /// The offset of the member event.
     pub offset: Offset,

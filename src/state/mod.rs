@@ -105,15 +105,12 @@ pub struct State {
     server: RwLock<Option<Arc<ServerIdentity>>>,
     /// Each epoch with the offset of its first record.
     epochs: RwLock<History<Epoch>>,
-    /// Accounts.
     pub accounts: Accounts,
     /// OAuth clients, what they were granted, and browsers.
     pub oauth: Oauth,
-    /// Registration tokens.
     pub registration_tokens: RegistrationTokens,
     /// Under which names users are found.
     pub names: Names,
-    /// Rooms.
     pub rooms: Rooms,
     /// Blocked rooms, and those that are being shut down.
     pub closures: Closures,

@@ -49,9 +49,7 @@ pub enum Fit {
 pub struct Found {
     /// How well the name matches.
     pub fit: Fit,
-    /// The user.
     pub user_id: OwnedUserId,
-    /// Their display name.
     pub display_name: Option<String>,
 }
 

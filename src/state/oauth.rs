@@ -34,7 +34,6 @@ use crate::{
 pub struct Client {
     /// The hash of its secret, if it has one.
     pub secret: Option<TokenHash>,
-    /// Its metadata.
     #[serde(with = "kept::json")]
     pub metadata: ClientMetadata,
     /// The record with these.
@@ -46,9 +45,7 @@ pub struct Client {
 /// An authorization code that was not used yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Code {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The client.
     pub client_id: String,
     /// What it was allowed.
     pub scope: String,
@@ -71,7 +68,6 @@ pub struct DeviceRequest {
     pub device_code: TokenHash,
     /// The hash of the code that the user types.
     pub user_code: TokenHash,
-    /// The client.
     pub client_id: String,
     /// What it asks for.
     pub scope: String,
@@ -86,7 +82,6 @@ pub struct DeviceRequest {
 /// A user's answer to a device authorization.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Whether they allowed it.
     pub allowed: bool,
@@ -97,11 +92,8 @@ pub struct Answer {
 /// What a user granted a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Grant {
-    /// Its id.
     pub grant_id: String,
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The client.
     pub client_id: String,
     /// What the client may do.
     pub scope: String,
@@ -133,7 +125,6 @@ impl Grant {
 /// What a token of a grant without a device is valid for.
 #[derive(Clone, Debug)]
 pub struct GrantUse {
-    /// The grant.
     pub grant: Grant,
     /// When the access token expires.
     pub expires_ms: Option<u64>,
@@ -159,7 +150,6 @@ pub struct Key {
 /// A browser in which a user is signed in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Browser {
-    /// The user.
     pub user_id: OwnedUserId,
     /// How they proved who they are.
     pub by: SignedInBy,

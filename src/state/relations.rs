@@ -76,9 +76,7 @@ pub struct Child {
     pub ts: u64,
     /// The relation type.
     pub rel_type: Arc<str>,
-    /// Its type.
     pub event_type: Arc<str>,
-    /// The sender.
     pub sender: Arc<str>,
 }
 

@@ -41,7 +41,6 @@ impl From<BTreeMap<Offset, Report>> for Open {
 pub struct Report {
     /// When it was made, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// The reporter.
     pub reporter: OwnedUserId,
     /// The reported room, or the room of the reported event.
     pub room_id: Option<OwnedRoomId>,

@@ -54,11 +54,8 @@ use crate::record::Offset;
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "stored::KeptRoom")]
 pub struct Room {
-    /// The room.
     pub id: OwnedRoomId,
-    /// Its version.
     pub version: RoomVersionId,
-    /// The rules of its version.
     pub rules: RoomVersionRules,
     /// The offset of its `m.room.create` event, or of the membership by which it was first heard of
     /// while that event is not known (see [`Room::is_begun`]).
@@ -226,7 +223,6 @@ pub struct Rooms {
 pub(super) struct Remains {
     pub(super) version: RoomVersionId,
     pub(super) created: Offset,
-    /// Its events.
     pub(super) events: Vec<Offset>,
     /// The records of its present receipts and typing.
     pub(super) ephemeral: Vec<Offset>,

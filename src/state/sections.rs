@@ -44,9 +44,6 @@ pub struct Section {
 impl Section {
     /// Writes the projection in `state`: equal projections have equal bytes. This method and the
     /// following ones must be called while nothing is being applied.
-    ///
-    /// # Errors
-    /// When `out` fails.
     pub fn write(&self, state: &State, out: &mut dyn Write) -> io::Result<()> {
         (self.write)(state, out)
     }
@@ -221,11 +218,9 @@ sections! {
 /// A section as written by some version.
 #[derive(Clone, Copy, Debug)]
 pub struct Written<'a> {
-    /// Its name.
     pub name: &'a str,
     /// The version of its content.
     pub version: u32,
-    /// Its bytes.
     pub bytes: &'a [u8],
     /// Their blake3, in hex.
     pub blake3: &'a str,
@@ -263,9 +258,6 @@ pub fn bytes(state: &State) -> Vec<u8> {
 
 /// A copy of the projections, by writing and reading. Must be called while nothing is being
 /// applied.
-///
-/// # Errors
-/// When the written bytes cannot be read.
 pub fn copy(state: &State) -> Result<State, SectionError> {
     let mut sections = Vec::new();
     for section in SECTIONS {

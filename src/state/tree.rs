@@ -45,7 +45,6 @@ pub struct Covered {
 pub struct Root {
     /// The last record, which is the number of leaves.
     pub upto: Offset,
-    /// The root.
     pub root: Hash,
     /// The chain value of the last record.
     pub chain: Chain,

@@ -16,7 +16,6 @@ pub struct Undone(#[serde(with = "kept::locked")] RwLock<BTreeMap<OwnedUserId, V
 /// A user's membership that was undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndonePart {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The epoch of the record that made it.
     pub epoch: Epoch,

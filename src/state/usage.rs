@@ -98,7 +98,6 @@ pub fn data_bytes(body: &AccountDataSet) -> u64 {
 }
 
 impl Usage {
-    /// The account data of `user_id`.
     pub fn account_data(&self, user_id: &UserId) -> Kept {
         self.look(user_id, |of| Kept { count: of.data.len(), bytes: of.data_bytes })
     }

@@ -28,11 +28,8 @@ use crate::{
 pub struct Validation {
     /// Its session id.
     pub sid: String,
-    /// The purpose.
     pub purpose: Purpose,
-    /// The identifier.
     pub threepid: Threepid,
-    /// The hash of the client's secret.
     pub client_secret: TokenHash,
     /// The hash of what completes it; `None` if nothing does.
     pub token: Option<TokenHash>,

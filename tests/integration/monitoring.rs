@@ -109,7 +109,6 @@ pub(crate) async fn scrape(address: &str) -> String {
     String::from_utf8(answer.bytes.to_vec()).expect("text")
 }
 
-/// The value of one series.
 pub(crate) fn value(text: &str, series: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
     line.parse().ok()
@@ -141,7 +140,6 @@ fn dashboard_expressions() -> Vec<(String, String)> {
     found
 }
 
-/// The expressions of the alerts.
 fn alert_expressions() -> Vec<(String, String)> {
     let text = fs::read_to_string(ALERTS).expect("the alerts are there");
     let mut found: Vec<(String, String)> = Vec::new();

@@ -44,7 +44,6 @@ impl Collector {
         format!("http://{}", self.service.address)
     }
 
-    /// The spans of a trace.
     fn of(&self, trace: &str) -> Vec<Span> {
         let spans = self.spans.lock().expect("no panic");
         spans.iter().filter(|span| hex(&span.trace_id) == trace).cloned().collect()

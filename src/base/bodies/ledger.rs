@@ -16,7 +16,6 @@ use crate::base::{
 /// The bound that a body has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
-    /// Of its payer.
     OfPayer,
     /// Of one who was asked for answers.
     OfAnswers,

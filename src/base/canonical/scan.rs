@@ -326,13 +326,11 @@ pub(super) fn scalar_end(text: &str, at: usize) -> usize {
 pub(crate) enum Token<'a> {
     /// An object begins: names and values follow each other up to its end.
     BeginObject,
-    /// An array begins.
     BeginArray,
     /// The innermost object or array ends.
     End,
     /// A string, or a name.
     Text(Cow<'a, str>),
-    /// A number.
     Number(&'a str),
     /// `true`, `false` or `null`.
     Word(&'a str),

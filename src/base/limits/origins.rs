@@ -15,11 +15,8 @@ use crate::base::rate::Rate;
 /// outage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares {
-    /// Of one stranger.
     pub(crate) stranger: Rate,
-    /// Of one newcomer.
     pub(crate) newcomer: Rate,
-    /// Of one neighbour.
     pub(crate) neighbour: Rate,
     /// Of all strangers together.
     pub(crate) strangers: Rate,
@@ -96,7 +93,6 @@ pub(crate) const ORIGIN_INVITES: Shares = Shares {
     newcomers: Rate::per_minute(120, 500),
 };
 
-/// Knocks.
 pub(crate) const ORIGIN_KNOCKS: Shares = Shares {
     stranger: Rate::per_minute(6, 20),
     newcomer: Rate::per_minute(6, 20),

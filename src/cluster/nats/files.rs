@@ -31,9 +31,6 @@ impl fmt::Debug for Files {
 
 impl Files {
     /// Opens the object store of the cluster of `log`, which is made if it is not there.
-    ///
-    /// # Errors
-    /// When JetStream does not make it.
     pub(crate) async fn open(log: &NatsLog, clock: Clock) -> Result<Self, NatsError> {
         let config = object_store::Config {
             bucket: bucket_name(log),
@@ -56,9 +53,6 @@ impl Files {
     }
 
     /// Removes the object store of the cluster of `log`.
-    ///
-    /// # Errors
-    /// When JetStream does not confirm it.
     pub(crate) async fn delete(log: &NatsLog) -> Result<(), NatsError> {
         let deleted = log.jetstream().delete_object_store(bucket_name(log)).await;
         deleted.map_err(|error| failed(&error))

@@ -187,9 +187,6 @@ impl Nodes {
     }
 
     /// The names of the nodes of the cluster of `log` that are there now.
-    ///
-    /// # Errors
-    /// When JetStream does not answer.
     pub(crate) async fn live(log: &NatsLog) -> Result<Vec<String>, NatsError> {
         let bucket = log.jetstream().get_key_value(nodes_bucket(log)).await;
         let Ok(bucket) = bucket else { return Ok(Vec::new()) };
@@ -209,9 +206,6 @@ impl Nodes {
     }
 
     /// Removes what the nodes of the cluster of `log` shared besides it.
-    ///
-    /// # Errors
-    /// When JetStream does not confirm it.
     pub(crate) async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
         for bucket in [nodes_bucket(log), shared_bucket(log)] {
             let deleted = log.jetstream().delete_key_value(bucket).await;
@@ -221,9 +215,6 @@ impl Nodes {
     }
 
     /// The value that all nodes use for something: that of the first node to name one.
-    ///
-    /// # Errors
-    /// When JetStream does not keep it.
     pub(crate) async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
         let config = kv::Config {
             bucket: shared_bucket(&self.log),

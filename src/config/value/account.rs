@@ -11,9 +11,7 @@ use crate::base::rate::Rate;
 pub enum OpenRegistration {
     /// Only while the server listens on loopback addresses alone.
     Auto,
-    /// Yes.
     Yes,
-    /// No.
     No,
 }
 
@@ -72,7 +70,6 @@ impl Setting for Localpart {
 /// A user whose requests have a limit of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserRate {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The limit of all their limited requests together.
     pub rate: OwnRate,

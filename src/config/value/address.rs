@@ -226,9 +226,6 @@ impl WebUrl {
     }
 
     /// The address, taken apart.
-    ///
-    /// # Errors
-    /// When it is none, which none that was configured is.
     pub fn url(&self) -> Result<reqwest::Url, String> {
         web_address(&self.0).ok_or_else(|| format!("{} is not an address on the web", self.0))
     }

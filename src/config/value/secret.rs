@@ -13,9 +13,6 @@ pub struct SecretFile(PathBuf);
 
 impl SecretFile {
     /// What the file holds, without the end of its last line.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn read(&self) -> std::io::Result<String> {
         let text = std::fs::read_to_string(&self.0)?;
         Ok(text.trim_end_matches(['\r', '\n']).to_owned())

@@ -13,7 +13,6 @@ use crate::{
 /// Retry a failing homeserver at once.
 #[derive(Clone, Debug)]
 pub struct RetryDestination {
-    /// The homeserver.
     pub server_name: OwnedServerName,
     /// The present time, in milliseconds since the Unix epoch.
     pub now_ms: u64,
@@ -46,7 +45,6 @@ impl Proposal for RetryDestination {
 /// for it.
 #[derive(Clone, Debug)]
 pub struct ResetDestination {
-    /// The homeserver.
     pub server_name: OwnedServerName,
 }
 

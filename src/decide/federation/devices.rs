@@ -14,7 +14,6 @@ use crate::{
 /// Record a homeserver's news of its users' devices.
 #[derive(Clone, Debug)]
 pub struct NoteDevices {
-    /// The homeserver.
     pub server: OwnedServerName,
     /// The news of each user.
     pub users: Vec<Said>,

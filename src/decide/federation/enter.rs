@@ -38,11 +38,8 @@ use crate::{
 /// Make a room of other homeservers known by its `m.room.create` event, which was verified.
 #[derive(Clone, Debug)]
 pub struct BeginRoom {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// Its version.
     pub version: RoomVersionId,
-    /// The event's id.
     pub event_id: OwnedEventId,
     /// The homeserver that sent it.
     pub from: OwnedServerName,
@@ -134,7 +131,6 @@ fn version_in(create: &StoredEvent) -> Option<RoomVersionId> {
 /// none.
 #[derive(Clone, Debug)]
 pub struct PlaceOutlier {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The outlier.
     pub event_id: OwnedEventId,

@@ -38,10 +38,8 @@ use crate::{
 /// The outcome of state resolution for a key for which the branches had different events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dispute {
-    /// The type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The state key.
     pub state_key: String,
     /// The event that holds the key, if any does.
     pub winner: Option<OwnedEventId>,
@@ -53,9 +51,7 @@ pub struct Dispute {
 /// An event that was considered for a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Contender {
-    /// The event.
     pub event_id: OwnedEventId,
-    /// Its record.
     pub record: Offset,
     /// Who sent it.
     pub sender: OwnedUserId,
@@ -73,7 +69,6 @@ pub enum Fate {
     Holds,
     /// It was allowed, but the event that holds the key came after it, by this rule.
     Replaced {
-        /// The rule.
         #[serde(flatten)]
         by: Rule,
     },
@@ -122,7 +117,6 @@ pub enum Rule {
     EventId,
     /// It is deeper in the room's graph (room version 1).
     Depth {
-        /// Its depth.
         depth: u64,
         /// The depth of the other.
         other: u64,
@@ -132,7 +126,6 @@ pub enum Rule {
 }
 
 impl Fate {
-    /// In words.
     pub fn words(&self) -> String {
         match self {
             Self::Holds => "holds the key".to_owned(),

@@ -28,7 +28,6 @@ use crate::{
 /// Put events into a gap of a room's history, or give it up for some time.
 #[derive(Clone, Debug)]
 pub struct FillGap {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The event that follows the gap.
     pub gap: Offset,

@@ -26,7 +26,6 @@ use crate::{
 /// Record events of another homeserver as outliers.
 #[derive(Clone, Debug)]
 pub struct RecordOutliers {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The homeserver that sent them.
     pub from: OwnedServerName,

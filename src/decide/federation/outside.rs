@@ -30,13 +30,10 @@ use crate::{
 /// Record a membership of a user of this homeserver in a room that it is not in.
 #[derive(Clone, Debug)]
 pub struct MembershipOutside {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// Its version.
     pub version: RoomVersionId,
     /// The homeserver that sent the event, or accepted it.
     pub from: OwnedServerName,
-    /// The event's id.
     pub event_id: OwnedEventId,
     /// The member event, with valid signatures.
     pub pdu: Box<RawValue>,

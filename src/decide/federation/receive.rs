@@ -47,9 +47,7 @@ pub(super) const TAKEN: &str = "another event has its id";
 /// Add an event of another homeserver to a room.
 #[derive(Clone, Debug)]
 pub struct ReceivePdu {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The event's id.
     pub event_id: OwnedEventId,
     /// The homeserver that sent it.
     pub from: OwnedServerName,

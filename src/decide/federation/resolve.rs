@@ -72,7 +72,6 @@ impl From<ReadError> for NoState {
 }
 
 impl NoState {
-    /// It as a refusal.
     pub(super) fn refusal(self) -> Refusal {
         match self {
             Self::Refused(refusal) => refusal,
@@ -308,7 +307,6 @@ pub(super) fn changes(
 
 const MEMBER: &str = "m.room.member";
 
-/// The differences of `to` from `from`.
 pub(super) fn differences(
     branches: &Branches<'_>,
     from: &View,

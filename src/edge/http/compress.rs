@@ -47,7 +47,6 @@ impl Encoding {
         (weight >= identity.unwrap_or(0)).then_some(encoding)
     }
 
-    /// Its name in headers.
     pub(super) const fn name(self) -> HeaderValue {
         match self {
             Self::Zstd => HeaderValue::from_static("zstd"),

@@ -44,7 +44,6 @@ impl Body {
 pub(crate) trait Endpoint: Send + Sized + 'static {
     /// Whether an access token is needed, and what the handler is told of the caller.
     type Gate: Gate;
-    /// The method.
     const METHOD: Method;
     /// Whether the Matrix specification has it limited in rate.
     const MARKED: bool = false;
@@ -115,7 +114,6 @@ impl Received<'_> {
         decode::parameters(self.body)
     }
 
-    /// The headers.
     pub(crate) fn headers(&mut self, _: &str) -> Result<HeaderMap, ApiError> {
         Ok(std::mem::take(&mut self.headers))
     }
@@ -213,9 +211,7 @@ where
 /// A request for a file, with the headers that say which part of it is wanted, and which version
 /// the client has.
 pub(crate) struct Download<R> {
-    /// The request.
     pub(crate) request: R,
-    /// Its headers.
     pub(crate) headers: HeaderMap,
 }
 
@@ -307,9 +303,6 @@ impl<T: Into<Bytes>> From<T> for Json {
 /// reply.
 pub(crate) trait Answer<R>: Send {
     /// The reply.
-    ///
-    /// # Errors
-    /// When it cannot be put into bytes.
     fn reply(self) -> Result<Reply, ApiError>;
 }
 

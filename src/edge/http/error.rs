@@ -439,7 +439,6 @@ impl ApiError {
         error
     }
 
-    /// The code.
     pub(crate) fn code(&self) -> &ErrorCode {
         &self.0.code
     }

@@ -78,7 +78,6 @@ enum Stage {
 pub(super) enum Rest {
     /// The next request is yet to come.
     ForRequest,
-    /// The answer is.
     ForAnswer,
 }
 

@@ -63,7 +63,6 @@ fn split(bytes: &Bytes) -> Option<(&[u8], Bytes)> {
     Some((&bytes[..end], bytes.slice(end + 1..)))
 }
 
-/// The bytes of a request.
 pub(super) fn request(
     method: &Method,
     uri: &Uri,
@@ -95,7 +94,6 @@ pub(super) fn received(bytes: &Bytes) -> Option<Received> {
     })
 }
 
-/// The bytes of an answer.
 pub(super) async fn answer(reply: Reply) -> Bytes {
     let (status, headers, content) = reply.into_parts();
     let body = match content {
@@ -112,9 +110,6 @@ pub(super) async fn answer(reply: Reply) -> Bytes {
 }
 
 /// The reply in the bytes of an answer.
-///
-/// # Errors
-/// When they are none.
 pub(super) fn reply(bytes: &Bytes) -> Result<Reply, ApiError> {
     let damaged = || ApiError::internal("another node's answer is not understood");
     let (line, body) = split(bytes).ok_or_else(damaged)?;

@@ -108,7 +108,6 @@ impl Reply {
         (self.status, self.headers, self.content)
     }
 
-    /// The status.
     pub(crate) const fn status(&self) -> StatusCode {
         self.status
     }

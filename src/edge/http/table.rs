@@ -47,27 +47,19 @@ pub(crate) enum TableError {
     /// An endpoint whose policy does not fit it.
     #[error("the policy of {method} {path} does not fit: {reason}")]
     Policy {
-        /// Its method.
         method: Method,
         /// Its newest path.
         path: &'static str,
-        /// The reason.
         reason: &'static str,
     },
     /// A path that the router does not take.
     #[error("{path} cannot be routed: {reason}")]
-    Path {
-        /// The path.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
+    Path { path: String, reason: String },
 }
 
 /// One method of one path that is served.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// The method.
     pub(crate) method: Method,
     /// The path, with the names of its parameters in braces.
     pub(crate) path: String,

@@ -93,20 +93,13 @@ pub fn archive_dir(data_dir: &Path) -> PathBuf {
 pub enum ArchiveError {
     /// A file or directory could not be read or written.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A segment is damaged.
+    Io { path: PathBuf, source: io::Error },
     #[error("the archive segment {} is damaged at byte {at}: {reason}", .path.display())]
     Damaged {
         /// The segment.
         path: PathBuf,
         /// The position of the first damaged entry.
         at: u64,
-        /// What is wrong.
         reason: String,
     },
     /// A segment does not begin where the one before it ends.
@@ -130,7 +123,6 @@ pub enum ArchiveError {
         /// The log's last record.
         log: Offset,
     },
-    /// The archive is that of another log.
     #[error(
         "the archive {} is not an archive of this log: its record {at} is another one. Name another archive directory, or restore from this one with `logcabin restore --from-archive`",
         .dir.display()
@@ -141,7 +133,6 @@ pub enum ArchiveError {
         /// The last record of the archive, where the two were compared.
         at: Offset,
     },
-    /// The log could not be read.
     #[error(transparent)]
     Log(#[from] ReadError),
     /// A command in the archive cannot be read, though its bytes are intact.

@@ -24,9 +24,6 @@ pub struct ArchiveReader {
 impl ArchiveReader {
     /// Opens the archive in `dir`, which may still be growing: each segment is read as far as it
     /// reaches when the reader gets to it.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
     pub fn open(dir: &Path) -> Result<Self, ArchiveError> {
         Ok(Self { segments: segments(dir)? })
     }

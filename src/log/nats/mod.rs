@@ -129,19 +129,13 @@ pub enum NatsError {
     Foreign {
         /// The directory of the local log.
         dir: PathBuf,
-        /// The stream.
         stream: String,
         /// What does not fit.
         reason: String,
     },
     /// The position of the local log cannot be read.
     #[error("{} cannot be read: {source}", .path.display())]
-    Position {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Position { path: PathBuf, source: std::io::Error },
 }
 
 /// The largest message: a batch of the largest size, and what describes it.
@@ -401,7 +395,6 @@ impl NatsLog {
         NatsError::Position { path: position::path(self.local.dir()), source }
     }
 
-    /// The name of the stream.
     pub fn stream_name(&self) -> &str {
         &self.shared.stream.cached_info().config.name
     }
@@ -412,9 +405,6 @@ impl NatsLog {
     }
 
     /// The id of this node, the same over restarts.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
     pub fn node_id(&self) -> std::io::Result<String> {
         position::node_id(self.local.dir())
     }
@@ -425,18 +415,12 @@ impl NatsLog {
     }
 
     /// The stream as JetStream describes it now.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub async fn stream_info(&self) -> Result<stream::Info, NatsError> {
         let info = self.shared.stream.get_info().await;
         info.map_err(|error| NatsError::Stream(error.to_string()))
     }
 
     /// Overwrites a message on the disks of the NATS servers, if it is there.
-    ///
-    /// # Errors
-    /// When JetStream does not confirm it.
     pub async fn overwrite(&self, sequence: u64) -> Result<(), NatsError> {
         match self.shared.stream.delete_message(sequence).await {
             Ok(_) => Ok(()),
@@ -449,9 +433,6 @@ impl NatsLog {
     }
 
     /// Removes the messages up to `last` from the stream.
-    ///
-    /// # Errors
-    /// When JetStream does not confirm it.
     pub async fn remove_up_to(&self, last: u64) -> Result<(), NatsError> {
         let purged = self.shared.stream.purge().sequence(last + 1).await;
         purged.map(|_| ()).map_err(|error| NatsError::Stream(error.to_string()))

@@ -50,18 +50,12 @@ impl Position {
     }
 
     /// The position that is noted for `log`.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(super) fn of(log: &SledLog) -> Result<Option<Self>, NatsError> {
         let dir = log.dir();
         Self::read(dir).map_err(|source| NatsError::Position { path: path(dir), source })
     }
 
     /// Notes the position for `log`.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(super) fn note(&self, log: &SledLog) -> Result<(), NatsError> {
         let dir = log.dir();
         self.write(dir).map_err(|source| NatsError::Position { path: path(dir), source })

@@ -44,7 +44,6 @@ pub(super) struct Request {
 
 /// What a request appends.
 pub(super) enum Work {
-    /// A batch that is proposed here.
     Proposed(Batch),
     /// A batch whose place in the log and time, in milliseconds since the Unix epoch, were decided
     /// elsewhere.

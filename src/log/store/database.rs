@@ -80,7 +80,6 @@ pub(crate) enum StoreError {
     Damaged {
         /// Its first record.
         first: Offset,
-        /// What is wrong.
         what: String,
     },
 }

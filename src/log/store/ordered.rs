@@ -40,9 +40,6 @@ impl SledLog {
     /// Queues a batch whose place in the log and time were decided elsewhere. It is appended after
     /// those that were queued before it, or refused because of what it is, never because of this
     /// machine: if the disk is full, it waits.
-    ///
-    /// # Errors
-    /// When the log is closed.
     pub(crate) async fn append_ordered(
         &self,
         batch: Batch,

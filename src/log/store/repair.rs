@@ -59,10 +59,8 @@ pub enum RepairError {
     Disagreement {
         /// The volume.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
-    /// The database cannot be read.
     #[error("the log's database cannot be read: {0}")]
     Store(String),
 }

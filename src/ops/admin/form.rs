@@ -78,9 +78,6 @@ impl Form {
     }
 
     /// The act's JSON, from what was filled in.
-    ///
-    /// # Errors
-    /// When a field does not hold what it should.
     pub(crate) fn act(&self, given: impl Fn(&str) -> Option<String>) -> Result<Value, Unfit> {
         let mut act = json!({});
         for field in self.fields {

@@ -64,7 +64,6 @@ pub(crate) struct Key {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CheckpointRow {
-    /// Its record.
     pub(crate) record: Offset,
     /// The last record that it covers.
     pub(crate) upto: Offset,

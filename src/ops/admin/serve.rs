@@ -40,9 +40,6 @@ const CHUNK: usize = 64;
 /// Serves `log` and what `office` does on a socket at `path` until the server goes down; then the
 /// socket is removed and the task ends. To be called by the process that holds the data directory's
 /// lock: a socket that is there already is a dead one. Must be called within a tokio runtime.
-///
-/// # Errors
-/// When the socket cannot be made.
 pub(crate) fn serve(
     path: &Path,
     log: Arc<dyn Log>,
@@ -61,9 +58,6 @@ pub(crate) fn serve(
 
 /// Serves `log` on a socket at `path` until `stop` completes, for programs that embed the log.
 /// Nothing can be done by it but to read. Must be called within a tokio runtime.
-///
-/// # Errors
-/// When the socket cannot be made.
 pub fn serve_until(
     path: &Path,
     log: Arc<dyn Log>,

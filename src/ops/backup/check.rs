@@ -31,7 +31,6 @@ pub struct Checked {
 /// The result for one backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Moment {
-    /// Its manifest.
     pub manifest: PathBuf,
     /// The server's name; empty if the manifest cannot be read, as are the following.
     pub server_name: String,
@@ -49,7 +48,6 @@ pub struct Moment {
     /// Whether it is a prefix of the log that it was compared with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_prefix: Option<bool>,
-    /// The faults.
     pub faults: Vec<String>,
 }
 

@@ -49,19 +49,13 @@ use crate::{
 pub enum BackupError {
     /// A file or directory failed.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The directory contains something else.
     #[error("{} is not empty and holds no backup", .0.display())]
     NotABackup(PathBuf),
     /// There is no such backup.
     #[error("there is no backup in {}{}", .dir.display(), .offset.map_or_else(String::new, |offset| format!(" that ends at record {offset}")))]
     None {
-        /// The directory.
         dir: PathBuf,
         /// The requested one.
         offset: Option<crate::record::Offset>,
@@ -69,14 +63,12 @@ pub enum BackupError {
     /// The directory contains backups of another server.
     #[error("{} holds backups of the server {found}, and this is {ours}", .dir.display())]
     OtherServer {
-        /// The directory.
         dir: PathBuf,
         /// The server of the backups.
         found: String,
         /// The server of the log.
         ours: String,
     },
-    /// Another backup is being made.
     #[error("another backup is being made in {}", .0.display())]
     InUse(PathBuf),
     /// A manifest, or a list that it names, cannot be read or written.

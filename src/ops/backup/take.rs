@@ -42,7 +42,6 @@ impl Default for Options {
 /// A backup that was made.
 #[derive(Clone, Debug)]
 pub struct Taken {
-    /// Its manifest.
     pub manifest: Manifest,
     /// blake3 of the manifest's file.
     pub hash: FileHash,

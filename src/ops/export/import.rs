@@ -59,7 +59,6 @@ pub struct Imported {
 /// Why an export was not imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The export is unfinished.
     #[error(
         "{} is an incomplete export; run the same export command again",
         .0.display()
@@ -70,34 +69,25 @@ pub enum ImportError {
     Manifest {
         /// The manifest.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
     /// A line is damaged.
     #[error("{}, line {line}: {reason}", .path.display())]
     Line {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// What is wrong.
         reason: String,
     },
     /// A file is damaged or missing.
     #[error("{}: {reason}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    File { path: PathBuf, reason: String },
     /// The data directory is not empty.
     #[error(
         "{} is not empty (there is `{found}`); name a new directory, nothing is overwritten",
         .dir.display()
     )]
     NotEmpty {
-        /// The directory.
         dir: PathBuf,
         /// An entry in it.
         found: String,
@@ -120,12 +110,7 @@ pub enum ImportError {
     },
     /// A file cannot be read or written.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl From<WriteError> for ImportError {

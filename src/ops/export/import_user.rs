@@ -53,7 +53,6 @@ const OF_BACKUP: [&str; 2] = ["m.secret_storage.", "m.megolm_backup."];
 pub struct ImportedUser {
     /// The new user.
     pub user_id: OwnedUserId,
-    /// The exported user.
     pub exported: OwnedUserId,
     /// The number of profile fields.
     pub profile: u64,

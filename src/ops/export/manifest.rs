@@ -28,7 +28,6 @@ pub(super) const FORMAT: u32 = 1;
 pub enum Holds {
     /// A whole server.
     Server,
-    /// One user.
     User,
 }
 
@@ -46,7 +45,6 @@ pub struct Manifest {
     pub exported_ms: u64,
     /// Whether a server was running on the log meanwhile, and may have continued.
     pub running: bool,
-    /// The server's name.
     pub server_name: String,
     /// The id of the signing key.
     pub key_id: String,
@@ -94,7 +92,6 @@ pub struct Entry {
 /// An uploaded file that is not in the export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Its path.
     pub path: String,
     /// Why it is missing.
     pub reason: String,

@@ -48,13 +48,11 @@ pub const FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// Why an export failed. What was written stays, marked as unfinished.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The directory is not empty.
     #[error(
         "{} is not empty (there is `{found}`); name a new directory, nothing is overwritten",
         .dir.display()
     )]
     NotEmpty {
-        /// The directory.
         dir: PathBuf,
         /// An entry in it.
         found: String,
@@ -62,10 +60,8 @@ pub enum ExportError {
     /// Another process writes there.
     #[error("another export is being written to {}", .0.display())]
     Busy(PathBuf),
-    /// The log cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The log is not intact.
     #[error("the log is not intact, and `logcabin verify` says more: {0}")]
     Verify(#[from] VerifyError),
     /// The records cannot be replayed.
@@ -82,24 +78,17 @@ pub enum ExportError {
     Record {
         /// The record.
         offset: Offset,
-        /// The reason.
         reason: String,
     },
     /// A file cannot be written or read.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The log has no identity yet: no server has run on it.
     #[error("the log is empty: there is nothing to export")]
     Empty,
     /// No user has this name.
     #[error("no user has the id or name `{0}`")]
     NoUser(String),
-    /// The manifest cannot be signed.
     #[error("the manifest cannot be signed: {0}")]
     Signing(String),
 }

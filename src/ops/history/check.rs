@@ -301,9 +301,6 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
 
 /// Checks that the archive in `dir` is a prefix of the log of `source`, as far as that is intact,
 /// and adds the result to `report`.
-///
-/// # Errors
-/// When either cannot be read at all.
 pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result<(), HistoryError> {
     const NAME: &str = "archive";
     let place = dir.display();

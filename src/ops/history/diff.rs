@@ -38,11 +38,9 @@ pub struct Diff {
     pub of: Option<String>,
     /// The last record before the period.
     pub from: Offset,
-    /// Its time.
     pub from_time: Option<String>,
     /// The last record of the period.
     pub to: Offset,
-    /// Its time.
     pub to_time: Option<String>,
     /// How many records of the period concern it.
     pub records: u64,
@@ -73,9 +71,6 @@ enum Held {
 type Facts = BTreeMap<String, Held>;
 
 /// Sums up what happened in `scope` between two moments, given in either order.
-///
-/// # Errors
-/// When the source cannot be read, or never had such a room or user.
 pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff, HistoryError> {
     let (a, b) = (super::query::offset_of(source, a)?, super::query::offset_of(source, b)?);
     let (from, to) = (a.min(b), a.max(b));
@@ -149,7 +144,6 @@ pub fn changed(
     to.changes(before, after)
 }
 
-/// Whether a record concerns the scope.
 fn concerns(record: &Record, scope: &Scope, target: Option<&str>) -> bool {
     let Some(target) = target else { return true };
     let header = &record.header;

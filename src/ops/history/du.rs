@@ -67,9 +67,7 @@ pub struct UserShare {
 /// A named size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// The name.
     pub name: String,
-    /// Its bytes.
     pub bytes: u64,
 }
 
@@ -83,9 +81,6 @@ impl Share {
 }
 
 /// Reads every record of `source`, and what lies beside it.
-///
-/// # Errors
-/// When the source cannot be read or a record cannot be applied.
 pub fn usage(source: &Source) -> Result<Usage, HistoryError> {
     let mut log = Share { name: "log".to_owned(), ..Share::default() };
     let (mut kinds, mut rooms, mut users, mut days) =

@@ -27,9 +27,6 @@ pub(super) enum Held {
 }
 
 /// What a record of the room with this payload makes of a key.
-///
-/// # Errors
-/// When the source cannot be read.
 pub(super) fn held(
     source: &Source,
     payload: &Value,

@@ -79,12 +79,7 @@ pub enum HistoryError {
         .rooms.len(),
         .rooms.iter().take(5).map(|id| id.as_str()).collect::<Vec<_>>().join(", ")
     )]
-    ManyRooms {
-        /// The name.
-        name: String,
-        /// The rooms.
-        rooms: Vec<OwnedRoomId>,
-    },
+    ManyRooms { name: String, rooms: Vec<OwnedRoomId> },
     /// These words name no subject.
     #[error(transparent)]
     NotASubject(#[from] why::NotASubject),
@@ -99,12 +94,7 @@ pub enum HistoryError {
     NoToken,
     /// A file that was named cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
-    Input {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Input { path: PathBuf, source: io::Error },
     /// A record's command cannot be read.
     #[error(transparent)]
     Command(#[from] CommandError),

@@ -82,9 +82,6 @@ impl Moment {
 
 /// The last record up to `end` written at or before `until_ms`; [`Offset::ZERO`] if there is none.
 /// `time_of` returns the time of a record. Times never decrease along a log.
-///
-/// # Errors
-/// Those of `time_of`.
 pub fn last_until<E>(
     end: Offset,
     until_ms: u64,

@@ -51,9 +51,6 @@ pub struct History<'a> {
 }
 
 /// The last record up to a moment; [`Offset::ZERO`] if there is none.
-///
-/// # Errors
-/// When the source cannot be read.
 pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError> {
     let end = source.end()?;
     let until = match moment.from_now(Clock::system().now_ms()) {
@@ -73,9 +70,6 @@ pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError
 impl<'a> History<'a> {
     /// The state of `source` as of `at`, or now. Starts from the nearest earlier snapshot, if there
     /// is one, and replays the records after it.
-    ///
-    /// # Errors
-    /// When the source cannot be read or a record cannot be applied.
     pub fn open(source: &'a Source, at: Option<Moment>) -> Result<Self, HistoryError> {
         let to = at.map(|at| offset_of(source, at)).transpose()?;
         let mut history = Self::beginning(source);
@@ -95,9 +89,6 @@ impl<'a> History<'a> {
     }
 
     /// Replays the whole log and passes each record to `each`.
-    ///
-    /// # Errors
-    /// When the source cannot be read or a record cannot be applied.
     pub fn walk(source: &'a Source, each: impl FnMut(&Record)) -> Result<Self, HistoryError> {
         let mut history = Self::beginning(source);
         history.go_on(None, each)?;
@@ -110,9 +101,6 @@ impl<'a> History<'a> {
     }
 
     /// Applies the records up to `to`, or up to the last one, and passes each to `each`.
-    ///
-    /// # Errors
-    /// When the source cannot be read or a record cannot be applied.
     pub fn go_on(
         &mut self,
         to: Option<Moment>,
@@ -223,9 +211,6 @@ impl<'a> History<'a> {
     }
 
     /// The room with this id or present alias.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn room_now(&self, name: &str) -> Result<Arc<Room>, HistoryError> {
         let rooms = &self.state.rooms;
         let by_id = <&RoomId>::try_from(name).ok().and_then(|id| rooms.get(id));
@@ -254,9 +239,6 @@ impl<'a> History<'a> {
     }
 
     /// All rooms, in the order of their creation.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn rooms(&self) -> Result<Vec<RoomRow>, HistoryError> {
         let at = self.end();
         let mut aliases: HashMap<OwnedRoomId, Vec<OwnedRoomAliasId>> = HashMap::new();
@@ -372,9 +354,6 @@ impl<'a> History<'a> {
     }
 
     /// The state of `room` as of `at`, by type and state key.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn room_state(&self, room: &Room, at: Offset) -> Result<Vec<EventRow>, HistoryError> {
         let mut rows = self.events(room, &room.full_state(at))?;
         rows.sort_by(|a, b| (&a.event_type, &a.state_key).cmp(&(&b.event_type, &b.state_key)));
@@ -382,9 +361,6 @@ impl<'a> History<'a> {
     }
 
     /// All users, sorted by id.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn users(&self) -> Result<Vec<UserRow>, HistoryError> {
         let at = self.end();
         let mut rows = Vec::new();
@@ -449,9 +425,6 @@ fn nearest(source: &Source, to: Option<Offset>) -> Option<State> {
 }
 
 /// Statistics of the log as of `at`.
-///
-/// # Errors
-/// When the source cannot be read or a record cannot be applied.
 pub fn stats(source: &Source, at: Option<Moment>) -> Result<Stats, HistoryError> {
     let mut kinds: BTreeMap<String, KindRow> = BTreeMap::new();
     let mut times: Option<(u64, u64)> = None;
@@ -542,7 +515,6 @@ pub struct Counts {
     pub users: u64,
     /// Devices that are logged in.
     pub devices: u64,
-    /// Rooms.
     pub rooms: u64,
     /// Events in all rooms.
     pub events: u64,
@@ -569,13 +541,10 @@ impl Counts {
 /// A room at a glance.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoomRow {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// Its canonical alias, or else its first alias.
     pub alias: Option<String>,
-    /// Its name.
     pub name: Option<String>,
-    /// Its version.
     pub version: String,
     /// Whether the public directory lists it.
     pub public: bool,
@@ -598,12 +567,9 @@ pub struct EventRow {
     pub offset: Offset,
     /// The time when the record was appended.
     pub time: String,
-    /// Its id.
     pub event_id: String,
-    /// Its type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The sender.
     pub sender: String,
     /// Its state key, if it is a state event.
     pub state_key: Option<String>,
@@ -618,9 +584,7 @@ pub struct EventRow {
 /// A user at a glance.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserRow {
-    /// The user.
     pub user_id: String,
-    /// Display name.
     pub display_name: Option<String>,
     /// Whether this is a guest account.
     pub guest: bool,
@@ -657,7 +621,6 @@ pub struct Stats {
 /// The records of one kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct KindRow {
-    /// The kind.
     pub kind: String,
     /// The number of records.
     pub records: u64,
@@ -668,15 +631,12 @@ pub struct KindRow {
 /// A record with its secrets masked.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordView {
-    /// The offset.
     pub offset: Offset,
     /// The time when it was appended.
     pub time: String,
-    /// Its kind.
     pub kind: String,
     /// The version of its payload.
     pub version: u16,
-    /// Its stream.
     pub stream: String,
     /// The room it concerns.
     pub room: Option<String>,

@@ -96,7 +96,6 @@ fn short(id: &str) -> &str {
     id.split_once(':').map_or(id, |(local, _)| local)
 }
 
-/// One record on one line.
 pub(super) fn record_in_line(record: &RecordView, look: &Look, last_day: &mut String) -> String {
     let (day, clock) = split(&record.time);
     let mut line = day_line(day, last_day, look);

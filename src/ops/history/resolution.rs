@@ -61,9 +61,6 @@ impl Resolution {
 
 /// Explains what state resolution decided in the newest `most` of the steps that are marked as
 /// disputed: of the key, if one is given.
-///
-/// # Errors
-/// When the source cannot be read.
 pub(super) fn explain_steps(
     history: &History<'_>,
     steps: &mut [Step],

@@ -16,7 +16,6 @@ use crate::{
 /// A user's membership of a room.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemberRow {
-    /// The user.
     pub user_id: String,
     /// `join`, `invite`, `knock`, `leave` or `ban`.
     pub membership: String,
@@ -33,11 +32,8 @@ pub struct MemberRow {
 /// A device.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceRow {
-    /// The user.
     pub user_id: String,
-    /// The device.
     pub device_id: String,
-    /// Its name.
     pub display_name: Option<String>,
     /// The record of its login.
     pub session: Offset,
@@ -52,20 +48,16 @@ pub struct DeviceRow {
 /// An alias.
 #[derive(Clone, Debug, Serialize)]
 pub struct AliasRow {
-    /// The alias.
     pub alias: String,
     /// Its target.
     pub room_id: String,
-    /// Its creator.
     pub creator: String,
 }
 
 /// A pusher.
 #[derive(Clone, Debug, Serialize)]
 pub struct PusherRow {
-    /// The user.
     pub user_id: String,
-    /// The app's id.
     pub app_id: String,
     /// `http` or `email`.
     pub kind: &'static str,
@@ -103,7 +95,6 @@ pub struct MediaRow {
 pub struct TokenRow {
     /// The first digits of its hash.
     pub id: String,
-    /// Its label.
     pub label: Option<String>,
     /// How many accounts can be created with it in all; none for any number.
     pub uses_allowed: Option<u64>,
@@ -116,7 +107,6 @@ pub struct TokenRow {
 /// All details of an account.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserView {
-    /// The user.
     pub user_id: String,
     /// `user` or `guest`.
     pub kind: Value,
@@ -132,15 +122,12 @@ pub struct UserView {
     pub registered: Offset,
     /// The record that set the password, if there is one.
     pub password: Option<Offset>,
-    /// The profile.
     pub profile: BTreeMap<String, Value>,
-    /// The devices.
     pub devices: Vec<DeviceRow>,
     /// The user's memberships.
     pub rooms: BTreeMap<String, &'static str>,
     /// E-mail addresses and phone numbers.
     pub addresses: Vec<String>,
-    /// The pushers.
     pub pushers: Vec<PusherRow>,
     /// The record of each piece of global account data.
     pub account_data: BTreeMap<String, Offset>,
@@ -170,9 +157,6 @@ impl History<'_> {
     }
 
     /// Events of `room`, in the order of `offsets`.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn events(&self, room: &Room, offsets: &[Offset]) -> Result<Vec<EventRow>, HistoryError> {
         let mut loaded = self.load(offsets)?;
         let row = |offset: &Offset| Some(self.event_row(room, *offset, loaded.remove(offset)?));
@@ -180,9 +164,6 @@ impl History<'_> {
     }
 
     /// The present and former members of `room`, by user id.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn members(&self, room: &Room) -> Result<Vec<MemberRow>, HistoryError> {
         let members = room.state_of_type(&StateEventType::RoomMember, self.end());
         let offsets: Vec<_> = members.iter().map(|(_, offset)| *offset).collect();
@@ -302,7 +283,6 @@ impl History<'_> {
             .collect()
     }
 
-    /// The registration tokens.
     pub fn registration_tokens(&self) -> Vec<TokenRow> {
         let all = self.state().registration_tokens.all().into_iter();
         all.map(|(hash, token)| TokenRow {

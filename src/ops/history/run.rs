@@ -48,9 +48,7 @@ pub enum Question {
     },
     /// A summary of what happened between two moments.
     Diff {
-        /// The scope.
         of: Scope,
-        /// The one moment.
         from: Moment,
         /// The other.
         to: Moment,
@@ -113,12 +111,10 @@ pub enum What {
     },
     /// A room's state.
     State {
-        /// The room.
         room: String,
     },
     /// The present and former members of a room.
     Members {
-        /// The room.
         room: String,
     },
     /// All users.
@@ -130,25 +126,20 @@ pub enum What {
     },
     /// The devices of a user, or all.
     Devices {
-        /// The user.
         user: Option<String>,
     },
     /// The aliases of a room, or all.
     Aliases {
-        /// The room.
         room: Option<String>,
     },
     /// The pushers of a user, or all.
     Pushers {
-        /// The user.
         user: Option<String>,
     },
     /// The uploads of a user, or all.
     Media {
-        /// The user.
         user: Option<String>,
     },
-    /// The registration tokens.
     RegistrationTokens,
     /// The users' reports.
     Reports,
@@ -175,12 +166,10 @@ impl fmt::Debug for Output<'_> {
 }
 
 impl<'a> Output<'a> {
-    /// For people.
     pub fn for_people(writer: &'a mut dyn Write, look: Look) -> Self {
         Self { writer, look: Some(look) }
     }
 
-    /// For programs.
     pub fn for_programs(writer: &'a mut dyn Write) -> Self {
         Self { writer, look: None }
     }
@@ -224,9 +213,6 @@ impl<'a> Output<'a> {
 
 /// Answers `question` from `source`. Returns whether what was examined is intact, which only
 /// [`Question::Verify`] and [`Question::AuditSync`] can deny.
-///
-/// # Errors
-/// When there is no answer, or it cannot be written.
 pub fn run(
     source: &Source,
     question: &Question,

@@ -9,11 +9,9 @@ use crate::record::Offset;
 /// A record about the value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// Its offset.
     pub offset: Offset,
     /// When it was appended.
     pub time: String,
-    /// Its kind.
     pub kind: String,
     /// Who did it.
     pub who: String,

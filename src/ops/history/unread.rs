@@ -24,9 +24,6 @@ const EVENT_CACHE_BYTES: u64 = 16 << 20;
 /// The user's last message, which marks what came before it in its conversation as read, and then
 /// each event that counts, the oldest first, with the count before and after it: of these the last
 /// `most`. At most [`limits::UNREAD_EVENTS`] events are looked at.
-///
-/// # Errors
-/// When the source cannot be read.
 pub(super) fn unread(
     history: &History<'_>,
     room: &Room,

@@ -35,37 +35,21 @@ pub enum Subject {
     State {
         /// Id, alias, name, or a prefix of an id or alias.
         room: String,
-        /// The type of its events.
         event_type: String,
-        /// The state key.
         state_key: String,
     },
     /// A user's power level in a room.
     Power {
-        /// The room.
         room: String,
         /// The user id, or its part before the colon.
         user: String,
     },
     /// Whether a room is in the directory.
-    Directory {
-        /// The room.
-        room: String,
-    },
+    Directory { room: String },
     /// A user's read position in a room.
-    Read {
-        /// The room.
-        room: String,
-        /// The user.
-        user: String,
-    },
+    Read { room: String, user: String },
     /// The number of unread notifications of a user in a room.
-    Unread {
-        /// The room.
-        room: String,
-        /// The user.
-        user: String,
-    },
+    Unread { room: String, user: String },
     /// What became of an event, by its id.
     Event(String),
     /// The target of an alias.
@@ -86,7 +70,6 @@ pub enum Subject {
 pub enum Fact {
     /// Its existence and status.
     Account,
-    /// The password.
     Password,
     /// The device with this id.
     Device(String),
@@ -153,9 +136,6 @@ impl std::error::Error for NotASubject {}
 
 impl Subject {
     /// The subject that these words name: see [`FORMS`].
-    ///
-    /// # Errors
-    /// When they name none.
     pub fn of_words(words: &[impl AsRef<str>]) -> Result<Self, NotASubject> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let own = |word: &str| word.to_owned();

@@ -84,9 +84,6 @@ fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
 }
 
 /// Signs a checkpoint of everything that is applied; returns its record.
-///
-/// # Errors
-/// When the log takes no writes.
 pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, Rejected> {
     let sign = SignCheckpoint { time_ms: engine.clock().now_ms() };
     // It is the only record of its commit.

@@ -43,7 +43,6 @@ pub enum Proof {
     Inclusion {
         /// The record.
         offset: Offset,
-        /// Its header.
         header: String,
         /// Its payload, if it was requested and exists: the bytes whose hash is in the header.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +63,6 @@ pub enum Proof {
         second: LogCheckpoint,
         /// The hashes from which both roots are computed.
         path: Vec<String>,
-        /// The public key.
         public_key: String,
     },
 }
@@ -102,7 +100,6 @@ pub enum First {
 /// Why something cannot be proven.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
-    /// The log could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A record could not be read.
@@ -110,7 +107,6 @@ pub enum ProofError {
     Record {
         /// The record.
         offset: Offset,
-        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// No checkpoint could be made.
@@ -119,7 +115,6 @@ pub enum ProofError {
     /// There is no such record.
     #[error("there is no record {offset}; the log ends at {end}")]
     NoRecord {
-        /// The offset.
         offset: Offset,
         /// The last offset.
         end: Offset,
@@ -140,7 +135,6 @@ pub enum ProofError {
         /// The last record of the second.
         second: Offset,
     },
-    /// A checkpoint is not of this log.
     #[error(
         "the log is not the one of this checkpoint: up to record {upto} it has the root {ours}, the checkpoint says {theirs}"
     )]
@@ -268,9 +262,6 @@ impl<'a> Prover<'a> {
     }
 
     /// The content of a checkpoint.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn statement(&self, covered: Covered) -> Result<LogCheckpoint, ProofError> {
         let offset = covered.record;
         let record = self.log.get(offset)?.ok_or(ReadError::Missing(offset))?;
@@ -318,9 +309,6 @@ impl<'a> Prover<'a> {
 
 /// Computes the requested proof, after making a checkpoint in the name of `origin` if the newest
 /// one does not cover enough.
-///
-/// # Errors
-/// When it cannot be proven.
 pub(crate) async fn make(
     engine: &Arc<Engine>,
     origin: Origin,
@@ -353,9 +341,6 @@ pub(crate) async fn make(
 }
 
 /// Verifies that `server` signed this.
-///
-/// # Errors
-/// Why it is not valid.
 pub fn check(said: &LogCheckpoint, server: &ServerIdentity) -> Result<(), Fault> {
     if said.server_name != server.server_name || said.key_id != server.key_id {
         return Err(Fault::Server(format!("{} with {}", said.server_name, said.key_id)));

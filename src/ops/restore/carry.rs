@@ -74,13 +74,9 @@ pub(super) enum Key {
 /// A redaction to repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redaction {
-    /// Its record.
     pub(super) record: Offset,
-    /// The room.
     pub(super) room_id: OwnedRoomId,
-    /// The sender.
     pub(super) sender: OwnedUserId,
-    /// The reason.
     pub(super) reason: Option<String>,
     /// The record of the redacted event.
     pub(super) target: Offset,

@@ -154,7 +154,6 @@ pub struct Restored {
 /// Why a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The source cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// A backup cannot be read.
@@ -193,7 +192,6 @@ pub enum RestoreError {
         /// Its first record.
         first: Offset,
     },
-    /// The target directory is the source.
     #[error("{} is both source and target: use --in-place", .0.display())]
     SameDirectory(PathBuf),
     /// A server wrote to the log during the restore.
@@ -216,12 +214,7 @@ pub enum RestoreError {
     Rejected(#[from] engine::Rejected),
     /// A file or directory failed.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
 }
 
 impl RestoreError {

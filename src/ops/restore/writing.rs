@@ -27,7 +27,6 @@ pub enum WriteError {
     /// A record cannot be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// A write failed.
     #[error("writing the new log failed: {0}")]
     Write(String),
 }

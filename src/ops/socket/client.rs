@@ -40,9 +40,6 @@ impl Client {
     }
 
     /// The offset of the last durable record.
-    ///
-    /// # Errors
-    /// When the connection fails.
     pub fn end(&mut self) -> Result<Offset, SocketError> {
         self.request(&Request::End)?;
         let mut tag = [0; 1];

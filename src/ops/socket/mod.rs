@@ -120,7 +120,6 @@ pub enum SocketError {
     Io {
         /// The socket.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// The server refuses the request.

@@ -22,16 +22,10 @@ use crate::{
 pub enum ManifestError {
     /// A file or directory failed.
     #[error("{}: {source}", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// It is invalid.
     #[error("{}: {reason}", .path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// What is invalid.
         reason: String,
@@ -63,7 +57,6 @@ pub struct Manifest {
     pub format: u32,
     /// The version of logcabin that wrote it.
     pub version: String,
-    /// The server's name.
     pub server_name: String,
     /// The public key of the signature, in unpadded base64: that of the log's first record.
     pub public_key: String,
@@ -107,7 +100,6 @@ impl SegmentEntry {
         self.last.get() - self.first.prev().get()
     }
 
-    /// Its path.
     pub fn path(&self, dir: &Path) -> PathBuf {
         dir.join("segments").join(&self.file)
     }
@@ -194,9 +186,6 @@ impl Manifest {
     }
 
     /// The manifests in `dir`, in the order of their epochs and offsets.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
     pub fn list(dir: &Path) -> Result<Vec<PathBuf>, ManifestError> {
         let manifests = dir.join("manifests");
         let mut paths = disk::entries(&manifests).map_err(ManifestError::io(&manifests))?;

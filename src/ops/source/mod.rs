@@ -56,13 +56,11 @@ pub enum SourceError {
     InUse {
         /// The data directory.
         data_dir: PathBuf,
-        /// The error of the socket.
         socket: SocketError,
     },
     /// The log cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The archive cannot be read.
@@ -112,9 +110,6 @@ impl Source {
     ///
     /// A data directory that a running server has locked is read through that server's admin
     /// socket; if that does not answer, from the archive in it, with a [`Source::note`].
-    ///
-    /// # Errors
-    /// When there is no log, or it cannot be opened.
     pub fn open(place: &str) -> Result<Self, SourceError> {
         if let Some(socket) = place.strip_prefix("unix:") {
             return Self::server(Path::new(socket));
@@ -136,7 +131,6 @@ impl Source {
         Err(SourceError::Nothing(path.to_owned()))
     }
 
-    /// The archive in `dir`.
     pub fn archive(dir: &Path) -> Self {
         Self::new(Kind::Archive(dir.to_owned()), format!("archive {}", dir.display()))
     }
@@ -264,9 +258,6 @@ impl Source {
     }
 
     /// The unfinished entry at the end of an archive whose archiver was killed while it wrote.
-    ///
-    /// # Errors
-    /// When the archive cannot be read.
     pub fn torn(&self) -> Result<Option<TornTail>, SourceError> {
         let Kind::Archive(dir) = &self.kind else { return Ok(None) };
         let from = segments(dir).last().copied().unwrap_or(Offset::ZERO);
@@ -286,9 +277,6 @@ impl Source {
     }
 
     /// The offset of the present last record.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn end(&self) -> Result<Offset, SourceError> {
         match &self.kind {
             Kind::Log(log) => Ok(*log.durable().borrow()),
@@ -308,9 +296,6 @@ impl Source {
     }
 
     /// The records from `from` to the present last one, in order.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn records(&self, from: Offset) -> Result<Records<'_>, SourceError> {
         let from = from.max(Offset::new(1));
         Ok(match &self.kind {
@@ -340,9 +325,6 @@ impl Source {
 
     /// The records from `from` on, in order, each new one as it becomes durable; `None` for a
     /// source to which nobody writes.
-    ///
-    /// # Errors
-    /// When the source cannot be read.
     pub fn follow(&self, from: Offset) -> Result<Option<Records<'_>>, SourceError> {
         let from = from.max(Offset::new(1));
         Ok(match &self.kind {

@@ -32,7 +32,6 @@ use crate::{
 /// One application service, as it is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// Its id.
     pub(crate) id: String,
     /// Its address; `None` if it only calls this server.
     pub(crate) url: Option<Url>,
@@ -68,7 +67,6 @@ impl Eq for Service {}
 #[derive(Clone, Debug)]
 struct Namespace {
     regex: Regex,
-    /// Whether it is exclusive.
     exclusive: bool,
 }
 

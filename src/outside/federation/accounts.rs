@@ -46,9 +46,7 @@ pub(crate) enum Kind {
     DeviceList,
     /// EDUs of other kinds.
     Edu,
-    /// Invites.
     Invite,
-    /// Knocks.
     Knock,
     /// Requests other than transactions.
     Question,

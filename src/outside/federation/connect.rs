@@ -51,8 +51,6 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// # Errors
-    /// When the certificates or the system's DNS configuration are not usable.
     pub(super) fn new(config: &Federation) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = config.ca.as_ref().map(|FilePath(path)| certificates::read(path));

@@ -29,7 +29,6 @@ use crate::{
 /// Why a file of another homeserver is not available.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum NoFile {
-    /// It does not have it.
     #[error("it does not have the file")]
     NotFound,
     /// Nobody has uploaded it yet.
@@ -109,9 +108,6 @@ impl OnItsWay {
 impl Peers {
     /// Asks `server` for a file of its own, and lets it wait for the upload for this long. The
     /// caller limits the time and the size. `outbound` follows a redirect to the file.
-    ///
-    /// # Errors
-    /// When it does not return the file.
     pub(crate) async fn file(
         &self,
         outbound: &Outbound,

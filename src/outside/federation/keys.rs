@@ -39,7 +39,6 @@ use crate::{
 /// Why a signature is not accepted.
 #[derive(Clone, Debug, Error)]
 pub(crate) enum KeyError {
-    /// The keys cannot be fetched.
     #[error("the keys of {0} cannot be fetched: {1}")]
     Unreachable(OwnedServerName, Unreachable),
     /// They could not be fetched a moment ago, and it is too soon to retry.
@@ -48,7 +47,6 @@ pub(crate) enum KeyError {
     /// The key does not belong to the homeserver, or was not valid at that time.
     #[error("{0} does not sign with the key {1}")]
     NoKey(OwnedServerName, String),
-    /// The signature is wrong.
     #[error("the signature is wrong: {0}")]
     Wrong(#[from] NotSigned),
 }

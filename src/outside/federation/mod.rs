@@ -78,7 +78,6 @@ pub(crate) enum Unreachable {
     /// It is this server.
     #[error("it is this homeserver")]
     Own,
-    /// The name is not that of a host.
     #[error("its name is not a host name")]
     Name,
     /// Its address is not found.
@@ -113,7 +112,6 @@ pub(crate) enum Unreachable {
 /// A request to another homeserver.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
-    /// The method.
     pub(crate) method: Method,
     /// The path, with the query.
     pub(crate) path: String,
@@ -178,7 +176,6 @@ impl Question {
 /// The answer of another homeserver, whatever its status.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
-    /// The status.
     pub(crate) status: StatusCode,
     /// The whole body.
     pub(crate) body: Bytes,
@@ -211,8 +208,6 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// # Errors
-    /// When certificates or the system's DNS configuration are not usable.
     pub(crate) fn new(
         config: &config::Federation,
         own: Arc<ServerKeys>,
@@ -428,7 +423,6 @@ impl tower_service::Service<Uri> for Connector {
 pub(crate) struct Federation {
     /// Requests to other homeservers.
     pub(crate) peers: Arc<Peers>,
-    /// Their keys.
     pub(crate) keys: Arc<KeyRing>,
     /// Held while a large batch of events is verified.
     pub(crate) verifying: tokio::sync::Mutex<()>,
@@ -456,13 +450,10 @@ pub(crate) struct Federation {
     pub(crate) knocks: Knocks,
     /// Events that wait until a state is resolved, each in its turn.
     pub(crate) resolving: Arc<Turns>,
-    /// Whether presence is on.
     pub(crate) has_presence: bool,
 }
 
 impl Federation {
-    /// # Errors
-    /// When certificates or the system's DNS configuration are not usable.
     pub(crate) fn new(
         config: &Config,
         engine: &Arc<Engine>,

@@ -34,7 +34,6 @@ pub(crate) enum NotSigned {
     /// The body has no canonical form.
     #[error("the body cannot be signed: {0}")]
     Body(#[from] NotCanonical),
-    /// The body is not text.
     #[error("the body is not UTF-8")]
     Text,
     /// The signature does not fit.
@@ -100,9 +99,6 @@ impl XMatrix {
     }
 
     /// Checks that a request to `destination` was signed with this key.
-    ///
-    /// # Errors
-    /// When it was not.
     pub(crate) fn verify(
         &self,
         request: &Request<impl AsRef<[u8]>>,

@@ -59,7 +59,6 @@ pub(crate) enum Place {
 pub(crate) struct Line {
     /// The sender's display name in the room, if there is one.
     pub(crate) name: Option<String>,
-    /// The sender.
     pub(crate) sender: OwnedUserId,
     /// The time, for people.
     pub(crate) when: String,
@@ -72,7 +71,6 @@ pub(crate) struct Line {
 /// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// A text.
     Text(String),
     /// An action: `waves`, `sent a picture`.
     Did(String),
@@ -83,7 +81,6 @@ pub(crate) enum Said {
 /// An invitation.
 #[derive(Clone, Debug)]
 pub(crate) struct InviteDigest {
-    /// The name.
     pub(crate) name: String,
     /// The name of the room, if it has one.
     pub(crate) room: Option<String>,

@@ -23,7 +23,6 @@ pub(crate) enum Topic {
     Account {
         /// The confirmation.
         proof: Proof,
-        /// The account.
         user_id: OwnedUserId,
     },
     /// An account is to get the address.
@@ -32,10 +31,7 @@ pub(crate) enum Topic {
         proof: Proof,
     },
     /// A registration with the address of an existing account.
-    HasAccount {
-        /// The account.
-        user_id: OwnedUserId,
-    },
+    HasAccount { user_id: OwnedUserId },
     /// A new password was requested for an address without an account.
     HasNoAccount,
 }
@@ -43,7 +39,6 @@ pub(crate) enum Topic {
 /// How a reader confirms an address.
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
-    /// By a link.
     Link(String),
     /// By a code to type into the app.
     Code(String),

@@ -33,7 +33,6 @@ pub(crate) enum SetupError {
     Setting {
         /// Its key.
         setting: &'static str,
-        /// The reason.
         reason: String,
     },
 }
@@ -102,9 +101,6 @@ impl<T> Lane<T> {
 
 impl Messages {
     /// The ways that are configured.
-    ///
-    /// # Errors
-    /// When the settings of one are not usable.
     pub(crate) fn new(
         email: &Email,
         sms: &Sms,

@@ -24,9 +24,6 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// The configured gateway, if there is one.
-    ///
-    /// # Errors
-    /// When its headers are not valid.
     pub(super) fn new(config: &Sms, outbound: &Outbound) -> Result<Option<Self>, SetupError> {
         let Some(url) = &config.url else { return Ok(None) };
         let mut headers = HeaderMap::new();

@@ -47,7 +47,6 @@ pub(crate) struct Mail {
     pub(crate) subject: String,
     /// The plain text.
     pub(crate) plain: String,
-    /// The HTML.
     pub(crate) html: String,
     /// The address for one-click unsubscribing (RFC 8058).
     pub(crate) unsubscribe: Option<String>,

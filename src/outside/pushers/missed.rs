@@ -174,7 +174,6 @@ impl Look<'_> {
         Ok(name.filter(|name| !name.is_empty()))
     }
 
-    /// The name that the room was given.
     fn given_name(&self, room: &Room) -> Result<Option<String>, ReadError> {
         for (event_type, field) in
             [(StateEventType::RoomName, "name"), (StateEventType::RoomCanonicalAlias, "alias")]

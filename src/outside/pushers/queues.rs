@@ -10,7 +10,6 @@ use crate::{
 /// The subject of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// An event.
     Event,
     /// A lower unread count.
     Count,

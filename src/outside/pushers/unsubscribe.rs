@@ -27,7 +27,6 @@ struct Statement {
 /// What a link ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unsubscription {
-    /// The user.
     pub(crate) user_id: OwnedUserId,
     /// The pusher; `None` if it no longer exists.
     pub(crate) ids: Option<PusherIds>,

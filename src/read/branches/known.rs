@@ -174,9 +174,6 @@ impl Branches<'_> {
     }
 
     /// The number of the event of this record.
-    ///
-    /// # Errors
-    /// As for [`Self::know`].
     pub(crate) fn know_record(&self, memo: &mut Memo, record: u64) -> Result<u32, ChainError> {
         if let Some(number) = memo.records.get(&record).copied() {
             return Ok(number);
@@ -189,9 +186,6 @@ impl Branches<'_> {
 
     /// The numbers of the authorities of the event of this record. Of the event itself, nothing
     /// else is kept: there may be very many.
-    ///
-    /// # Errors
-    /// As for [`Self::know`].
     pub(crate) fn authorities(
         &self,
         memo: &mut Memo,

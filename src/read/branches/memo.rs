@@ -63,7 +63,6 @@ impl Memo {
         Self { created: room.created, reduced, ..Self::default() }
     }
 
-    /// The number of a key.
     pub(crate) fn number(&mut self, event_type: &StateEventType, state_key: &str) -> u32 {
         let key = (event_type.clone(), Box::from(state_key));
         if let Some(number) = self.numbers.get(&key) {
@@ -103,7 +102,6 @@ impl Memo {
         }
     }
 
-    /// Whether it knows of events.
     pub(crate) const fn knows_events(&self) -> bool {
         !self.events.is_empty()
     }

@@ -47,7 +47,6 @@ pub(crate) const PENDING: Offset = Offset::ZERO;
 /// Why a room's graph was not examined to the end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChainError {
-    /// There are too many events.
     #[error("more than {} events", limits::RESOLUTION_EVENTS)]
     TooMany,
     /// It takes longer than whoever asks may take. What was found out so far is remembered.
@@ -56,7 +55,6 @@ pub(crate) enum ChainError {
     /// An event was decided again meanwhile.
     #[error("an event that changed")]
     Changed,
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
@@ -215,9 +213,6 @@ impl<'a> Branches<'a> {
     }
 
     /// The whole of a state.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) fn keys(&self, view: &View) -> Result<Keys, ChainError> {
         Ok(match view {
             View::AsOf(at) => {
@@ -251,9 +246,6 @@ impl<'a> Branches<'a> {
     }
 
     /// Counts work, in events that are looked at.
-    ///
-    /// # Errors
-    /// When there is more than there may be.
     pub(crate) fn work(&self, count: usize) -> Result<(), ChainError> {
         work::looks(count);
         let before = self.worked.get();
@@ -296,9 +288,6 @@ impl<'a> Branches<'a> {
     }
 
     /// A state as a tree.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) fn tree(&self, view: &View) -> Result<Tree, ChainError> {
         match view {
             View::Own(tree) => Ok(tree.clone()),
@@ -324,9 +313,6 @@ impl<'a> Branches<'a> {
     }
 
     /// Whether two states are the same.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) fn is_same(&self, one: &View, other: &View) -> Result<bool, ChainError> {
         match (one, other) {
             (View::AsOf(one), View::AsOf(other)) if one == other => Ok(true),
@@ -346,9 +332,6 @@ impl<'a> Branches<'a> {
     }
 
     /// The state before an event that has a place in the room; `None` if it has none.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) fn before(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
         let mut memo = self.memo();
         let mut steps = Vec::new();
@@ -416,9 +399,6 @@ impl<'a> Branches<'a> {
     }
 
     /// The state after an event; `None` if it has no place in the room.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) fn after(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
         if is_alone(event) {
             return Ok(Some(self.as_of(event.offset)));
@@ -431,9 +411,6 @@ impl<'a> Branches<'a> {
     }
 
     /// A state with an event in it.
-    ///
-    /// # Errors
-    /// When it takes too long.
     pub(crate) fn with(&self, view: View, event: &StoredEvent) -> Result<View, ChainError> {
         let Some((event_type, state_key)) = event.key() else { return Ok(view) };
         let mut tree = self.tree(&view)?;
@@ -457,9 +434,6 @@ impl<'a> Branches<'a> {
     }
 
     /// The authorities of these events, and theirs, and so on.
-    ///
-    /// # Errors
-    /// When there are too many.
     pub(crate) fn chain<'e>(
         &self,
         events: impl Iterator<Item = &'e OwnedEventId>,
@@ -482,9 +456,6 @@ impl<'a> Branches<'a> {
 
     /// The events on the ways from one of these to another by `auth_events`, ends included (room
     /// version 12, "Conflicted state subgraph").
-    ///
-    /// # Errors
-    /// When there are too many.
     pub(crate) fn between<'e>(
         &self,
         ends: impl Iterator<Item = &'e OwnedEventId>,

@@ -24,9 +24,7 @@ use crate::{
 /// The viewer of an event, and the offset of the view.
 #[derive(Clone, Copy, Debug)]
 pub struct Viewer<'a> {
-    /// The user.
     pub user_id: &'a UserId,
-    /// The device.
     pub device_id: &'a DeviceId,
     /// The session, which decides whether a transaction id is the viewer's own.
     pub session: Offset,
@@ -264,9 +262,6 @@ static TAKES_JSON: LazyLock<bool> = LazyLock::new(|| {
 impl EventStore {
     /// A text in the content of the state event of this type (with an empty key) as of `at`; `None`
     /// if it is missing, empty, not a text, or redacted.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(crate) fn state_text(
         &self,
         room: &Room,

@@ -35,16 +35,12 @@ use crate::record::{
 pub struct StoredEvent {
     /// Its offset; [`Offset::ZERO`] while it is being decided.
     pub offset: Offset,
-    /// Its id.
     pub event_id: OwnedEventId,
-    /// Its room.
     pub room_id: OwnedRoomId,
     /// Whether its PDU has a `room_id`. Only create events of versions that derive the room id from
     /// them do not.
     pub names_room: bool,
-    /// Its type.
     pub event_type: TimelineEventType,
-    /// The sender.
     pub sender: OwnedUserId,
     /// Its state key, if it is a state event.
     pub state_key: Option<Box<str>>,
@@ -52,7 +48,6 @@ pub struct StoredEvent {
     pub time_ms: u64,
     /// Its time, by the sending server's clock.
     pub origin_server_ts: MilliSecondsSinceUnixEpoch,
-    /// Its content.
     pub content: Box<RawValue>,
     /// Its depth in the room's graph.
     pub depth: u64,
@@ -202,9 +197,6 @@ impl StoredEvent {
     }
 
     /// The content, read as `T`.
-    ///
-    /// # Errors
-    /// When the content is not a `T`.
     pub fn content_as<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_str(self.content.get())
     }

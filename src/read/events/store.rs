@@ -109,7 +109,6 @@ impl EventStore {
         &self.memos
     }
 
-    /// The log that it reads.
     pub(crate) fn log(&self) -> &dyn Log {
         &*self.log
     }
@@ -167,9 +166,6 @@ impl EventStore {
 
     /// The value that `make` derives from the payload at `offset`, cached until the payload is
     /// erased.
-    ///
-    /// # Errors
-    /// The errors of `make`.
     pub fn derived<T: Derived>(
         &self,
         offset: Offset,
@@ -190,9 +186,6 @@ impl EventStore {
     }
 
     /// The event at `offset`; `None` if there is no event there or its payload was erased.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
         work::look();
         let kept = self.cache.get(&offset);
@@ -217,9 +210,6 @@ impl EventStore {
     }
 
     /// The events at `offsets`, in that order, without missing ones.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn get_all(&self, offsets: &[Offset]) -> Result<Vec<EventRef>, ReadError> {
         let mut events = Vec::with_capacity(offsets.len());
         for offset in offsets {
@@ -229,9 +219,6 @@ impl EventStore {
     }
 
     /// The event with this id, if `state` has it.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn find(&self, state: &State, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         for offset in state.events.candidates(event_id) {
             if let Some(event) = self.get(offset)?
@@ -247,9 +234,6 @@ impl EventStore {
 
     /// The event with this id, if clients are shown it: in a timeline, or in a gap of a room's
     /// history.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn find_shown(
         &self,
         state: &State,
@@ -267,9 +251,6 @@ impl EventStore {
     }
 
     /// The event with this id, whether or not it is in the timeline of this room.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn find_known(
         &self,
         state: &State,
@@ -300,9 +281,6 @@ impl EventStore {
     /// Whether another event that this server knows has the id of this one, in its room or in
     /// another one. Only where ids are chosen can that be, and the event that came first keeps its
     /// id.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(crate) fn is_taken(
         &self,
         state: &State,
@@ -327,9 +305,6 @@ impl EventStore {
     }
 
     /// The event that a transaction of `session` sent, if it has sent one.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn find_transaction(
         &self,
         state: &State,
@@ -348,17 +323,11 @@ impl EventStore {
     }
 
     /// When the record at `offset` was appended, in milliseconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn time_of(&self, offset: Offset) -> Result<Option<u64>, ReadError> {
         Ok(self.log.get(offset)?.map(|record| record.header.time_ms))
     }
 
     /// The command at `offset`, for records other than events.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn command(&self, offset: Offset) -> Result<Option<Command>, ReadError> {
         let record = self.log.get(offset)?;
         // It could be decoded when it was applied.
@@ -366,9 +335,6 @@ impl EventStore {
     }
 
     /// A user's account data as of `at`, global or of a room, as stored.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn account_data(
         &self,
         state: &State,
@@ -387,9 +353,6 @@ impl EventStore {
     }
 
     /// Whether a user blocks invites (client-server API, "Invite permission").
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn blocks_invites(&self, state: &State, user_id: &UserId) -> Result<bool, ReadError> {
         #[derive(serde::Deserialize)]
         struct Config<'a> {

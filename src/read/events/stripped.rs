@@ -26,9 +26,6 @@ const STRIPPED: [StateEventType; 8] = [
 impl EventStore {
     /// The stripped state for `member`, an invite or a knock: as of that event, with the membership
     /// of the inviter, and without what was redacted up to `at`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn stripped_state(
         &self,
         room: &Room,

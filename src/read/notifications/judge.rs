@@ -24,22 +24,16 @@ const HOPS: usize = 3;
 /// Evaluates events of one room for one user.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge<'a> {
-    /// The projections.
     pub state: &'a State,
     /// The event bodies.
     pub events: &'a EventStore,
-    /// The user.
     pub user_id: &'a UserId,
-    /// The room.
     pub room: &'a Room,
 }
 
 impl Judge<'_> {
     /// The outcome for `event`: `None` if no rule matches, or if the user or somebody they ignored
     /// sent it.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn outcome(&self, event: &EventRef) -> Result<Option<Arc<Outcome>>, ReadError> {
         let at = event.offset;
         if event.sender == self.user_id {
@@ -72,9 +66,6 @@ impl Judge<'_> {
     }
 
     /// The conversation that `event` belongs to (client-server API, "Threaded read receipts").
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn thread(&self, event: &EventRef) -> Result<Thread, ReadError> {
         let mut current = Arc::clone(event);
         for _ in 0..=HOPS {
@@ -182,7 +173,6 @@ impl Derived for Name {
 pub struct Ignored(BTreeSet<OwnedUserId>);
 
 impl Ignored {
-    /// The users.
     pub const fn users(&self) -> &BTreeSet<OwnedUserId> {
         &self.0
     }
@@ -203,9 +193,6 @@ impl Derived for Ignored {
 const IGNORED: &str = "m.ignored_user_list";
 
 /// The users whom `user_id` ignores as of `at`. Users cannot ignore themselves.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn ignored(
     state: &State,
     events: &EventStore,

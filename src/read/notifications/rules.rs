@@ -41,29 +41,21 @@ use crate::{
 /// The circumstances of an event: its room and the user in it at that time. They are looked up only
 /// if a rule needs them.
 pub trait Moment {
-    /// The user.
     fn user_id(&self) -> &UserId;
 
     /// The number of joined members.
     fn members(&self) -> u64;
 
     /// Whether `text` contains the user's display name in the room.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     fn is_named_in(&self, text: &glob::Text, steps: &mut Steps) -> Result<bool, ReadError>;
 
     /// Whether `sender` may send notifications of the kind `key`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     fn may_notify(&self, sender: &str, key: &str) -> Result<bool, ReadError>;
 }
 
 /// Circumstances that are already known.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
-    /// The user.
     pub user_id: &'a UserId,
     /// The number of joined members.
     pub members: u64,
@@ -271,9 +263,6 @@ impl Rules {
     /// Evaluates the rules for `subject`, which must not be the user's own event: the outcome of
     /// the first matching rule, if there is one. If the evaluation exceeds [`limits::PUSH_STEPS`],
     /// no rule matches.
-    ///
-    /// # Errors
-    /// The errors of `moment`.
     pub fn judge(
         &self,
         subject: &Subject,

@@ -42,7 +42,6 @@ impl Subject {
         path.iter().try_fold(&self.event, |value, name| value.get(name))
     }
 
-    /// The sender.
     pub fn sender(&self) -> &str {
         self.event["sender"].as_str().unwrap_or_default()
     }

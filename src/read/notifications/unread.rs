@@ -134,9 +134,6 @@ impl Default for Unread {
 
 impl Unread {
     /// The counts of `user_id` in `room` as of `at`; zero for a user who is not joined then.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn counts(
         &self,
         state: &State,
@@ -149,9 +146,6 @@ impl Unread {
     }
 
     /// The number of unread notifications of `user_id` as of `at` in all joined rooms.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn of_user(
         &self,
         state: &State,
@@ -172,9 +166,6 @@ impl Unread {
 
     /// Whether the counts as of `at` may differ from those as of `since`: if the user read, wrote,
     /// or was notified in between. It costs no more than the counts as of `at`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn changed(&self, judge: Judge<'_>, since: Offset, at: Offset) -> Result<bool, ReadError> {
         let Judge { state, user_id, room, .. } = judge;
         let moved = || state.reads.look(user_id, &room.id, |marks| marks.moved(since, at));
@@ -228,9 +219,6 @@ impl Unread {
     }
 
     /// Whether the user has read `event`, which notified them, as of `at`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn has_read(
         &self,
         judge: Judge<'_>,
@@ -250,9 +238,6 @@ impl Unread {
     }
 
     /// The events of a room after `after` that count as unread as of `at`, oldest first.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn events(
         &self,
         judge: Judge<'_>,

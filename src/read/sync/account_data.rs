@@ -25,9 +25,6 @@ struct AccountData<'a> {
 }
 
 /// The user's global account data that changed after `since`; all of it if `initial`.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn global(
     view: &View<'_>,
     account: &RwLock<Account>,
@@ -47,9 +44,6 @@ pub(crate) fn global(
 }
 
 /// The user's account data of a room that changed after `since`; all of it if `from_start`.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn of_room(
     view: &View<'_>,
     account: &RwLock<Account>,

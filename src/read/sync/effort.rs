@@ -32,7 +32,6 @@ pub enum LookError {
     /// It needs more work than allowed.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }

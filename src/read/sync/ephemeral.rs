@@ -14,9 +14,6 @@ use crate::{
 /// none of users whom they ignore. There is at most one, unless a user has both an unthreaded and a
 /// threaded receipt for the same event: one event cannot express that, so a second one has the
 /// threaded receipts.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn receipts(
     view: &View<'_>,
     room: &Room,
@@ -55,9 +52,6 @@ pub(crate) fn receipts(
 
 /// The `m.typing` event, if the typing users changed after `since`, or, if `since` is `None`, if
 /// anyone is typing. Users whom the user ignores are left out.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn typing(
     view: &View<'_>,
     room: &Room,

@@ -53,9 +53,6 @@ pub(super) fn rooms(view: &View<'_>, from: CameFrom) -> BTreeMap<OwnedRoomId, Of
 /// The event that tells a client that the user is not in the room, in the format of a sync. If a
 /// restore or a purge left none, the event exists in no room and no log; it is created for the
 /// client, which needs one. The same content has the same id.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(super) fn leave(
     view: &View<'_>,
     room_id: &RoomId,

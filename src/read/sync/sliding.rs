@@ -55,7 +55,6 @@ pub enum SlidingError {
     /// It needs more work than allowed.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }

@@ -27,9 +27,6 @@ pub(super) struct Summary {
 
 impl Summary {
     /// The summary for the viewer.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(super) fn of(view: &View<'_>, room: &Room) -> Result<Self, ReadError> {
         let at = view.at();
         let counts = room.counts(at);
@@ -50,9 +47,6 @@ impl Summary {
 
 /// The members that name a room for this user as of `at`, in the order in which they joined; `None`
 /// for a room with a name.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn heroes(
     events: &EventStore,
     room: &Room,

@@ -26,9 +26,6 @@ pub(super) struct Stretch {
 
 impl Stretch {
     /// The newest visible events after `since`, up to and including `at`, at most `limit`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(super) fn newest<'a>(
         view: &View<'a>,
         room: &Room,
@@ -67,9 +64,6 @@ impl Stretch {
     }
 
     /// A part with only the event at `at`, without a claim about earlier ones.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(super) fn only(view: &View<'_>, at: Offset) -> Result<Self, ReadError> {
         let events = view.events.get_all(&[at])?;
         Ok(Self { events, limited: false, start: at, at })

@@ -30,17 +30,11 @@ pub fn cut(
 }
 
 /// The messages after `since` to the viewer's device.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn messages(view: &View<'_>, since: Offset) -> Result<Vec<Box<RawValue>>, ReadError> {
     Ok(waiting(view, since)?.into_iter().map(|(_, message)| message).collect())
 }
 
 /// Like [`messages`], each with its record.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn waiting(view: &View<'_>, since: Offset) -> Result<Vec<(Offset, Box<RawValue>)>, ReadError> {
     #[derive(Serialize)]
     struct Message<'a> {

@@ -55,9 +55,7 @@ pub struct Request {
 pub struct SyncFilter {
     /// For global account data.
     pub account_data: EventFilter,
-    /// For presence.
     pub presence: EventFilter,
-    /// For rooms.
     pub room: RoomFilters,
 }
 
@@ -68,9 +66,7 @@ pub struct RoomFilters {
     pub selection: RoomSelection,
     /// Whether an initial sync includes rooms that were left.
     pub include_leave: bool,
-    /// For timelines.
     pub timeline: EventFilter,
-    /// For state.
     pub state: EventFilter,
     /// For account data of rooms.
     pub account_data: EventFilter,

@@ -31,11 +31,9 @@ pub struct Filter {
     #[serde(deserialize_with = "fields")]
     event_fields: Option<Arc<Fields>>,
     event_format: EventFormat,
-    /// For presence.
     pub presence: EventFilter,
     /// For global account data.
     pub account_data: EventFilter,
-    /// For rooms.
     pub room: RoomFilter,
 }
 
@@ -52,9 +50,7 @@ pub struct RoomFilter {
     pub account_data: EventFilter,
     /// For typing and receipts.
     pub ephemeral: EventFilter,
-    /// For state.
     pub state: EventFilter,
-    /// For timelines.
     pub timeline: EventFilter,
 }
 

@@ -20,9 +20,6 @@ pub type RoomKeys = BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>;
 
 /// The keys in a user's backup of `room_id` (`None`: all rooms) and `session_id` (`None`: all
 /// sessions); `None` if there is no such backup. Each record is read once.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn room_keys(
     state: &State,
     events: &EventStore,
@@ -61,9 +58,6 @@ pub type PlacedKey = (OwnedRoomId, String, BackedUpKey);
 
 /// The next keys of a backup after `after`, a room and a session, in order: as many as the limits
 /// allow, none at the end. `None` if there is no such backup.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn next_room_keys(
     state: &State,
     events: &EventStore,

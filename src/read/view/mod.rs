@@ -35,7 +35,6 @@ use crate::{
 /// One user's view of the server as of one offset.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
-    /// The projections.
     pub state: Arc<State>,
     /// The event bodies.
     pub events: &'a EventStore,
@@ -126,18 +125,12 @@ impl<'a> View<'a> {
     }
 
     /// The users whom the viewer ignores.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn ignored(&self) -> Result<Arc<Ignored>, ReadError> {
         notifications::ignored(&self.state, self.events, self.user_id(), self.at())
     }
 
     /// Whether the user sees this invite to them: not if it is by somebody whom they ignore, or if
     /// they block invites.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn shows_invite(&self, invite: &RoomMembership) -> Result<bool, ReadError> {
         // Server notices reach everyone.
         if self.state.notices.is_room_of(self.user_id(), &invite.room_id) {
@@ -156,9 +149,6 @@ impl<'a> View<'a> {
 
     /// The event in this format, redacted if it was, with the server's additions for the user. The
     /// caller has checked that they may see it.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn client_event(
         &self,
         room: &Room,
@@ -169,9 +159,6 @@ impl<'a> View<'a> {
     }
 
     /// Like [`View::client_event`], for several events.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn client_events(
         &self,
         room: &Room,
@@ -185,9 +172,6 @@ impl<'a> View<'a> {
     /// Whether the event's sender had their messages erased before the user could see it: the user
     /// then gets it without its content (client-server API, `POST /account/deactivate`, `erase`).
     /// State of the room stays; the content of member events does not.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn is_erased(&self, room: &Room, event: &StoredEvent) -> Result<bool, ReadError> {
         let erased = self.state.accounts.erased(&event.sender);
         let Some(erased) = erased.filter(|at| *at <= self.at()) else { return Ok(false) };
@@ -207,18 +191,12 @@ impl<'a> View<'a> {
     }
 
     /// Whether the user may see this event.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn may_see(&self, room: &Room, event: &EventRef) -> Result<bool, ReadError> {
         Visibility::of(self, room).shows(self, event)
     }
 
     /// Up to `limit` visible events that match the filter, newest first: from `from` (inclusive)
     /// back to `after` (exclusive).
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn page_backward(
         &self,
         room: &Room,
@@ -234,9 +212,6 @@ impl<'a> View<'a> {
 
     /// Up to `limit` visible events that match the filter, oldest first: after `after`, up to and
     /// including `to`.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn page_forward(
         &self,
         room: &Room,
@@ -319,9 +294,6 @@ impl<'a> View<'a> {
 
     /// The member events as of `at` of the senders of `events` and of `also`, for clients that load
     /// members lazily.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn members_of(
         &self,
         room: &Room,
@@ -355,9 +327,6 @@ impl<'a> View<'a> {
     /// The offset as of which the user sees the room's state: the present one while joined,
     /// otherwise that of their leave. `None` for a user who was never in the room, unless everyone
     /// may read it.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn state_as_of(&self, room: &Room) -> Result<Option<Offset>, ReadError> {
         if room.is_joined(self.user_id(), self.at()) {
             return Ok(Some(self.at()));
@@ -379,18 +348,12 @@ impl<'a> View<'a> {
 
     /// Whether the user may see the room's state at `at`, an earlier offset than that of
     /// [`View::state_as_of`]: like events there, it is history.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn sees_state_at(&self, room: &Room, at: Offset) -> Result<bool, ReadError> {
         Visibility::of(self, room).shows_at(self, at)
     }
 
     /// The stripped state for a user who is invited to a room or knocks on it (client-server API,
     /// "Stripped state"): as of their own member event, which is part of it.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn stripped_state(&self, room_id: &RoomId) -> Result<Vec<Box<RawValue>>, ReadError> {
         let Some(room) = self.state.rooms.get(room_id) else { return Ok(Vec::new()) };
         let Some((at, _)) = room.membership(self.user_id(), self.at()) else {

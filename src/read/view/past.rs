@@ -39,9 +39,6 @@ pub struct Wanted {
 
 impl<'a> View<'a> {
     /// Up to `limit` visible events that match the filter.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn past(
         &self,
         room: &Room,

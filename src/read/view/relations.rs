@@ -18,7 +18,6 @@ use crate::{
 pub struct Wanted<'a> {
     /// The relation type.
     pub rel_type: Option<&'a str>,
-    /// The event type.
     pub event_type: Option<&'a str>,
     /// The depth of relations: 1 for the event's own children.
     pub depth: usize,
@@ -27,7 +26,6 @@ pub struct Wanted<'a> {
 /// The range of a page: `Backward` goes from an offset (inclusive) back to another (exclusive),
 /// `Forward` from one (exclusive) to another (inclusive).
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "said above")]
 pub enum Stretch {
     Backward { from: Offset, after: Offset },
     Forward { after: Offset, to: Offset },
@@ -36,7 +34,6 @@ pub enum Stretch {
 /// Some of a room's threads, by newest reply first.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// The roots.
     pub roots: Vec<EventRef>,
     /// The beginning of the next page; `None` if this is the last.
     pub next: Option<Offset>,
@@ -80,9 +77,6 @@ impl ThreadsWalk {
 impl View<'_> {
     /// Up to `limit` events that relate to the one at `parent`, without those of users whom the
     /// viewer ignores.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn relations(
         &self,
         room: &Room,
@@ -212,9 +206,6 @@ impl View<'_> {
     /// `walk` is where the previous page ended. Without it, earlier threads are examined again, if
     /// there are not too many. A page has fewer than `limit` threads if many had to be examined, or
     /// if they are large.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn threads(
         &self,
         room: &Room,
@@ -289,9 +280,6 @@ impl View<'_> {
     }
 
     /// The roots of threads in the client format; without content if the viewer ignores the sender.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn thread_roots(
         &self,
         room: &Room,

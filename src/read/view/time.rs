@@ -17,9 +17,6 @@ impl View<'_> {
     /// same timestamp, it is the first in that direction. It reads few events: a binary search
     /// finds the position among the events with increasing timestamps, and invisible ranges are
     /// skipped.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn closest_event(
         &self,
         room: &Room,

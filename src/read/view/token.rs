@@ -13,7 +13,6 @@ use crate::{
 pub struct Token {
     /// The epoch of the offset.
     pub epoch: Epoch,
-    /// The offset.
     pub offset: Offset,
 }
 
@@ -86,7 +85,6 @@ impl FromStr for HistoryToken {
 pub struct ThreadsToken<'a> {
     /// The token of the position in the log.
     pub as_of: &'a str,
-    /// The offset.
     pub before: Offset,
 }
 

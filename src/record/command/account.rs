@@ -82,7 +82,6 @@ pub struct Requirements {
 /// Payload of `registration_token.set`. The count of its uses stays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegistrationTokenSet {
-    /// The token.
     pub registration_token: TokenHash,
     /// Its label, for administrators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +99,6 @@ impl Content for RegistrationTokenSet {}
 /// Payload of `registration_token.remove`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegistrationTokenRemove {
-    /// The token.
     pub registration_token: TokenHash,
 }
 
@@ -109,7 +107,6 @@ impl Content for RegistrationTokenRemove {}
 /// Payload of `user.password`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserPassword {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Password hash in PHC form.
     pub password: Secret,
@@ -143,7 +140,6 @@ impl Content for LoginTokenUse {}
 /// Payload of `sso.link`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SsoLink {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The provider's id in the configuration.
     pub provider: String,
@@ -162,7 +158,6 @@ impl Content for SsoLink {
 /// Payload of `user.status`. Absent members leave their setting as it was.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserStatus {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Whether they administer the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,7 +185,6 @@ impl Content for UserStatus {
 /// same batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserDeactivate {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Whether the user's messages are hidden from users who join later, and profile and account
     /// data are erased.
@@ -218,7 +212,6 @@ impl Content for UserDeactivate {
 /// Payload of `user.erase`. It follows a `user.deactivate` with `erase`, and there may be several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserErase {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The `user.deactivate`.
     pub because: Offset,
@@ -235,7 +228,6 @@ impl Content for UserErase {}
 /// Payload of `profile.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProfileSet {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The field, for example `displayname`.
     pub field: String,
@@ -255,12 +247,10 @@ impl Content for ProfileSet {
 /// Payload of `account_data.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AccountDataSet {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The room, for account data of a room.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_id: Option<OwnedRoomId>,
-    /// The event type.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The content: a JSON object, or `null` after a deletion.
@@ -278,7 +268,6 @@ impl Content for AccountDataSet {
 /// Payload of `filter.create`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FilterCreate {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The id given out for it.
     pub filter_id: String,
@@ -321,7 +310,6 @@ impl PresenceState {
 /// Payload of `presence.set`. It supersedes earlier ones of the same user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PresenceSet {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The highest presence of the user's devices.
     pub presence: PresenceState,

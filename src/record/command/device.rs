@@ -16,7 +16,6 @@ use crate::record::{Holds, Offset};
 /// Payload of `device.login`. The offset of this record identifies the session that it opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceLogin {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The device; a device of this id that exists already loses its tokens.
     pub device_id: OwnedDeviceId,
@@ -39,7 +38,6 @@ impl Content for DeviceLogin {
 /// The tokens of a session, as hashes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
-    /// The access token.
     pub access: TokenHash,
     /// When the access token expires, in milliseconds since the Unix epoch; none for never.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,9 +57,7 @@ impl Tokens {
 /// Payload of `device.refresh`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceRefresh {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The new tokens. Those before them stay valid until one of these is used.
     pub tokens: Tokens,
@@ -72,9 +68,7 @@ impl Content for DeviceRefresh {}
 /// Payload of `device.confirm`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceConfirm {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
 }
 
@@ -83,7 +77,6 @@ impl Content for DeviceConfirm {}
 /// Payload of `device.remove`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceRemove {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The devices that were removed.
     pub devices: Vec<OwnedDeviceId>,
@@ -94,9 +87,7 @@ impl Content for DeviceRemove {}
 /// Payload of `device.rename`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceRename {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The new display name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,12 +106,10 @@ impl Content for DeviceRename {
 /// dehydrated device of the user was removed before, in the same batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceDehydrate {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The device, on which nobody is logged in: it receives messages until one of the user's
     /// devices fetches them.
     pub device_id: OwnedDeviceId,
-    /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// Its private keys, encrypted for the user.
@@ -142,9 +131,7 @@ impl Content for DeviceDehydrate {
 /// Payload of `device.seen`. An earlier one of the same device is superseded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSeen {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// When and from where.
     #[serde(flatten)]
@@ -176,7 +163,6 @@ pub struct Sighting {
 pub struct ToDeviceSend {
     /// Who sent it.
     pub sender: OwnedUserId,
-    /// The type.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The content for each device of each user.
@@ -224,9 +210,7 @@ impl Content for ToDeviceSend {
 /// Payload of `to_device.ack`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ToDeviceAck {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The last record whose message the device has.
     pub up_to: Offset,

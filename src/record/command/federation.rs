@@ -19,7 +19,6 @@ use crate::{
 /// needed of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeerKeys {
-    /// The homeserver.
     pub server_name: OwnedServerName,
     /// The keys that it signs with, by their ids, in unpadded base64.
     pub keys: BTreeMap<String, String>,
@@ -75,7 +74,6 @@ impl Content for PeerReached {
 /// list, it supersedes all earlier ones of the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeerDevices {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Whether the homeserver has said that the user's devices or keys changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -112,7 +110,6 @@ impl Content for PeerDevices {
 /// How far a homeserver has been told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
-    /// The homeserver.
     pub server_name: OwnedServerName,
     /// It has been told of everything up to this record.
     pub up_to: Offset,
@@ -238,9 +235,7 @@ impl Received {
 /// An event that no other event of the room comes after.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extremity {
-    /// The event.
     pub event_id: OwnedEventId,
-    /// Its depth.
     pub depth: u64,
 }
 
@@ -301,10 +296,8 @@ pub struct Resolved {
 /// A change of a room's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateChange {
-    /// The type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The state key.
     pub state_key: String,
     /// The event that holds this key now, if any does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -332,10 +325,8 @@ pub struct SaidLifetime {
 /// A key for which the branches of a room had different events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
-    /// The type.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The state key.
     pub state_key: String,
     /// The events, in the order of their ids.
     pub events: Vec<OwnedEventId>,
@@ -347,11 +338,9 @@ pub struct Conflict {
 /// Payload of `room.pdu`: an event of another homeserver that is not in the room's timeline.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomPdu {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The event's id: the reference hash of `pdu`.
     pub event_id: OwnedEventId,
-    /// The sender.
     pub sender: OwnedUserId,
     /// The homeserver that sent it, which need not be that of the sender.
     pub from: OwnedServerName,
@@ -374,11 +363,9 @@ pub struct RoomPdu {
 /// that is too much for its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomState {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The homeserver that says so.
     pub from: OwnedServerName,
-    /// The changes.
     pub changes: Vec<StateChange>,
     /// The joins in that state which could not be verified, because there are no keys of the
     /// users' homeservers. They replace those of an earlier entry.
@@ -392,7 +379,6 @@ impl Content for RoomState {}
 /// was given up for some time. The events are in records of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomGap {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The event before which the gap is.
     pub gap: Offset,
@@ -421,7 +407,6 @@ impl Content for RoomGap {}
 pub struct Filled {
     /// The record that has it.
     pub event: Offset,
-    /// Its id.
     pub event_id: OwnedEventId,
     /// Its time by its server's clock, in milliseconds since the Unix epoch.
     pub ts: u64,

@@ -12,9 +12,7 @@ use crate::record::Holds;
 /// Payload of `keys.upload`. Absent members leave their keys as they were.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeysUpload {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
     /// The device's identity keys, as it signed them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,9 +42,7 @@ impl Content for KeysUpload {
 pub struct KeysClaim {
     /// Whose key it is.
     pub user_id: OwnedUserId,
-    /// The device.
     pub device_id: OwnedDeviceId,
-    /// The key's id.
     pub key_id: String,
     /// Whether it is a fallback key, which is handed out repeatedly.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -65,9 +61,7 @@ impl Content for KeysDrop {}
 /// Payload of `keys.cross_sign`. Absent members leave their keys as they were.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeysCrossSign {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The master key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master_key: Option<Box<RawValue>>,
     /// The key that signs the user's own devices.
@@ -108,7 +102,6 @@ impl KeysCrossSign {
 /// cross-signing keys, once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysPermitReset {
-    /// The user.
     pub user_id: OwnedUserId,
     /// Until when, in milliseconds since the Unix epoch.
     pub until_ms: u64,
@@ -139,7 +132,6 @@ impl Content for KeysSign {
 /// Payload of `key_backup.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupSet {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup's version: a user's backups are numbered from 1.
     pub version: u64,
@@ -160,7 +152,6 @@ impl Content for KeyBackupSet {
 /// Payload of `key_backup.delete`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupDelete {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup's version.
     pub version: u64,
@@ -177,7 +168,6 @@ impl Content for KeyBackupDelete {
 /// Payload of `key_backup.put`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupPut {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup's version.
     pub version: u64,
@@ -209,7 +199,6 @@ pub struct BackedUpKey {
 /// Payload of `key_backup.remove`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupRemove {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The backup's version.
     pub version: u64,

@@ -16,9 +16,7 @@ pub enum Class {
 /// see `ops::restore::carry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restore {
-    /// It is dropped.
     Dropped,
-    /// It is carried over.
     CarriedOver,
     /// It is carried over if its user has an account.
     CarriedOverWithUser,
@@ -45,7 +43,6 @@ macro_rules! topics {
 }
 
 topics! {
-    /// The state of a room.
     RoomState,
     /// What became of an event.
     Event,
@@ -61,13 +58,10 @@ topics! {
     Account,
     /// The password of an account.
     Password,
-    /// A device.
     Device,
     /// A field of a profile.
     Profile,
-    /// Account data.
     AccountData,
-    /// A pusher.
     Pusher,
     /// An e-mail address or phone number of an account.
     Address,

@@ -62,7 +62,6 @@ pub struct MediaQuarantine {
     pub hashes: Vec<FileHash>,
     /// Whether they are in quarantine from now on.
     pub quarantined: bool,
-    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -78,7 +77,6 @@ impl Content for MediaQuarantine {
 /// Payload of `media.protect`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaProtect {
-    /// The id.
     pub media_id: String,
     /// Whether the file can be downloaded under this id even while it is quarantined.
     pub protected: bool,
@@ -109,7 +107,6 @@ pub enum MediaEnd {
     },
     /// The uploader was erased.
     Owner {
-        /// The user.
         user_id: OwnedUserId,
         /// The `user.deactivate`.
         because: Offset,
@@ -117,8 +114,5 @@ pub enum MediaEnd {
     /// Those who run the server wanted them gone. (Not in version 1.)
     Asked,
     /// Nothing but a room that was purged named them.
-    Room {
-        /// The room.
-        room_id: OwnedRoomId,
-    },
+    Room { room_id: OwnedRoomId },
 }

@@ -48,7 +48,6 @@ use super::{
 /// Why a payload could not be read as a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The kind is not known.
     #[error("command kind `{0}` is not known to this version of logcabin; a newer one wrote it")]
     UnknownKind(String),
     /// The kind is known but its version is newer.
@@ -56,7 +55,6 @@ pub enum CommandError {
         "command `{kind}` has version {found}, this version of logcabin reads up to {known}; a newer one wrote it"
     )]
     NewerVersion {
-        /// The kind.
         kind: &'static str,
         /// Version in the record.
         found: u16,
@@ -65,12 +63,7 @@ pub enum CommandError {
     },
     /// The payload does not fit its kind and version.
     #[error("payload of `{kind}` does not fit: {source}")]
-    Payload {
-        /// The kind.
-        kind: &'static str,
-        /// The JSON error.
-        source: serde_json::Error,
-    },
+    Payload { kind: &'static str, source: serde_json::Error },
 }
 
 macro_rules! commands {

@@ -37,13 +37,10 @@ impl Content for OauthClientRemove {}
 /// Payload of `oauth.code`: a user allowed a client what it asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthCode {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The client.
     pub client_id: String,
     /// What it was allowed.
     pub scope: String,
-    /// The hash of the code.
     pub code: TokenHash,
     /// The address to which the code was sent.
     pub redirect_uri: String,
@@ -67,7 +64,6 @@ pub struct OauthDeviceRequest {
     pub device_code: TokenHash,
     /// The hash of the code that the user types.
     pub user_code: TokenHash,
-    /// The client.
     pub client_id: String,
     /// What it asks for.
     pub scope: String,
@@ -82,7 +78,6 @@ impl Content for OauthDeviceRequest {
 /// Payload of `oauth.device_answer`: a user allowed or denied what a client asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthDeviceAnswer {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The hash of the code that the client asks with.
     pub device_code: TokenHash,
@@ -99,9 +94,7 @@ impl Content for OauthDeviceAnswer {}
 pub struct OauthGrant {
     /// Identifies the grant.
     pub grant_id: String,
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The client.
     pub client_id: String,
     /// What it may do.
     pub scope: String,
@@ -125,7 +118,6 @@ impl Content for OauthGrant {}
 /// valid until one of these is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthRefresh {
-    /// The grant.
     pub grant_id: String,
     /// The new tokens.
     pub tokens: Tokens,
@@ -137,7 +129,6 @@ impl Content for OauthRefresh {}
 /// first time, which revokes the ones before them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthConfirm {
-    /// The grant.
     pub grant_id: String,
 }
 
@@ -163,9 +154,7 @@ pub enum GrantEnd {
 /// batch. (A grant also ends with its device, and with the user's account.)
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthEnd {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The grants.
     pub grants: Vec<String>,
     /// The reason.
     pub because: GrantEnd,
@@ -192,7 +181,6 @@ impl Content for OauthKey {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignedInBy {
-    /// With the password.
     Password,
     /// At a provider of single sign-on: its id in the configuration.
     Sso(String),
@@ -203,7 +191,6 @@ pub enum SignedInBy {
 /// Payload of `browser.sign_in`: a user signed in at this server's pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrowserSignIn {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The hash of the browser's cookie.
     pub browser: TokenHash,
@@ -231,7 +218,6 @@ impl Content for BrowserSignIn {
 /// Payload of `browser.sign_out`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrowserSignOut {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The hashes of the browsers' cookies.
     pub browsers: Vec<TokenHash>,

@@ -13,7 +13,6 @@ use crate::record::{Epoch, Holds, Offset};
 /// Payload of `room.event`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomEvent {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The event's id: the reference hash of `pdu`.
     pub event_id: OwnedEventId,
@@ -64,7 +63,6 @@ impl Content for RoomEvent {
 /// Payload of `room.erase`. It deletes the events from the room, together with their redactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomErase {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The events, in ascending order; none is a state event.
     pub events: Vec<Offset>,
@@ -81,14 +79,12 @@ impl Content for RoomErase {}
 pub enum EventsEnd {
     /// The lifetime of events of this type in this room is limited.
     Lifetime {
-        /// The type.
         event_type: String,
         /// The lifetime, in milliseconds from the record of an event.
         lifetime_ms: u64,
     },
     /// The sender was erased.
     Sender {
-        /// The user.
         user_id: OwnedUserId,
         /// The `user.deactivate`.
         because: Offset,
@@ -98,7 +94,6 @@ pub enum EventsEnd {
 /// Payload of `room.purge`. Nobody is joined to the room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomPurge {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// Records that are not events of the room but contain its data, which is to be erased, too:
     /// its aliases, reports about it and acts of administrators. Runs, each with its first and last
@@ -133,9 +128,7 @@ pub struct Transaction {
 /// Payload of `room.forget`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomForget {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
 }
 
@@ -146,7 +139,6 @@ impl Content for RoomForget {}
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomUndo {
-    /// The user.
     pub user_id: OwnedUserId,
     /// The epoch that the restore started. Clients with a position in it, or in a later one, were
     /// never told of the rooms.
@@ -160,7 +152,6 @@ impl Content for RoomUndo {}
 /// A room that a user joined, was invited to or knocked on in an abandoned future.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndoneRoom {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The epoch of the record that did it.
     pub epoch: Epoch,
@@ -171,7 +162,6 @@ pub struct UndoneRoom {
 /// Payload of `room.visibility`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomVisibility {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// Whether the public directory lists it.
     pub public: bool,
@@ -182,7 +172,6 @@ impl Content for RoomVisibility {}
 /// Payload of `room.network`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomNetwork {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The application service, by its id in the configuration.
     pub service: String,
@@ -197,11 +186,9 @@ impl Content for RoomNetwork {}
 /// Payload of `room.block`. The room need not exist here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomBlock {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// Whether from now on nobody may join it, knock or be invited.
     pub blocked: bool,
-    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -218,7 +205,6 @@ impl Content for RoomBlock {
 /// record each moves the aliases and makes the members leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomShutdown {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The id of the shutdown.
     pub id: String,
@@ -228,7 +214,6 @@ pub struct RoomShutdown {
     /// Whether it is purged at the end. (Not in version 1.)
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub purge: bool,
-    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -244,11 +229,8 @@ impl Content for RoomShutdown {
 /// The replacement of a room that is shut down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replacement {
-    /// Its id.
     pub room_id: OwnedRoomId,
-    /// Its creator.
     pub creator: OwnedUserId,
-    /// Its name.
     pub name: String,
     /// Its first message, which explains what happened.
     pub message: String,
@@ -257,7 +239,6 @@ pub struct Replacement {
 /// Payload of `room.shutdown_finish`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomShutdownFinish {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The shutdown.
     pub id: String,
@@ -274,9 +255,7 @@ impl Content for RoomShutdownFinish {}
 /// Payload of `notice.room`. The room, created in the same batch, replaces an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoticeRoom {
-    /// The user.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
 }
 
@@ -286,7 +265,6 @@ impl Content for NoticeRoom {}
 /// those of many users.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomReceipt {
-    /// The room.
     pub room_id: OwnedRoomId,
     /// The receipts: at most one for each user, type and thread.
     pub receipts: Vec<Receipt>,
@@ -313,11 +291,9 @@ impl RoomReceipt {
 /// A receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The user.
     pub user_id: OwnedUserId,
     /// `m.read` or `m.read.private`.
     pub receipt_type: String,
-    /// The event.
     pub event_id: OwnedEventId,
     /// The thread, as in the request.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -329,9 +305,7 @@ pub struct Receipt {
 /// Payload of `room.typing`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RoomTyping {
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The user.
     pub user_id: OwnedUserId,
     /// When it expires, in milliseconds since the Unix epoch; 0 ends it now.
     pub until_ms: u64,
@@ -360,7 +334,6 @@ pub struct ReportCreate {
     /// The reported user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<OwnedUserId>,
-    /// The reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// From -100, most offensive, to 0, inoffensive.
@@ -396,9 +369,7 @@ pub struct DelayedSchedule {
     pub delay_id: String,
     /// The sender.
     pub user_id: OwnedUserId,
-    /// The room.
     pub room_id: OwnedRoomId,
-    /// The event's type.
     #[serde(rename = "type")]
     pub event_type: String,
     /// The event's state key, for a state event.
@@ -456,10 +427,7 @@ impl Content for DelayedFinish {}
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum DelayedOutcome {
     /// It was sent.
-    Send {
-        /// The event's id.
-        event_id: OwnedEventId,
-    },
+    Send { event_id: OwnedEventId },
     /// It was cancelled.
     Cancel,
     /// It could not be sent.
@@ -474,11 +442,9 @@ pub enum DelayedOutcome {
 /// Payload of `alias.set`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AliasSet {
-    /// The alias.
     pub alias: OwnedRoomAliasId,
     /// Its target.
     pub room_id: OwnedRoomId,
-    /// Its creator.
     pub creator: OwnedUserId,
 }
 
@@ -489,7 +455,6 @@ impl Content for AliasSet {
 /// Payload of `alias.remove`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AliasRemove {
-    /// The alias.
     pub alias: OwnedRoomAliasId,
 }
 

@@ -91,9 +91,7 @@ impl Content for LogErase {}
 /// A run of records whose payloads were erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// The first one.
     pub first: Offset,
-    /// The last one.
     pub last: Offset,
     /// The cause: a `room.purge` or a `user.erase`.
     pub because: Offset,
@@ -149,7 +147,6 @@ impl LogErase {
 /// without the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCheckpoint {
-    /// The server.
     pub server_name: String,
     /// The last record that it covers, and so their number.
     pub upto: Offset,
@@ -184,7 +181,6 @@ impl LogCheckpoint {
 /// Payload of `admin.reason`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminReason {
-    /// The reason.
     pub reason: String,
 }
 

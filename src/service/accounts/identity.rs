@@ -28,7 +28,6 @@ pub(crate) enum IdentityError {
     /// The ids of a validation are not valid.
     #[error("`sid` and `client_secret` have 1 to 255 of 0-9a-zA-Z.=_-")]
     Ids,
-    /// It cannot be reached.
     #[error("The identity server cannot be reached.")]
     Unreachable(String),
     /// It refuses.
@@ -38,7 +37,6 @@ pub(crate) enum IdentityError {
         status: StatusCode,
         /// The error code.
         errcode: String,
-        /// The message.
         message: String,
     },
     /// Its answer, with this status, could not be parsed.
@@ -67,7 +65,6 @@ const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
 pub(crate) struct IdentityServers<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) outbound: &'a Outbound,
-    /// The trusted servers.
     pub(crate) trusted: &'a [IdentityServer],
 }
 

@@ -11,7 +11,6 @@ use crate::base::{clock::random_token, signed::Signer};
 pub(crate) enum Purpose {
     /// For a client.
     Login,
-    /// For the console.
     Console,
 }
 
@@ -44,9 +43,6 @@ struct Statement {
 }
 
 /// A new token that logs this user in until it expires.
-///
-/// # Errors
-/// When it cannot be written as JSON.
 pub(crate) fn make(
     signer: &Signer,
     purpose: Purpose,

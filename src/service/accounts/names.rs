@@ -14,7 +14,6 @@ pub(crate) enum InvalidName {
     /// A user name is not valid for another reason.
     #[error("This cannot be a user name.")]
     User,
-    /// A user name is too long.
     #[error("This user name is too long.")]
     UserTooLong,
     /// A device id is empty or too long.
@@ -23,7 +22,6 @@ pub(crate) enum InvalidName {
     /// A device id contains control characters.
     #[error("A device id holds no control characters.")]
     DeviceControl,
-    /// A display name is too long.
     #[error("The display name is too long.")]
     DisplayNameTooLong,
 }

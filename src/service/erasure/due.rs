@@ -38,7 +38,6 @@ use crate::{
 /// Why a sweep was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// The log could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The log takes no writes.
@@ -191,9 +190,6 @@ pub(super) async fn expire_media(engine: &Engine, policy: &SweepPolicy) -> Resul
 }
 
 /// The files of this server that are current avatars of users and rooms, which stay.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn pictures(engine: &Engine) -> Result<HashSet<String>, ReadError> {
     #[derive(Deserialize)]
     struct Avatar {
@@ -287,7 +283,6 @@ async fn erase_user(
 
 /// What a scan looks for.
 struct LookedFor {
-    /// By user.
     users: BTreeMap<OwnedUserId, Owed>,
     /// Records about messages to devices that all recipients have received.
     told: BTreeSet<Offset>,

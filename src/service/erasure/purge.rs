@@ -49,7 +49,6 @@ pub enum PurgeError {
     /// There is no such room.
     #[error("there is no room `{0}`")]
     NoRoom(OwnedRoomId),
-    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The proposal was refused, or the log takes no writes.

@@ -32,9 +32,6 @@ pub struct Swept {
 }
 
 /// Whether a sweep by `policy` is due.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn sweep_is_due(engine: &Engine, policy: &SweepPolicy) -> Result<bool, ReadError> {
     let state = engine.state();
     let erasures = &state.erasures;

@@ -120,9 +120,6 @@ impl DeviceList {
 }
 
 /// The known list of a user of another homeserver, and whether it may be stale.
-///
-/// # Errors
-/// When the log cannot be read.
 pub(crate) fn known_devices(
     engine: &Engine,
     user_id: &UserId,

@@ -37,7 +37,6 @@ use crate::{
 /// Why a user cannot enter a room of other homeservers.
 #[derive(Debug, Error)]
 pub(crate) enum EnterError {
-    /// No homeserver in the room is known.
     #[error("no homeserver is known that is in the room")]
     Nowhere,
     /// A homeserver in the room refused.

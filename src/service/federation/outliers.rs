@@ -101,9 +101,6 @@ struct Needed {
 
 impl Receiving<'_> {
     /// Verifies events. Leaves out all but those that are valid and unknown.
-    ///
-    /// # Errors
-    /// As for [`Self::check_all`].
     pub(super) async fn verify_all(
         &self,
         room: &Room,

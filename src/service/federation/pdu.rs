@@ -25,7 +25,6 @@ use crate::{
 /// Why an event is dropped without a record.
 #[derive(Debug, Error)]
 pub(crate) enum PduError {
-    /// It is not an event.
     #[error("it is not an event: {0}")]
     Form(String),
     /// It belongs to a room that this homeserver is not in.
@@ -37,13 +36,11 @@ pub(crate) enum PduError {
     /// This homeserver does not support the version of its room.
     #[error("the room has version {0}")]
     Version(RoomVersionId),
-    /// Its id is that of another event.
     #[error("another event has its id")]
     Taken,
     /// Its id differs from the one in the request.
     #[error("its id is not that of the request")]
     OtherEvent,
-    /// The room's access control list denies its homeserver.
     #[error("the room's access control list denies the homeserver")]
     AccessControl,
     /// A signature is missing or wrong, or its key is not known.

@@ -99,9 +99,6 @@ fn web(url: &Url) -> bool {
 
 impl Media {
     /// The preview of an address, as JSON.
-    ///
-    /// # Errors
-    /// Why there is none.
     pub(crate) async fn preview(
         self: &Arc<Self>,
         url: &str,

@@ -51,7 +51,6 @@ pub(crate) struct Remote {
 enum Progress {
     /// Its homeserver was not asked, or has not answered.
     Asked,
-    /// It is arriving.
     Arriving,
     /// The fetch has ended.
     Done(Result<Arc<RemoteFile>, Failure>),
@@ -62,7 +61,6 @@ enum Progress {
 pub(crate) enum Failure {
     #[error(transparent)]
     NoFile(#[from] NoFile),
-    /// Too many are being fetched.
     #[error("too many files are being fetched")]
     Busy,
     /// The disk has no room for it.

@@ -39,9 +39,6 @@ impl Media {
     }
 
     /// Fetches a file that this node does not have. Returns whether it has it now.
-    ///
-    /// # Errors
-    /// When the depot or the disk fails.
     pub(super) async fn fetch(&self, hash: FileHash) -> io::Result<bool> {
         let Some(depot) = &self.depot else { return Ok(false) };
         // Whoever asks for the same file waits for it.

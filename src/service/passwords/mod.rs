@@ -44,7 +44,6 @@ pub(crate) enum Denied {
 /// The result of checking a password.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It is wrong.
     Wrong,
     /// It is right. If its hash is weaker than new ones, a new hash is included.
     Right {

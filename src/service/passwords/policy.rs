@@ -42,9 +42,6 @@ pub(crate) enum Unfit {
 }
 
 /// Whether the user with this localpart may use `password`.
-///
-/// # Errors
-/// The rule that it breaks.
 pub(crate) fn check(
     config: &config::Passwords,
     localpart: &str,

@@ -24,7 +24,6 @@ use crate::{
 /// A user's visible presence at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The state.
     pub(crate) presence: PresenceState,
     /// Whether the user is active now.
     pub(crate) currently_active: bool,

@@ -174,9 +174,7 @@ pub(crate) struct Counts {
     pub(super) chain: Chain,
     /// All records.
     pub(crate) all: Amount,
-    /// By kind.
     pub(crate) kinds: BTreeMap<Box<str>, Amount>,
-    /// By room.
     pub(crate) rooms: Named,
     /// By the user who caused them.
     pub(crate) users: Named,

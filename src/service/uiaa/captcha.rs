@@ -48,9 +48,6 @@ struct Verdict {
 
 impl Captcha {
     /// The captcha of this configuration, with its keys.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
     pub(crate) fn new(
         config: &config::Captcha,
         public_key: &str,

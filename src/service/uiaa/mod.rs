@@ -249,7 +249,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) endpoint: &'a str,
     /// The requests that its session is valid for.
     pub(crate) binding: Binding<'a>,
-    /// Its `auth`.
     pub(crate) auth: Option<&'a AuthData>,
     /// The offer for a new session; a session in progress keeps its own.
     pub(crate) offer: Arc<Offer>,
@@ -339,7 +338,6 @@ struct Progress {
 pub(crate) enum Standing {
     /// It is the next stage of a flow.
     Next,
-    /// It was completed.
     Completed,
     /// Other stages come first.
     Later,
@@ -369,7 +367,6 @@ impl Authenticated {
         })
     }
 
-    /// The address that was validated.
     pub(crate) fn address(&self) -> Option<&Validated> {
         self.proofs().find_map(|proof| match proof {
             Proof::Threepid(validated) => Some(validated),

@@ -19,7 +19,6 @@ use crate::{
 /// The configuration of the stages.
 #[derive(Debug)]
 pub(crate) struct Stages {
-    /// The offer for registration.
     pub(crate) registration: Arc<Offer>,
     pub(crate) captcha: Option<Captcha>,
     pub(crate) terms: Terms,

@@ -30,9 +30,6 @@ pub(crate) struct Translation {
 
 impl Terms {
     /// Parses the file of documents.
-    ///
-    /// # Errors
-    /// What is wrong with it.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let terms: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if terms.0.is_empty() {

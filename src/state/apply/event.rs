@@ -222,7 +222,6 @@ struct PduFacts<'a> {
     content: &'a RawValue,
 }
 
-/// The type and state key of a state event.
 type Key = (StateEventType, Box<str>);
 
 impl PduFacts<'_> {

@@ -39,15 +39,12 @@ pub enum ApplyError {
     Command {
         /// The record.
         offset: Offset,
-        /// The cause.
         source: CommandError,
     },
-    /// The room version is not known.
     #[error("record {offset}: room version `{version}` is not known to this version of logcabin")]
     RoomVersion {
         /// The record.
         offset: Offset,
-        /// The version.
         version: String,
     },
 }

@@ -91,7 +91,6 @@ impl Slot {
 pub struct GapNow {
     /// The number of its events.
     pub filled: u32,
-    /// The events that are missing.
     pub missing: Vec<OwnedEventId>,
     /// Until when it is given up.
     pub given_up_until_ms: Option<u64>,

@@ -24,7 +24,6 @@ impl Room {
         inner.members.get(user_id)?.at(at).map(|(offset, membership)| (offset, *membership))
     }
 
-    /// Whether `user_id` is joined as of `at`.
     pub fn is_joined(&self, user_id: &UserId, at: Offset) -> bool {
         matches!(self.membership(user_id, at), Some((_, Membership::Join)))
     }

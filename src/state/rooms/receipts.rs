@@ -19,7 +19,6 @@ pub type ReceiptKey = (OwnedUserId, String, Option<String>);
 pub struct ReceiptEntry {
     /// The record that set it.
     pub offset: Offset,
-    /// The event.
     pub event_id: OwnedEventId,
     /// The time, in milliseconds since the Unix epoch.
     pub ts: u64,

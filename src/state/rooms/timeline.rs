@@ -30,7 +30,6 @@ pub fn is_activity(event_type: &str) -> bool {
 pub struct Tip {
     /// The forward extremity.
     pub event_id: OwnedEventId,
-    /// Its depth.
     pub depth: u64,
 }
 

@@ -23,7 +23,6 @@ async fn server_with(bridges: &[&Bridge], more: &[(&str, &str)]) -> TestServer {
     TestServer::start_with(&settings).await
 }
 
-/// A room of `ann`'s with a ghost in it.
 async fn room_with(server: &TestServer, bridge: &Bridge, ann: &User, ghost: &str) -> String {
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
     join(server, bridge, ghost, &room_id).await;

@@ -19,7 +19,6 @@ async fn room_of(users: &[&User]) -> String {
     room_id
 }
 
-/// Sends an event and gives its id.
 async fn send(user: &User, room_id: &str, event_type: &str, content: Value) -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let txn_id = format!("push-{}", NEXT.fetch_add(1, Ordering::Relaxed));

@@ -12,7 +12,6 @@ async fn public_room(ann: &User) -> String {
     ann.create_room(json!({ "preset": "public_chat" })).await
 }
 
-/// The rooms of one section.
 fn rooms(sync: &Value, section: &str) -> Vec<String> {
     let rooms = sync["rooms"][section].as_object().expect("every section is there");
     rooms.keys().cloned().collect()

@@ -13,8 +13,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 pub(super) struct Authority(TempDir);
 
 impl Authority {
-    /// # Errors
-    /// What is missing.
     pub(super) fn new() -> Result<Self, String> {
         let authority = Self(TempDir::new().expect("a temporary directory"));
         let made = openssl(&["req", "-x509", "-nodes", "-days", "30", "-subj", "/CN=authority"])

@@ -135,7 +135,6 @@ async fn read_letters(user: User, is_read: Arc<AtomicBool>) -> BTreeSet<String> 
 #[derive(Clone)]
 struct Harm {
     room_id: String,
-    /// The servers that get it.
     servers: Vec<(String, SocketAddr)>,
     /// Events in a second.
     pace: f64,

@@ -51,7 +51,6 @@ use crate::harness::{TestServer, free_address};
 /// A server that federates on this machine, by TLS.
 struct Federated {
     server: TestServer,
-    /// Its name.
     name: String,
     /// Where other homeservers reach it.
     address: SocketAddr,

@@ -39,7 +39,6 @@ struct Policy {
     peer: Peer,
     /// The key by which it recommends events.
     keys: Arc<Ed25519KeyPair>,
-    /// Whether it answers.
     answers: Arc<AtomicBool>,
 }
 

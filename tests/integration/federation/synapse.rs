@@ -22,9 +22,6 @@ pub(super) struct Synapse {
 }
 
 /// The Python with Synapse; `LOGCABIN_E2E_SYNAPSE` names another than that of `.ci/run`.
-///
-/// # Errors
-/// What is missing.
 pub(super) fn python() -> Result<PathBuf, String> {
     let python = match std::env::var_os("LOGCABIN_E2E_SYNAPSE") {
         Some(python) => python.into(),

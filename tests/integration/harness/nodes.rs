@@ -63,9 +63,6 @@ pub(crate) fn on_cluster(reason: &str) -> bool {
 }
 
 /// The program `nats-server`; `LOGCABIN_NATS_SERVER` names another than that of `.ci/run`.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn nats_program() -> Result<PathBuf, String> {
     let program = match std::env::var_os("LOGCABIN_NATS_SERVER") {
         Some(program) => program.into(),

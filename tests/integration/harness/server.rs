@@ -212,7 +212,6 @@ impl TestServer {
         until("the archive has caught up", async || archived()).await;
     }
 
-    /// Registers a user.
     pub(crate) async fn register(&self, username: &str) -> User {
         User::register(&self.http(), username, "a password that is long enough").await
     }

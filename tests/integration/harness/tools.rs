@@ -32,18 +32,12 @@ pub(crate) async fn judged(name: &str, mut program: Command) -> String {
 }
 
 /// A Python that has this module; `LOGCABIN_E2E_PYTHON` names another than that of `.ci/run`.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn python(module: &str) -> Result<PathBuf, String> {
     let named = env::var_os("LOGCABIN_E2E_PYTHON").map(PathBuf::from);
     with_module(named.unwrap_or_else(|| of_venv("venv")), module)
 }
 
 /// A Python that has this module, of the programs that need other versions of what they stand on.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn python_of_programs(module: &str) -> Result<PathBuf, String> {
     with_module(of_venv("programs"), module)
 }
@@ -61,9 +55,6 @@ fn with_module(python: PathBuf, module: &str) -> Result<PathBuf, String> {
 }
 
 /// That there is Node.js with this package.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn node(package: &str) -> Result<(), String> {
     if !runs("node", &["--version"]) {
         return Err("node is absent".to_owned());
@@ -73,9 +64,6 @@ pub(crate) fn node(package: &str) -> Result<(), String> {
 }
 
 /// A Chromium; `LOGCABIN_E2E_CHROMIUM` names another than Debian's.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn chromium() -> Result<String, String> {
     let chromium =
         env::var("LOGCABIN_E2E_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
@@ -87,9 +75,6 @@ pub(crate) fn chromium() -> Result<String, String> {
 }
 
 /// That there is a Prometheus with its tool.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn prometheus() -> Result<(), String> {
     for program in ["prometheus", "promtool"] {
         if !runs(program, &["--version"]) {
@@ -100,9 +85,6 @@ pub(crate) fn prometheus() -> Result<(), String> {
 }
 
 /// A key and a certificate for `localhost`, in PEM, signed by itself.
-///
-/// # Errors
-/// What is missing.
 pub(crate) fn certificate(directory: &Path) -> Result<(PathBuf, PathBuf), String> {
     let (key, certificate) = (directory.join("key"), directory.join("cert"));
     let made = Command::new("openssl")

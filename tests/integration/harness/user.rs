@@ -146,7 +146,6 @@ impl User {
         self.request("GET", &state_path(room_id, event_type, state_key), None).await
     }
 
-    /// Sets one state event.
     pub(crate) async fn set_state(
         &self,
         room_id: &str,

@@ -8,7 +8,6 @@ pub(crate) mod voip;
 use super::server::Server;
 use crate::edge::http::{Class, Table, cheap, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     health::endpoints(table)
         .on(discovery::versions, cheap().guests())

@@ -17,7 +17,6 @@ const FEW_ADDRESSES: &str = "`limits::THREEPIDS` bounds how many addresses an ac
 
 const PRIVATE: &str = "only clients of the same user read it; the `order` of a tag is a fraction";
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(threepid::list, cheap())

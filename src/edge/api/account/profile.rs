@@ -42,7 +42,6 @@ fn no_profile() -> ApiError {
     ApiError::not_found("There is no such profile.")
 }
 
-/// The fields as of `at`.
 fn fields_as_of(
     engine: &Engine,
     user_id: &UserId,

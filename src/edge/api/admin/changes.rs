@@ -214,7 +214,6 @@ enum End {
     Stopping,
     /// The reader may not read any more.
     Refused(ApiError),
-    /// The log cannot be read.
     Failed(ReadError),
 }
 

@@ -6,7 +6,6 @@ pub(crate) mod thirdparty;
 use super::server::Server;
 use crate::edge::http::{Class, Table, cheap, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(services::ping, limited(Class::Admin).body_optional())

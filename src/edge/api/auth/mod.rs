@@ -24,7 +24,6 @@ const LOGIN_IS_LIMITED: &str = "a logout needs a login before it, which is limit
 const MESSAGES_ARE_LIMITED: &str = "it writes only when it sends a message, and messages are \
     limited by requester (`service::notices`) and by recipient (`decide::threepid`)";
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(

@@ -8,7 +8,6 @@ use http::{HeaderMap, HeaderName, header::COOKIE};
 use super::server::Server;
 use crate::edge::http::{Table, cheap};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table.on(login_page::page, cheap())
 }

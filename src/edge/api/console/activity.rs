@@ -35,7 +35,6 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 16.0;
 
 endpoint! {
-    /// The page.
     pub(super) struct Activity = GET "/_logcabin/console/activity";
     for ConsoleLogin;
     {}

@@ -36,7 +36,6 @@ const DAYS: u64 = 60;
 const DAY_MS: u64 = 86_400_000;
 
 endpoint! {
-    /// The page.
     pub(super) struct DiskPage = GET "/_logcabin/console/disk";
     for ConsoleLogin;
     {}

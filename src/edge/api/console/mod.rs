@@ -28,7 +28,6 @@ mod work;
 use super::server::Server;
 use crate::edge::http::{Class, Table, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(login::page, limited(Class::Admin))

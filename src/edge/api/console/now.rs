@@ -15,7 +15,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(super) struct Now = GET "/_logcabin/console";
     for ConsoleLogin;
     {}

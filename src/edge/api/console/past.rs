@@ -33,7 +33,6 @@ use crate::{
 const EVENTS: usize = 20;
 
 endpoint! {
-    /// The page.
     pub(super) struct Past = GET "/_logcabin/console/past";
     for ConsoleLogin;
     {

@@ -44,7 +44,6 @@ const ROW: f64 = 50.0;
 const LINE: usize = 28;
 
 endpoint! {
-    /// The page.
     pub(super) struct Relations = GET "/_logcabin/console/relations";
     for ConsoleLogin;
     { event: Option<String> = parameter }

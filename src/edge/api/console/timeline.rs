@@ -50,7 +50,6 @@ const TOP: f64 = 16.0;
 const BOTTOM: f64 = HEIGHT - 18.0;
 
 endpoint! {
-    /// The page.
     pub(super) struct Timeline = GET "/_logcabin/console/timeline";
     for ConsoleLogin;
     {

@@ -30,7 +30,6 @@ use crate::{
 const JUDGED: usize = 2 * limits::UNREAD_EVENTS;
 
 endpoint! {
-    /// The page.
     pub(super) struct UnreadPage = GET "/_logcabin/console/users/{user}/unread";
     for ConsoleLogin;
     {

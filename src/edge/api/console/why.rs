@@ -27,7 +27,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(super) struct Why = GET "/_logcabin/console/why";
     for ConsoleLogin;
     {

@@ -22,7 +22,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(super) struct WorkPage = GET "/_logcabin/console/work";
     for ConsoleLogin;
     {}

@@ -12,7 +12,6 @@ use crate::edge::http::{Class, Table, limited};
 
 const PRIVATE: &str = "only clients of the same user read a backup";
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(dehydrated::put, limited(Class::Keys).suspended())

@@ -62,7 +62,6 @@ const INLINE: [&str; 26] = [
 
 /// The bytes of a file.
 pub(super) enum Content {
-    /// In a file.
     File(Download),
     /// In memory.
     Bytes(Bytes),
@@ -81,7 +80,6 @@ impl Content {
 pub(super) struct About {
     /// Its type, as given by the uploader.
     pub(super) content_type: Option<String>,
-    /// Its name.
     pub(super) name: Option<String>,
     /// Its entity tag, without quotes: equal if and only if the bytes are.
     pub(super) tag: String,

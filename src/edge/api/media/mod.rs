@@ -9,7 +9,6 @@ mod serving;
 use super::server::Server;
 use crate::edge::http::{Class, Table, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(files::upload, limited(Class::Media))

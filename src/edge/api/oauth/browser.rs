@@ -60,7 +60,6 @@ pub(super) struct Visitor {
 /// A user who is signed in.
 #[derive(Clone, Debug)]
 pub(super) struct SignedIn {
-    /// The user.
     pub(super) user_id: OwnedUserId,
     /// When they proved who they are, in milliseconds since the Unix epoch.
     pub(super) auth_ms: u64,
@@ -169,7 +168,6 @@ impl Visitor {
 
 /// What a browser's new sign-in is about.
 pub(super) struct Arrival<'a> {
-    /// The user.
     pub(super) user_id: OwnedUserId,
     /// How they proved who they are.
     pub(super) by: SignedInBy,
@@ -179,7 +177,6 @@ pub(super) struct Arrival<'a> {
     pub(super) client: IpAddr,
     /// The request's headers.
     pub(super) headers: &'a HeaderMap,
-    /// The request.
     pub(super) request_id: &'a str,
 }
 

@@ -31,7 +31,6 @@ pub(super) use sign_in::{arrived, choose_way};
 use super::server::Server;
 use crate::edge::http::{Class, Table, cheap, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(discovery::auth_metadata, cheap())

@@ -12,7 +12,6 @@ use crate::edge::http::{ApiError, Reply};
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// The code.
     pub(super) code: &'static str,
     /// A sentence for developers.
     pub(super) description: String,

@@ -35,7 +35,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(super) struct RecoverPage = GET "/_matrix/oauth2/recover";
     for AnyBrowser;
     { headers: HeaderMap = headers }

@@ -39,7 +39,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(super) struct SignInPage = GET "/_matrix/oauth2/sign_in";
     for AnyBrowser;
     { headers: HeaderMap = headers }

@@ -294,7 +294,6 @@ fn successful(tokens: IssuedTokens, scope: &Scope, id_token: Option<String>) -> 
     answer(&body)
 }
 
-/// Ends a grant.
 pub(super) async fn end(cx: &Caller, grant: &Grant, because: GrantEnd) -> Result<(), ApiError> {
     let (user_id, grants) = (grant.user_id.clone(), vec![grant.grant_id.clone()]);
     cx.propose(EndGrants { user_id, grants, because }).await?.into_inner();

@@ -12,7 +12,6 @@ use crate::{
 /// Whose homeserver was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::edge::api) enum Asked {
-    /// One that is in a room.
     OfRoom,
     /// That of a user who is invited.
     OfInvited,

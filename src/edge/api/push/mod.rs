@@ -7,7 +7,6 @@ pub(crate) mod unsubscribe;
 use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(rules::all, cheap())

@@ -34,9 +34,6 @@ impl Cx<Server> {
     }
 
     /// The requested moment, if there is one.
-    ///
-    /// # Errors
-    /// Like [`Cx::view_as_of`].
     pub(crate) fn moment(&self) -> Result<Option<Offset>, ApiError> {
         let Some(at) = self.query("at")? else { return Ok(None) };
         // `GET /rooms/{roomId}/members` has a parameter of the same name that is a token.

@@ -106,7 +106,6 @@ pub(super) async fn create_room(
     Ok(create_room_v3::Response::new(room_id))
 }
 
-/// An id for a new room.
 pub(super) fn new_room_id(app: &Server) -> Result<OwnedRoomId, ApiError> {
     let server_name = &app.config.server.name;
     RoomId::parse(format!("!{}:{server_name}", random_letters(18))).map_err(ApiError::internal)

@@ -26,7 +26,6 @@ pub(crate) mod upgrade;
 use super::{bodies, server::Server};
 use crate::edge::http::{Class, Table, cheap, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(

@@ -298,7 +298,6 @@ struct Choice {
     username: Option<String>,
     /// or that of an existing one,
     user: Option<String>,
-    /// with its password.
     password: Option<String>,
 }
 

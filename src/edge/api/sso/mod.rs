@@ -5,7 +5,6 @@ mod login;
 use super::server::Server;
 use crate::edge::http::{Class, Table, cheap, limited};
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(login::redirect, limited(Class::Other))

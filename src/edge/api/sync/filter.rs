@@ -20,7 +20,6 @@ use crate::{
     service::filters::Filters,
 };
 
-/// The parsed filter.
 fn parsed(filters: &Filters, text: &str) -> Result<Arc<SyncFilter>, ApiError> {
     if let Some(known) = filters.known(text) {
         return Ok(known);

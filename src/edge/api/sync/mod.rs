@@ -13,7 +13,6 @@ const FILTERS_HAVE_QUOTAS: &str = "filters are never deleted, so `quotas.filters
     `quotas.filter_bytes` bound all that it ever writes";
 const ONLY_READS: &str = "it only reads, although its method is POST";
 
-/// The endpoints.
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table
         .on(filter::create, unlimited(FILTERS_HAVE_QUOTAS).suspended().objects(bodies::FILTER))

@@ -166,7 +166,6 @@ struct RoomInfo {
     /// The inviter, for an invited user.
     #[serde(skip_serializing_if = "Option::is_none")]
     inviter: Option<OwnedUserId>,
-    /// And the invite event.
     #[serde(skip_serializing_if = "Option::is_none")]
     invite: Option<ClientEvent>,
     #[serde(skip_serializing_if = "Option::is_none")]

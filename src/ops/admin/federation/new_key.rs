@@ -17,7 +17,6 @@ pub(crate) struct NewKey {}
 /// The server signs with a new key.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeyReplaced {
-    /// Its id.
     pub(crate) key_id: String,
 }
 

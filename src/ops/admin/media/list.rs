@@ -33,7 +33,6 @@ pub(crate) struct Media {
 /// One file in a list, in the words of the tools that speak `/_synapse/admin`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MediaSummary {
-    /// Its id.
     pub(crate) media_id: String,
     /// Who uploaded it; none for what the server fetched by itself.
     pub(crate) user_id: Option<OwnedUserId>,

@@ -21,7 +21,6 @@ pub(crate) struct Usage {
 /// How much a user has uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MediaUsage {
-    /// The user.
     pub(crate) user_id: OwnedUserId,
     /// The display name.
     pub(crate) displayname: Option<String>,

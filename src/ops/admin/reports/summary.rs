@@ -16,7 +16,6 @@ pub(crate) struct ReportSummary {
     pub(crate) id: Offset,
     /// When it was made, in milliseconds since the Unix epoch.
     pub(crate) received_ts: u64,
-    /// The user.
     pub(crate) user_id: OwnedUserId,
     /// The room that is reported, or the room of the event.
     pub(crate) room_id: Option<OwnedRoomId>,
@@ -24,7 +23,6 @@ pub(crate) struct ReportSummary {
     pub(crate) event_id: Option<OwnedEventId>,
     /// The user who is reported, if it is one.
     pub(crate) target_user_id: Option<OwnedUserId>,
-    /// The reason.
     pub(crate) reason: Option<String>,
     /// How bad it is: from -100, the worst, to 0.
     pub(crate) score: Option<i8>,

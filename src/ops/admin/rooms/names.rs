@@ -35,9 +35,6 @@ impl Names {
 
     /// Learns what all rooms are called, and forgets those that there are no longer. Blocks, and
     /// ends early if `goes_on` says so.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(crate) fn learn(
         &self,
         engine: &Engine,

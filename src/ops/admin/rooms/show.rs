@@ -27,7 +27,6 @@ pub(crate) struct RoomDetails {
     /// As in a list.
     #[serde(flatten)]
     pub(crate) summary: RoomSummary,
-    /// Its topic.
     pub(crate) topic: Option<String>,
     /// Its picture.
     pub(crate) avatar: Option<String>,
@@ -39,7 +38,6 @@ pub(crate) struct RoomDetails {
     pub(crate) invited_members: u64,
     /// The aliases that point at it.
     pub(crate) aliases: Vec<OwnedRoomAliasId>,
-    /// Its shutdowns.
     pub(crate) shutdowns: Vec<ShutdownStatus>,
 }
 

@@ -35,7 +35,6 @@ use crate::{
 pub(crate) struct ShutdownStatus {
     /// What it is known by.
     pub(crate) id: String,
-    /// The room.
     pub(crate) room_id: OwnedRoomId,
     /// Whether it has come to its end.
     pub(crate) complete: bool,
@@ -66,9 +65,6 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
 }
 
 /// Does what is left to do of a shutdown.
-///
-/// # Errors
-/// When the log takes no writes or, for a purge, cannot be read.
 pub(super) async fn go_on(
     engine: &Engine,
     origin: &Origin,

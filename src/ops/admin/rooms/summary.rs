@@ -15,9 +15,7 @@ use crate::{
 /// One room in a list, in the words of the tools that speak `/_synapse/admin`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RoomSummary {
-    /// The room.
     pub(crate) room_id: OwnedRoomId,
-    /// Its name.
     pub(crate) name: Option<String>,
     /// Its main alias.
     pub(crate) canonical_alias: Option<String>,
@@ -25,7 +23,6 @@ pub(crate) struct RoomSummary {
     pub(crate) joined_members: u64,
     /// How many of these are of this server: all, as long as it does not federate.
     pub(crate) joined_local_members: u64,
-    /// Its version.
     pub(crate) version: String,
     /// Who made it.
     pub(crate) creator: Option<String>,

@@ -21,7 +21,6 @@ pub(crate) struct UsersWanted {
     pub(crate) admins: Option<bool>,
     /// Whether their account is closed.
     pub(crate) deactivated: Option<bool>,
-    /// Whether it is locked.
     pub(crate) locked: Option<bool>,
     /// By what they are ordered.
     pub(crate) order: UserOrder,

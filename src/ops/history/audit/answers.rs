@@ -32,7 +32,6 @@ const EVENT_CACHE_BYTES: u64 = 64 << 20;
 /// The parameters of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct AuditOptions {
-    /// The user.
     pub user: String,
     /// The parameters of the client's syncs.
     pub asked: Asked,
@@ -45,7 +44,6 @@ pub struct AuditOptions {
 /// The result of an audit.
 #[derive(Clone, Debug, Serialize)]
 pub struct Audit {
-    /// The user.
     pub user_id: OwnedUserId,
     /// How many answers were audited.
     pub answers: u64,
@@ -62,7 +60,6 @@ pub struct WrongAnswer {
     pub since: Option<Offset>,
     /// The position as of which it was answered.
     pub to: Offset,
-    /// The findings.
     pub findings: Vec<Finding>,
 }
 
@@ -195,7 +192,6 @@ impl Server<'_> {
 pub(in crate::ops::history) struct Bodies(Mutex<BTreeMap<Offset, Record>>);
 
 impl Bodies {
-    /// Adds a record.
     pub(in crate::ops::history) fn add(&self, record: Record) {
         self.0.lock().insert(record.offset(), record);
     }

@@ -70,9 +70,6 @@ impl Ledger {
     }
 
     /// Adds the next record.
-    ///
-    /// # Errors
-    /// When its command cannot be read.
     pub fn take(&mut self, record: &Record) -> Result<(), CommandError> {
         let offset = record.offset();
         self.end = offset;
@@ -198,7 +195,6 @@ impl RoomLedger {
         departed
     }
 
-    /// Whether the event was redacted as of `at`.
     pub(super) fn is_redacted(&self, event: &Entry, at: Offset) -> bool {
         self.events.iter().any(|other| other.redacts == Some(event.offset) && other.offset <= at)
     }

@@ -29,9 +29,7 @@ pub struct Asked {
     pub since: Option<Offset>,
     /// The position as of which the answer was given.
     pub to: Offset,
-    /// `full_state`.
     pub full_state: bool,
-    /// `use_state_after`.
     pub use_state_after: bool,
     /// The filter's `lazy_load_members`.
     pub lazy_load_members: bool,

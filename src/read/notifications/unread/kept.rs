@@ -65,9 +65,6 @@ pub enum CountsError {
 impl Unread {
     /// Writes the counts of present members to `path`, atomically. `state` is the state of `log` or
     /// of its beginning. Blocks.
-    ///
-    /// # Errors
-    /// When the disk or the log fails.
     pub fn write(&self, path: &Path, log: &dyn Log, state: &State) -> Result<(), CountsError> {
         let offset = state.applied();
         let Some(last) = log.get(offset)? else { return Ok(()) };

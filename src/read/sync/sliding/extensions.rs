@@ -77,9 +77,6 @@ pub(super) struct Source<'a> {
 
 impl Extensions {
     /// The requested extensions, without rooms yet.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub(super) fn new(source: &Source<'_>, touched: &[Touched]) -> Result<Self, ReadError> {
         let rules = source.rules;
         let of_device = |asked: &asked::ToDevice| to_device(source, asked.since.as_deref());

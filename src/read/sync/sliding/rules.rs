@@ -84,7 +84,6 @@ pub enum BadRules {
     /// More ranges than [`limits::SLIDING_RANGES`].
     #[error("A list has at most {} ranges.", limits::SLIDING_RANGES)]
     Ranges,
-    /// A range that ends before it begins.
     #[error("The range [{0}, {1}] ends before it begins.")]
     Range(u64, u64),
 }

@@ -23,7 +23,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct MediaList = GET "/_logcabin/console/media";
     for ConsoleLogin;
     {

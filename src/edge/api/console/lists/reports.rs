@@ -20,7 +20,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct ReportList = GET "/_logcabin/console/reports";
     for ConsoleLogin;
     { from: Option<String> = parameter }

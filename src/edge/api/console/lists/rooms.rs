@@ -36,7 +36,6 @@ endpoint! {
 }
 
 endpoint! {
-    /// One room.
     pub(in super::super) struct OneRoom = GET "/_logcabin/console/rooms/{room}";
     for ConsoleLogin;
     { room: String = path }

@@ -20,7 +20,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct TokenList = GET "/_logcabin/console/tokens";
     for ConsoleLogin;
     { from: Option<String> = parameter }

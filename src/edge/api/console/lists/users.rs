@@ -37,7 +37,6 @@ endpoint! {
 }
 
 endpoint! {
-    /// One user.
     pub(in super::super) struct OneUser = GET "/_logcabin/console/users/{user}";
     for ConsoleLogin;
     { user: String = path }

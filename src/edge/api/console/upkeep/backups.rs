@@ -22,7 +22,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct BackupList = GET "/_logcabin/console/backups";
     for ConsoleLogin;
     { from: Option<String> = parameter }

@@ -26,7 +26,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(in super::super) struct ClusterPage = GET "/_logcabin/console/cluster";
     for ConsoleLogin;
     {}

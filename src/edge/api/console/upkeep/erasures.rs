@@ -27,7 +27,6 @@ use crate::{
 const STEPS: usize = 200;
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct ErasureList = GET "/_logcabin/console/erasures";
     for ConsoleLogin;
     {
@@ -37,7 +36,6 @@ endpoint! {
 }
 
 endpoint! {
-    /// One erasure.
     pub(in super::super) struct OneErasure = GET "/_logcabin/console/erasures/{because}";
     for ConsoleLogin;
     {

@@ -24,7 +24,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct ProofList = GET "/_logcabin/console/proofs";
     for ConsoleLogin;
     { before: Option<String> = parameter }

@@ -25,7 +25,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The list.
     pub(in super::super) struct SnapshotList = GET "/_logcabin/console/snapshots";
     for ConsoleLogin;
     {}

@@ -32,7 +32,6 @@ use crate::{
 };
 
 endpoint! {
-    /// The page.
     pub(super) struct AccountPage = GET "/_matrix/oauth2/account";
     for AnyBrowser;
     { headers: HeaderMap = headers }
