@@ -187,9 +187,9 @@ impl ActOptions {
             if let Outcome::WouldDo(effect) = self.common.carry_out(asked)? {
                 eprint!("{}", would_do(&effect));
             }
-            let question = "To go on, type the name as you gave it:";
+            let question = "To continue, type the name as you gave it:";
             if !confirms(question, name)? {
-                return Err("nothing was done; --yes says that it is meant".into());
+                return Err("nothing was done; confirm it with --yes".into());
             }
         }
         self.run(act, text)

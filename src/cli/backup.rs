@@ -121,7 +121,10 @@ impl Backup {
             bytes(taken.copied_file_bytes),
         );
         for path in &taken.damaged {
-            text += &format!("{} is not what its name says, and is left out.\n", path.display());
+            text += &format!(
+                "{} does not match the hash in its name, and is left out.\n",
+                path.display()
+            );
         }
         for BackupMoment { offset, .. } in &taken.removed {
             text += &format!("Removed the backup up to record {offset}.\n");
@@ -132,10 +135,10 @@ impl Backup {
 
 /// List the backups that the log knows of, the newest first
 ///
-/// Whether they are still there and intact, `logcabin verify-backup` says.
+/// `logcabin verify-backup` tells whether they are still there and intact.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListOfBackups {
-    /// Only so many
+    /// List at most this many
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     last: usize,
 

@@ -60,9 +60,9 @@ impl Place {
     }
 }
 
-/// Make a cluster of the stopped server in the data directory
+/// Turn the stopped server in the data directory into a cluster
 ///
-/// Its log becomes what the cluster begins with, and the server its first node. Tokens, sessions
+/// Its log becomes the cluster's log, and the server its first node. Tokens, sessions
 /// and offsets stay valid. Afterwards, start it with `--log`; other nodes can start with empty data
 /// directories.
 #[cfg(feature = "nats")]
@@ -87,7 +87,7 @@ struct Join {
     from: Option<std::path::PathBuf>,
 }
 
-/// Make the last node of a cluster a server with an embedded log, and remove the cluster
+/// Turn the last node of a cluster into a server with an embedded log, and remove the cluster
 ///
 /// All nodes must be stopped, and this one must have everything: stop it last. Tokens, sessions and
 /// offsets stay valid.

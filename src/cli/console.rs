@@ -10,7 +10,7 @@ use crate::ops::{
 
 /// Print a link that logs an administrator in to the console, once
 ///
-/// The link is good for ten minutes, on a server with `console.enabled`. Whoever has it can
+/// The link is valid for ten minutes, if `console.enabled` is set. Anyone who has it can
 /// administer the server.
 #[derive(Debug, clap::Args)]
 pub(super) struct Console {

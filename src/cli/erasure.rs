@@ -37,7 +37,7 @@ enum Command {
 /// List what caused erasures, the newest first
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Only so many
+    /// List at most this many
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     last: usize,
 
@@ -137,14 +137,15 @@ fn purged(purged: &RoomPurged) -> String {
     let mut text =
         format!("Purged {room_id}: {} events, {}.\n", grouped(*events), bytes(purged.bytes));
     if *left > 0 {
-        let _ = writeln!(text, "It was left by {} user(s).", grouped(*left));
+        let _ = writeln!(text, "{} user(s) left it.", grouped(*left));
     }
     if !aliases.is_empty() {
         let _ = writeln!(text, "Its aliases: {}.", aliases.join(", "));
     }
     if *files > 0 {
         let files = grouped(*files);
-        let _ = writeln!(text, "Files that nothing else names: {files}, {}.", bytes(*file_bytes));
+        let _ =
+            writeln!(text, "Files that nothing else refers to: {files}, {}.", bytes(*file_bytes));
     }
     text
 }
@@ -167,7 +168,7 @@ fn erased(erased: &UserErased) -> String {
 
 fn list(rows: &[ReceiptRow]) -> String {
     if rows.is_empty() {
-        return "Nothing was erased so far.\n".to_owned();
+        return "Nothing has been erased so far.\n".to_owned();
     }
     let rows: Vec<[String; 4]> = rows
         .iter()

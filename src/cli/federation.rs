@@ -205,14 +205,14 @@ fn one(of: &DestinationDetails, now_ms: u64) -> String {
     let mut fact = |name: &str, value: String| facts.push([name.to_owned(), value]);
     if let Some(since_ms) = row.waiting.since_ms {
         fact("Records since the first", grouped(row.waiting.records));
-        fact("They wait since", Time(since_ms).to_second() + "Z");
+        fact("Waiting since", Time(since_ms).to_second() + "Z");
     }
     if row.is_denied {
         fact("Denied", "by the configuration: nothing is delivered".to_owned());
     }
     match &row.failing {
         Some(failing) => {
-            fact("Cannot be reached since", Time(failing.since_ms).to_second() + "Z");
+            fact("Unreachable since", Time(failing.since_ms).to_second() + "Z");
             fact("Tried", tries(failing, now_ms));
             fact("Tried again", next(failing, now_ms));
             fact("Last error", clean(&failing.error));

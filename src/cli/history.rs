@@ -59,7 +59,7 @@ pub(super) fn with_source(mut line: Vec<OsString>) -> Vec<OsString> {
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
 pub struct History {
-    /// Print JSON: one object on a line for each item of a list, or one object as the whole answer
+    /// Print JSON: one object per line for lists, otherwise a single object
     #[arg(long, global = true)]
     json: bool,
 
@@ -88,7 +88,7 @@ enum Command {
         /// Start with the last N records
         #[arg(short, value_name = "N", default_value_t = 10)]
         n: usize,
-        /// Go on with new records, which is the default
+        /// Keep following new records (the default)
         #[arg(long, overrides_with = "no_follow")]
         follow: bool,
         /// Stop at the end of the log

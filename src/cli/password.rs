@@ -15,8 +15,8 @@ pub(super) fn new_password(whom: &str) -> io::Result<Secret> {
         return read_line(&mut stdin.lock());
     }
     let first = ask(&format!("Password for {whom}: "))?;
-    let again = ask("The same again: ")?;
-    if first == again { Ok(first) } else { Err(io::Error::other("these are two passwords")) }
+    let again = ask("Repeat it: ")?;
+    if first == again { Ok(first) } else { Err(io::Error::other("the passwords do not match")) }
 }
 
 /// An existing secret: prompted for on a terminal, otherwise the first line of standard input.
@@ -57,7 +57,7 @@ fn read_line(from: &mut impl io::BufRead) -> io::Result<Secret> {
     let line = line.strip_suffix('\n').unwrap_or(&line);
     let line = line.strip_suffix('\r').unwrap_or(line);
     if line.is_empty() {
-        return Err(io::Error::other("nothing was given; give it on standard input"));
+        return Err(io::Error::other("no input; pass it on standard input"));
     }
     Ok(line.into())
 }

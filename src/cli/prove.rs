@@ -25,8 +25,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// signed, and that checkpoint, which is made now if none covers the record yet. With the server's
 /// public key, it can be verified by itself: `cargo run --example verify_proof -- KEY FILE`.
 ///
-/// Of an event in a room of version 1 or 2 it proves the bytes, and with the signatures in them who
-/// made them, but not that the id belongs to them: there, ids are chosen.
+/// For an event in a room of version 1 or 2, it proves the bytes, and by the signatures in them who
+/// made them, but not that the id belongs to them: in these versions, servers choose the ids.
 #[derive(Debug, clap::Args)]
 pub(super) struct Prove {
     /// The record
@@ -62,7 +62,7 @@ pub(super) struct ProveConsistency {
 /// List the checkpoints that proofs rest on, the newest first, and the server's public key
 #[derive(Debug, clap::Args)]
 pub(super) struct ListOfCheckpoints {
-    /// Only so many
+    /// List at most this many
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     last: usize,
 

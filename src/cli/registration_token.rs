@@ -25,7 +25,7 @@ use crate::{
 /// Registration requires one if the setting `registration.require` contains "token". A running
 /// server applies changes at once, through the socket in its data directory; if none runs, they are
 /// made in the data directory itself. Only a hash of a token is stored: the token is shown once,
-/// when it is created. Afterwards, its id names it, which `list` shows.
+/// when it is created. Afterwards, it is named by its id, which `list` shows.
 #[derive(Debug, clap::Args)]
 pub(super) struct RegistrationToken {
     #[command(subcommand)]
@@ -201,7 +201,7 @@ impl Create {
         let Self { given, uses, expires, label, common } = self;
         let expires_ms = expires.at_ms();
         if expires_ms.is_some_and(|ms| ms <= Clock::system().now_ms()) {
-            return Err("this time is over: nobody could use the token".into());
+            return Err("this time is in the past: nobody could use the token".into());
         }
         let token = if given { Some(password::secret("Registration token: ")?) } else { None };
         let uses_allowed = uses.0;

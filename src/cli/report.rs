@@ -66,9 +66,7 @@ impl Report {
             }
             Command::Remove(Remove { id, options }) => {
                 let act = RemoveReport { id: Offset::new(id) };
-                options.run(act, |ReportRemoved { id }| {
-                    format!("Took the report {id} off the list.\n")
-                })
+                options.run(act, |ReportRemoved { id }| format!("Closed report {id}.\n"))
             }
         }
     }

@@ -82,18 +82,18 @@ impl Restore {
         let mut say = |line: String| text += &(line + "\n");
         if restored.dropped > 0 {
             say(format!(
-                "Left out {} records at the end, as the rest of their batch is not there.",
+                "Left out {} records at the end, because their batch is incomplete.",
                 restored.dropped
             ));
         }
         if restored.erased > 0 {
             say(format!(
-                "{} payloads that it still held were erased later, and have been left behind.",
+                "{} payloads that it still held were erased later, and are left out.",
                 grouped(restored.erased)
             ));
         }
         if let Some(bytes) = restored.torn_bytes {
-            say(format!("The last {bytes} bytes are of an entry that was not finished."));
+            say(format!("The last {bytes} bytes belong to an unfinished entry."));
         }
         if let Some(undone) = restored.undone {
             say(format!("What came after that, up to record {undone}, is lost:"));
@@ -106,13 +106,13 @@ impl Restore {
             for (kind, count) in &restored.lost {
                 say(format!("  {:>10} {kind}", grouped(*count)));
             }
-            say("But for what is carried over:".to_owned());
+            say("Except for what is carried over:".to_owned());
             for (kind, count) in &restored.carried {
                 say(format!("  {:>10} {kind}", grouped(*count)));
             }
         }
         if restored.redacted_again > 0 {
-            say(format!("{} redactions are made again.", grouped(restored.redacted_again)));
+            say(format!("{} redactions are applied again.", grouped(restored.redacted_again)));
         }
         if restored.redacted_without > 0 {
             say(format!(
@@ -135,10 +135,10 @@ impl Restore {
             ));
         }
         if let Some(kept) = &restored.kept_log {
-            say(format!("The log that was there is in {} now.", kept.display()));
+            say(format!("The previous log is now in {}.", kept.display()));
         }
         if let Some(kept) = &restored.kept_archive {
-            say(format!("The archive that was there is in {} now.", kept.display()));
+            say(format!("The previous archive is now in {}.", kept.display()));
         }
         if !self.dry_run {
             say(format!(

@@ -67,7 +67,7 @@ struct List {
     #[arg(long)]
     reverse: bool,
 
-    /// At most so many
+    /// List at most this many
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
 
@@ -127,7 +127,7 @@ struct Shutdown {
     #[arg(
         long,
         value_name = "TEXT",
-        default_value = "The room that you were in was shut down by those who run this server."
+        default_value = "The room that you were in was shut down by the server's administrators."
     )]
     message: String,
 
@@ -237,8 +237,8 @@ fn blocked_text(Blocked { room_id, blocked, changed }: &Blocked) -> String {
 
 fn empowered(Empowered { room_id, user_id, by, invited }: &Empowered) -> String {
     let mut text = match by {
-        Some(by) => format!("{user_id} has the power of {by} in {room_id} now.\n"),
-        None => format!("{user_id} has as much power in {room_id} already.\n"),
+        Some(by) => format!("{user_id} now has the power level of {by} in {room_id}.\n"),
+        None => format!("{user_id} already has that power level in {room_id}.\n"),
     };
     if *invited {
         let _ = writeln!(text, "{user_id} was invited.");
@@ -250,7 +250,7 @@ fn shut_down(status: &ShutdownStatus) -> String {
     let ShutdownStatus { room_id, kicked_users, failed_to_kick_users, new_room_id, .. } = status;
     let mut text = format!("Shut down {room_id}, which {} user(s) left.\n", kicked_users.len());
     for alias in &status.local_aliases {
-        let _ = writeln!(text, "{alias} does not lead there any more.");
+        let _ = writeln!(text, "{alias} no longer points to it.");
     }
     if let Some(new_room_id) = new_room_id {
         let _ = writeln!(text, "The new room is {new_room_id}.");

@@ -108,7 +108,7 @@ fn banner(config: &Config) -> String {
     // It would be too late once there are accounts.
     let name_note = if config.server.name == "localhost" && !loopback {
         "; it can never be changed:\n                 \
-         for a server that others use, start anew with --server-name and a name of your own"
+         for a server that others use, start over with --server-name and a name of your own"
     } else {
         ""
     };

@@ -107,7 +107,7 @@ fn compared(status: &snapshot::Status) -> String {
     match &status.fault {
         Some(fault) => fault_text(fault),
         None => format!(
-            "the log is intact up to record {}, and the snapshots are what it adds up to\n",
+            "the log is intact up to record {}, and the snapshots match it\n",
             grouped(status.verified_through.get())
         ),
     }
@@ -116,7 +116,7 @@ fn compared(status: &snapshot::Status) -> String {
 fn fault_text(fault: &Fault) -> String {
     let (who, what) = match fault.held {
         Holder::Snapshot => ("a snapshot", "it is removed"),
-        Holder::Server => ("the server", "it goes on with what the log adds up to"),
+        Holder::Server => ("the server", "it continues with the state rebuilt from the log"),
         Holder::Stale => ("the server", "restart it"),
     };
     let first = match &fault.first {
@@ -130,7 +130,7 @@ fn fault_text(fault: &Fault) -> String {
         }
     };
     format!(
-        "{who} was not what the log adds up to, after record {} and by record {}; {what}\n\
+        "{who} came to differ from the log after record {} and by record {}; {what}\n\
          projections that differed: {}\n{first}",
         grouped(fault.after.get()),
         grouped(fault.by.get()),
@@ -152,7 +152,7 @@ fn status_text(status: &snapshot::Status) -> String {
         ),
     };
     if !status.provisional.is_empty() {
-        text += &format!("being made again: {}\n", status.provisional.join(", "));
+        text += &format!("being rebuilt: {}\n", status.provisional.join(", "));
     }
     text + &status.fault.as_ref().map_or_else(String::new, fault_text)
 }

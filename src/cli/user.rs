@@ -203,7 +203,7 @@ impl User {
                 change.run("is an administrator", |act| act.0 = Some(true))
             }
             Command::UnsetAdmin(change) => {
-                change.run("is no administrator", |act| act.0 = Some(false))
+                change.run("is not an administrator", |act| act.0 = Some(false))
             }
             Command::Lock(change) => change.run("is locked", |act| act.1 = Some(true)),
             Command::Unlock(change) => change.run("is not locked", |act| act.1 = Some(false)),

@@ -22,11 +22,11 @@ use crate::{
 /// Reads every record of the data directory of a stopped server, or of an archive. In a data
 /// directory it also compares the state with the one that the server had when it last stopped, and
 /// the archive with the log, and reads every uploaded file. Without `--repair` it changes nothing:
-/// of the newest records, which are in a database that cannot be read otherwise, it makes a copy in
-/// `DATA_DIR/verifying` for the time being.
+/// the newest records are in a database that can only be read from a copy, which is in
+/// `DATA_DIR/verifying` while the command runs.
 ///
-/// Of events in rooms of versions 1 and 2, whose ids are chosen, that verifies the bytes, and not
-/// that the id belongs to them.
+/// For events in rooms of versions 1 and 2, where servers choose the ids, this verifies the bytes, but
+/// not that the id belongs to them.
 ///
 /// Exits with 0 when all is intact, 1 when there is a fault (its offset is named), 2 when nothing
 /// could be checked.

@@ -22,7 +22,7 @@ use crate::{
 /// How often the progress is asked for.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Show what takes the running server long, how far it has come, and how long it will take
+/// Show the long-running work of the server: its progress and the estimated time left
 #[derive(Debug, clap::Args)]
 pub(super) struct Work {
     #[command(flatten)]
@@ -37,7 +37,7 @@ impl Work {
 
 fn text(all: &UnderWay) -> String {
     if all.work.is_empty() {
-        return "Nothing takes long now.\n".to_owned();
+        return "There is no long-running work.\n".to_owned();
     }
     let heading = ["WORK", "DONE", "OF", "FOR", "LEFT, ABOUT"].map(str::to_owned);
     let row = |work: &Progress| {

@@ -156,7 +156,7 @@ settings! {
         /// limits how fast one user can make the log grow. Uploaded files do not count (see
         /// `media.user_quota_bytes`).
         written_kilobytes: Rate = Rate::per_minute(15_360, 65_536);
-        /// Users with a limit of their own in place of all others, or "off" for none: bots,
+        /// Users with a limit of their own instead of all others, or "off" for none: bots,
         /// bridges.
         users: List<UserRate> = List::default();
         /// Logging in; like all that follow, for one user, or for one address without a login.
@@ -326,8 +326,8 @@ settings! {
         /// A file with the credentials for the NATS servers: a JWT and a seed, as `nsc` writes
         /// them.
         credentials_file: Option<FilePath> = None;
-        /// A file with certificates, in PEM format, of authorities that the NATS servers are
-        /// trusted by, besides those of the system. It requires TLS.
+        /// A file with certificates (PEM) of authorities that are trusted for the NATS servers, in
+        /// addition to the system's. It requires TLS.
         ca_file: Option<FilePath> = None;
         /// The name of this node, in the cluster. "auto" is the name of the machine and the first
         /// port of `server.bind`.
@@ -342,7 +342,7 @@ settings! {
         /// The address of an OpenTelemetry collector, by OTLP over HTTP, for example
         /// "http://127.0.0.1:4318"; "off" for none. Metrics are sent to `/v1/metrics` below it.
         endpoint: Option<WebUrl> = None;
-        /// Seconds between two times that they are sent.
+        /// Seconds between two reports.
         every_seconds: u64 = 60, in 1..=3_600;
     }
 
@@ -504,7 +504,7 @@ settings! {
         deny: List<Pattern> = List::default();
         /// Seconds in which a confirmation must be completed and used.
         validation_seconds: u64 = 3600, in 60..=604_800;
-        /// Messages to one address within that time, whoever requests them.
+        /// Messages to one address within that time, no matter who requests them.
         messages_per_address: u64 = 10, in 1..=1_000_000;
         /// Whether somebody without a login who registers with an address, or asks for a new
         /// password, is told if an account has that address. Otherwise the response is always the
@@ -528,7 +528,7 @@ settings! {
 
     /// Other homeservers: their users are in rooms with those of this one (see docs/federation.md).
     federation: Federation {
-        /// Whether other homeservers can reach this one, and it them.
+        /// Whether this homeserver and others can reach each other.
         enabled: bool = false;
         /// The addresses to listen on for other homeservers.
         bind: Vec<SocketAddr> = vec![SocketAddr::from(([0, 0, 0, 0], 8448))];
@@ -541,9 +541,9 @@ settings! {
         /// Where other homeservers find this one, as /.well-known/matrix/server tells them: a host
         /// name with a port if need be; "off" if it is at the server's name.
         delegate: Option<ruma::OwnedServerName> = None;
-        /// The homeservers that this one has to do with; an empty list means all.
+        /// The homeservers to federate with; an empty list means all.
         allow: List<ServerPattern> = List::default();
-        /// The homeservers that this one has nothing to do with, whatever `allow` says.
+        /// The homeservers never to federate with, even if `allow` names them.
         deny: List<ServerPattern> = List::default();
         /// Addresses of your own networks that other homeservers may have. Other addresses that are
         /// not public are refused, even through names, because users choose whom to reach.
@@ -551,11 +551,10 @@ settings! {
         /// A file with certificates (PEM) of authorities that are trusted for other homeservers, in
         /// addition to the system's; "off" for none.
         ca: Option<FilePath> = None;
-        /// The name servers to ask for addresses of other homeservers, in the place of the
-        /// system's.
+        /// The name servers to ask for addresses of other homeservers, instead of the system's.
         nameservers: List<SocketAddr> = List::default();
         /// Homeservers that are asked for the signing keys of others that cannot be reached. Their
-        /// word is trusted.
+        /// answers are trusted.
         notaries: List<ruma::OwnedServerName> = List::default();
     }
 

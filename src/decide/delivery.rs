@@ -28,7 +28,7 @@ impl Proposal for Advance {
         }
         // A position never moves back.
         if before.is_some_and(|before| before.done > self.position.done) {
-            return Err(Refusal::BadState("It has been told of more than that.".to_owned()));
+            return Err(Refusal::BadState("A later position is recorded already.".to_owned()));
         }
         let Position { done, under_way, set_aside } = self.position.clone();
         let to = self.to.clone();

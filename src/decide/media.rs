@@ -95,7 +95,7 @@ impl AddMedia {
                 }
             }
             (Some(_), _) => {
-                let text = "This media id was given to somebody else.";
+                let text = "This media id was issued to another user.";
                 return Err(Refusal::Forbidden(text.to_owned()));
             }
         }
@@ -109,7 +109,7 @@ impl AddMedia {
 }
 
 fn not_given_out() -> Refusal {
-    Refusal::NotFound("This media id was not given out, or has lapsed.".to_owned())
+    Refusal::NotFound("This media id was never issued, or has expired.".to_owned())
 }
 
 impl Proposal for AddMedia {

@@ -292,7 +292,9 @@ pub fn must_be_able_to_invite(
     if room.powers(env)?.has_level(user_id, RoomPowerLevelsIntField::Invite) {
         Ok(())
     } else {
-        Err(Refusal::Forbidden("You have not the power to invite to this room.".to_owned()))
+        Err(Refusal::Forbidden(
+            "You do not have the power level to invite to this room.".to_owned(),
+        ))
     }
 }
 

@@ -148,7 +148,7 @@ fn must_be_signed_in(
     if browser.is_some_and(|browser| browser.user_id == user_id) {
         return Ok(());
     }
-    Err(Refusal::Forbidden("You are not signed in any more.".to_owned()))
+    Err(Refusal::Forbidden("You are no longer signed in.".to_owned()))
 }
 
 /// Begin a device authorization.

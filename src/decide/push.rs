@@ -87,7 +87,7 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
             let (kind, rule_id) = (rule.kind(), rule.rule_id().to_owned());
             // ruma panics if the new rule itself is named.
             if [&before, &after].into_iter().flatten().any(|other| *other == rule_id) {
-                let nowhere = "A rule has no place next to itself.";
+                let nowhere = "A rule cannot be placed next to itself.";
                 return Err(Refusal::InvalidParam(nowhere.to_owned()));
             }
             let existing = rules.get(kind.clone(), &rule_id).map(AnyPushRuleRef::enabled);
@@ -131,7 +131,7 @@ fn change(rules: &mut Ruleset, change: RuleChange) -> Result<(), Refusal> {
 }
 
 fn too_many() -> Refusal {
-    Refusal::TooLarge("These are too many push rules.".to_owned())
+    Refusal::TooLarge("There are too many push rules.".to_owned())
 }
 
 /// The number of conditions and patterns in the user's own rules.
@@ -157,7 +157,7 @@ fn insert(
                 "A rule id has no slashes and no backslashes.".to_owned()
             }
             InsertPushRuleError::RelativeToServerDefaultRule => {
-                "A rule has no place next to a default rule.".to_owned()
+                "A rule cannot be placed next to a default rule.".to_owned()
             }
             InsertPushRuleError::UnknownRuleId => {
                 "There is no rule of the id in `before` or `after`.".to_owned()

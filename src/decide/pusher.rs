@@ -123,7 +123,7 @@ impl Proposal for NoteTold {
         }
         // A position never moves back.
         if before.is_some_and(|before| before.done > self.0.done) {
-            return Err(Refusal::BadState("They have told of more than that.".to_owned()));
+            return Err(Refusal::BadState("A later position is recorded already.".to_owned()));
         }
         commit.append(self.stream(), self.0.clone());
         Ok(())

@@ -27,7 +27,7 @@ const CHUNK: usize = 64;
 /// Fewer are read without telling the runtime: they are in memory as a rule.
 const FEW: u64 = 16;
 
-/// Reads at most so many items from an offset on.
+/// Reads at most this many items, starting at an offset.
 type Read<T> = Box<dyn Fn(Offset, usize) -> Result<Vec<T>, ReadError> + Send + Sync>;
 
 /// A stream of what is at each offset from one on: the records, as a rule.

@@ -103,7 +103,7 @@ pub enum AppendError {
     Full(String),
     /// A write or sync failed. Nothing after the last durable record is known to be on disk, so the
     /// log takes no more writes until the server is restarted. Reads go on.
-    #[error("the log refuses writes since one failed: {0}")]
+    #[error("the log has refused writes since one failed: {0}")]
     Failed(Arc<str>),
     /// A `log.erase` record does not match the records that it names.
     #[error("nothing was erased: {0}")]

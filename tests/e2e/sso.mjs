@@ -234,7 +234,7 @@ await visit(dan, start("/trusted"));
 assert.equal((await logIn(dan)).user_id, "@dan:e2e.test");
 const stolen = await post("", { auth: by("bob") }, (await post("/login", by("bob"))).access_token, linking);
 await visit(dan, stolen.url);
-assert.ok((await text(dan.page)).includes("another user's"), await text(dan.page));
+assert.ok((await text(dan.page)).includes("belongs to another user"), await text(dan.page));
 
 say("a link ends with its account");
 const closed = await post("/account/deactivate", { auth: by("dan") }, danAccount.access_token);
@@ -286,7 +286,7 @@ const eve = await visitor("eve");
 {
     const trip = await setOut();
     trip.url.searchParams.set("nonce", "another");
-    await fails(await arrive(await upToCallback(eve, trip), trip), 403, "cannot be relied upon");
+    await fails(await arrive(await upToCallback(eve, trip), trip), 403, "cannot be trusted");
 }
 {
     const trip = await setOut();

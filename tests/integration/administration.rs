@@ -172,7 +172,7 @@ async fn an_impossible_command_is_refused_and_changes_nothing() {
         ("lock @ann:elsewhere.test", "", "no user"),
         ("create ann", PASSWORD, "taken"),
         ("create An!n", PASSWORD, "user name"),
-        ("create new", "", "nothing was given"),
+        ("create new", "", "no input"),
         ("logout ann --device NONE", "", "not logged in on a device `NONE`"),
         ("deactivate ann", "", "--yes"),
     ] {
@@ -269,8 +269,8 @@ async fn the_command_line_creates_counts_changes_and_removes_registration_tokens
         (format!("update {token} --uses 3"), "", "no such registration token"),
         ("create --given".to_owned(), "not a token", "1 to 64 of"),
         ("create --given".to_owned(), "given.token~1", "already"),
-        ("create --given".to_owned(), "", "nothing was given"),
-        ("create --expires 2020-01-01".to_owned(), "", "this time is over"),
+        ("create --given".to_owned(), "", "no input"),
+        ("create --expires 2020-01-01".to_owned(), "", "this time is in the past"),
         (format!("create --label {}", "x".repeat(129)), "", "128 bytes"),
     ] {
         let said = failed(run(&arguments, input));

@@ -383,7 +383,7 @@ async fn in_terminal(server: &TestServer, mine: &str, arguments: &str, what: &st
         if work["what"] == what && is_estimated { Ok(work) } else { Err(listed) }
     });
     let (page, work) = tokio::join!(on_the_page, listed);
-    has(&page, &["<progress", "of 150,"], &["Nothing takes long now."]);
+    has(&page, &["<progress", "of 150,"], &["There is no long-running work."]);
     assert!(work["total"].as_u64() > Some(LENGTH as u64), "{work}");
     let output = terminal.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -406,7 +406,8 @@ async fn long_work_shows_its_progress_in_the_console_and_in_the_terminal() {
     // The search index is built at first.
     until_ok("nothing takes long", async || {
         let page = see(&server, "/work", &mine).await;
-        let is_idle = page.contains("Nothing takes long now.") && !page.contains("<progress");
+        let is_idle =
+            page.contains("There is no long-running work.") && !page.contains("<progress");
         if is_idle { Ok(()) } else { Err(page) }
     })
     .await;

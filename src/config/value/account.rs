@@ -130,7 +130,7 @@ impl Setting for DeniedPassword {
 }
 
 impl Setting for Rate {
-    const ALLOWED: &'static str = "so many in a second (s), minute (m) or hour (h), and so many at \
+    const ALLOWED: &'static str = "a number in a second (s), minute (m) or hour (h), and one at \
                                     once, such as \"10/s burst 100\"";
 
     fn read(given: &Given<'_>) -> Option<Self> {

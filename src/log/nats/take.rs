@@ -110,7 +110,7 @@ pub(super) async fn position(
     let lost = lost_since((jetstream, &subject(&name), 0), state, here.sequence).await;
     if let Some(end) = lost.map_err(|error| failed(&error))? {
         return Err(foreign(format!(
-            "it has message {}, but the stream has come to message {end} only: the stream has lost \
+            "it has message {}, but the stream ends with message {end}: the stream has lost \
              messages",
             here.sequence
         )));
@@ -281,8 +281,8 @@ impl Messages {
         let lost = lost_since(through, &state, taken).await;
         if let Some(end) = lost.map_err(|error| failed(&error))? {
             return Err(Stopped::Ended(format!(
-                "this node has taken message {taken}, but the stream has come to message {end} \
-                 only: the stream has lost messages"
+                "this node has taken message {taken}, but the stream ends with message {end}: \
+                 the stream has lost messages"
             )));
         }
         Ok(state)

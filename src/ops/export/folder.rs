@@ -27,8 +27,8 @@ pub(super) const UNFINISHED: &str = "manifest.json.unfinished";
 /// The files of an export besides those with lines.
 const PARTS: [&str; 3] = ["log", "media", "rooms"];
 
-const NOTICE: &str = "An export was begun here and has not come to its end. The same command begins it anew; \
-                      or delete this directory.\n";
+const NOTICE: &str = "An export was started here and has not finished. The same command starts it \
+                      over; or delete this directory.\n";
 
 /// An export directory that is being written.
 #[derive(Debug)]

@@ -102,11 +102,11 @@ pub struct Missing {
 pub(super) enum Unbelievable {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it is no manifest of an export: {0}")]
+    #[error("it is not the manifest of an export: {0}")]
     Malformed(#[from] serde_json::Error),
     #[error("the export has layout {0}, and this version of logcabin reads layout {FORMAT}")]
     Format(u64),
-    #[error("its signature is not the server's: it was changed, or is not whole")]
+    #[error("its signature is not the server's: it was changed, or is incomplete")]
     Signature,
     #[error("`{0}` is not a place inside of the export")]
     Path(String),

@@ -106,7 +106,7 @@ pub enum What {
     Room {
         /// Id, alias, name, or a prefix of an id or alias.
         room: String,
-        /// Only so many at the end.
+        /// List at most this many at the end.
         last: Option<usize>,
     },
     /// A room's state.

@@ -160,7 +160,7 @@ pub(crate) enum FileError {
     NotFound,
     #[error("This is a file of another server.")]
     OfAnotherServer,
-    #[error("There is no such file for who is not logged in.")]
+    #[error("There is no such file for users who are not logged in.")]
     NotPublic,
     #[error("This server has no files of other servers.")]
     NoRemoteFiles,

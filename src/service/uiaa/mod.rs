@@ -60,7 +60,7 @@ pub(crate) enum Denied {
     NotPossible,
     #[error("This session is over or is another request's.")]
     NoSession,
-    #[error("This session has served.")]
+    #[error("This session has already been used.")]
     Served,
     #[error("Wrong user name or password.")]
     Password,

@@ -22,7 +22,7 @@ use crate::{
 
 /// The default name and message of the replacement of a room that is shut down.
 const NEW_NAME: &str = "Content Violation Notification";
-const NEW_MESSAGE: &str = "The room that you were in was shut down by those who run this server.";
+const NEW_MESSAGE: &str = "The room that you were in was shut down by the server's administrators.";
 
 endpoint! {
     /// `GET …/rooms`

@@ -281,7 +281,7 @@ pub(super) async fn put(cx: Cx<Server>, request: Put) -> Result<Reply, ApiError>
     must_be_so_already(&cx, &body, user_id)?;
     let admin = body.admin;
     if known.is_some() && admin == Some(false) && cx.caller.user_id == user_id {
-        return Err(ApiError::invalid_param("You cannot take administration from yourself."));
+        return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
     }
     let UserBody { password, displayname: display_name, avatar_url, locked, suspended, .. } = body;
     let mut changes = Changes::default();
@@ -437,7 +437,7 @@ endpoint! {
 pub(super) async fn set_admin(cx: Cx<Server>, request: SetAdmin) -> Result<Json, ApiError> {
     let SetAdmin { user, body: AdminBody { admin }, terms } = request;
     if !admin && cx.app.office.user_id(&user)? == cx.caller.user_id {
-        return Err(ApiError::invalid_param("You cannot take administration from yourself."));
+        return Err(ApiError::invalid_param("You cannot remove your own administrator rights."));
     }
     let admin = Some(admin);
     let act = SetStatus { user, admin, locked: None, suspended: None };
@@ -514,7 +514,7 @@ endpoint! {
 pub(super) async fn log_in(cx: Cx<Server>, request: LogIn) -> Result<Json, ApiError> {
     let LogIn { user, body: LoginBody { valid_until_ms: expires_ms }, terms } = request;
     if cx.app.office.user_id(&user)? == cx.caller.user_id {
-        return Err(ApiError::invalid_param("You are logged in as yourself already."));
+        return Err(ApiError::invalid_param("You are already logged in as yourself."));
     }
     cx.act(LogInAs { user, expires_ms }, terms, |LoggedInAs { access_token, device_id, .. }| {
         json!({ "access_token": access_token, "device_id": device_id })

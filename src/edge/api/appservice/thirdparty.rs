@@ -146,7 +146,7 @@ async fn looked_up(
     });
     let found: Vec<Value> = found.flatten().collect();
     if found.is_empty() {
-        return Err(ApiError::not_found("Nothing like this is known."));
+        return Err(ApiError::not_found("There is no match."));
     }
     json(&found)
 }

@@ -252,19 +252,21 @@ async fn register_guest(cx: &Caller, request: register_v3::Request) -> Result<Js
 /// token, with a matching name.
 async fn guest(app: &Server, token: &str, username: Option<&str>) -> Result<OwnedUserId, ApiError> {
     let forbidden = |error: ApiError| match error.code() {
-        ErrorCode::UnknownToken { .. } => ApiError::forbidden("This is no guest's access token."),
+        ErrorCode::UnknownToken { .. } => {
+            ApiError::forbidden("This is not a guest's access token.")
+        }
         _ => error,
     };
     let user_id = session::of_token(app, token).await.map_err(forbidden)?.user_id;
     let account = app.engine.state().accounts.get(&user_id);
     if !account.is_some_and(|account| account.read().kind == AccountKind::Guest) {
-        return Err(ApiError::forbidden("This is no guest's access token."));
+        return Err(ApiError::forbidden("This is not a guest's access token."));
     }
     match username {
         Some(username) if username == user_id.localpart() => Ok(user_id),
         Some(_) => Err(ApiError::new(
             ErrorCode::InvalidUsername,
-            "A guest's account keeps its name; `username` must be it.",
+            "A guest's account keeps its name: `username` must be the same.",
         )),
         None => Err(ApiError::missing_param("`username` must be the guest's.")),
     }
@@ -351,7 +353,7 @@ pub(in crate::edge::api) async fn create(
             Ok(())
         }
         Err(Rejected::Refused(Refusal::RegistrationToken)) => {
-            let why = "This registration token is not valid any more.";
+            let why = "This registration token is no longer valid.";
             Err(ApiError::new(ErrorCode::Unauthorized, why))
         }
         Err(error) => Err(error.into()),

@@ -183,7 +183,7 @@ pub(in crate::edge::api) fn of_provider(provider: &Provider, error: &OidcError) 
             "{name} does not accept this login; it may have taken too long."
         )),
         OidcError::Untrusted(_) => {
-            ApiError::forbidden(format!("What {name} says cannot be relied upon for this login."))
+            ApiError::forbidden(format!("The answer of {name} cannot be trusted for this login."))
         }
     }
 }

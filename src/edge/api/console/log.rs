@@ -117,7 +117,7 @@ fn table(records: &[Record]) -> Markup {
                 }
             }
         }
-        @if records.is_empty() { p.note { "No record here is what you search for." } }
+        @if records.is_empty() { p.note { "No record matches the search." } }
     }
 }
 

@@ -126,7 +126,7 @@ fn look(app: &Server, wanted: &str) -> Result<Graph, ApiError> {
         Ok(offset) => events.get(Offset::new(offset))?,
         Err(_) => {
             let id = <&EventId>::try_from(wanted);
-            let id = id.map_err(|_| ApiError::invalid_param("This is no id of an event."))?;
+            let id = id.map_err(|_| ApiError::invalid_param("This is not an event id."))?;
             events.find(&state, id)?
         }
     };

@@ -52,7 +52,7 @@ fn under_way(work: &[Progress]) -> Markup {
         ]
     };
     let rows: Vec<_> = work.iter().map(row).collect();
-    table(&["What", "Progress", "For", "Left, about"], &rows, "Nothing takes long now.")
+    table(&["What", "Progress", "For", "Left, about"], &rows, "There is no long-running work.")
 }
 
 /// How much of something is done.

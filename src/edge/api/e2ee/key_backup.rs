@@ -64,7 +64,9 @@ impl Given {
         if given.auth_data.get().len() > limits::KEY_BYTES
             || given.algorithm.len() > limits::IDENTIFIER_BYTES
         {
-            return Err(ApiError::too_large("What vouches for a backup is not as large as this."));
+            return Err(ApiError::too_large(
+                "The authentication data of a backup cannot be this large.",
+            ));
         }
         Ok(given)
     }

@@ -89,7 +89,7 @@ pub(super) async fn query(
     // Other homeservers may take their time.
     cx.forget_request();
     if request.device_keys.len() > limits::KEY_QUERY {
-        return Err(ApiError::invalid_param("These are too many users for one request."));
+        return Err(ApiError::invalid_param("There are too many users for one request."));
     }
     let viewer = Some(&*cx.caller.user_id);
     let own = &cx.app.config.server.name;
@@ -108,7 +108,7 @@ pub(in crate::edge::api) async fn query_for_server(
     request: get_keys_for_server::Request,
 ) -> Result<Json, ApiError> {
     if request.device_keys.len() > limits::KEY_QUERY {
-        return Err(ApiError::invalid_param("These are too many users for one request."));
+        return Err(ApiError::invalid_param("There are too many users for one request."));
     }
     cx.at_length(|| {
         let found = look_up(&cx.app, request.device_keys, None)?;
@@ -254,7 +254,7 @@ pub(in crate::edge::api) async fn claim_for_server(
 
 fn few(wanted: &Wanted) -> Result<(), ApiError> {
     match wanted.values().map(BTreeMap::len).sum::<usize>() > limits::KEY_QUERY {
-        true => Err(ApiError::invalid_param("These are too many devices for one request.")),
+        true => Err(ApiError::invalid_param("There are too many devices for one request.")),
         false => Ok(()),
     }
 }
@@ -422,7 +422,7 @@ fn check_signatures(
     let by = &cx.caller.user_id;
     let known = known.ok_or_else(|| ApiError::not_found("There is no such key to be signed."))?;
     if unsigned(known) != unsigned(signed) {
-        return Err(invalid_signature("What was signed is not the key that is known."));
+        return Err(invalid_signature("The signed key is not the one that is known."));
     }
     let mut accepted = BTreeMap::new();
     let signatures = signed["signatures"][by.as_str()].as_object();

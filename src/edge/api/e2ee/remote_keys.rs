@@ -96,11 +96,11 @@ impl Cx<Server> {
         for (server, users) in servers {
             let is_known = users.values().any(&is_near);
             let why = if !self.is_remote(&server) {
-                Some("This server does not talk to others.")
+                Some("This server does not federate.")
             } else if asked.len() >= limits::REMOTE_KEYS_SERVERS {
-                Some("These are too many servers for one request.")
+                Some("There are too many servers for one request.")
             } else if !is_known && self.may_ask().is_err() {
-                Some("These are too many servers at once. Try again later.")
+                Some("There are too many servers at once. Try again later.")
             } else {
                 None
             };

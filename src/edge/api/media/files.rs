@@ -79,7 +79,7 @@ pub(super) async fn upload_to(
         request;
     if !cx.app.media.is_own(&server_name) {
         file.drain().await;
-        return Err(ApiError::not_found("This media id was not given out by this server."));
+        return Err(ApiError::not_found("This media id was not issued by this server."));
     }
     let mut add = addition(&cx, media_id, content_type, filename);
     add.given_out = true;

@@ -21,7 +21,7 @@ impl From<Failure> for ApiError {
         match failure {
             Failure::Address => Self::invalid_param("This is not an address on the web."),
             Failure::Refused => Self::forbidden("There are no previews of this address."),
-            Failure::Upstream => Self::new(ErrorCode::Unknown, "The page cannot be had.")
+            Failure::Upstream => Self::new(ErrorCode::Unknown, "The page cannot be fetched.")
                 .with_status(StatusCode::BAD_GATEWAY),
         }
     }

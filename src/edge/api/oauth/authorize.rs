@@ -122,7 +122,7 @@ impl Asked {
             client_id.ok_or_else(|| here("The address has no client_id.".to_owned()))?;
         let client = app.oauth.clients.get(&app.engine, client_id);
         let client = client.ok_or_else(|| {
-            here("The app is not known here, or not any more. Try again from the app.".to_owned())
+            here("The app is not, or no longer, known here. Try again from the app.".to_owned())
         })?;
         let redirect_uri = given.get("redirect_uri");
         let redirect_uri =
@@ -164,7 +164,7 @@ impl Asked {
             Some("code") => {}
             None => return Err(Problem::request("`response_type` is missing.")),
             Some(_) => {
-                let why = "The only `response_type` is `code`.";
+                let why = "The only supported `response_type` is `code`.";
                 return Err(Problem::new("unsupported_response_type", why));
             }
         }
@@ -305,7 +305,7 @@ pub(super) fn may_grant(
 ) -> Result<(), &'static str> {
     let standing = app.engine.state().accounts.standing(&signed_in.user_id).unwrap_or_default();
     if (scope.admin || scope.changes) && !standing.admin {
-        return Err("Only an administrator of this server can allow this, and you are none.");
+        return Err("Only an administrator of this server can allow this, and you are not one.");
     }
     Ok(())
 }

@@ -202,7 +202,7 @@ fn question(
     headers: &HeaderMap,
 ) -> Result<Reply, ApiError> {
     let client = app.oauth.clients.get(&app.engine, &request.client_id);
-    let client = client.ok_or_else(|| ApiError::not_found("The app is not known any more."))?;
+    let client = client.ok_or_else(|| ApiError::not_found("The app is no longer known."))?;
     let languages = look::languages(headers);
     let scope = Scope::recorded(&request.scope);
     let may = may_grant(app, &scope, signed_in);
@@ -276,7 +276,7 @@ pub(super) async fn answer(cx: Cx<Server, ()>, request: LinkForm) -> Result<Repl
         .into_inner();
     let body = html! {
         @if allowed {
-            p.good role="status" { "Done. Your other device goes on by itself." }
+            p.good role="status" { "Done. Your other device continues by itself." }
         } @else {
             p role="status" { "The other device gets nothing." }
         }

@@ -110,7 +110,9 @@ pub(in crate::edge::api) async fn arrive(
     let client = console(app)?;
     let state = cx.query("state")?.unwrap_or_default();
     let attempt = Attempt::of(app, headers, &state).ok_or_else(|| {
-        ApiError::forbidden("This login was begun in another browser, or long ago. Begin again.")
+        ApiError::forbidden(
+            "This login was started in another browser, or too long ago. Start again.",
+        )
     })?;
     if cx.query("iss")?.as_deref() != Some(&*issuer(&app.config)) {
         return Err(ApiError::forbidden("This does not come from the sign-in of this server."));
@@ -118,7 +120,7 @@ pub(in crate::edge::api) async fn arrive(
     let Some(code) = cx.query("code")? else {
         return Err(ApiError::forbidden(match cx.query("error")?.as_deref() {
             Some("access_denied") => "You did not allow it.",
-            _ => "The login did not work. Begin again.",
+            _ => "The login did not work. Start again.",
         }));
     };
     let verifier = attempt.part(app, "verifier");

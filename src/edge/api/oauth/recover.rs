@@ -86,7 +86,7 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
                 button type="submit" { "Send the message" }
             }
         } @else {
-            p { "Passwords cannot be recovered here. Ask whoever runs this server." }
+            p { "Passwords cannot be reset here. Ask the administrator of this server." }
         }
         p { a href=(next.by(&app.config, "sign_in")) { "Back to signing in" } }
     };
@@ -97,8 +97,8 @@ fn ask(app: &Server, visitor: &Visitor, next: &Next, wrong: Option<&str>) -> Pag
 fn waiting(app: &Server, visitor: &Visitor, next: &Next, sent: &Sent, wrong: Option<&str>) -> Page {
     let body = html! {
         p {
-            @if sent.has_code() { "Enter the code of the message that was sent to you." }
-            @else { "Open the link of the message that was sent to you, and then go on here." }
+            @if sent.has_code() { "Enter the code from the message that was sent to you." }
+            @else { "Open the link in the message that was sent to you, then continue here." }
         }
         (look::alert(wrong))
         form method="post" action={ (path(&app.config)) "/recover" } {
@@ -124,7 +124,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: RecoverForm) -> Result<R
     let visitor = Visitor::of(app, &request.headers);
     visitor.check(app, &request.headers, ABOUT, &fields)?;
     if !is_possible(app) {
-        return Err(ApiError::forbidden("Passwords cannot be recovered here."));
+        return Err(ApiError::forbidden("Passwords cannot be reset here."));
     }
     if fields.get("sid").is_none() {
         return Ok(send(&cx, &visitor, &next, fields.text("address")).await);

@@ -179,7 +179,7 @@ async fn go_on(
     let app = &*cx.app;
     let now_ms = app.engine.clock().now_ms();
     let over = || {
-        let why = "This registration is over, or has taken too long. Begin again.";
+        let why = "This registration has ended, or has taken too long. Start again.";
         ApiError::not_found(why)
     };
     let session = app.auth.uiaa.open(id, now_ms).ok_or_else(over)?;
@@ -187,7 +187,7 @@ async fn go_on(
     let text = |name: &str| parameters.0.get(name).and_then(Value::as_str);
     let visitor = Visitor::of(app, headers);
     if text(BROWSER) != Some(&*visitor.mark()) {
-        return Err(ApiError::forbidden("This registration was begun in another browser."));
+        return Err(ApiError::forbidden("This registration was started in another browser."));
     }
     let mut stages = session.next_stages().await;
     while stages == [AuthType::Dummy] || skip && stages.contains(&AuthType::Dummy) {
@@ -207,7 +207,7 @@ async fn go_on(
         [only] => see(&page_of(only)),
         several => {
             let body = html! {
-                p { "Choose how to go on:" }
+                p { "Choose how to continue:" }
                 @for stage in several.iter().filter(|stage| **stage != AuthType::Dummy) {
                     a.button href=(page_of(stage)) { (what_to_do(stage)) }
                 }

@@ -120,7 +120,7 @@ pub(super) async fn redeem(
     held: &HeldCode<'_>,
     tokens: NewTokens,
 ) -> Result<Given, Failure> {
-    let invalid = || Problem::grant("The code is not valid, or not any more.");
+    let invalid = || Problem::grant("The code is not, or no longer, valid.");
     let HeldCode { code, redirect_uri, verifier } = *held;
     let code = TokenHash::of(code);
     let (oauth, now_ms) = (&cx.app.engine.state().oauth, cx.app.engine.clock().now_ms());
@@ -256,7 +256,7 @@ async fn give(
         Err(error) => return Err(ApiError::from(error).into()),
     };
     if exchanged != Exchanged::Granted {
-        return Err(Problem::grant("The code is not valid, or not any more.").into());
+        return Err(Problem::grant("The code is not, or no longer, valid.").into());
     }
     let tokens = tokens.told(app);
     session::begun(app, &tokens.access, cx.client).await;
@@ -334,7 +334,7 @@ async fn by_refresh_token(
     let app = &*cx.app;
     let text = required(parameters, "refresh_token")?;
     let hash = token::hash(text);
-    let invalid = || Problem::grant("The refresh token is not valid, or not any more.");
+    let invalid = || Problem::grant("The refresh token is not, or no longer, valid.");
     let Some(Presented { grant, login_ms, issued_ms }) = presented(app, &hash) else {
         let stolen = superseded(app, Kind::Refresh, text);
         if let Some(stolen) = stolen.filter(|stolen| stolen.client_id == client.id) {

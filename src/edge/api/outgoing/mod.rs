@@ -115,7 +115,7 @@ impl<C: Caller> Cx<Server, C> {
         }
         let strangers: BTreeSet<_> = users.filter(is_strange).map(UserId::server_name).collect();
         if strangers.len() > limits::STRANGERS.burst().get() as usize {
-            let why = "These are too many servers that this one does not know. Write to fewer.";
+            let why = "There are too many servers that this one does not know. Write to fewer.";
             return Err(ApiError::too_large(why));
         }
         let taken = self.app.outside.asking.strangers(&self.whose(), strangers.len());

@@ -238,7 +238,7 @@ pub(in crate::edge::api) async fn bound(
 ) -> Result<Json, ApiError> {
     let Bound { mxid, invites } = request.body;
     if invites.len() > limits::ADDRESS_INVITES {
-        return Err(ApiError::too_large("There are more invites than are taken at once."));
+        return Err(ApiError::too_large("There are too many invites for one request."));
     }
     let own = invites.into_iter().filter(|invite| invite.mxid == mxid);
     let turned = own.map(|invite| async {

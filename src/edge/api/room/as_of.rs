@@ -44,7 +44,7 @@ impl Cx<Server> {
             .parse()
             .map_err(|error| ApiError::invalid_param(format!("`at` is no moment: {error}.")))?;
         if !self.is_admin() {
-            let why = "Only those who administer this server may look at earlier moments.";
+            let why = "Only administrators of this server may look at earlier moments.";
             return Err(ApiError::forbidden(why));
         }
         let head = self.app.engine.head().offset();

@@ -41,7 +41,7 @@ pub(super) async fn create_room(
         || request.invite_3pid.len() > limits::ADDRESS_INVITES
     {
         return Err(ApiError::too_large(
-            "A room cannot be made with this much state or so many invites.",
+            "A room cannot be created with this much state or this many invites.",
         ));
     }
     let mut invite = request.invite;

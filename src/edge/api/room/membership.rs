@@ -228,7 +228,7 @@ pub(super) async fn invite(
                 }
             }
         }
-        _ => return Err(ApiError::bad_json("Nobody to be invited is named.")),
+        _ => return Err(ApiError::bad_json("The request names nobody to invite.")),
     };
     if cx.is_remote(target.server_name()) {
         let content = invite_content(reason, false);

@@ -18,7 +18,9 @@ impl Server {
     /// The position that a token names, if it is of this server's history.
     pub(in crate::edge::api) fn position(&self, token: &str) -> Result<Offset, ApiError> {
         let position = self.position_or_undone(token)?;
-        position.map_err(|_| ApiError::invalid_param("What this token names was lost."))
+        position.map_err(|_| {
+            ApiError::invalid_param("This token refers to history that a restore removed.")
+        })
     }
 
     /// As [`Server::position`], for one who can do with a position that a restore has undone: what

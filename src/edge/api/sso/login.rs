@@ -118,7 +118,7 @@ pub(super) async fn redirect(cx: Cx<Server, ()>, request: Redirect) -> Result<Re
         Some(signed) => {
             let errand = app.signing.signer.open(ERRAND, &signed, app.engine.clock().now_ms());
             let errand = errand.map(|(errand, _)| errand);
-            errand.ok_or_else(|| ApiError::forbidden("This address is not valid any more."))?
+            errand.ok_or_else(|| ApiError::forbidden("This address is no longer valid."))?
         }
         None => {
             let redirect_url = redirect_url(&app.config, cx.query("redirectUrl")?)?;
@@ -185,7 +185,7 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
         },
         Errand::Link { user_id } => match known {
             Some(known) if known == user_id => Ok(linked(provider, &user_id)),
-            Some(_) => Err(ApiError::forbidden("This is another user's already.")
+            Some(_) => Err(ApiError::forbidden("This already belongs to another user.")
                 .with_status(StatusCode::CONFLICT)),
             None => offer_link(app, provider, person, user_id),
         },
@@ -316,7 +316,7 @@ pub(super) async fn choose_account(
         Errand::Link { user_id } => {
             let linked = link_to(&cx, &provider, &subject, user_id.clone()).await?;
             if linked != user_id {
-                return Err(ApiError::forbidden("This is another user's already."));
+                return Err(ApiError::forbidden("This already belongs to another user."));
             }
             let done = format!("You can log in as {user_id} with {} from now on.", of.name());
             return Ok(Reply::json(json!({ "done": done }).to_string()));
@@ -382,7 +382,7 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let session = cx.query("session")?.unwrap_or_default();
     let open = app.auth.uiaa.open(&session, now_ms);
     let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
-        return Err(ApiError::not_found("What was to be confirmed is over."));
+        return Err(ApiError::not_found("The time to confirm this is over."));
     };
     // Whoever has the session could fetch this page themselves, and send the user straight to a
     // provider that asks nothing. So the way back is open only to the browser that was shown this
@@ -533,7 +533,7 @@ fn offer_link(
     let who = who.unwrap_or_else(|| person.subject.clone());
     let body = html! {
         p {
-            "From then on, whoever logs in to " (provider.name()) " as " strong { (who) } " is "
+            "From then on, anyone who logs in to " (provider.name()) " as " strong { (who) } " is "
             strong { (user_id) } " here."
         }
         p.note { "If that is not your account, close this page." }

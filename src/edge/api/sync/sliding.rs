@@ -109,6 +109,6 @@ pub(super) async fn sync(
 }
 
 fn unknown_pos(_: UnknownPos) -> ApiError {
-    let message = "This position is not known, or not any more: begin without one.";
+    let message = "This position is not, or no longer, known: start without one.";
     ApiError::new(ErrorCode::UnknownPos, message)
 }

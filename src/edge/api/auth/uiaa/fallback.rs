@@ -370,9 +370,9 @@ impl Subject<'_> {
             p {
                 @match medium {
                     Medium::Email => {
-                        "Open the link of the message that was sent to you, then go on here."
+                        "Open the link in the message that was sent to you, then continue here."
                     }
-                    Medium::Msisdn => "Enter the code of the message that was sent to you.",
+                    Medium::Msisdn => "Enter the code from the message that was sent to you.",
                 }
             }
             (alert(wrong))
@@ -397,7 +397,7 @@ impl Subject<'_> {
             noscript { p.bad { "The captcha needs JavaScript." } }
             script src=(captcha.script_url) async defer {}
         };
-        let before = html! { p { "Solve the captcha to go on." } };
+        let before = html! { p { "Solve the captcha to continue." } };
         let page = form("Are you human?", before, fields, "Continue");
         captcha.origins().into_iter().fold(page.script(CAPTCHA), Page::outside)
     }

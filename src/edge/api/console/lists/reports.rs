@@ -54,7 +54,7 @@ pub(in super::super) async fn list(
             .collect();
         let columns = ["Record", "Time", "By", "About", "Room", "Reason", "Acts"];
         Ok(html! {
-            (table(&columns, &rows, "Nobody has reported anything that is still open."))
+            (table(&columns, &rows, "There are no open reports."))
             (pages(&[], from, rows.len(), total))
         })
     })

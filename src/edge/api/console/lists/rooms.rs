@@ -95,7 +95,7 @@ pub(in super::super) async fn list(
                 ]))
                 button type="submit" { "Search" }
             }
-            (table(&columns, &rows, "No room is called so."))
+            (table(&columns, &rows, "No room has this name."))
             (pages(
                 &[("name", name), ("only", only), ("order", order)], skipped, rows.len(), total,
             ))

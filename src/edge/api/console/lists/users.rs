@@ -108,7 +108,7 @@ pub(in super::super) async fn list(
                 button type="submit" { "Search" }
             }
             (acts(&["create-user"], &[]))
-            (table(&columns, &rows, "Nobody is called so."))
+            (table(&columns, &rows, "No user has this name."))
             (pages(
                 &[("name", name), ("only", only), ("order", order)], skipped, rows.len(), total,
             ))

@@ -97,7 +97,7 @@ fn body(app: &Server, found: &Page, waiting: Option<&Waiting>) -> Markup {
     html! {
         @if let Some(waiting) = waiting { (still_there(app, waiting)) }
         h2 { "Erased" }
-        (table(&columns, &rows, "Nothing was erased so far."))
+        (table(&columns, &rows, "Nothing has been erased so far."))
         @if let Some(Place { step, passed }) = found.left {
             p.pages {
                 a href={ "?step=" (step) "&passed=" (passed) } { "Older erasures" }

@@ -93,7 +93,7 @@ pub(in super::super) fn compared(status: &Status) -> Markup {
 pub(in super::super) fn differed(fault: &Fault) -> Markup {
     let (who, what) = match fault.held {
         Holder::Snapshot => ("A snapshot", "It was removed."),
-        Holder::Server => ("The server", "It now has what the log adds up to."),
+        Holder::Server => ("The server", "It now has the state rebuilt from the log."),
         Holder::Stale => ("The server", "Restart it."),
     };
     html! {

@@ -82,7 +82,7 @@ impl Visit<'_> {
                 li { "People who verified you have to do so again." }
                 li { "Without another device or a recovery key, earlier encrypted messages are lost." }
             }
-            p.bad { "Allow this only if you have begun it yourself, in an app of yours." }
+            p.bad { "Allow this only if you started it yourself, in one of your apps." }
             (self.form("reset", "", html! {
                 button type="submit" { "Allow a new identity" }
             }))

@@ -110,8 +110,8 @@ impl Visit<'_> {
     fn confirm(&self, sent: &Sent, wrong: Option<&str>) -> Page {
         let body = html! {
             p {
-                @if sent.has_code() { "Enter the code of the message that was sent there." }
-                @else { "Open the link of the message that was sent there, and then go on here." }
+                @if sent.has_code() { "Enter the code from the message that was sent there." }
+                @else { "Open the link in the message that was sent there, then continue here." }
             }
             (look::alert(wrong))
             (self.form("address_add", "", html! {
