@@ -174,7 +174,7 @@ impl Proposal for Register {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
-        // First, and then the look: others may take the name under another token meanwhile.
+        // Before the name is looked up: others may take it with another token meanwhile.
         commit.rests_on(Stream::user(&self.user_id));
         if commit.env.state.accounts.contains(&self.user_id) {
             return Err(Refusal::UserInUse);
@@ -403,8 +403,8 @@ pub enum Which {
 }
 
 impl Which {
-    /// Ends what else is to end with these devices: with all of them, also whatever is logged in
-    /// without a device.
+    /// Ends everything else that ends with these devices; if they are all, also logins without a
+    /// device.
     fn also(&self, commit: &mut Commit<'_>, user_id: &UserId) {
         match self {
             Self::These(_) => {}
@@ -412,7 +412,7 @@ impl Which {
         }
     }
 
-    /// The devices of `user_id` that are meant and logged in.
+    /// The devices of `user_id` that are selected and logged in.
     fn of(&self, commit: &Commit<'_>, user_id: &UserId) -> Result<Vec<OwnedDeviceId>, Refusal> {
         let account = commit.env.state.accounts.get(user_id).ok_or_else(no_account)?;
         let wanted = |device_id: &OwnedDeviceId| match self {

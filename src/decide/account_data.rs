@@ -61,8 +61,8 @@ impl Proposal for SetTag {
         Stream::user(&self.user_id)
     }
 
-    // All tags of a room are one piece of account data. They are read within the commit: of two who
-    // change them at once, neither undoes what the other did.
+    // All tags of a room are one piece of account data. They are read within the commit, so that
+    // concurrent changes do not undo each other.
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         let Env { state, events, .. } = commit.env;
         if !state.accounts.contains(&self.user_id) {

@@ -193,7 +193,7 @@ impl Proposal for SendDelayed {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Before, Refusal> {
-        // Before the look: whoever changes the delay meanwhile has this decided again.
+        // Before the delay is read: if it changes meanwhile, this is decided again.
         commit.rests_on(Stream::delayed(&self.user_id));
         let delayed = match find(commit, &self.delay_id)? {
             Ok(delayed) => delayed,
@@ -266,7 +266,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Whether a delayed event is scheduled no more, be it because of this very commit.
+    /// Whether a delayed event is no longer scheduled, perhaps because of this commit itself.
     fn has_finished(&self, delay_id: &str) -> bool {
         let event = self.env.state.delayed.get(delay_id);
         event.is_none_or(|event| event.finished.is_some())

@@ -84,7 +84,7 @@ impl Proposal for RemoveAlias {
         let target = target
             .filter(|target| target.room_id == self.room_id)
             .ok_or_else(|| Refusal::NotFound("There is no such alias.".to_owned()))?;
-        // Its maker may remove it, and those who may set the room's canonical alias.
+        // Its creator may remove it, and so may users who can set the room's canonical alias.
         let room = commit.room(&self.room_id)?;
         let member = room.membership(env, &self.sender)? == Some(Membership::Join);
         let may_name = member

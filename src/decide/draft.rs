@@ -241,7 +241,7 @@ impl RoomDraft {
         Ok(members.map(|(user_id, _)| user_id).find(may))
     }
 
-    /// The depth of the next event. Whoever sends events of the greatest depth keeps nobody from
+    /// The depth of the next event. An event of the greatest depth does not keep others from
     /// sending more.
     fn depth(&self) -> u64 {
         let deepest = self.tips.iter().map(|tip| tip.depth).max().unwrap_or(0);
@@ -267,7 +267,7 @@ impl RoomDraft {
         );
         let event = StoredEvent::new(Offset::ZERO, body).map_err(|error| bad(&error))?;
         self.authorise(env, &Arc::new(event))?;
-        // Whoever signs it chooses its id.
+        // The server that signs it chooses its id.
         pdu.remove("event_id");
         Ok(pdu.into_strict())
     }
@@ -336,7 +336,7 @@ impl RoomDraft {
         Ok(body)
     }
 
-    /// What the authorisation of an event depends on, if on nothing but the present state.
+    /// What the authorisation of an event depends on, if that is the present state alone.
     fn permit_key(&self, new: &NewEvent) -> Option<permits::Key> {
         let room = self.base.as_ref()?;
         if new.state_key.is_some() || permits::has_own_rules(&new.event_type) {
@@ -354,7 +354,7 @@ impl RoomDraft {
             member: standing(StateEventType::RoomMember, new.sender.as_str())?,
             event_type: new.event_type.clone(),
         };
-        // A redaction takes some of the content away that the rules look at.
+        // A redaction removes some of the content that the rules look at.
         let of = [Some(key.create), key.levels, Some(key.member)];
         let is_redacted = |event: Offset| room.redaction_of(event, Offset::MAX).is_some();
         (!of.into_iter().flatten().any(is_redacted)).then_some(key)
@@ -414,7 +414,7 @@ impl RoomDraft {
         let mut named = Vec::new();
         for event_id in events {
             let event = self.event(env, event_id)?;
-            // Of an event that has expired, nobody can tell the hash.
+            // The hash of an expired event cannot be computed any more.
             let hash = event.and_then(|event| {
                 LaxObject::parse(event.pdu.get()).ok()?.reference_hash(&self.rules).ok()
             });

@@ -44,7 +44,7 @@ impl Gather {
     }
 }
 
-/// What passes in a room in one commit.
+/// The receipts and typing of a room in one commit.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
     room_id: Option<OwnedRoomId>,

@@ -1,8 +1,8 @@
-//! What a sweep takes away: events and files that have lived long enough, what is kept of users who
-//! asked for nothing to be kept, and the payloads of records that have lost their use.
+//! What a sweep erases: expired events and files, the data of users who asked for its erasure, and
+//! the payloads of superseded records.
 //!
-//! A sweep looks for what is due, and proposes. Each proposal is decided on the state of then: a
-//! file that has become a picture since the sweep looked, for example, stays.
+//! A sweep looks for what is due, and proposes. Each proposal is decided on the state at that time:
+//! for example, a file that has become an avatar since the sweep looked stays.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -35,14 +35,14 @@ pub const RUNS: usize = 4000;
 /// How many records are read at a time.
 const RECORDS: usize = 1024;
 
-/// Take away events of one type in one room that have lived long enough: at most [`AT_ONCE`].
+/// Erase expired events of one type in one room: at most [`AT_ONCE`].
 #[derive(Clone, Debug)]
 pub struct ExpireEvents {
     pub room_id: OwnedRoomId,
     pub event_type: Box<str>,
-    /// How long such events were found to live, in milliseconds.
+    /// The lifetime of such events that the sweep found, in milliseconds.
     pub lifetime_ms: u64,
-    /// The last record that is so old.
+    /// The last record that is old enough.
     pub until: Offset,
     /// How long events live.
     pub retention: Arc<Retention>,
@@ -245,8 +245,8 @@ fn asked_of(
     asked
 }
 
-/// Take the payloads of records that are condemned, of events that were redacted long enough ago,
-/// and of records that say nothing any more: as many as one piece holds.
+/// Erase the payloads of condemned records, of events that were redacted long enough ago, and of
+/// superseded records: as many as one piece holds.
 #[derive(Clone, Copy, Debug)]
 pub struct EraseDue {
     /// Until when events were redacted that are due, in milliseconds since the Unix epoch; `None`:

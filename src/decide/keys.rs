@@ -38,7 +38,7 @@ impl Proposal for UploadKeys {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Self::Outcome, Refusal> {
         let env = commit.env;
-        // A device that was removed meanwhile must not be back in the eyes of others.
+        // A device that was removed meanwhile must not reappear to others.
         let account = env.state.accounts.get(&self.user_id);
         if account.is_none_or(|account| account.read().device(&self.device_id).is_none()) {
             return Err(Refusal::UnknownToken);

@@ -28,7 +28,7 @@ impl Proposal for NoteBackup {
     }
 }
 
-/// Have the server vouch for all records that have been applied.
+/// Sign a checkpoint over all records that have been applied.
 #[derive(Clone, Copy, Debug)]
 pub struct SignCheckpoint {
     /// The time, in milliseconds since the Unix epoch.
@@ -38,7 +38,7 @@ pub struct SignCheckpoint {
 impl Proposal for SignCheckpoint {
     type Outcome = ();
 
-    // One after the other: each covers what the one before it does.
+    // One after the other: each covers everything that the previous one covers.
     fn stream(&self) -> Stream {
         Stream::server()
     }

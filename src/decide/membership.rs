@@ -84,15 +84,14 @@ impl Proposal for ChangeMembership {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<Changed, Refusal> {
         let env = commit.env;
         if matches!(self.change, Change::Join | Change::Knock) {
-            // Whoever closes their account leaves the rooms they are in after that: none is to
-            // follow.
+            // A user who closes their account then leaves all of their rooms: no join may follow.
             commit.rests_on(Stream::user(&self.sender));
             if env.state.accounts.is_deactivated(&self.sender) {
                 return Err(Refusal::UserDeactivated);
             }
         }
         let room = commit.room(&self.room_id).map_err(|refusal| match (refusal, self.change) {
-            // As one is refused that does not let the user in.
+            // The same refusal as for a room that does not admit the user.
             (Refusal::Forbidden(_), Change::Join) => {
                 Refusal::Forbidden("Cannot join a room that is not `public`.".to_owned())
             }
@@ -343,7 +342,7 @@ impl Proposal for ForgetRoom {
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
-        // First, and then the look: a membership that changes in between is a conflict.
+        // Before the membership is read: a change in between is then a conflict.
         commit.rests_on(Stream::room(&self.room_id));
         let part = commit.env.state.memberships.part(&self.user_id, &self.room_id);
         let Some(part) = part else {

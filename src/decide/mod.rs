@@ -255,8 +255,8 @@ pub trait Proposal: Send + 'static {
         false
     }
 
-    /// How long a commit that begins with this proposal is put off, so that others get into it.
-    /// Whoever proposed it waits as long.
+    /// How long a commit that begins with this proposal is delayed, so that others can join it. The
+    /// proposer waits that long, too.
     fn lingers(&self, env: &Env) -> Duration {
         let _ = env;
         Duration::ZERO
@@ -268,7 +268,7 @@ pub trait Proposal: Send + 'static {
     }
 
     /// Whether nothing else is appended between the decision and its records, on whatever stream.
-    /// For what rests on more than the heads of a few streams can say. All other commits of this
+    /// For decisions that depend on more than the heads of a few streams. All other commits of this
     /// node wait meanwhile. If another node appends a record in between, it is decided again.
     fn is_exclusive(&self) -> bool {
         false
@@ -327,7 +327,8 @@ impl<'a> Commit<'a> {
         self.origin = origin.clone();
         let (expect, records) = (self.batch.expect.len(), self.batch.records.len());
         let mark = self.room.as_ref().map(RoomDraft::mark);
-        // A panic costs the one whose proposal caused it an answer, not the stream its commits.
+        // After a panic, the proposal that caused it gets no answer, but the stream's commits go
+        // on.
         let outcome = catch_unwind(AssertUnwindSafe(|| proposal.decide(self)));
         let outcome = outcome.unwrap_or(Err(Refusal::Broken));
         if outcome.is_err() {
@@ -427,8 +428,8 @@ impl<'a> Commit<'a> {
     }
 
     /// As [`Commit::add_event`], for state that may be so already: when the event of its key has
-    /// the same sender and content, it is not added again. Gives the id of the event that stands,
-    /// and whether it is new.
+    /// the same sender and content, it is not added again. Returns the id of the event that holds
+    /// the key, and whether it is new.
     ///
     /// # Errors
     /// When the room's rules forbid it, even if it is set already. The exception is a user who

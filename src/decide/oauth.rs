@@ -135,7 +135,7 @@ impl Proposal for IssueCode {
     }
 }
 
-/// Refuses one who is not signed in with this browser any more.
+/// Refuses a user who is no longer signed in with this browser.
 fn must_be_signed_in(
     commit: &Commit<'_>,
     user_id: &UserId,
@@ -597,7 +597,7 @@ mod tests {
         (log, engine)
     }
 
-    /// What a node would append that has decided this, and does not know of anything newer.
+    /// What a node would append that decided this without knowing of anything newer.
     fn decided(engine: &Engine, proposal: &impl Proposal) -> Batch {
         let env = engine.env();
         let mut commit = Commit::new(&env, &proposal.stream());

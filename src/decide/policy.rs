@@ -1,4 +1,4 @@
-//! Events of this homeserver in rooms with a policy server, whose signature they have to have
+//! Events of this homeserver in rooms with a policy server, whose signature they need
 //! (server-server API, "Policy Servers").
 
 use std::{collections::HashMap, sync::Arc};
@@ -30,7 +30,7 @@ pub(crate) struct Unsigned {
     pub(crate) policy: PolicyServer,
     pub(crate) rules: RedactionRules,
     pub(crate) pdu: LaxObject,
-    /// It is recorded without the signature, too: a policy server keeps nobody in a room.
+    /// It is recorded even without the signature: a policy server cannot keep a user in a room.
     pub(crate) is_leave: bool,
 }
 

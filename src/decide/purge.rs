@@ -89,7 +89,7 @@ impl Proposal for PurgeRoom {
     }
 }
 
-/// Whether something is said of the room in a record of another stream.
+/// Whether a record of another stream contains data of the room.
 pub(crate) fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
     // Most records are events, and what passes.
     if record.header.ephemeral || &*record.header.kind == RoomEvent::KIND.name {

@@ -78,8 +78,8 @@ impl Default for Quotas {
     }
 }
 
-/// Pending invites of a user that leave no place for another one. If strangers sent some of them,
-/// the oldest gives way.
+/// Pending invites of a user who is at the limit. If strangers sent some of them, the oldest is
+/// dropped for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowd {
     /// Those by users of the same homeserver.
@@ -237,7 +237,7 @@ impl Quotas {
         Ok(())
     }
 
-    /// Which pending invites leave no place for one by a user of another homeserver.
+    /// The pending invites that have used up the limit for one by a user of another homeserver.
     pub(crate) fn crowd(
         &self,
         state: &State,

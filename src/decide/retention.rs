@@ -1,4 +1,4 @@
-//! How long events live: what is configured, and what rooms wish (MSC1763).
+//! How long events live: by the configuration, and by the rooms' own settings (MSC1763).
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub struct Retention {
     pub lowest_ms: u64,
     /// The longest, in milliseconds, if there is one.
     pub highest_ms: Option<u64>,
-    /// What goes before all that: the first rule that fits an event.
+    /// Exceptions to all of these: the first rule that matches an event applies.
     pub rules: Vec<Rule>,
 }
 
@@ -30,8 +30,8 @@ impl Retention {
     /// How long events of this type live, in milliseconds, in `room_id` (`None`: in a room of which
     /// no rule speaks by name) with the state event that asks for `own`; `None`: for ever.
     ///
-    /// What a room asks to be kept for some time is kept for it, whatever else holds for all rooms:
-    /// of those, only a rule that speaks of the room by name goes before that.
+    /// A room's own lifetime takes precedence over everything that applies to all rooms; only a
+    /// rule that names the room takes precedence over it.
     pub fn lifetime_ms(&self, room_id: Option<&RoomId>, event_type: &str, own: Own) -> Option<u64> {
         let fits = |rule: &&Rule| {
             rule.room_id.as_deref().is_none_or(|of| Some(of) == room_id)
@@ -54,7 +54,7 @@ impl Retention {
 
     /// How long an event lives that is no state, in milliseconds; `None`: for ever.
     fn of_event(&self, room: &Room, event: &StoredEvent) -> Option<u64> {
-        // So it is nearly everywhere.
+        // This is nearly always the case.
         if !self.any_ends(room) {
             return None;
         }

@@ -164,9 +164,9 @@ impl SendEvent {
         Ok((target.clone(), event.offset))
     }
 
-    /// A thread does not begin with an event that relates to another one, and nobody annotates an
-    /// event twice with the same (client-server API, "Validation of m.thread relationships" and
-    /// "Avoiding duplicate annotations"). What relates to nothing here is not judged.
+    /// A thread does not begin with an event that relates to another one, and nobody sends the same
+    /// annotation twice (client-server API, "Validation of m.thread relationships" and "Avoiding
+    /// duplicate annotations"). What relates to nothing here is not judged.
     fn check_relation(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {
         if !self.content.contains_key("m.relates_to") {
             return Ok(());

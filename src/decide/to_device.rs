@@ -16,9 +16,9 @@ use crate::{
 };
 
 /// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one
-/// that does not exist. If that leaves no device at all, the proposal is refused. So it is if the
-/// messages, with a copy for each device, do not fit into one commit: all devices get theirs, or
-/// none.
+/// that does not exist. If that leaves no device at all, the proposal is refused. It is also
+/// refused if the messages, with a copy for each device, do not fit into one commit: all devices
+/// get theirs, or none.
 ///
 /// [`Quotas`]: super::quota::Quotas
 #[derive(Debug)]

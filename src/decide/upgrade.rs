@@ -67,8 +67,8 @@ impl Proposal for UpgradeRoom {
         Stream::room(&self.room_id)
     }
 
-    /// One batch: there is never one half of it. The old room's tombstone comes after all of the
-    /// new room even so, because a log that is rebuilt from an archive may end in between.
+    /// One batch, which is never half there. Even so, the old room's tombstone comes after all of
+    /// the new room, because a log that is rebuilt from an archive may end in between.
     fn decide(&self, commit: &mut Commit<'_>) -> Result<OwnedRoomId, Refusal> {
         let env = commit.env;
         let rules = rules_of(&self.version)?;
@@ -249,8 +249,8 @@ impl UpgradeRoom {
         Ok(())
     }
 
-    /// Ends the old room: says what replaced it and, where the sender may, lets no more be said in
-    /// it.
+    /// Ends the old room: adds the tombstone and, if the sender has the power, forbids further
+    /// messages.
     fn close(
         &self,
         commit: &mut Commit<'_>,

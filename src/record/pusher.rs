@@ -128,9 +128,9 @@ pub struct PusherMail {
     pub user_id: OwnedUserId,
     /// The pusher, by the record that it was first set with.
     pub pusher: Offset,
-    /// What was unread up to this record has been told.
+    /// It listed unread messages up to this record.
     pub up_to: Offset,
-    /// The how manyth mail it is, from 1, since the user last read anything.
+    /// The number of this mail since the user last read anything, from 1.
     pub in_a_row: u32,
 }
 

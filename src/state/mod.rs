@@ -178,13 +178,13 @@ impl State {
         Offset::new(self.applied.load(Ordering::Acquire))
     }
 
-    /// How often projections in service made way for others, these being the last: what is kept of
-    /// what was worked out of them goes by it. It is no part of what the log adds up to.
+    /// How many times rebuilt projections have replaced the live ones; caches key on it. It is not
+    /// derived from the log.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Notes that these take the place of `before`.
+    /// Notes that these replace `before`.
     pub(crate) fn succeed(&self, before: &Self) {
         self.generation.store(before.generation() + 1, Ordering::Relaxed);
     }

@@ -20,7 +20,7 @@ use crate::{
     state::Room,
 };
 
-/// How many bytes a change, or what is said of one, takes in a record.
+/// How many bytes a change, or a description of one, takes in a record.
 pub(super) fn recorded(change: &impl serde::Serialize) -> usize {
     serde_json::to_string(change).map_or(0, |text| text.len() + 1)
 }

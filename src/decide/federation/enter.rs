@@ -106,7 +106,7 @@ impl Proposal for BeginRoom {
             event_id: self.event_id.clone(),
             sender: event.sender,
             from: self.from.clone(),
-            // What others said of a room before, such as an invite, may be false.
+            // Earlier claims about the room, such as those of an invite, may be false.
             room_version: begun.is_none().then(|| self.version.clone()),
             outcome: Outcome::Outlier,
             before: None,
@@ -193,8 +193,8 @@ impl Proposal for PlaceOutlier {
     }
 }
 
-/// Enter a room in which no user of this homeserver is, with the join of one. Nothing is recorded
-/// if another user entered it meanwhile.
+/// Enter a room that this homeserver is not in, with the join of one of its users. Nothing is
+/// recorded if another user entered it meanwhile.
 #[derive(Clone, Debug)]
 pub struct EnterRoom {
     /// The room, which is known.
@@ -211,7 +211,7 @@ pub struct EnterRoom {
     pub unverified: BTreeMap<OwnedUserId, OwnedEventId>,
 }
 
-/// What became of a proposal to enter a room.
+/// The outcome of a proposal to enter a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// The join is in the room.

@@ -79,7 +79,7 @@ pub enum Fate {
     },
     /// It was allowed, but all branches have another event for the key.
     Agreed,
-    /// It came after one that was not allowed, where room version 1 looks no further.
+    /// It came after one that was not allowed; room version 1 stops there.
     NotReached,
     /// State resolution may not use it: for example, it can no longer be read.
     Unknown,

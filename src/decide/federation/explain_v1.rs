@@ -21,7 +21,7 @@ use crate::{
 
 type Key = (StateEventType, String);
 
-/// What became of the events of a key, in their order.
+/// The outcomes of the events of a key, in their order.
 type Fates = Vec<(EventRef, Fate)>;
 
 /// The steps by which a state came about.
@@ -75,7 +75,7 @@ impl Steps {
         Ok(Self { state, disputes })
     }
 
-    /// What became of the events of a recorded conflict.
+    /// The outcomes of the events of a recorded conflict.
     pub(super) fn dispute(&self, conflict: &Conflict) -> Result<Dispute, Unexplained> {
         let Conflict { event_type, state_key, events: _, winner } = conflict.clone();
         let key = (StateEventType::from(event_type.as_str()), state_key.clone());
@@ -166,7 +166,7 @@ fn last_allowed(
     (holder, others.chain(fates).collect())
 }
 
-/// What became of an event that does not come after the holder.
+/// The outcome of an event that does not come after the holder.
 fn fate(place: usize, holder: usize, events: &[EventRef]) -> Fate {
     if place == holder {
         return Fate::Holds;

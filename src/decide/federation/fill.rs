@@ -68,7 +68,7 @@ impl Proposal for FillGap {
             visibility = Some(visibility_before(&branches, self.gap)?);
         }
         let mut placed: Vec<Filled> = Vec::new();
-        // New ones come first: no homeserver may have those that were already requested.
+        // New ones come first: perhaps no homeserver has those that were already requested.
         let mut candidates = Vec::new();
         // The redactions among them, by the events that they redact.
         let mut redactions: BTreeMap<OwnedEventId, Vec<EventRef>> = BTreeMap::new();
@@ -124,7 +124,7 @@ impl Proposal for FillGap {
             placed.push(filled);
         }
         candidates.extend(now.missing.iter().cloned());
-        // Last, because nobody vouches for them: they must not displace the others.
+        // Last, because they are unverified: they must not displace the others.
         candidates.extend(self.passed.iter().flat_map(|(_, before)| before.iter().cloned()));
         let mut missing = Vec::new();
         let mut seen = HashSet::new();

@@ -1,9 +1,8 @@
 //! How the state before an event is recorded: as what it differs in from the nearest state that is
 //! recorded already.
 //!
-//! Somebody who makes many branches thereby makes the state before each of their events differ from
-//! the room's in many keys. From the state before the previous event of the branch, it differs in
-//! at most one.
+//! With many branches, the state before each of their events may differ from the room's in many
+//! keys. It differs from the state before the previous event of its branch in at most one.
 
 use super::resolve::{NoState, differences};
 use crate::{
@@ -121,7 +120,7 @@ impl Noting<'_, '_> {
     }
 
     /// The state before an event. If that is recorded as the same as another one, it is that one: a
-    /// message may expire, and nothing should depend on it that can do without.
+    /// message may expire, and nothing should depend on it unnecessarily.
     fn before(&self, event: &StoredEvent, view: View) -> Base {
         match self.branches.noted(event) {
             Some(Some(StateBefore { base, changes, links }))

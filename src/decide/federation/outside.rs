@@ -1,5 +1,5 @@
 //! Memberships of local users in rooms that this homeserver is not in: incoming invites, knocks,
-//! and the end of both, by the user or by those who are in the room.
+//! and the end of both, by the user or by members of the room.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Proposal for MembershipOutside {
         if room.as_ref().is_some_and(|room| room.has_server(own)) {
             return Err(Refusal::BadState("This server is in the room.".to_owned()));
         }
-        // Until the room's first event is known, nobody can tell who says the truth about it.
+        // Until the room's first event is known, claims about the room cannot be verified.
         let has_version = room.as_ref().is_some_and(|room| room.version == self.version);
         if !has_version && room.as_ref().is_some_and(|room| room.is_begun()) {
             return Err(Refusal::BadState("The room has another version.".to_owned()));
@@ -138,10 +138,10 @@ impl Proposal for MembershipOutside {
 }
 
 impl MembershipOutside {
-    /// Whether this event of somebody else ends the user's invite or knock. Nobody here can judge
-    /// by the room's state whether its sender has the power. So it counts only from the homeserver
-    /// that brought the invite, or that the user knocked by way of; and it must name the invite or
-    /// the knock among its authorities, so that it is not about an earlier one.
+    /// Whether this event of somebody else ends the user's invite or knock. Without the room's
+    /// state, this homeserver cannot judge whether its sender has the power. So it counts only from
+    /// the homeserver that sent the invite, or through which the user knocked; and its auth events
+    /// must name the invite or the knock, so that it is not about an earlier one.
     fn ends(
         &self,
         commit: &Commit<'_>,

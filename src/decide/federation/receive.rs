@@ -81,10 +81,10 @@ pub enum Taken {
         /// The missing ones that it names as predecessors.
         prev: Vec<OwnedEventId>,
     },
-    /// It takes more than this homeserver affords to find out the state before it, and nothing was
-    /// recorded: somebody else may say which it is.
+    /// Computing the state before it exceeds this homeserver's limits, and nothing was recorded:
+    /// another homeserver may supply that state.
     Unresolved,
-    /// To judge it takes longer than the room's other events may wait, and nothing was recorded:
+    /// Judging it takes longer than the room's other events may wait, and nothing was recorded:
     /// [`ReceivePdu::prepare`] it, and propose it again.
     Unprepared,
 }
@@ -130,16 +130,16 @@ impl Proposal for ReceivePduAtLength {
 }
 
 impl ReceivePdu {
-    /// Finds out what it takes to judge the event, outside of the room's turn, so that the decision
-    /// itself is quick. `pause` is called about every millisecond, and may block for a while. When
-    /// it returns `false`, the work ends there.
+    /// Computes what the decision on the event needs, while other events of the room go ahead, so
+    /// that the decision itself is quick. `pause` is called about every millisecond, and may block
+    /// for a while. When it returns `false`, the work ends there.
     pub fn prepare(&self, env: &Env, pause: &dyn Fn() -> bool) {
         let Some(room) = env.state.rooms.get(&self.room_id) else { return };
         let Ok(event) = StoredEvent::new(PENDING, self.body(None, None)) else { return };
         let event = Arc::new(event);
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event)).with_effort(Effort::Long(pause));
-        // What it becomes is decided on the room as it is then.
+        // Its outcome is decided on the room as it is then.
         let _ = Receipt::new(&room, &branches, &event).judge(self.as_outlier);
     }
 
@@ -171,7 +171,7 @@ impl ReceivePdu {
             Err(NoState::Unprepared(_)) => return Ok(Taken::Unprepared),
             Err(NoState::Refused(refusal)) => return Err(refusal),
             Err(NoState::TooMuch(_) | NoState::TooLarge(_)) => return Ok(Taken::Unresolved),
-            // Nobody knows whether it is allowed, so it never counts in a state.
+            // It is not known whether it is allowed, so it is never part of a state.
             Err(error @ NoState::Failed(_)) => {
                 let outcome = Outcome::Rejected { reason: error.to_string() };
                 Verdict::Aside { outcome, before: None }
@@ -195,7 +195,7 @@ impl ReceivePdu {
                 if let Some(resolved) = &mut resolved
                     && bytes(&resolved.changes) > limits::EVENT_STATE_BYTES
                 {
-                    // By its own record, the room's state is another one.
+                    // Its own record changes the room's state.
                     let current = StateBase::At(room.last_state_change(Offset::MAX));
                     before.get_or_insert_with(|| StateBefore::same_as(current));
                     let changes = std::mem::take(&mut resolved.changes);
@@ -511,12 +511,12 @@ impl<'a, 'b> Receipt<'a, 'b> {
     /// The forward extremities once the event is in the room (besides the event, if it is one),
     /// what it does to the current state, and whether it is none.
     ///
-    /// There are few extremities, and somebody may make any number of branches. Where there are
-    /// enough, an event that begins another branch is none. It is seen, and it counts once a later
-    /// event follows it that is one. Only a homeserver that has more than one gives way, or a
-    /// sender with less power in the room. So nobody undoes what the room has agreed on by making
-    /// branches that leave it out, and nobody keeps a moderator from being heard by making branches
-    /// first.
+    /// The number of extremities is limited, but anybody may make any number of branches. At the
+    /// limit, an event that begins another branch does not become an extremity. It is shown, and it
+    /// counts once a later event that is an extremity follows it. Only an extremity of a homeserver
+    /// that has several, or of a sender with less power in the room, is replaced. So branches that
+    /// leave out what the room has agreed on cannot undo it, and branches that were made first
+    /// cannot keep a moderator from being heard.
     fn placed(
         &self,
         before: &View,
@@ -561,8 +561,8 @@ impl<'a, 'b> Receipt<'a, 'b> {
         Ok(giving_way.iter().map(without).collect())
     }
 
-    /// The places of those tips of which one gives way to the event, which begins a branch, the
-    /// least deep first; `None` if none has to.
+    /// The positions of the extremities of which one is replaced by the event, which begins a
+    /// branch, the least deep first; `None` if none needs to be.
     ///
     /// A homeserver's events follow those that it sent before. One that has tips already gets more
     /// only where the past is missing. It may have sent several at the same time: the next one that
@@ -591,8 +591,9 @@ impl<'a, 'b> Receipt<'a, 'b> {
         Ok(Some(places.filter(|place| of.is_some() && servers[*place] == of).collect()))
     }
 
-    /// The places of the senders with the least power in the room, the last one first, if the
-    /// sender of the event has more. Who is not in the room has less than anybody in it.
+    /// The positions of the extremities whose senders have the least power in the room, the last
+    /// one first, if the sender of the event has more. A sender who is not in the room has less
+    /// power than any member.
     fn weaker(&self, senders: &[Option<OwnedUserId>]) -> Result<Vec<usize>, NoState> {
         let current = self.current();
         let find = |event_type| self.branches.holder(&current, &event_type, "");

@@ -2,10 +2,10 @@
 //! to it), at a cost near linear in what the states differ in.
 //!
 //! `ruma-state-res` has the algorithm, too, and `explain` uses it. It walks the chain of power
-//! levels anew for each event and needs whole authority chains, so that somebody who makes long
-//! branches makes each further event as expensive as all of them together. Here, events are
-//! numbers, and their authorities, their senders' power and what the rules said of them are
-//! remembered (see [`Memo`]). The rules themselves are ruma's. Tests hold both to the same results.
+//! levels again for each event and needs whole auth chains, so somebody who makes long branches
+//! makes each further event as expensive as all of them together. Here, events are numbers, and
+//! their authorities, their senders' power and what the rules said of them are remembered (see
+//! [`Memo`]). The rules themselves are ruma's. Tests hold both to the same results.
 
 use std::{
     cell::RefCell,
@@ -468,8 +468,8 @@ impl Resolving<'_, '_> {
                 record => Some(self.branches.know_record(self.memo, record)?),
             },
         };
-        // The place of power levels: how many newer ones are in the mainline, if they lead to it;
-        // and nothing, if it is not known whether they do.
+        // The position of power levels: how many newer ones are in the mainline, if they lead to
+        // it; `None` if it is not known whether they do.
         let mut places: HashMap<u32, Option<Option<usize>>> = HashMap::new();
         while let Some(event) = next {
             self.branches.work(1)?;

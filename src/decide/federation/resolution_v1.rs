@@ -2,12 +2,13 @@
 //! something open, it is as in Synapse, which made nearly all rooms of this version:
 //!
 //! - A key that only some of the states have is not in conflict: it belongs to their union.
-//! - What a pass settles counts from the next pass on. So the order in which the keys of a pass are
-//!   looked at says nothing.
-//! - Where no event of a key is allowed, the one that the specification comes to last holds it.
+//! - What a pass settles counts from the next pass on, so the order of the keys within a pass does
+//!   not matter.
+//! - If no event of a key is allowed, the key is held by the one that the specification examines
+//!   last.
 //!
-//! Only the conflicting events are looked at, not what they rest on: an old event may come back to
-//! hold a key. That is what room version 2 mends, and why no new room should have version 1.
+//! Only the conflicting events are looked at, not their auth chains: an old event may come back to
+//! hold a key. Room version 2 fixes that, which is why no new room should have version 1.
 
 use std::{
     cell::RefCell,
@@ -197,7 +198,7 @@ impl Resolving<'_, '_> {
         Ok(events.first().copied())
     }
 
-    /// The event that holds a key so far: nobody does where it is in conflict and not settled.
+    /// The event that holds a key so far: none, while the key is in conflict and not settled.
     fn holder(&mut self, key: u32) -> Result<u32, NoState> {
         if let Some(settled) = self.settled.get(&key).or_else(|| self.agreed.get(&key)) {
             return Ok(*settled);

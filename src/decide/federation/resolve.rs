@@ -38,7 +38,7 @@ pub(super) enum NoState {
     /// There is too much to examine.
     #[error("the room's branches have {0}")]
     TooMuch(ChainError),
-    /// It takes too long for the room's turn.
+    /// It takes too long to do while the room's other events wait.
     #[error("the room's branches have {0}")]
     Unprepared(ChainError),
     /// An event was decided again meanwhile.
@@ -80,7 +80,7 @@ impl NoState {
     }
 }
 
-/// How often a resolution begins again because an event that it looks at was decided again.
+/// How often a resolution starts over because an event that it looks at was decided again.
 const CHANGES: usize = 3;
 
 /// The state after each of these events.
@@ -156,7 +156,7 @@ fn run(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<Resol
     let is_fresh = !memo.knows_events();
     let mut outcome = of_memo(branches, memo, trees);
     if !is_fresh && matches!(outcome, Err(NoState::TooMuch(_))) {
-        // What was known before must not decide whether it is too much.
+        // The limit must not depend on what was known before.
         memo.forget_events();
         outcome = of_memo(branches, memo, trees);
     }
@@ -183,8 +183,7 @@ fn of_memo(branches: &Branches<'_>, memo: &mut Memo, trees: &[Tree]) -> Result<R
     outcome
 }
 
-/// The record of an event that holds a key: that which it has in one of the states, if it is in
-/// one.
+/// The record of an event that holds a key: the one from one of the states, if the event is in any.
 pub(super) fn record(
     branches: &Branches<'_>,
     memo: &mut Memo,
@@ -212,7 +211,7 @@ pub(super) fn read(
     }
 }
 
-/// What became of several states.
+/// The result of resolving several states.
 pub(super) struct Joined {
     pub(super) view: View,
     /// The states and what state resolution made of them, if they differ.
@@ -225,8 +224,8 @@ impl Joined {
         Self { view, of: None }
     }
 
-    /// The conflicts about these keys, of which there may be more than once the same. That only one
-    /// branch has an event for a key, which then holds it, is none.
+    /// The conflicts about these keys, in which the same key may appear more than once. It is no
+    /// conflict if only one branch has an event for a key: that event then holds it.
     pub(super) fn conflicts<'k>(
         &self,
         branches: &Branches<'_>,

@@ -196,7 +196,7 @@ impl Limiters {
         if let Some(own) = self.own.get(&session.user_id) {
             return own.as_ref().map_or(Ok(()), |limiter| limiter.take(&()));
         }
-        // The device first: one that runs wild takes nothing from the user's others.
+        // The device first, so a runaway device does not use up the user's limit.
         self.devices.take(&session.session)?;
         let who = Who::User(session.user_id.clone());
         self.users.take(&who)?;

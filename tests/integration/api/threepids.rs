@@ -537,7 +537,7 @@ async fn a_forgotten_password_is_set_anew_by_mail() {
 }
 
 #[tokio::test]
-async fn where_passwords_cannot_be_changed_none_is_set_anew() {
+async fn passwords_that_cannot_be_changed_cannot_be_reset_either() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let switch = ("LOGCABIN_ACCOUNTS_CHANGE_PASSWORD", "false");
     let server = start(&mail.settings(), &[switch]).await;
