@@ -627,7 +627,7 @@ async fn a_diff_summarizes_what_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn state_as_of_an_offset_is_that_of_a_log_that_ends_there() {
+async fn state_as_of_an_offset_equals_the_state_of_a_log_that_ends_there() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let cabin = Cabin::open(data_dir).await;

@@ -164,7 +164,7 @@ fn kinds(server: &TestServer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_gets_every_record_once_and_in_order_whoever_breaks_off() {
+async fn a_reader_gets_every_record_once_and_in_order_despite_disconnects() {
     let mut server = TestServer::start().await;
     let (mut admin, mut ann) = (admin(&server).await, server.register("ann").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
@@ -424,7 +424,7 @@ async fn a_bounded_number_of_readers_have_a_place_which_they_leave_when_they_han
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_learns_that_a_restore_undid_what_it_has() {
+async fn a_reader_learns_that_a_restore_undid_records_that_it_has() {
     let mut server = TestServer::start().await;
     let (mut admin, ann) = (admin(&server).await, server.register("ann").await);
     let kept = kinds(&server).len() as u64;

@@ -242,7 +242,7 @@ async fn the_console_shows_any_moment_what_changed_between_two_and_who_changed_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn administrators_find_what_they_look_after_and_see_what_an_act_would_do_before_it_is_done() {
+async fn administrators_can_search_and_an_act_shows_its_effect_before_it_is_confirmed() {
     let server = server().await;
     let (admin, ann) = (server.register("admin").await, server.register("ann").await);
     done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));

@@ -194,7 +194,7 @@ async fn search(user: &User) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prometheus_scrapes_the_server_and_every_alert_and_panel_has_what_it_asks_for() {
+async fn prometheus_scrapes_the_server_and_every_alert_and_panel_finds_its_metrics() {
     if let Err(missing) = prometheus() {
         return skip("monitoring", &missing);
     }
@@ -275,7 +275,7 @@ fn without_part(name: &str) -> String {
 }
 
 #[test]
-fn every_alert_fires_on_what_it_is_for() {
+fn every_alert_fires_in_its_situation() {
     if let Err(missing) = prometheus() {
         return skip("monitoring", &missing);
     }

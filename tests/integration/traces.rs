@@ -264,7 +264,7 @@ async fn transactions_and_mail_are_in_the_traces_of_what_they_tell() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn traced_is_what_asks_for_it_up_to_a_bound_and_a_share_of_the_rest() {
+async fn requests_that_ask_for_it_are_traced_up_to_a_bound_and_a_sample_of_the_rest() {
     let collector = Collector::start().await;
     let endpoint = format!("{}/", collector.endpoint());
     let mut server = TestServer::start_with(&[

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_gets_what_it_would_rather_have() {
+    fn the_client_gets_its_preferred_encoding() {
         use Encoding::{Gzip, Zstd};
         for (values, wanted) in [
             (&[][..], None),

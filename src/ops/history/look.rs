@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_told_nothing_by_what_others_wrote() {
+    fn text_of_others_cannot_control_the_terminal() {
         assert_eq!(clean("a\u{1b}[31mb\u{9b}c\u{202e}d\ne\rf"), "a·[31mb·c·d⏎e·f");
     }
 

@@ -77,7 +77,7 @@ async fn inhibit_login_gives_a_user_id_alone() {
 }
 
 #[tokio::test]
-async fn a_name_and_a_device_are_made_up_for_those_who_name_none() {
+async fn a_missing_user_name_or_device_id_is_generated() {
     let server = server().await;
     let http = server.http();
     let body = json!({ "password": PASSWORD, "auth": dummy() });
@@ -146,7 +146,7 @@ async fn availability_is_told() {
 }
 
 #[tokio::test]
-async fn of_those_who_race_for_a_name_exactly_one_gets_it() {
+async fn concurrent_registrations_of_a_name_have_exactly_one_winner() {
     let server = server().await;
     let name = unique("race");
     let racers: Vec<_> = (0..16)

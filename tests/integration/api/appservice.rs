@@ -347,7 +347,7 @@ async fn a_service_is_told_what_happens_around_its_users_as_it_happens() {
 }
 
 #[tokio::test]
-async fn what_passes_and_what_devices_get_is_told_to_those_who_want_it() {
+async fn ephemeral_events_and_to_device_messages_are_sent_to_services_that_ask_for_them() {
     let wants = "receive_ephemeral: true";
     let (irc, xmpp) = (Bridge::start("irc", wants).await, Bridge::start("xmpp", "").await);
     let old = Bridge::start("old", "de.sorunome.msc2409.push_ephemeral: true").await;
@@ -527,7 +527,7 @@ async fn a_transaction_under_way_is_the_same_after_the_server_was_killed() {
 }
 
 #[tokio::test]
-async fn a_service_that_does_not_answer_hinders_nobody() {
+async fn a_service_that_does_not_answer_delays_nobody() {
     let (stuck, fine) = (Bridge::start("stuck", "").await, Bridge::start("fine", "").await);
     let server = server_of(&[&stuck, &fine]).await;
     let ann = user(&server, "ann").await;

@@ -516,7 +516,7 @@ async fn keys_are_bounded_in_their_number_and_their_names() {
 }
 
 #[tokio::test]
-async fn those_who_share_a_room_learn_of_changed_devices() {
+async fn users_who_share_a_room_learn_of_changed_devices() {
     let server = server().await;
     let (ann, bob, cas) =
         (user(&server, "ann").await, user(&server, "bob").await, user(&server, "cas").await);

@@ -96,7 +96,7 @@ const ELSEWHERE: [(&str, &str, &str); 24] = [
     (
         "M_THREEPID_NOT_FOUND",
         "threepids",
-        "who_has_an_account_is_told_to_the_owner_of_the_address_alone",
+        "only_the_owner_of_an_address_learns_whether_it_has_an_account",
     ),
     (
         "M_UNKNOWN_DEVICE",

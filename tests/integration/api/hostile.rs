@@ -251,7 +251,7 @@ async fn judges(server: &TestServer, sender: &User) -> Vec<User> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn costly_push_rules_hold_up_nobody_else() {
+async fn costly_push_rules_do_not_delay_other_users() {
     let _alone = alone().await;
     let server = server().await;
     let (sender, quiet) = (user(&server, "sender").await, user(&server, "ann").await);

@@ -225,7 +225,7 @@ async fn a_login_token_is_good_once_even_if_the_server_was_killed_between() {
 }
 
 #[tokio::test]
-async fn of_those_who_use_a_login_token_at_once_one_is_logged_in() {
+async fn a_login_token_cannot_be_used_twice_concurrently() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     for _ in 0..5 {

@@ -153,7 +153,7 @@ async fn a_server_that_sends_no_mail_takes_no_pusher_for_it() {
 // ---- What a mail says ----
 
 #[tokio::test]
-async fn a_mail_says_what_was_missed_and_its_link_ends_it() {
+async fn a_mail_lists_missed_messages_and_its_link_unsubscribes() {
     let Some(place) = Place::new(&[]).await else { return };
     let Place { gate, server, ann, bob, .. } = &place;
     let den = place.room("Den & <b>sons</b>").await;
@@ -271,7 +271,7 @@ async fn unread(user: &User) -> BTreeSet<String> {
 /// Whatever happens before it, and however often the server is killed, a mail tells what is unread
 /// then and was in no mail before.
 #[tokio::test]
-async fn what_is_mailed_is_what_is_unread_and_nothing_is_mailed_twice() {
+async fn only_unread_messages_are_mailed_and_none_twice() {
     let mut random = Random::from_env("LOGCABIN_MAIL_SEED");
     let Some(mut place) = Place::new(&[]).await else { return };
     let rooms = [place.room("one").await, place.room("two").await, place.room("three").await];
@@ -326,7 +326,7 @@ async fn what_is_mailed_is_what_is_unread_and_nothing_is_mailed_twice() {
 }
 
 #[tokio::test]
-async fn a_dead_mail_server_hinders_nobody_and_what_was_read_meanwhile_is_not_mailed() {
+async fn a_dead_mail_server_delays_nobody_and_messages_read_meanwhile_are_not_mailed() {
     let gateway = Gateway::start().await;
     let Some(mut place) = Place::new(&[]).await else { return };
     let room_id = place.room("Den").await;

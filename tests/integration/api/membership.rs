@@ -90,7 +90,7 @@ async fn an_invite_is_rejected_or_revoked() {
 }
 
 #[tokio::test]
-async fn leaving_is_for_those_who_are_there() {
+async fn only_members_can_leave() {
     let server = server().await;
     let (ann, bob, cas) = three(&server).await;
     let room_id = public_room(&ann).await;
@@ -465,7 +465,7 @@ async fn older_room_versions_know_no_knocking_and_no_restriction() {
 }
 
 #[tokio::test]
-async fn a_join_rule_that_is_none_lets_nobody_in() {
+async fn an_invalid_join_rule_lets_nobody_in() {
     let server = server().await;
     let (ann, bob, cas) = three(&server).await;
     for content in [json!({}), json!({ "join_rule": 3 }), json!({ "join_rule": "nonsense" })] {

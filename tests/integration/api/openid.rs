@@ -39,7 +39,7 @@ async fn a_service_learns_whose_a_token_is_and_nothing_else_can_be_done_with_it(
 }
 
 #[tokio::test]
-async fn a_token_that_was_not_given_out_or_whose_user_is_gone_is_none() {
+async fn an_unknown_token_or_one_of_a_deactivated_user_is_invalid() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let path = format!("/user/{}/openid/request_token", encode(&bob.user_id));

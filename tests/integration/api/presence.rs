@@ -221,7 +221,7 @@ async fn one_who_does_nothing_is_idle_and_one_who_is_gone_offline() {
 }
 
 #[tokio::test]
-async fn those_who_do_not_come_back_after_a_restart_go_offline() {
+async fn users_who_do_not_come_back_after_a_restart_go_offline() {
     crate::harness::nodes::one_server!("other nodes hear of presence a moment later");
     let settings = [("LOGCABIN_PRESENCE_OFFLINE_SECONDS", "2")];
     let mut server = TestServer::start_with(&settings).await;
@@ -253,7 +253,7 @@ async fn those_who_do_not_come_back_after_a_restart_go_offline() {
 }
 
 #[tokio::test]
-async fn changes_of_presence_wake_those_concerned_together_and_nobody_else() {
+async fn changes_of_presence_wake_only_the_users_concerned_and_in_one_batch() {
     let server = server().await;
     let (ann, cas) = (user(&server, "ann").await, user(&server, "cas").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;

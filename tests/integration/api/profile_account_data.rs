@@ -382,7 +382,7 @@ async fn tags_that_cannot_be_are_refused() {
 }
 
 #[tokio::test]
-async fn of_tags_that_are_set_at_once_none_is_lost() {
+async fn tags_that_are_set_concurrently_are_all_kept() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let room_id = ann.create_room(json!({})).await;

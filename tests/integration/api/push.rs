@@ -279,7 +279,7 @@ async fn rules_are_bounded_in_size() {
 }
 
 #[tokio::test]
-async fn of_changes_at_the_same_time_none_is_lost() {
+async fn concurrent_changes_are_all_kept() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let put = |number: usize| {

@@ -316,7 +316,7 @@ async fn each_notification_arrives_once_in_order_with_all_there_is_to_say() {
 }
 
 #[tokio::test]
-async fn muted_rooms_ignored_users_and_what_was_read_push_nothing() {
+async fn muted_rooms_ignored_users_and_read_events_push_nothing() {
     let gateway = Gateway::start().await;
     let server = Gateway::server(&[]).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
@@ -426,7 +426,7 @@ async fn a_pusher_that_the_gateway_rejects_is_removed() {
 // ---- What goes wrong ----
 
 #[tokio::test]
-async fn a_gateway_that_is_slow_or_broken_hinders_nobody_and_is_tried_again_in_order() {
+async fn a_slow_or_broken_gateway_delays_nobody_and_is_retried_in_order() {
     let (slow, broken) = (Gateway::start().await, Gateway::start().await);
     let fine = Gateway::start().await;
     let server = Gateway::server(&[]).await;

@@ -308,7 +308,7 @@ async fn one_sender_cannot_use_up_the_invites_of_a_user() {
 }
 
 #[tokio::test]
-async fn waiting_messages_have_quotas_and_none_is_dropped_for_a_newer_one() {
+async fn waiting_messages_have_quotas_and_older_ones_are_not_dropped_for_newer_ones() {
     let server = TestServer::start_with(&SMALL).await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let cat = user(&server, "cat").await;

@@ -236,7 +236,7 @@ async fn typing_and_receipts_wake_those_in_the_room_alone() {
 }
 
 #[tokio::test]
-async fn one_who_goes_on_typing_wakes_nobody_and_types_for_longer() {
+async fn continued_typing_wakes_nobody_and_extends_the_timeout() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = room_of_two(&ann, &bob).await;

@@ -162,7 +162,7 @@ async fn a_registration_token_has_1_to_64_of_its_characters() {
 }
 
 #[tokio::test]
-async fn of_those_who_race_for_the_last_use_of_a_token_one_is_let_in() {
+async fn the_last_use_of_a_registration_token_cannot_be_used_twice_concurrently() {
     crate::harness::nodes::one_server!("each node lets one in");
     let dir = TempDir::new().unwrap();
     let data = dir.path().join("data");
@@ -456,7 +456,7 @@ async fn arrays_are_not_read_as_objects() {
 }
 
 #[tokio::test]
-async fn a_server_does_not_start_when_it_asks_for_what_is_not_configured() {
+async fn a_server_does_not_start_if_a_required_stage_is_not_configured() {
     let dir = TempDir::new().unwrap();
     let bad = dir.path().join("terms.toml");
     std::fs::write(&bad, "[a]\nversion = \"1\"\n").unwrap();
@@ -475,7 +475,7 @@ async fn a_server_does_not_start_when_it_asks_for_what_is_not_configured() {
 }
 
 #[tokio::test]
-async fn guests_need_nothing_and_keep_what_they_are_over_a_restart() {
+async fn guests_register_without_stages_and_stay_guests_after_a_restart() {
     let dir = TempDir::new().unwrap();
     let settings =
         [("LOGCABIN_REGISTRATION_GUESTS", "true"), ("LOGCABIN_REGISTRATION_OPEN", "false")];
@@ -566,7 +566,7 @@ async fn of_two_who_authenticate_for_one_name_one_gets_it_and_the_other_is_told(
 }
 
 #[tokio::test]
-async fn an_account_that_nobody_could_use_is_not_made() {
+async fn an_account_that_nobody_could_use_is_not_created() {
     let server = super::server().await;
     let http = server.http();
     let name = super::unique("ann");

@@ -294,7 +294,7 @@ async fn a_public_room_is_listed() {
 }
 
 #[tokio::test]
-async fn null_stands_for_what_is_left_out() {
+async fn null_means_absent() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let options = json!({
@@ -321,7 +321,7 @@ async fn a_name_too_large_for_an_event_makes_no_room() {
 }
 
 #[tokio::test]
-async fn initial_state_is_held_to_what_state_is_held_to_later() {
+async fn initial_state_is_validated_like_later_state() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let name = unique("named");
@@ -353,7 +353,7 @@ async fn initial_state_is_held_to_what_state_is_held_to_later() {
 }
 
 #[tokio::test]
-async fn a_creator_without_the_power_for_what_they_ask_makes_no_room() {
+async fn a_creator_without_the_power_for_the_requested_state_creates_no_room() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let users = json!({ "users": { ann.user_id.as_str(): 10 } });

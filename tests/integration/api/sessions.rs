@@ -293,7 +293,7 @@ async fn devices_are_listed_renamed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_home_server_that_is_named_is_that_of_the_user_id() {
+async fn the_home_server_in_a_response_is_that_of_the_user_id() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let logged_in = login(&ann.http, by_password(&ann)).await.ok();
@@ -415,7 +415,7 @@ async fn the_same_device_id_of_two_users_is_two_devices() {
 }
 
 #[tokio::test]
-async fn a_password_that_is_none_is_refused_before_authentication() {
+async fn an_invalid_new_password_is_refused_before_authentication() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     ann.post("/account/password", json!({})).await.refused(400, "M_BAD_JSON");
@@ -594,7 +594,7 @@ async fn a_pair_that_ended_before_it_was_used_is_given_a_new_end() {
 }
 
 #[tokio::test]
-async fn a_superseded_token_of_a_device_that_logged_in_anew_is_of_no_session() {
+async fn a_superseded_token_of_a_device_that_logged_in_again_has_no_session() {
     let server = server().await;
     let ann = user(&server, "ann").await;
     let (first, token, _) = login_refreshable(&ann).await;

@@ -77,7 +77,7 @@ async fn whoever_knows_the_secret_makes_accounts_while_registration_is_closed() 
 }
 
 #[tokio::test]
-async fn without_a_secret_there_is_no_such_registration_and_a_weak_one_is_none() {
+async fn without_a_secret_there_is_no_such_registration_and_a_weak_one_does_not_count() {
     let server = super::server().await;
     let http = server.http();
     http.request("GET", PATH, None, None).await.refused(403, "M_FORBIDDEN");

@@ -248,7 +248,7 @@ async fn connections_of_other_names_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn after_a_restart_a_client_is_told_to_begin_anew_and_misses_nothing() {
+async fn after_a_restart_a_client_is_told_to_start_over_and_misses_nothing() {
     let mut server = TestServer::start().await;
     let ann = user(&server, "ann").await;
     let room_id = public_room(&ann, "x").await;
@@ -269,7 +269,7 @@ async fn after_a_restart_a_client_is_told_to_begin_anew_and_misses_nothing() {
 }
 
 #[tokio::test]
-async fn state_is_what_was_asked_for_with_stars_and_oneself() {
+async fn required_state_supports_wildcards_and_me() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = public_room(&ann, "x").await;
@@ -593,7 +593,7 @@ async fn a_knock_is_stripped_like_an_invite() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_room_is_told_once_to_those_who_had_it_with_all_up_to_it() {
+async fn the_end_of_a_room_is_sent_once_with_everything_up_to_it() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     for action in ["leave", "kick", "ban"] {

@@ -221,7 +221,7 @@ async fn full_state_shows_every_joined_room_at_once() {
 }
 
 #[tokio::test]
-async fn a_waiting_sync_returns_early_for_what_concerns_it_alone() {
+async fn a_waiting_sync_returns_early_only_for_events_that_concern_it() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let stranger = user(&server, "cas").await;
@@ -338,7 +338,7 @@ async fn tokens_that_were_never_given_out_are_refused() {
 }
 
 #[tokio::test]
-async fn an_invited_room_shows_what_it_is_and_nothing_of_what_is_said() {
+async fn an_invited_room_shows_its_stripped_state_and_no_messages() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = ann.create_room(json!({ "name": "a room", "topic": "secret?" })).await;

@@ -275,7 +275,7 @@ async fn secrets_ids_and_addresses_have_their_grammar() {
 }
 
 #[tokio::test]
-async fn who_has_an_account_is_told_to_the_owner_of_the_address_alone() {
+async fn only_the_owner_of_an_address_learns_whether_it_has_an_account() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let server = start(&mail.settings(), &[]).await;
     let http = server.http();
@@ -452,7 +452,7 @@ async fn what_the_mail_server_refuses_is_told() {
 }
 
 #[tokio::test]
-async fn an_address_is_sent_so_many_messages_and_no_more() {
+async fn messages_to_one_address_are_limited() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let most = ("LOGCABIN_THREEPIDS_MESSAGES_PER_ADDRESS", "3");
     let mut server = start(&mail.settings(), &[most]).await;
@@ -474,7 +474,7 @@ async fn an_address_is_sent_so_many_messages_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_forgotten_password_is_set_anew_by_mail() {
+async fn a_forgotten_password_is_reset_by_mail() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let server = start(&mail.settings(), &[]).await;
     let http = server.http();
@@ -621,7 +621,7 @@ async fn nobody_completes_another_users_stage_with_their_own_address() {
 }
 
 #[tokio::test]
-async fn who_has_an_address_can_log_in_by_it() {
+async fn a_user_can_log_in_with_an_address() {
     let Some(mail) = MailServer::start("threepids") else { return };
     let gateway = StandIn::start(|_| (200, json!({}))).await;
     let url = format!("http://{}/send", gateway.address);
@@ -1210,7 +1210,7 @@ async fn where_addresses_cannot_be_changed_they_are_not() {
 }
 
 #[tokio::test]
-async fn all_of_it_is_for_those_who_are_logged_in() {
+async fn everything_requires_a_login() {
     let server = TestServer::start().await;
     let http = server.http();
     let body = json!({});

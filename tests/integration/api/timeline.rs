@@ -401,7 +401,7 @@ async fn everyone_reads_the_state_of_a_world_readable_room() {
 }
 
 #[tokio::test]
-async fn one_event_is_told_what_one_was_when_it_was_sent() {
+async fn a_single_event_has_the_membership_at_its_time() {
     let server = server().await;
     let (ann, bob) = (user(&server, "ann").await, user(&server, "bob").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;

@@ -17,7 +17,7 @@ async fn holder(user: &User, room_id: &str, event_type: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn long_branches_of_made_up_members_are_taken_and_hold_up_nobody() {
+async fn long_branches_of_made_up_members_are_accepted_and_delay_nobody() {
     let Some(authority) = authority("long branches") else { return };
     let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];
     let cabin = Federated::start_with(&authority, &unlimited).await;

@@ -442,7 +442,7 @@ async fn a_change_that_comes_too_often_while_the_list_is_fetched_is_not_forgotte
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_homeservers_that_do_not_answer_for_keys_keeps_nobody_else_from_it() {
+async fn key_queries_to_unresponsive_homeservers_do_not_delay_other_users() {
     const PATH: &str = "/_matrix/federation/v1/user/keys/query";
     let Some(authority) = authority("hostile peers") else { return };
     let unlimited = [("LOGCABIN_RATE_LIMITS_ENABLED", "false")];

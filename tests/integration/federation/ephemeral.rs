@@ -145,7 +145,7 @@ async fn presence_of(asker: &User, user_id: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn typing_receipts_and_presence_cross_both_ways_and_receipts_whoever_was_away() {
+async fn typing_receipts_and_presence_federate_both_ways_and_receipts_survive_outages() {
     let Some((_authority, mut cabin, mut synapse)) = both("Synapse").await else { return };
     let (mut ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;
@@ -254,7 +254,7 @@ fn present(user_id: &str, status: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_homeserver_says_only_what_its_own_users_do_where_they_are_and_not_too_often() {
+async fn edus_are_accepted_only_about_own_users_in_their_rooms_and_at_a_limited_rate() {
     const TYPING: &str = "m.typing";
     const RECEIPT: &str = "m.receipt";
     const PRESENCE: &str = "m.presence";
@@ -394,7 +394,7 @@ async fn a_homeserver_says_only_what_its_own_users_do_where_they_are_and_not_too
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_presence_nobody_elsewhere_has_any() {
+async fn without_presence_other_homeservers_send_and_get_none() {
     let Some(authority) = authority("hostile peers") else { return };
     let off = [("LOGCABIN_PRESENCE_ENABLED", "false")];
     let cabin = Federated::start_with(&authority, &off).await;

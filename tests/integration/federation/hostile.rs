@@ -420,7 +420,7 @@ async fn a_message_that_another_homeserver_altered_is_asked_for_at_its_senders()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_nobody_has_does_not_cost_a_room_what_others_say_after_it() {
+async fn an_unavailable_event_does_not_block_the_events_after_it() {
     let Some(authority) = authority("hostile peers") else { return };
     let cabin = Federated::start(&authority).await;
     let script = Script::default();
@@ -495,7 +495,7 @@ async fn homeservers_that_give_no_keys_do_not_hold_up_a_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_enters_more_rooms_of_others_than_rooms_of_this_server() {
+async fn the_quota_of_rooms_also_counts_rooms_of_other_homeservers() {
     let Some(authority) = authority("hostile peers") else { return };
     let cabin = Federated::start_with(&authority, &[("LOGCABIN_QUOTAS_ROOMS", "1")]).await;
     let peer = Peer::start(&authority).await;

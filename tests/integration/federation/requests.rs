@@ -293,7 +293,7 @@ async fn a_replaced_key_is_published_as_expired_and_signs_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_homeserver_gets_devices_and_keys_without_what_is_of_no_concern_to_it() {
+async fn a_homeserver_gets_only_the_devices_and_keys_that_concern_it() {
     let Some(authority) = authority("keys of users") else { return };
     let cabin = Federated::start(&authority).await;
     let (ann, name) = (cabin.server.register("ann").await, &*cabin.name);
@@ -329,7 +329,7 @@ async fn a_homeserver_gets_devices_and_keys_without_what_is_of_no_concern_to_it(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_homeserver_sees_of_a_space_what_its_users_could_join() {
+async fn a_homeserver_sees_the_rooms_of_a_space_that_its_users_could_join() {
     let Some(authority) = authority("spaces") else { return };
     let cabin = Federated::start(&authority).await;
     let (ann, name) = (cabin.server.register("ann").await, &*cabin.name);

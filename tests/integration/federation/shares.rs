@@ -136,7 +136,7 @@ async fn invite(hostile: &Hostile<'_>, user: &User, number: usize) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invites_by_made_up_strangers_give_way_and_keep_no_others_waiting() {
+async fn invites_by_made_up_strangers_are_dropped_first_and_block_no_others() {
     let Some(authority) = authority("hostile peers") else { return };
     let settings = [("LOGCABIN_RATE_LIMITS_ENABLED", "false"), ("LOGCABIN_QUOTAS_INVITES", "10")];
     let cabin = Federated::start_with(&authority, &settings).await;

@@ -63,7 +63,7 @@ pub(super) async fn send(user: &User, to: &str, device: &str, text: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_to_devices_arrive_once_whoever_was_away() {
+async fn to_device_messages_arrive_once_even_after_an_outage_of_either_side() {
     let Some((_authority, mut cabin, mut synapse)) = both("Synapse").await else { return };
     let (ann, bob) = (cabin.server.register("ann").await, synapse.register("bob").await);
     let room_id = ann.create_room(json!({ "preset": "public_chat" })).await;

@@ -95,7 +95,7 @@ async fn devices_of_either_kind_are_renamed_and_signed_out() {
 }
 
 #[tokio::test]
-async fn nobody_reaches_what_belongs_to_somebody_else() {
+async fn users_cannot_reach_the_data_of_other_users() {
     let server = server().await;
     let http = server.http();
     let ann = server.register("ann").await;
@@ -125,7 +125,7 @@ async fn other_services_and_browsers_are_signed_out() {
 }
 
 #[tokio::test]
-async fn a_new_password_ends_what_the_user_wants_it_to_end() {
+async fn a_new_password_ends_the_sessions_that_the_user_chooses() {
     let server = server().await;
     let http = server.http();
     let ann = server.register("ann").await;

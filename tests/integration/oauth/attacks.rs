@@ -6,7 +6,7 @@
 //! | leaks by the `Referer` and by histories | 4.2, 4.3 | no page gives its address away or is stored; codes are good once, for a minute | `pages_keep_their_addresses_to_themselves` |
 //! | mix-up | 4.4 | each answer names its issuer (RFC 9207) | `each_answer_names_its_issuer` |
 //! | code injection | 4.5 | a code needs its verifier, its client and its redirect address | `a_stolen_code_is_of_no_use_without_its_verifier` |
-//! | code replay | RFC 6749, 4.1.2 | a second use ends what the first gave | `a_second_use_of_a_code_ends_what_the_first_gave` |
+//! | code replay | RFC 6749, 4.1.2 | a second use ends what the first gave | `a_second_use_of_a_code_revokes_the_tokens_of_the_first` |
 //! | PKCE downgrade | 4.8.2 | no code without S256, no exchange without the verifier | `no_code_is_given_without_pkce_or_with_its_weak_form` |
 //! | cross-site requests to the client | 4.7 | `state` comes back as it was | `each_answer_names_its_issuer` |
 //! | cross-site requests to the pages | 4.7 | a form is one that this server showed to this browser for this | `no_other_site_can_send_a_form` |
@@ -136,7 +136,7 @@ async fn a_stolen_code_is_of_no_use_without_its_verifier() {
 }
 
 #[tokio::test]
-async fn a_second_use_of_a_code_ends_what_the_first_gave() {
+async fn a_second_use_of_a_code_revokes_the_tokens_of_the_first() {
     let (server, client, mut browser) = super::ann().await;
     let http = server.http();
     let code = client.code(&mut browser, &scope("A")).await;

@@ -65,7 +65,7 @@ async fn requests_that_are_too_large_are_refused() {
 }
 
 #[tokio::test]
-async fn a_user_has_so_many_codes_and_browsers_at_once() {
+async fn codes_and_browsers_of_a_user_are_limited() {
     let (server, client, mut browser) = super::ann().await;
     let http = server.http();
     let mut codes = Vec::new();

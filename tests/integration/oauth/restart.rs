@@ -118,7 +118,7 @@ async fn an_exchange_that_is_killed_gave_everything_or_nothing() {
 }
 
 #[tokio::test]
-async fn history_tells_who_got_what_for_whom_and_what_became_of_it() {
+async fn history_shows_each_grant_its_client_and_user_and_its_end() {
     let directory = TempDir::new().expect("a temporary directory");
     let data = directory.path().join("data");
     let mut server = TestServer::start_on(&data).await;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Homeserver, Sent, begin, object, received, sealed};
 
 /// What this server made of each event is what `ruma-state-res` makes of it.
-pub(super) fn state_is_that_of_the_reference(server: &Homeserver, room_id: &OwnedRoomId) {
+pub(super) fn every_state_equals_the_reference(server: &Homeserver, room_id: &OwnedRoomId) {
     let (state, events) = (server.engine.state(), server.engine.events());
     let room = state.rooms.get(room_id).unwrap();
     for offset in server.timeline(room_id) {
@@ -207,12 +207,12 @@ fn cost_of_levels(many: usize) -> u64 {
     let (sent, _) = room.levels(&tips[0], &last, 1, 2 * many);
     let (taken, looks) = work::counted(|| runtime.block_on(room.hear(sent)));
     assert_eq!(taken, Taken::Accepted);
-    state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+    the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
     looks
 }
 
-/// As [`state_is_that_of_the_reference`], for the last event.
-pub(super) fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &OwnedRoomId) {
+/// As [`every_state_equals_the_reference`], for the last event.
+pub(super) fn the_current_state_equals_the_reference(server: &Homeserver, room_id: &OwnedRoomId) {
     let (state, events) = (server.engine.state(), server.engine.events());
     let room = state.rooms.get(room_id).unwrap();
     let last = *server.timeline(room_id).last().unwrap();
@@ -225,7 +225,7 @@ pub(super) fn state_is_that_of_the_reference_now(server: &Homeserver, room_id: &
 }
 
 #[test]
-fn what_resolution_costs_is_linear_in_what_the_branches_differ_in() {
+fn the_cost_of_resolution_is_linear_in_the_difference_of_the_branches() {
     let (short, long) = (cost_of_levels(100), cost_of_levels(200));
     assert!(long < 2 * short + 100, "{short} for 200 events, {long} for 400");
     assert!(long < 10 * 400, "{long} for 400 events");
@@ -311,7 +311,7 @@ fn branches_take_little_more_of_the_disk_than_what_was_sent() {
         }
         let logged = room.logged() - before;
         assert!(logged < 4 * room.sent, "{logged} bytes of {} sent", room.sent);
-        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         // What was recorded says the same as before.
         let log: &Arc<dyn Log> = &room.servers[0].log;
         let linked = log.read(Offset::new(1), usize::MAX).unwrap().into_iter().any(|record| {

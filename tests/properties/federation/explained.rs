@@ -167,7 +167,7 @@ async fn what_rests_on_newer_power_levels_holds_the_key() {
 }
 
 #[tokio::test]
-async fn of_events_about_power_that_of_the_greater_power_comes_first() {
+async fn among_power_events_those_of_the_more_powerful_sender_come_first() {
     let mut fork = Fork::begin().await;
     fork.lower(50).await;
     let of_one = fork.does(1, 20, RULES, "", json!({ "join_rule": "invite" })).await;

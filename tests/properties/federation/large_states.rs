@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{
     Sent,
-    branches::{Room, Tip, on_one_thread, state_is_that_of_the_reference_now},
+    branches::{Room, Tip, on_one_thread, the_current_state_equals_the_reference},
     received,
 };
 
@@ -100,11 +100,11 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
         assert!(parts.len() >= 3, "{} parts", parts.len());
         assert!(matches!(parts[parts.len() - 1].base, StateBase::Part(part) if part > 1));
         assert_eq!(parts.iter().map(|part| part.changes.len()).sum::<usize>(), MANY);
-        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         // Later events rest on it.
         let (sent, _) = room.message(&[&met], "eve", &eve);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
-        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         is_read_again(&room).await;
     });
 }
@@ -168,7 +168,7 @@ fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
         let left = tips.iter().filter(|of| !displaced(of)).cloned().chain([heard.event]);
         assert_eq!(extremities(&room), left.collect());
         assert_eq!(room.servers[0].state(&room.room_id).len(), state - MANY);
-        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         let parts = records(&room).into_iter().filter_map(|command| match command {
             Command::RoomState(part) => Some(part.changes.len()),
             _ => None,
@@ -181,7 +181,7 @@ fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
 }
 
 #[test]
-fn a_state_without_a_first_event_is_none_and_a_small_one_takes_little_space() {
+fn a_state_without_a_create_event_is_not_recorded_and_a_small_one_takes_little_space() {
     on_one_thread(async {
         let mut room = Room::begin().await;
         let (sent, start) = room.join(&room.tip(), "eve");
@@ -230,7 +230,7 @@ fn many_names_undo_nothing_by_branches_that_leave_it_out() {
         assert_eq!(room.servers[0].state(&room.room_id), state);
         let extremities = room.servers[0].extremities(&room.room_id);
         assert!(extremities.len() == 10 && extremities.contains(&agreed), "{extremities:?}");
-        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         // A moderator elsewhere, who knows none of them, is heard nevertheless.
         let bob = room.servers[1].user.clone();
         let member = room.holder(&"m.room.member".into(), bob.as_str());
@@ -244,7 +244,7 @@ fn many_names_undo_nothing_by_branches_that_leave_it_out() {
         assert!(extremities.len() == 10 && extremities.contains(&agreed), "{extremities:?}");
         assert!(extremities.contains(&heard.event), "{extremities:?}");
         assert_eq!(room.holder(&kind.into(), banned.as_str()), heard.event);
-        state_is_that_of_the_reference_now(&room.servers[0], &room.room_id);
+        the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         // An event of this server follows them all.
         let server = &room.servers[0];
         let content = json!({ "msgtype": "m.text", "body": "x" });
