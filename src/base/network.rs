@@ -24,7 +24,7 @@ impl Range {
             }
             _ => return false,
         };
-        // A shift by all bits is none.
+        // A shift by all bits is not allowed.
         let shift = u32::from(all - self.bits);
         first.checked_shr(shift).unwrap_or(0) == address.checked_shr(shift).unwrap_or(0)
     }

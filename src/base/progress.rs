@@ -1,4 +1,4 @@
-//! How far the long work of this process has come, for those who watch it.
+//! The progress of this process's long work, for observers.
 
 use std::{
     sync::{

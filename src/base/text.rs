@@ -19,7 +19,7 @@ pub struct Word {
     pub folded: String,
 }
 
-/// The beginning of a text, at most so many bytes.
+/// The beginning of a text, at most this many bytes.
 pub(crate) fn beginning(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
     while !text.is_char_boundary(end) {

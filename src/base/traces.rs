@@ -4,7 +4,7 @@
 //! [metrics](super::metrics) as well. Nothing is carried along for it, since much of what a request
 //! causes is done together with what others cause, later, or by another node. The request's id is
 //! carried along, into the records: that of a traced request ends with the id of its trace, and the
-//! id of its span follows from it. So whoever has a record can add to the trace.
+//! id of its span follows from it. So any code that has a record can add to the trace.
 //!
 //! Spans have no names of users, rooms or servers.
 
@@ -70,7 +70,7 @@ pub(crate) struct Traced {
 #[derive(Debug)]
 pub(crate) struct Begun {
     trace_id: TraceId,
-    /// The span of whoever made the request, in the same trace.
+    /// The client's span of the request, in the same trace.
     parent: SpanId,
 }
 

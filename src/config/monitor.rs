@@ -1,4 +1,4 @@
-//! The values of the settings for those who watch a server.
+//! The values of the monitoring settings.
 
 use std::net::SocketAddr;
 

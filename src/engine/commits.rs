@@ -53,9 +53,10 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    /// Whether this server is the reason, and only for now: the same can be recorded later.
+    /// Whether this server is the cause, and only temporarily: the same proposal can be recorded
+    /// later.
     ///
-    /// What a bug or a damaged record stands in the way of would fail again and again.
+    /// A proposal that fails because of a bug or a damaged record would fail again and again.
     pub const fn is_for_now(&self) -> bool {
         match self {
             Self::Log(error) => match error {
@@ -291,7 +292,7 @@ trait Job: Send + std::fmt::Debug {
     fn is_long(&self) -> bool;
     fn lingers(&self) -> Duration;
     fn queued(&self) -> Instant;
-    /// The id of the request that it is of; empty if it is of none.
+    /// The id of the request that caused it; empty if none did.
     fn request(&self) -> &str;
     fn decide(&mut self, commit: &mut Commit<'_>);
     fn settle(self: Box<Self>, result: Result<Offset, AppendError>);

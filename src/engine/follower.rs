@@ -1,10 +1,10 @@
 //! What the log calls with each group of durable records.
 //!
 //! Records that are durable have happened. If one cannot be applied, or applying it panics, memory
-//! may no longer be what the log says: part of the record may be applied and part not. To refuse
-//! writes alone would not do: reads would go on from such memory, and a clean shutdown would store
-//! it in a snapshot. So the process ends at once ([`or_end`]), and the next start computes memory
-//! from the log. If the record is to blame, the start fails and names it.
+//! may no longer be what the log says: part of the record may be applied and part not. Refusing
+//! writes alone would not suffice: reads would continue on such memory, and a clean shutdown would
+//! store it in a snapshot. So the process ends at once ([`or_end`]), and the next start computes
+//! memory from the log. If the record is to blame, the start fails and names it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -1,4 +1,4 @@
-//! The published head of the log, and the broadcasts that tell of what it moved over.
+//! The published head of the log, and the broadcasts of what was published.
 
 use std::{
     sync::{
@@ -70,7 +70,7 @@ impl Head {
         }
     }
 
-    /// Begins to listen for what concerns `user_id`. What is published from now on wakes
+    /// Begins to listen for effects that concern `user_id`. What is published from now on wakes
     /// [`Listener::woken`].
     #[must_use]
     pub fn listen(&self, user_id: &UserId) -> Listener {
@@ -137,7 +137,7 @@ impl Work {
                     }
                 }
                 Err(broadcast::error::RecvError::Lagged(_)) => return Err(Lagged),
-                // The engine is gone, and with it whoever could have work.
+                // The engine is gone, so there is no more work.
                 Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }
         }

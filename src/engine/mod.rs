@@ -298,13 +298,13 @@ impl Engine {
     }
 }
 
-/// Begins a log that others may begin, too, at the same time: with the identity of a server of this
+/// Begins a log that other nodes may begin at the same time: with the identity of a server of this
 /// name, unless it has one. The log must have been started.
 pub async fn found(log: &dyn Log, name: &ServerName) -> Result<(), OpenError> {
     let batch = first_batch(&new_identity(name)?);
     let mut appended = log.append(batch.clone()).await;
     if matches!(appended, Err(AppendError::Unavailable(_))) {
-        // It may be in the log or not: if it is, this conflicts with it.
+        // Perhaps it was appended nevertheless: then this conflicts with it.
         appended = log.append(batch).await;
     }
     match appended {

@@ -17,10 +17,10 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Live {
     env: ArcSwap<Env>,
-    /// Held while records are applied, and by whoever needs that none is applied. While projections
-    /// are rebuilt [beside](Beside) the live ones, it contains the records that those still lack.
-    /// The log is not read under this lock: a log may call its follower while it holds the lock for
-    /// reading.
+    /// Held while records are applied, and by code that needs no record to be applied meanwhile.
+    /// While projections are rebuilt [beside](Beside) the live ones, it contains the records that
+    /// those still lack. The log is not read under this lock: a log may call its follower while it
+    /// holds the lock for reading.
     applying: Mutex<Option<Vec<Arc<Record>>>>,
 }
 

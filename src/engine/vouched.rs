@@ -1,5 +1,4 @@
-//! Proposals whose events somebody else has to agree to before they are recorded: the policy server
-//! of a room.
+//! Proposals whose events need the agreement of a room's policy server before they are recorded.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -178,7 +178,7 @@ impl Listeners {
         }
     }
 
-    /// Wakes, once each, those who share a room with one of the users.
+    /// Wakes, once each, the users who share a room with one of these.
     fn wake_contacts(&self, state: &State, users: BTreeSet<OwnedUserId>) {
         let mut rooms: BTreeSet<OwnedRoomId> = BTreeSet::new();
         let now = time::Instant::now();

@@ -1,6 +1,6 @@
 //! Erasing: the effect of a `log.erase` record on the payloads of earlier records.
 //!
-//! Whoever stores records carries out the `log.erase` records among them: a log atomically with the
+//! Every store of records carries out the `log.erase` records among them: a log atomically with the
 //! append, the archive soon after, a restore while it reads. [`remainder`] computes what remains of
 //! one record, [`Targets`] collects the named records, and [`Audit`] checks the reverse: that a
 //! record names every missing payload.

@@ -36,7 +36,7 @@ pub(crate) fn admits(
         let event = events.get(offset)?;
         let event = event.map(|event| as_shown(room, event, Offset::MAX));
         let bytes = event.as_ref().map_or(0, |event| event.content.get().len());
-        // A list that is none admits everybody.
+        // An invalid list admits everybody.
         let list = event.and_then(|event| event.content_as().ok());
         Ok::<_, ReadError>(AccessControl(list, 2 * bytes as u64))
     })?;
@@ -59,7 +59,8 @@ impl Stay {
             changed.iter().filter_map(|user| room.joined_since(user, Offset::MAX)).collect();
         let was_in = room.joined_of(server) > joined.len()
             || changed.iter().any(|user| room.is_joined(user, up_to));
-        // What was before its first user came, others show to those who may see it.
+        // The history before its first user joined is shown by other homeservers, to users who may
+        // see it.
         let claimed = room.claimed_since(server);
         let entered = if was_in { None } else { joined.into_iter().chain(claimed).min() };
         Self(Some(entered.unwrap_or(Offset::ZERO)))

@@ -156,7 +156,7 @@ impl Stream {
         Self(format!("media/{}", user_id.map_or("", UserId::localpart)).into())
     }
 
-    /// The stream of quarantined files, whoever uploaded them.
+    /// The stream of quarantined files, no matter who uploaded them.
     pub fn quarantine() -> Self {
         Self("quarantine".into())
     }

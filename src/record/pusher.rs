@@ -17,7 +17,7 @@ use super::{
 pub struct PusherIds {
     /// The app, in reverse-DNS style.
     pub app_id: String,
-    /// How the app's provider identifies the device. Whoever has it can send to the device. For
+    /// How the app's provider identifies the device. Anyone who has it can send to the device. For
     /// mail, the address.
     pub pushkey: String,
 }

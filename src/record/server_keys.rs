@@ -37,7 +37,7 @@ impl std::fmt::Debug for ServerKeys {
     }
 }
 
-/// A private key that is none.
+/// An invalid private key.
 #[derive(Debug, thiserror::Error)]
 #[error("the private key is not usable: {0}")]
 pub struct NoKey(String);

@@ -346,7 +346,7 @@ impl Worker {
             && let Some(source) = sources.ready()?
         {
             let taken = sources.next_offset().prev();
-            // Whatever panics does so again, and the index would be made anew for ever.
+            // A panic would repeat itself, and the index would be rebuilt forever.
             let index = || match source {
                 // What is in no timeline is indexed once it has a place.
                 Source::Event(event) if event.aside.is_some() => Ok(()),

@@ -1,7 +1,7 @@
 //! Limits emails and SMS that anyone can trigger. `requestToken` requests are not limited
 //! themselves, because repeating one that sends nothing is free. Instead each message is counted
 //! for the caller's address when it is about to be sent. (`decide::threepid` limits the messages to
-//! one recipient, whoever asks.)
+//! one recipient, no matter who asks.)
 
 use std::{net::IpAddr, time::Duration};
 

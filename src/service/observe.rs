@@ -150,7 +150,7 @@ impl Observer {
     fn look_at_deliveries(&self, head: Offset) {
         let metrics = metrics();
         let positions = &metrics.delivery_position;
-        // Of what this process does not deliver, nothing is told.
+        // Nothing is reported about deliveries that another process makes.
         metrics.delivery_lag.reset();
         metrics.delivery_age.reset();
         metrics.delivery_waiting.reset();

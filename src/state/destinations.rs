@@ -1,4 +1,4 @@
-//! How far other homeservers have been told of what concerns them.
+//! The delivery positions of other homeservers.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::record::{
     command::{Failing, PeerReached, Reached, SetAside},
 };
 
-/// How far each homeserver has been told.
+/// The delivery position of each homeserver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Destinations {
     #[serde(with = "kept::locked")]
@@ -22,27 +22,27 @@ pub struct Destinations {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
     servers: BTreeMap<OwnedServerName, Destination>,
-    /// Of how many homeservers each record has the last word.
+    /// For how many homeservers each record is the latest.
     lasts: BTreeMap<Offset, u64>,
 }
 
-/// How far a homeserver has been told.
+/// The delivery position of a homeserver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destination {
     /// The record that says so.
     pub record: Offset,
     /// It has been told of everything up to this record.
     pub up_to: Offset,
-    /// If it could not be reached last.
+    /// Set if it was unreachable at the last attempt.
     #[serde(with = "kept::json")]
     pub failing: Option<Failing>,
-    /// What it was to be told of and never will be.
+    /// What is set aside, and never delivered.
     #[serde(with = "kept::json")]
     pub set_aside: SetAside,
 }
 
 impl Destinations {
-    /// How far this homeserver has been told.
+    /// The delivery position of this homeserver.
     pub fn get(&self, server_name: &ServerName) -> Option<Destination> {
         self.inner.read().servers.get(server_name).cloned()
     }
@@ -58,7 +58,7 @@ impl Destinations {
         self.inner.read().servers.len()
     }
 
-    /// How many there are, and how many of them could not be reached last.
+    /// How many there are, and how many of them were unreachable at the last attempt.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.read();
         let failing = inner.servers.values().filter(|of| of.failing.is_some()).count();

@@ -29,8 +29,8 @@ pub struct Own {
 /// The state events that say how long events live in a room (MSC1763): the first wins.
 pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retention"];
 
-/// How long events live as the content of such a state event says; `None` if it does not, or says
-/// what is no time.
+/// The lifetime of events by the content of such a state event; `None` if it sets none, or an
+/// invalid one.
 pub(crate) fn lifetime(content: &RawValue) -> Option<Own> {
     #[derive(Deserialize)]
     struct Retention {

@@ -6,7 +6,7 @@
 //! bodies of events are read from the log.
 //!
 //! Readers name the offset *as of* which they read and are not disturbed by records that are
-//! applied meanwhile: what is newer than their offset is not there for them.
+//! applied meanwhile: they do not see anything newer than their offset.
 
 use std::sync::{
     Arc,
@@ -100,7 +100,7 @@ pub use validations::Validations;
 #[derive(Debug, Default)]
 pub struct State {
     applied: AtomicU64,
-    /// How often others took the place of such projections in a server.
+    /// How many times rebuilt projections have replaced the live ones.
     generation: AtomicU64,
     server: RwLock<Option<Arc<ServerIdentity>>>,
     /// Each epoch with the offset of its first record.
@@ -120,7 +120,7 @@ pub struct State {
     pub reports: Reports,
     /// The rooms of each user.
     pub memberships: Memberships,
-    /// The rooms that restores took away from users.
+    /// The memberships that restores undid.
     pub undone: Undone,
     /// How much each user stores, where no other projection counts it.
     pub usage: Usage,
@@ -144,11 +144,11 @@ pub struct State {
     pub presence: Presence,
     /// Events that are to be sent later.
     pub delayed: Delayed,
-    /// How far those outside have been told.
+    /// The delivery positions of outside receivers.
     pub deliveries: Deliveries,
     /// Other homeservers.
     pub peers: Peers,
-    /// How far they have been told of what concerns them.
+    /// The delivery positions of other homeservers.
     pub destinations: Destinations,
     /// The devices of their users.
     pub device_lists: DeviceLists,

@@ -24,7 +24,7 @@ pub struct Peers {
 /// The keys that this server signs with.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Own {
-    /// The one in use, if it is not that of the server's identity.
+    /// The current one, if it is not that of the server's identity.
     current: Option<ServerKey>,
     /// Those that were, by their ids.
     retired: BTreeMap<String, OldKey>,

@@ -1,7 +1,7 @@
 //! What the process counts and measures of itself, for Prometheus.
 //!
-//! The metrics are those of the process, like its log output: whoever does something counts it
-//! ([`metrics`]). What can be read at any time, such as the free space on the disk, is read when
+//! The metrics are those of the process, like its log output: the code that does something counts
+//! it ([`metrics`]). What can be read at any time, such as the free space on the disk, is read when
 //! somebody asks (`service::observe`). [`list`] declares every metric once.
 //!
 //! No label takes a value that a client chooses: their values are names in the program or the

@@ -29,7 +29,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How many messages are kept although every node has them.
 const KEPT: u64 = 10_000;
 
-/// Messages are removed once so many more than [`KEPT`] are there.
+/// Messages are removed once there are this many more than [`KEPT`].
 const SLACK: u64 = 1_000;
 
 /// How many messages are overwritten at once.

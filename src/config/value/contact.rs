@@ -7,7 +7,7 @@ use toml::Value;
 use super::{Given, Setting, address::web_address};
 use crate::record::address::Pattern;
 
-/// How to reach whoever runs the server.
+/// How to reach the administrators of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminContact {
     /// It is not said.

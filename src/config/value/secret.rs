@@ -107,7 +107,8 @@ impl Setting for JsonTemplate {
     }
 }
 
-/// A secret that others who make accounts know. Whoever guesses it is an administrator: it is long.
+/// A secret that is shared with tools that create accounts. Anyone who guesses it is an
+/// administrator, so it is long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSecret(pub Hidden);
 

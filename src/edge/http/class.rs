@@ -72,7 +72,7 @@ classes! {
     Reads = reads;
     /// Files.
     Media = media;
-    /// Reporting to those who run the server.
+    /// Reporting to the administrators.
     Reports = reports;
     /// Administration over HTTP.
     Admin = admin;

@@ -1,4 +1,4 @@
-//! Compression of responses: of text that is long enough, in the way that the client would rather
+//! Compression of responses: of text that is long enough, in the encoding that the client prefers
 //! have.
 //!
 //! What is short is sent as it is: it would gain nothing, and so tokens, which are in short answers
@@ -70,8 +70,8 @@ impl Encoding {
     }
 }
 
-/// The weight that `;q=` gives, in thousandths; one that is none counts as what it stands for when
-/// it is missing.
+/// The weight that `;q=` gives, in thousandths; an invalid one counts as the default when it is
+/// missing.
 fn weight(parameter: &str) -> u16 {
     let value = parameter.trim().strip_prefix("q=").or_else(|| parameter.trim().strip_prefix("Q="));
     let Some((whole, fraction)) = value.map(|value| value.split_once('.').unwrap_or((value, "")))

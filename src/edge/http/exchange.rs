@@ -118,7 +118,7 @@ impl Exchange {
         }
     }
 
-    /// Hyper was made anew, without an answer to give.
+    /// Hyper was restarted, without an answer to give.
     pub(super) fn listens(&self) {
         self.0.lock().stage = Stage::Listening;
     }

@@ -190,8 +190,8 @@ pub(crate) trait App: Send + Sync + 'static {
         Reply::see_other(::http::HeaderValue::from_static("/"))
     }
 
-    /// Refuses whoever may not call an endpoint that is open to these: guests, and those whose
-    /// account is locked, suspended or closed.
+    /// Refuses callers to whom the endpoint is not open: guests, and those whose account is locked,
+    /// suspended or closed.
     fn admit(&self, session: &Session, open_to: OpenTo) -> Result<(), ApiError>;
 }
 

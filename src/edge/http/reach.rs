@@ -23,7 +23,7 @@ pub(super) enum Reach {
     Own(&'static str),
 }
 
-/// Checks that whoever gets what is in a body can read it.
+/// Checks that the recipients of a body's content can read it.
 ///
 /// # Errors
 /// `M_BAD_JSON`.

@@ -3,9 +3,9 @@
 //! Paths come from the request types, all versions of them. Matching is done on the raw path, and
 //! the segments are percent-decoded afterwards, so that an encoded slash stays within its segment.
 //!
-//! What these lack is added at registration: the configured prefixes in place of
-//! `/_matrix`, `/.well-known/svc` beside `/.well-known/matrix`, the path of an empty state key, and
-//! one trailing slash more or less.
+//! What these lack is added at registration: the configured prefixes instead of `/_matrix`,
+//! `/.well-known/svc` beside `/.well-known/matrix`, the path of an empty state key, and one
+//! trailing slash more or less.
 
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, sync::Arc};
 

@@ -145,7 +145,7 @@ impl Barrier {
                 if since.elapsed() + ANSWER >= SILENCE
                     && !this.is_cut_off.swap(true, Ordering::AcqRel)
                 {
-                    // Those who wait for an answer look at it again.
+                    // Waiting callers check the answer again.
                     this.answered.send_modify(|_| ());
                     tracing::warn!(
                         "the stream does not answer: reads may be older than the newest writes"

@@ -187,7 +187,7 @@ pub struct NatsLog {
 
 /// What the tasks of a node share.
 struct Shared {
-    /// This process. Drawn anew by each start.
+    /// This process. Drawn at random at each start.
     node: u64,
     subject: String,
     jetstream: Context,

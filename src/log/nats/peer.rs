@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// An answer has about so many bytes of frames.
+/// An answer has about this many bytes of frames.
 const ANSWER_BYTES: usize = 1024 * 1024;
 
 /// How many records are read at once for an answer.

@@ -1,4 +1,4 @@
-//! Batches on their way to the stream, and those who wait for them.
+//! Batches on their way to the stream, and the callers that wait for them.
 
 use std::{
     collections::BTreeMap,
@@ -23,8 +23,8 @@ use super::{
 };
 use crate::log::{AppendError, Appended, Appending, Batch};
 
-/// How long a proposal may take. Then whoever made it gets an error, and does not know whether it
-/// will be appended yet: a request with a transaction id can be repeated.
+/// How long a proposal may take. Then its caller gets an error, and does not know whether it will
+/// be appended yet: a request with a transaction id can be repeated.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// How many batches may wait to be published; further ones wait outside the queue.
@@ -33,7 +33,7 @@ const QUEUE_BATCHES: usize = 1024;
 /// A message is closed once its batches reach this many bytes.
 const MESSAGE_BYTES: usize = 512 * 1024;
 
-/// A message has at most so many batches.
+/// A message has at most this many batches.
 const MESSAGE_BATCHES: usize = 256;
 
 /// How many messages may be on their way at once.
@@ -47,7 +47,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 type Reply = oneshot::Sender<Result<Appended, AppendError>>;
 
-/// Whoever waits for a batch.
+/// A caller that waits for a batch.
 struct Caller {
     since: Instant,
     reply: Reply,

@@ -1,4 +1,4 @@
-//! The newest records, in memory. Whoever follows the log reads each record right after it was
+//! The newest records, in memory. A follower of the log reads each record right after it was
 //! written, and finds it here instead of reading, unpacking and decoding it.
 
 use std::{collections::VecDeque, sync::Arc};

@@ -11,7 +11,7 @@ use crate::{
 /// What a record makes of a key.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// Nothing: whoever holds the key goes on holding it.
+    /// Nothing: the holder of the key remains the same.
     Same,
     /// The record's event is for the key, but state resolution has another one hold it.
     Lost,

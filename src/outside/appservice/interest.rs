@@ -135,7 +135,7 @@ impl Interest {
             Some(Command::RoomReceipt(body)) if self.wants_room(state, &body.room_id, offset) => {
                 found.passing.extend(self.receipts(&body.room_id, &body.receipts));
             }
-            // A typing user who goes on typing is no news.
+            // Continued typing is not a change.
             Some(Command::RoomTyping(body))
                 if body.since.is_none() && self.wants_room(state, &body.room_id, offset) =>
             {

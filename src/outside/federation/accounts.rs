@@ -1,7 +1,7 @@
-//! What other homeservers have this one take, in accounts by homeserver: how much of each kind they
+//! What this homeserver accepts from others, in accounts by homeserver: how much of each kind they
 //! may still send now.
 //!
-//! A request is admitted before anything of it is taken, or refused as a whole with a time after
+//! A request is admitted before any part of it is accepted, or refused as a whole with a time after
 //! which the same request is admitted. What cannot be known before, such as how much is recorded,
 //! is charged afterwards: it delays the next request.
 
@@ -73,7 +73,7 @@ impl Kind {
         Self::Recorded,
     ];
 
-    /// What counts before a request is read: that it is of the kinds that every request adds to.
+    /// What counts before a request is read: the kinds that every request adds to.
     const BEFORE_READING: [Self; 2] = [Self::Body, Self::Recorded];
 
     const fn shares(self) -> Shares {
@@ -113,7 +113,7 @@ impl Kind {
 /// Amounts of some kinds. An amount of zero asks that the share is not used up.
 pub(crate) type Amounts = Vec<(Kind, u64)>;
 
-/// What a homeserver is to this one: see [`Shares`].
+/// The relation of a homeserver to this one: see [`Shares`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
@@ -233,7 +233,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// What a homeserver is, if that was found out lately.
+    /// The relation of a homeserver, if it was determined recently.
     fn standing(&mut self, server: &ServerName, now: u64) -> Option<Standing> {
         self.sweep(now);
         let account = self.accounts.get(server)?;
@@ -243,8 +243,8 @@ impl Ledger {
         (account.is_judged && is_recent).then_some(account.standing)
     }
 
-    /// Takes note of what a homeserver was found to be, and opens its account. One for which there
-    /// is no space is treated as a stranger.
+    /// Notes the relation of a homeserver, and opens its account. One for which there is no space
+    /// is treated as a stranger.
     fn judged(&mut self, server: &ServerName, found: Standing, now: u64) -> Standing {
         if let Some(account) = self.accounts.get_mut(server) {
             let is_old = now.saturating_sub(account.first) >= nanos(limits::NEWCOMER_TIME);
@@ -345,7 +345,7 @@ impl Ledger {
     }
 }
 
-/// What a homeserver has used of what it may have this one take.
+/// How much of its shares a homeserver has used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Use {
     pub(crate) standing: Standing,
@@ -529,7 +529,7 @@ impl Accounts {
         self.standing(server, self.now()) == Standing::Stranger
     }
 
-    /// What a homeserver is has changed.
+    /// The relation of a homeserver has changed.
     pub(crate) fn judge_again(&self, server: &ServerName) {
         if let Some(account) = self.ledger.lock().accounts.get_mut(server) {
             account.is_judged = false;
@@ -544,8 +544,8 @@ impl Accounts {
         }
     }
 
-    /// What a homeserver is to this one. To find out takes a look at every room, for which nobody
-    /// waits.
+    /// The relation of a homeserver to this one. Determining it requires a look at every room,
+    /// which runs in the background.
     fn standing(&self, server: &ServerName, now: u64) -> Standing {
         let known = self.ledger.lock().standing(server, now);
         known.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! The in-memory state of filling gaps in rooms' histories: whose turn it is, and which homeservers
-//! had nothing.
+//! The in-memory state of backfilling gaps in rooms' histories: whose turn it is, and which
+//! homeservers had nothing.
 //!
 //! All gaps share a number of slots. Each user has a few of them, and so has each homeserver, so
 //! that neither keeps others from reading their rooms.

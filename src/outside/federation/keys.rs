@@ -114,7 +114,7 @@ impl EventKeys {
         }
     }
 
-    /// Adds what was learned, which may not be recorded.
+    /// Adds keys that were just fetched, and perhaps not recorded.
     fn extend(&mut self, learned: &PeerKeys) {
         for (id, key) in &learned.keys {
             self.add(id.clone(), key, learned.valid_until_ms);
@@ -410,7 +410,7 @@ impl KeyRing {
             return known.ok_or_else(|| KeyError::NotAgain(server.to_owned()));
         }
         let has_failed = before.is_some_and(|attempt| !attempt.failed_for.is_zero());
-        // There may be any number of unknown names at which nobody answers.
+        // Unknown names at which nobody answers may be arbitrarily many.
         let (places, limit) = match haste {
             Haste::Urgent if known.is_none() => (Some(&self.first_fetches), limits::PEER_KEYS_TIME),
             Haste::Urgent if has_failed => (Some(&self.later_fetches), limits::PEER_KEYS_TIME),
@@ -429,7 +429,7 @@ impl KeyRing {
             (fetched.unwrap_or(Err(Unreachable::Late)), began.elapsed())
         };
         let [after_success, first, longest] = limits::PEER_KEYS_AGAIN;
-        // One that answers slowly keeps places from others each time.
+        // A slow homeserver takes a place from others each time.
         let is_slow = took > limits::PEER_KEYS_SLOW;
         let failed_for = match &fetched {
             Ok(_) if !is_slow => Duration::ZERO,
@@ -438,7 +438,7 @@ impl KeyRing {
                 (2 * before).clamp(first, longest)
             }
         };
-        // Whoever is late ahead is still asked when it matters.
+        // A homeserver that is slow when fetched ahead is still asked when its keys are needed.
         if haste != Haste::Ahead {
             let again = Instant::now() + failed_for.max(after_success);
             self.attempts.insert(server.to_owned(), Attempt { again, failed_for });

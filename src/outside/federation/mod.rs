@@ -123,7 +123,7 @@ pub(crate) struct Question {
     pub(crate) max_bytes: usize,
     /// Whether it is signed. Public endpoints need no signature.
     pub(crate) signed: bool,
-    /// What a byte of the answer counts for, with what is made of it.
+    /// The memory that a byte of the answer counts for, including what is built from it.
     pub(crate) weight: u64,
     /// Who waits for the answer, if it is large.
     pub(crate) urgency: Urgency,
@@ -187,7 +187,7 @@ impl Answer {
         self.parts()
     }
 
-    /// The same of JSON whose parts are those of the body, so that none is there twice.
+    /// The same for JSON whose parts refer to the body, so that they are not copied.
     pub(crate) fn parts<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Unreachable> {
         if !self.status.is_success() {
             return Err(Unreachable::Status(self.status.as_u16()));
@@ -265,7 +265,7 @@ impl Peers {
         Ok(Answer { status: head.status, body: whole(incoming, account, max_bytes, until).await? })
     }
 
-    /// On whose account the answer to a question is.
+    /// The account that an answer is charged to.
     fn account(&self, server: &ServerName, question: &Question) -> Account<'_> {
         let asked = server.as_str().into();
         let (weight, urgency) = (question.weight, question.urgency.clone());
@@ -308,7 +308,7 @@ impl Peers {
     }
 }
 
-/// On whose account an answer is.
+/// The account that an answer is charged to.
 struct Account<'a> {
     bodies: &'a Arc<Bodies>,
     asked: Box<str>,
@@ -368,7 +368,7 @@ async fn whole(
             }
         }
         if length > body.capacity() {
-            // Not more than the whole, which is not believed at once, and less often for more.
+            // Doubles, up to the announced length, which is not trusted at once.
             let room = if expected > length { expected.min(2 * length) } else { 2 * length };
             body.reserve_exact(room - body.len());
         }
@@ -436,15 +436,15 @@ pub(crate) struct Federation {
     pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
     /// The rate at which their users' devices change.
     pub(crate) device_changes: Arc<DeviceChanges>,
-    /// Places for questions about keys, in all and by user: a user who asks homeservers that do not
-    /// answer keeps no place from others.
+    /// Places for key queries, in all and by user: a user who queries unresponsive homeservers does
+    /// not block others.
     pub(crate) key_answers: Semaphore,
     pub(crate) key_askers: Arc<Places<OwnedUserId>>,
     /// Places for fetches of device lists, for which no user waits.
     pub(crate) device_fetches: Semaphore,
     /// The rates of their typing, receipts and presence.
     pub(crate) ephemeral_rates: EphemeralRates,
-    /// What they may have this server take.
+    /// How much they may have this server accept.
     pub(crate) accounts: Accounts,
     /// How often they may knock on rooms.
     pub(crate) knocks: Knocks,

@@ -132,7 +132,7 @@ impl Names {
                 let failed_before =
                     before.as_ref().map_or(Duration::ZERO, |known| known.failed_for);
                 let lifetime = (2 * failed_before).clamp(first, longest);
-                // A recently seen delegation is more likely unreachable than gone.
+                // A delegation that was seen recently is more likely unreachable than removed.
                 let kept = before.and_then(|known| known.to).filter(|_| failed_before < longest);
                 (kept, lifetime, lifetime)
             }

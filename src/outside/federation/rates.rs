@@ -1,4 +1,4 @@
-//! Rates of what users of other homeservers do that is bounded in more ways than by homeserver.
+//! Rates of actions of users of other homeservers that are not bounded by homeserver alone.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::base::{limits, rate::Refundable};
 pub(crate) struct EphemeralRates {
     origins: Refundable<OwnedServerName>,
     users: Refundable<OwnedUserId>,
-    /// Of those that share rooms with this one for long, and of all others.
+    /// Of homeservers that have shared rooms with this one for long, and of all others.
     all: Refundable<bool>,
 }
 

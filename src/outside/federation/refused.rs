@@ -1,4 +1,4 @@
-//! What another homeserver refuses a request with.
+//! The refusal of a request by another homeserver.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Refused {
     pub(crate) fn is_of_unknown_endpoint(&self) -> bool {
         match &*self.errcode {
             "M_UNRECOGNIZED" => matches!(self.status, 400 | 404 | 405),
-            // What knows no Matrix at that path.
+            // Servers without Matrix at that path.
             "" => self.status == 404,
             _ => false,
         }

@@ -141,7 +141,7 @@ impl Sender {
     /// Delivers until the server shuts down.
     pub(crate) async fn run(self: Arc<Self>, shutdown: Shutdown) {
         let _telling = Telling(&self);
-        // They end with this: when the lease is lost, another node delivers.
+        // These tasks end with this one: when the lease is lost, another node delivers.
         let mut tasks = JoinSet::new();
         let mut records = self.engine.follow(self.engine.head().offset().next());
         for server in self.begin() {
@@ -444,7 +444,7 @@ impl Sender {
         let attempts = before.as_ref().map_or(0, |before| before.attempts).saturating_add(1);
         let (first, longest) = limits::DESTINATION_RETRY;
         let pause = first.saturating_mul(1 << (attempts - 1).min(20)).min(longest);
-        // Whoever asks for patience is not asked less and less often.
+        // No backoff for a homeserver that asks to retry later.
         let asked = error.pause().map(|pause| pause.clamp(limits::DESTINATION_PATIENCE, longest));
         let (pause, attempts) = asked.map_or((pause, attempts), |asked| (asked, attempts - 1));
         match &before {

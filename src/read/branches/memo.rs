@@ -95,7 +95,7 @@ impl Memo {
         if is_stand_in(record) { super::PENDING } else { Offset::new(record) }
     }
 
-    /// Forgets what is known of events if there is so much that little could be added.
+    /// Forgets what is known of events if the memory is nearly full.
     pub(crate) fn keep_space(&mut self) {
         if self.events.len() > limits::RESOLUTION_CHAIN / 2 {
             self.forget_events();

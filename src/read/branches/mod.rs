@@ -49,7 +49,7 @@ pub(crate) const PENDING: Offset = Offset::ZERO;
 pub(crate) enum ChainError {
     #[error("more than {} events", limits::RESOLUTION_EVENTS)]
     TooMany,
-    /// It takes longer than whoever asks may take. What was found out so far is remembered.
+    /// It takes longer than the caller may take. What was found so far is remembered.
     #[error("more to look at than there is time for")]
     Unprepared,
     /// An event was decided again meanwhile.

@@ -55,8 +55,8 @@ pub(crate) trait Lifetimes: Send + Sync {
     fn youngest_over_ms(&self, room: &Room) -> Option<u64>;
 }
 
-/// One part in so many of a store's cache is for values derived from payloads, for example the push
-/// rules of users.
+/// One part in this many of a store's cache is for values derived from payloads, for example the
+/// push rules of users.
 const DERIVED: u64 = 4;
 
 /// A value derived from one payload that is worth caching, for example a parsed list.

@@ -95,7 +95,7 @@ pub(crate) struct ByTime<'a> {
 
 impl ByTime<'_> {
     /// The event whose timestamp is closest to `ts`, as [`View::closest_event`], among those that
-    /// `wanted` accepts. Of the timeline, so many events are looked at.
+    /// `wanted` accepts. At most this many events of the timeline are looked at.
     pub(crate) fn closest(
         &self,
         ts: u64,

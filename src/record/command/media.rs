@@ -111,7 +111,7 @@ pub enum MediaEnd {
         /// The `user.deactivate`.
         because: Offset,
     },
-    /// Those who run the server wanted them gone. (Not in version 1.)
+    /// Administrators removed them. (Not in version 1.)
     Asked,
     /// Nothing but a room that was purged named them.
     Room { room_id: OwnedRoomId },

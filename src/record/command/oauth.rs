@@ -138,7 +138,7 @@ impl Content for OauthConfirm {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantEnd {
-    /// Its tokens were revoked, by the client or by whoever has one of them.
+    /// Its tokens were revoked, by the client or by the holder of one of them.
     Revoked,
     /// Its code was used a second time.
     CodeReused,

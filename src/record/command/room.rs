@@ -365,7 +365,7 @@ impl Content for ReportRemove {}
 /// Payload of `delayed.schedule`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DelayedSchedule {
-    /// Its id, a secret: whoever knows it can act on it.
+    /// Its id, a secret: anyone who knows it can act on it.
     pub delay_id: String,
     /// The sender.
     pub user_id: OwnedUserId,

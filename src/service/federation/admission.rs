@@ -1,5 +1,5 @@
-//! What requests of another homeserver take of its account, counted before anything of them is
-//! taken: see [`Accounts`](crate::outside::federation::Accounts).
+//! What requests of another homeserver cost on its account, counted before any part of them is
+//! accepted: see [`Accounts`](crate::outside::federation::Accounts).
 
 use std::{
     borrow::Cow,
@@ -139,7 +139,7 @@ impl Receiving<'_> {
     /// Admits a transaction as a whole. Returns the places of the EDUs that are presence.
     ///
     /// # Errors
-    /// How long to wait: nothing of it was taken, and the same transaction is admitted then.
+    /// How long to wait: nothing of it was accepted, and the same transaction is admitted then.
     pub(crate) fn admit<E>(
         &self,
         origin: &ServerName,
@@ -216,12 +216,12 @@ impl Receiving<'_> {
         self.federation.knocks.take(&room.id, origin)
     }
 
-    /// What a homeserver is to this one has changed.
+    /// The relation of a homeserver to this one has changed.
     pub(crate) fn judge_again(&self, server: &ServerName) {
         self.federation.accounts.judge_again(server);
     }
 
-    /// Charges events that are recorded because an event of a homeserver rests on them.
+    /// Charges events that are recorded because an event of a homeserver depends on them.
     pub(super) fn charge_events(&self, origin: &ServerName, events: &[Verified]) {
         let bytes = events.iter().map(|event| event.pdu.get().len() as u64).sum();
         self.federation.accounts.charge_bytes(origin, Kind::Recorded, bytes);

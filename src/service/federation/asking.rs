@@ -1,4 +1,4 @@
-//! How often clients have other homeservers asked.
+//! How often clients may cause requests to other homeservers.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ impl Asking {
     /// Counts homeservers that this one has never reached: all of them, or none.
     ///
     /// # Errors
-    /// The time to wait if they must not be written to now.
+    /// The time to wait if they must not be contacted now.
     pub(crate) fn strangers(&self, requester: &Requester, count: usize) -> Result<(), Duration> {
         for taken in 0..count {
             if let Err(wait) = self.strangers.take(requester.clone(), Instant::now()) {

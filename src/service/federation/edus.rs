@@ -103,7 +103,7 @@ impl Receiving<'_> {
         });
         match taken {
             Err(EduError::Rejected(error)) if error.is_for_now() => return Err(error),
-            // Users of this server miss something.
+            // A warning, because users of this server miss something.
             Err(EduError::Rejected(error)) if error.is_about_size() => {
                 warn!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped");
             }

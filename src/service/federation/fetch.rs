@@ -36,8 +36,8 @@ pub(crate) struct Budget {
     missing: Allowance,
     /// For the room's state at events whose past is not fetched.
     state: Allowance,
-    /// The number and the time of requests for what others passed on with other content than its
-    /// sender's.
+    /// The number and the time of requests for events that other homeservers passed on with altered
+    /// content.
     senders: (usize, Duration),
     /// The time for keys with which events are signed.
     pub(super) keys: Duration,
@@ -74,7 +74,7 @@ impl Budget {
     }
 }
 
-/// What has been asked for is not there.
+/// The error for events that depend on events that cannot be fetched.
 pub(super) fn not_fetched(server: &ServerName, error: &Unreachable) -> PduError {
     debug!(%server, %error, "missing events cannot be fetched");
     PduError::Missing
@@ -123,8 +123,8 @@ pub(super) struct Whole<'a> {
     auth_chain: Vec<&'a RawValue>,
 }
 
-/// A list of at most [`limits::STATE_EVENTS`] items. What has more is not read to its end: an item
-/// may be as short as two bytes, and takes many more once it is read.
+/// A list of at most [`limits::STATE_EVENTS`] items. A longer list is not read to its end: an item
+/// may be as short as two bytes, and takes many more in memory.
 pub(super) fn as_many_as_state<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -264,7 +264,7 @@ impl Receiving<'_> {
                 if taken == Taken::Unresolved {
                     match self.place_known(origin, room, event, &mut budget.state).await {
                         Ok(()) => taken = Taken::Outlier,
-                        // What follows it goes on from the state before itself.
+                        // The event after it continues from the state before that event.
                         Err(PduError::Missing | PduError::Rejected(_)) if event_id != target => {
                             waiting.remove(&event_id);
                             missing.insert(event_id);
@@ -366,9 +366,10 @@ impl Receiving<'_> {
         self.verify_all(room, &events).await
     }
 
-    /// Replaces events that lost their content, because `origin` answered with other content than
-    /// their hashes name, by what their senders' homeservers have. An event that was redacted lost
-    /// it everywhere; else a homeserver could empty what others say by passing it on first.
+    /// Replaces events that lost their content, because `origin` sent content that does not match
+    /// their hashes, by the versions of their senders' homeservers. (A redacted event lost its
+    /// content everywhere.) Otherwise a homeserver could strip the content of others' events by
+    /// passing them on first.
     async fn ask_senders(
         &self,
         origin: &ServerName,

@@ -232,7 +232,7 @@ impl Receiving<'_> {
         if !fits {
             return Err(form("it is not an invite of a user of this server"));
         }
-        // Else this server would sign an id in its own or a third one's name.
+        // Otherwise this server would sign an event id in its own or a third server's name.
         if has_chosen_ids(&rules) && event_id.server_name() != Some(origin) {
             return Err(form("its id is not one of its sender's homeserver"));
         }
@@ -268,8 +268,8 @@ impl Receiving<'_> {
         Ok(object)
     }
 
-    /// Whether an event says that a user of this homeserver, which is not in the room, is invited
-    /// no more, or may not knock.
+    /// Whether an event ends the invite or the knock of a user of this homeserver, which is not in
+    /// the room.
     pub(super) fn is_withdrawal(&self, room: &Room, pdu: &Pdu) -> bool {
         let env = self.engine.env();
         if room.has_server(&env.server.name) {
@@ -287,8 +287,7 @@ impl Receiving<'_> {
             && now.is_some_and(|(_, now)| matches!(now, Membership::Invite | Membership::Knock))
     }
 
-    /// Ends the invite or the knock of a user of this homeserver. The decision is whether `origin`
-    /// may.
+    /// Ends the invite or the knock of a user of this homeserver, if `origin` may do so.
     pub(super) async fn withdraw(
         &self,
         origin: &ServerName,
@@ -309,7 +308,7 @@ impl Receiving<'_> {
         Ok(Taken::Accepted)
     }
 
-    /// Rejects the oldest invite by a stranger, if too many wait for a new one to be taken. The
+    /// Rejects the oldest invite by a stranger, if too many are pending to accept a new one. The
     /// user's clients see it vanish; its homeserver, which may send any number, is not told.
     async fn make_place(&self, user_id: &UserId, inviter: &UserId) {
         let env = self.engine.env();
@@ -324,10 +323,11 @@ impl Receiving<'_> {
     }
 
     /// The room of the oldest of these invites of a user by somebody with whom the user shares no
-    /// room. Of all homeservers, it is one of those that has most: the few of others stay.
+    /// room. It is from a homeserver with the most such invites, so homeservers with few keep
+    /// theirs.
     ///
-    /// If there is none, the homeservers share the space among them: whoever is in a public room
-    /// shares it with everybody there, and may have any number of users.
+    /// If there is none, the homeservers share the space: a homeserver in a public room shares a
+    /// room with everybody there, and may have any number of users.
     fn oldest_to_give_way(
         &self,
         user_id: &UserId,

@@ -58,7 +58,7 @@ struct Sketch<'a> {
 
 impl Sketch<'_> {
     /// The homeservers whose signatures it needs: the sender's, that of the user who authorised a
-    /// restricted join, and, where ids are chosen, that of the id.
+    /// restricted join, and, in room versions where servers choose the ids, that of the id.
     fn signers(&self, with_id: bool) -> Vec<OwnedServerName> {
         #[derive(Deserialize)]
         struct Content {
@@ -84,7 +84,7 @@ impl Sketch<'_> {
         ids.filter(|id| id.starts_with("ed25519:")).map(Cow::into_owned).collect()
     }
 
-    /// Whether others may rest on it: it is more than a user's word on their own membership.
+    /// Whether other events may depend on it: it is more than a user's own membership.
     fn has_weight(&self) -> bool {
         self.event_type != "m.room.member" || self.state_key.as_deref() != Some(&*self.sender)
     }
@@ -117,8 +117,8 @@ impl Receiving<'_> {
     /// Verifies events. Leaves out those that are invalid.
     ///
     /// # Errors
-    /// When it cannot be said which are valid: the log cannot be read, or there is no time to fetch
-    /// the keys for events on which others may rest.
+    /// When validity cannot be determined: the log cannot be read, or there is no time to fetch the
+    /// keys for events on which others may depend.
     pub(super) async fn check_all<R: Borrow<RawValue> + Sync>(
         &self,
         room: &Room,
@@ -202,12 +202,12 @@ impl Receiving<'_> {
             let known = ring.known_for_events(&server);
             of.retain(|id, ts_ms| !known.has_any(std::slice::from_ref(id), *ts_ms));
             if !of.is_empty() {
-                // Nobody chooses by their name to be asked first.
+                // In random order, so that a homeserver cannot be asked first because of its name.
                 lacking.push((!has_weight, random.hash_one(&server), server.clone(), of));
             }
             keys.insert(server, known);
         }
-        // Not even one request to each would be over soon.
+        // Even one request to each would take too long.
         if ring.has_notaries() && lacking.len() > limits::PEER_KEYS_IN_BULK.0 {
             let wanted = lacking.iter().map(|(.., server, of)| (server.clone(), of.clone()));
             keys.extend(Box::pin(ring.vouched_in_bulk(wanted.collect())).await);
@@ -281,7 +281,7 @@ impl Receiving<'_> {
         Ok(())
     }
 
-    /// Records events in one commit. Returns what became of each.
+    /// Records events in one commit. Returns the outcome of each.
     pub(super) async fn record_part(
         &self,
         origin: &ServerName,

@@ -115,8 +115,8 @@ impl Pdu {
         Self::in_room(room, Self::object(raw)?)
     }
 
-    /// An event of a room. Nothing comes into a room's history but through this: there must be a
-    /// state before an event, by which it and what follows it are judged.
+    /// An event of a room. Every event of a room's history goes through this: there must be a state
+    /// before an event, by which it and its successors are judged.
     pub(crate) fn in_room(room: &Room, object: LaxObject) -> Result<Self, PduError> {
         // Only the first event of a room may lack a room id.
         if Self::room_of(&object).is_ok_and(|room_id| room_id != room.id) {
@@ -177,8 +177,8 @@ impl Pdu {
         if self.object.contains_key("state_key") { None } else { self.sender() }
     }
 
-    /// Whether `origin` may send it as it is: with the content that its hash names, or, from its
-    /// sender's own homeserver, with any other.
+    /// Whether `origin` may send it as it is: its content matches its hash, or `origin` is its
+    /// sender's own homeserver.
     pub(super) fn is_whole_from(&self, origin: &ServerName) -> bool {
         self.sender().is_some_and(|sender| sender.server_name() == origin)
             || self.object.has_own_content()

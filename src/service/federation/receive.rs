@@ -163,12 +163,12 @@ impl<'a> Receiving<'a> {
         if !room.knows_server(origin) {
             return Err(PduError::NotInRoom);
         }
-        // Where ids are chosen, another event may have it.
+        // In room versions where servers choose the ids, another event may have it.
         let is_known = state.event_in_room(&room.id, &pdu.event_id).is_some();
         if is_known && !has_chosen_ids(&room.rules) {
             return Ok(Taken::Known);
         }
-        // It would be known without its content before its sender's homeserver sends it.
+        // Otherwise it would be known without its content before its sender's homeserver sends it.
         if !pdu.is_whole_from(origin) {
             return Err(PduError::Altered);
         }
@@ -290,11 +290,11 @@ impl<'a> Receiving<'a> {
     }
 }
 
-/// So many resolutions that are given up count as one.
+/// This many abandoned resolutions count as one.
 const GIVEN_UP: usize = 8;
 
-/// Decides on events of other homeservers. What takes long is found out before, outside of the
-/// room's turn; homeservers and rooms get their turns for it by what they have used.
+/// Decides on events of other homeservers. Long computations are done before, while the room's
+/// other events go ahead; homeservers and rooms take turns by how much they have used.
 impl Receiving<'_> {
     async fn decide(&self, origin: &ServerName, receive: ReceivePdu) -> Result<Taken, PduError> {
         let mut tries = 0;
@@ -306,7 +306,7 @@ impl Receiving<'_> {
             }
             let turn = self.turn(origin, &receive.room_id).await;
             let (env, receive) = (Env::clone(&self.engine.env()), receive.clone());
-            // What is given up for others is begun again, but not for ever.
+            // A resolution that was abandoned for others is started again, but not forever.
             let is_done = turn.run(move |pause| receive.prepare(&env, pause)).await;
             tries += if is_done { GIVEN_UP } else { 1 };
         }

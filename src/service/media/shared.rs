@@ -41,7 +41,7 @@ impl Media {
     /// Fetches a file that this node does not have. Returns whether it has it now.
     pub(super) async fn fetch(&self, hash: FileHash) -> io::Result<bool> {
         let Some(depot) = &self.depot else { return Ok(false) };
-        // Whoever asks for the same file waits for it.
+        // Others that ask for the same file wait for it.
         let _one = self.fetching[usize::from(hash.0[0] & 15)].lock().await;
         if self.has(hash).await {
             return Ok(true);

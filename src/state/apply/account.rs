@@ -71,7 +71,7 @@ impl Apply for SsoLink {
 impl Apply for UserStatus {
     fn apply(self, state: &State, at: At) -> Applied {
         state.accounts.set_status(at.offset, &self);
-        // Waiting syncs of one who is locked are to end now.
+        // Waiting syncs of a locked user are to end now.
         Ok(wake(&self.user_id))
     }
 }

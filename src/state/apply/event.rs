@@ -31,7 +31,7 @@ impl Apply for RoomEvent {
         };
         let pdu: PduFacts<'_> = serde_json::from_str(self.pdu.get()).map_err(unreadable)?;
         let state_key = pdu.key();
-        // What one says oneself reads the conversation, as `push::Unread` has it.
+        // A user's own message counts as reading the conversation, as in `push::Unread`.
         if state_key.is_none()
             && let Ok(sender) = <&UserId>::try_from(pdu.sender.as_ref())
         {
@@ -64,7 +64,7 @@ impl Apply for RoomEvent {
             }
             state.memberships.set(at.offset, user_id, &self.room_id, *membership);
             state.usage.set_membership(at.offset, user_id, &self.room_id, *membership, &pdu.sender);
-            // Those who are in the room are woken with it; one who leaves is not in it any more.
+            // The room's members are woken with it; a user who leaves is no longer one of them.
             effects.push(Effect::WakeUser(user_id.clone()));
         }
         let guest_access = &StateEventType::RoomGuestAccess;
@@ -124,8 +124,8 @@ impl Apply for RoomEvent {
 }
 
 impl State {
-    /// Somebody is about to join a room: whose changes of devices may have been missed, because
-    /// they shared no room with users of this server.
+    /// A user is about to join a room: changes of their devices may have been missed while they
+    /// shared no room with users of this server.
     fn suspect_devices(&self, user_id: &UserId, room_id: &RoomId) {
         if self.device_lists.is_empty() {
             return;
@@ -149,8 +149,8 @@ impl State {
         }
     }
 
-    /// What is to be known of an event of another homeserver once its place is; nothing more of
-    /// state.
+    /// The facts about an event of another homeserver that apply once its position is known; for a
+    /// state event, nothing more.
     pub(super) fn waiting(&self, pdu: &RawValue) -> Option<Waiting> {
         let facts: PduFacts<'_> = serde_json::from_str(pdu.get()).ok()?;
         if facts.state_key.is_some() {
@@ -230,7 +230,7 @@ impl PduFacts<'_> {
         Some((StateEventType::from(self.event_type.as_ref()), state_key.as_ref().into()))
     }
 
-    /// Who becomes what by it, if it is a member event.
+    /// The user and their new membership, if it is a member event.
     fn membership(
         &self,
         key: Option<&Key>,

@@ -26,7 +26,7 @@ impl Apply for KeysClaim {
 
 impl Apply for KeysDrop {
     fn apply(self, state: &State, at: At) -> Applied {
-        // What others said meanwhile of their devices was undone, too.
+        // What others recorded of their devices meanwhile was undone, too.
         for user_id in state.device_lists.suspect_all() {
             state.keys.note_outside(at.offset, &user_id);
         }
@@ -57,7 +57,7 @@ impl Apply for KeysSign {
         Ok(if by == user_id {
             state.device_list(&user_id)
         } else {
-            // Whom one has verified is seen by those two alone.
+            // Whom a user has verified is visible to these two users only.
             vec![Effect::WakeUser(user_id), Effect::WakeUser(by)]
         })
     }

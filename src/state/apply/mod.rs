@@ -57,7 +57,7 @@ pub enum Effect {
     WakeRoom(OwnedRoomId),
     /// The user has something new.
     WakeUser(OwnedUserId),
-    /// The user's presence is new to whoever is in a room with them.
+    /// The user's presence is new to everyone who shares a room with them.
     WakePresence(OwnedUserId),
     /// What is to be sent later, or when, changed.
     Delayed,
@@ -86,7 +86,7 @@ type Applied = Result<Vec<Effect>, ApplyError>;
 
 /// The payload of a command.
 trait Apply {
-    /// Changes the projections. Pure and total but for an event that is none.
+    /// Changes the projections. Pure and total, except for an event that is malformed.
     fn apply(self, state: &State, at: At) -> Applied;
 }
 

@@ -106,7 +106,7 @@ impl Apply for RoomReceipt {
 
 impl Apply for RoomTyping {
     fn apply(self, state: &State, at: At) -> Applied {
-        // One who goes on typing is no news.
+        // Continued typing is not a change.
         let effect = self.since.is_none().then(|| Effect::WakeRoom(self.room_id.clone()));
         state.erasures.supersede(state.rooms.set_typing(at.offset, self));
         Ok(effect.into_iter().collect())
@@ -192,7 +192,7 @@ impl Apply for AliasRemove {
 }
 
 impl State {
-    /// A receipt for an event or in a thread that the room does not have says nothing.
+    /// A receipt for an event or in a thread that the room does not have is ignored.
     fn apply_read(&self, offset: Offset, room_id: &RoomId, receipt: &Receipt) {
         let thread = match receipt.thread_id.as_deref() {
             None => Some(Covers::All),
@@ -205,7 +205,7 @@ impl State {
         if let Some(covers) = thread
             && let Some(up_to) = self.event_in_room(room_id, &receipt.event_id)
         {
-            // What others have read counts for nobody here.
+            // Read positions of users of other homeservers are not needed here.
             let server = self.server();
             if server.is_some_and(|own| receipt.user_id.server_name() != &*own.server_name) {
                 return;

@@ -59,7 +59,7 @@ pub(super) async fn login_types(
     // Single sign-on leads to this server's own pages, too.
     let oauth = is_offered(config) && (config.login.password || !providers.is_empty());
     let by_sso = oauth || !providers.is_empty();
-    // Clients show nothing else beside a preferred flow. Whoever has a password here gives it to
+    // Clients show nothing else beside a preferred flow. A user with a password here gives it to
     // the client at once; clients of the OAuth API do not ask for these flows.
     let preferred = oauth && !config.login.password;
     if by_sso {

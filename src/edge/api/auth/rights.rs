@@ -15,7 +15,7 @@ use crate::{
     state::Standing,
 };
 
-/// Refuses whoever may not call an endpoint that is open to these.
+/// Refuses callers to whom the endpoint is not open.
 pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
     // An application service may act for a user who has no account (yet).
     let standing = app.engine.state().accounts.standing(&session.user_id).unwrap_or_default();

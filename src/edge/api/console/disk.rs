@@ -174,7 +174,7 @@ fn records(counts: &Counts, now_ms: u64) -> Markup {
     }
 }
 
-/// Whoever caused records: operators have no page.
+/// The causer of records: operators have no page.
 fn of_user(name: &str) -> Markup {
     if name.starts_with('@') { user(name) } else { text(name) }
 }

@@ -50,7 +50,8 @@ pub(super) fn name<'a>(client: &'a Client, languages: &[&str]) -> &'a str {
     named.unwrap_or_else(|| client.metadata.host())
 }
 
-/// A client, with its logo and its page. Whoever registered it has chosen all but the host.
+/// A client, with its logo and its page. Everything but the host was chosen by whoever registered
+/// it.
 pub(super) fn client(client: &Client, languages: &[&str]) -> Markup {
     let metadata = &client.metadata;
     html! {

@@ -73,7 +73,7 @@ impl Attempt {
         let client = console(app)?;
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(self.part(app, "verifier")));
         let (state, nonce) = (self.part(app, "state"), self.part(app, "nonce"));
-        // Whoever finds a browser that somebody has left alone administers nothing with it.
+        // An unattended browser must not give access to the administration.
         let max_age = limits::OAUTH_FRESH.as_secs().to_string();
         let query = serde_html_form::to_string([
             ("response_type", "code"),

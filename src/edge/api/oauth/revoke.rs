@@ -23,7 +23,7 @@ use crate::{
 };
 
 endpoint! {
-    /// Whoever has a token ends what it is of.
+    /// The holder of a token may end its session.
     pub(super) struct Revoke = POST "/_matrix/oauth2/revoke";
     for NoAccessToken;
     body Body::Short(limits::FORM_BYTES);
@@ -43,7 +43,7 @@ async fn end_of(cx: &Cx<Server, ()>, headers: &HeaderMap) -> Result<Reply, Failu
         let why = "`token_type_hint` is `access_token` or `refresh_token`.";
         return Err(Problem::new("unsupported_token_type", why).into());
     }
-    // Whoever has found a token may revoke it. But who claims to be a client proves it.
+    // Anyone who has found a token may revoke it, but a client that names itself must authenticate.
     if headers.contains_key(AUTHORIZATION) || parameters.get("client_secret").is_some() {
         authenticated(&cx.app, headers, &parameters)?;
     }

@@ -126,7 +126,7 @@ pub(super) async fn redeem(
     let (oauth, now_ms) = (&cx.app.engine.state().oauth, cx.app.engine.clock().now_ms());
     let Some(found) = oauth.code(&code, now_ms) else {
         let used = oauth.grant_of_code(&code).filter(|used| used.client_id == client.id);
-        // Whoever has the code alone, from a log or a history, ends nobody's session with it.
+        // The code alone, from a log or a history, does not suffice to end the session.
         let challenge = |used: &Grant| used.code_challenge.clone().unwrap_or_default();
         if let Some(used) = used.filter(|used| verifies(verifier, &challenge(used))) {
             end(cx, &used, GrantEnd::CodeReused).await?;

@@ -80,8 +80,8 @@ fn proposal(
 
 /// Whether the caller may invite this user, who is not elsewhere.
 ///
-/// Whoever registers a name gets the invites to it. So nobody invites a name that does not exist
-/// but application services, some of which invite their owner before the owner registers.
+/// Anyone who registers a name gets the invites to it. So a name that does not exist cannot be
+/// invited but application services, some of which invite their owner before the owner registers.
 pub(super) async fn check_invitee(cx: &Cx<Server>, user_id: &UserId) -> Result<(), ApiError> {
     if user_id.server_name() != cx.app.config.server.name {
         return Err(ApiError::forbidden(

@@ -384,7 +384,7 @@ pub(super) async fn fallback(cx: Cx<Server, ()>, _: StagePage) -> Result<Reply, 
     let Some(user_id) = open.and_then(|open| open.facts().user_id.clone()) else {
         return Err(ApiError::not_found("The time to confirm this is over."));
     };
-    // Whoever has the session could fetch this page themselves, and send the user straight to a
+    // Anyone who has the session could fetch this page themselves, and send the user straight to a
     // provider that asks nothing. So the way back is open only to the browser that was shown this
     // page.
     let mark = random_token();

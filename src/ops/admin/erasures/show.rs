@@ -61,8 +61,7 @@ pub(crate) struct Receipt {
     pub(crate) files: u64,
     /// The `log.erase` records that carried it out.
     pub(crate) carried_out: Vec<Offset>,
-    /// Whether all that was carried out has left the files of the log: these were written anew
-    /// since.
+    /// Whether all that was carried out has left the files of the log: these were rewritten since.
     pub(crate) off_the_log: bool,
     /// Whether it has left the archive; none without one.
     pub(crate) off_the_archive: Option<bool>,

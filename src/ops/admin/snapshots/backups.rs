@@ -1,6 +1,6 @@
 //! List the backups that the log knows of.
 //!
-//! Whoever makes a backup has it noted in the log. Whether it is still there and intact only its
+//! Every backup is noted in the log when it is made. Whether it is still there and intact only its
 //! directory says, which the server need not reach.
 
 use serde::{Deserialize, Serialize};

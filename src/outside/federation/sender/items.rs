@@ -28,7 +28,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// How it is called: by the type of an EDU, or `event`.
+    /// What it is called: the type of an EDU, or `event`.
     pub(super) fn name(&self) -> String {
         name(self.is_pdu, &self.json)
     }
@@ -74,7 +74,7 @@ impl Load {
         self.ends.len()
     }
 
-    /// How many of its records are done with, if so many of its items are.
+    /// How many of its records are done with, if this many of its items are.
     pub(super) fn records_done(&self, items: usize) -> usize {
         self.ends.partition_point(|end| *end <= items)
     }
@@ -168,7 +168,7 @@ impl Sender {
         let (mut load, mut size) = (Load::default(), Size::default());
         for (index, offset) in offsets.iter().enumerate() {
             let (items, unsendable) = (load.items.len(), load.unsendable.len());
-            // Whatever panics does so again, and would end all deliveries each time.
+            // A panic would repeat itself, and end all deliveries each time.
             let add =
                 AssertUnwindSafe(|| self.add_record(&mut load, state, server, (index, *offset)));
             let wrong = match catch_unwind(add) {

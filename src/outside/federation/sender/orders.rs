@@ -1,5 +1,5 @@
-//! Operators' orders about unreachable homeservers. They are records, so they reach the node that
-//! delivers, whichever that is.
+//! Operators' orders about unreachable homeservers. They are records, so they reach whichever node
+//! delivers.
 
 use ruma::ServerName;
 

@@ -1,13 +1,13 @@
 //! Transactions: their delivery to a homeserver.
 //!
-//! A homeserver that refuses a transaction because of its contents (400 or 413) is asked with parts
-//! of it, down to single items. One that it refuses alone is set aside, if it then takes an empty
-//! transaction: without that, it refuses everything (it denies this homeserver, or a proxy in front
-//! of it does), and nothing that waits for it is given up.
+//! A homeserver that refuses a transaction because of its contents (400 or 413) is sent parts of
+//! it, down to single items. An item that it refuses alone is set aside, if it then accepts an
+//! empty transaction: otherwise it refuses everything (it denies this homeserver, or a proxy in
+//! front of it does), and nothing that waits for it is dropped.
 //!
-//! One that fails itself (500) may do so because of an item, too: some do at every attempt. After a
-//! while, that counts as a refusal, but an item is set aside for it only if the homeserver takes
-//! another one.
+//! A homeserver that fails (500) may do so because of an item, too: some do at every attempt. After
+//! a while, that counts as a refusal, but an item is set aside for it only if the homeserver
+//! accepts another one.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -52,7 +52,7 @@ enum Fails {
     Long,
 }
 
-/// What became of a transaction that was answered.
+/// The outcome of a transaction that was answered.
 enum Answered {
     Taken,
     /// Because of its contents.
@@ -80,16 +80,16 @@ impl Refusal {
 #[derive(Debug)]
 pub(super) enum Failure {
     Unreachable(Unreachable),
-    /// It takes not even an empty transaction.
+    /// It does not even accept an empty transaction.
     Everything(Refusal),
-    /// It takes no more for this time.
+    /// It accepts no more for some time.
     Later(Duration),
 }
 
 impl Failure {
     /// Whether there is a homeserver, which refuses.
     pub(super) const fn is_refusal(&self) -> bool {
-        // 408 and 429 ask for patience.
+        // 408 and 429 ask to retry later.
         match self {
             Self::Unreachable(Unreachable::Status(status)) => {
                 matches!(*status, 400..=407 | 409..=428 | 430..=499)
@@ -312,7 +312,7 @@ impl Sender {
                 Answered::Taken => None,
                 Answered::Refused(refusal) => Some(refusal),
             };
-            // Of an id that it has answered, a homeserver may remember the answer.
+            // A homeserver may remember its answer for an id.
             delivery.id = random_letters(20);
             delivery.is_answered = true;
             match refusal {
@@ -383,7 +383,8 @@ impl Sender {
         if let Some(destination) = self.destinations.lock().get_mut(delivery.server) {
             destination.told(told);
             destination.set_aside(aside);
-            // That one which fails takes an empty transaction says nothing.
+            // A homeserver that fails may accept an empty transaction nevertheless; that says
+            // nothing.
             if delivery.has_taken || (delivery.is_taking && !delivery.has_failed) {
                 destination.is_reached();
             }

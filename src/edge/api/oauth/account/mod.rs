@@ -1,7 +1,7 @@
 //! The page on which users manage their account (client-server API, "Account management"). Clients
 //! open it for one of its actions.
 //!
-//! What an account is held by is only changed by those who have proved lately who they are.
+//! Password, identity and deactivation require a recent proof of who the user is.
 
 mod devices;
 mod held;

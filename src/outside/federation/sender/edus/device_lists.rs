@@ -64,7 +64,7 @@ fn devices_of(state: &State, user_id: &UserId) -> BTreeSet<String> {
     devices.unwrap_or_default()
 }
 
-/// Keys without what their owner put beside them, which concerns nobody.
+/// Keys without additional members, which do not concern other homeservers.
 fn without_unsigned(mut keys: Value) -> Value {
     if let Some(keys) = keys.as_object_mut() {
         keys.remove("unsigned");
