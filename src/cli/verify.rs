@@ -25,8 +25,8 @@ use crate::{
 /// the newest records are in a database that can only be read from a copy, which is in
 /// `DATA_DIR/verifying` while the command runs.
 ///
-/// For events in rooms of versions 1 and 2, where servers choose the ids, this verifies the bytes, but
-/// not that the id belongs to them.
+/// For events in rooms of versions 1 and 2, where servers choose the ids, this verifies the bytes,
+/// but not that the id belongs to them.
 ///
 /// Exits with 0 when all is intact, 1 when there is a fault (its offset is named), 2 when nothing
 /// could be checked.
