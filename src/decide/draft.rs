@@ -374,7 +374,7 @@ impl RoomDraft {
     ) -> Result<LaxObject, Refusal> {
         let text = |text: &str| CanonicalJsonValue::String(text.to_owned());
         let depth = Int::try_from(self.depth())
-            .map_err(|_| Refusal::Forbidden("The room takes no more events.".to_owned()))?;
+            .map_err(|_| Refusal::Forbidden("The room accepts no more events.".to_owned()))?;
         let ts = Int::try_from(u64::from(new.ts.get()))
             .map_err(|_| Refusal::BadJson("The time is out of range.".to_owned()))?;
 

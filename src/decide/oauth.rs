@@ -127,7 +127,7 @@ impl Proposal for IssueCode {
             return Err(no_client());
         }
         if oauth.codes_of(user_id, self.now_ms) >= limits::OAUTH_CODES {
-            let why = "You have begun too many logins: try again in a minute.";
+            let why = "You have started too many logins: try again in a minute.";
             return Err(Refusal::OverQuota(why.to_owned()));
         }
         commit.append(self.stream(), self.code.clone());

@@ -162,7 +162,7 @@ impl Letters {
         if self.total <= MOST_IN_ALL {
             return Ok(());
         }
-        let why = "These messages are too large for so many devices at once. Nobody got them.";
+        let why = "These messages are too large for this many devices at once. None was delivered.";
         Err(Refusal::TooLarge(why.to_owned()))
     }
 

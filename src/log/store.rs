@@ -399,7 +399,7 @@ impl Shared {
 
     fn fail(&self, reason: &str) -> AppendError {
         let reason: Arc<str> = reason.into();
-        tracing::error!(%reason, "the log failed and takes no more writes");
+        tracing::error!(%reason, "the log failed and no longer takes writes");
         self.failure.send_replace(Some(Arc::clone(&reason)));
         AppendError::Failed(reason)
     }

@@ -350,7 +350,7 @@ fn shown(
             continue;
         }
         if language.is_some_and(|language| !is_language(language)) {
-            return Err(wrong(format!("`{name}` is in a language that is none.")));
+            return Err(wrong(format!("`{name}` is in an invalid language.")));
         }
         let value = value.as_str().ok_or_else(|| wrong(format!("`{name}` is not a string.")))?;
         let value = if name == "client_name" {

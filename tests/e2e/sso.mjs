@@ -273,15 +273,15 @@ const eve = await visitor("eve");
 {
     const trip = await setOut();
     const back = await upToCallback(eve, trip);
-    await fails(await arrive(back), 400, "has not begun");
+    await fails(await arrive(back), 400, "has not started a login");
     const other = await setOut();
-    await fails(await arrive(back, other), 400, "has not begun");
+    await fails(await arrive(back, other), 400, "has not started a login");
     const swapped = new URL(back);
     swapped.searchParams.set("state", other.url.searchParams.get("state"));
     await fails(await arrive(swapped, other), 403, "does not accept");
     const altered = trip.value.at(-5) === "A" ? "B" : "A";
     const forged = { cookie: `${trip.name}=${trip.value.slice(0, -5)}${altered}${trip.value.slice(-4)}` };
-    await fails(await arrive(back, forged), 400, "has not begun");
+    await fails(await arrive(back, forged), 400, "has not started a login");
 }
 {
     const trip = await setOut();

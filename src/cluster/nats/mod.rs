@@ -494,7 +494,7 @@ impl Nodes {
                     // The entry may have been renewed although the answer was lost. Its lease
                     // expires then, and any node can have it.
                     if revision.take().is_some() {
-                        warn!(work, reason, "this node does this work no more");
+                        warn!(work, reason, "this node no longer does this work");
                         held.send_replace(None);
                     }
                 }

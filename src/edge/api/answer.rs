@@ -7,7 +7,7 @@ use crate::{
     edge::http::{ApiError, Json},
 };
 
-/// Said of a room whose existence is not for the caller to know.
+/// The refusal for a room whose existence must not be revealed to the caller.
 pub(super) fn not_in_it() -> ApiError {
     ApiError::forbidden("You are not in this room.")
 }

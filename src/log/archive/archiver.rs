@@ -132,7 +132,7 @@ impl Drop for Archiver {
 
 impl Shared {
     fn report(&self, error: &dyn fmt::Display) {
-        tracing::error!(%error, "the archive is not being written; the server goes on without it");
+        tracing::error!(%error, "the archive is not being written; the server runs without it");
         self.failure.send_replace(Some(error.to_string()));
     }
 

@@ -448,7 +448,7 @@ impl NatsLog {
 impl Shared {
     /// Ends following for good: the node's log and the stream cannot be brought together.
     fn fail(&self, reason: String) {
-        tracing::error!(%reason, "this node follows the stream no more");
+        tracing::error!(%reason, "this node no longer follows the stream");
         let reason: Arc<str> = reason.into();
         self.failure.send_replace(Some(Arc::clone(&reason)));
         self.waiting.fail_all(&AppendError::Failed(reason));

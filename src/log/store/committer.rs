@@ -268,7 +268,7 @@ impl Committer {
                 Err(AppendError::Full(reason)) => reason,
                 other => {
                     if self.shared.full.lock().take().is_some() {
-                        tracing::info!("the disk has space again; the log goes on");
+                        tracing::info!("the disk has space again; the log continues");
                     }
                     return other;
                 }

@@ -448,7 +448,9 @@ impl Sender {
         let asked = error.pause().map(|pause| pause.clamp(limits::DESTINATION_PATIENCE, longest));
         let (pause, attempts) = asked.map_or((pause, attempts), |asked| (asked, attempts - 1));
         match &before {
-            None if asked.is_some() => debug!(%server, %error, "a homeserver is told later"),
+            None if asked.is_some() => {
+                debug!(%server, %error, "the delivery to a homeserver is delayed")
+            }
             None if error.is_refusal() => {
                 warn!(%server, %error, "a homeserver refuses transactions; retrying");
             }

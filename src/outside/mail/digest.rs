@@ -235,7 +235,7 @@ impl Digest {
         }
         let _ = writeln!(
             plain,
-            "{}\nTo get no more of it, open this address in your browser:\n\n{}",
+            "{}\nTo unsubscribe, open this address in your browser:\n\n{}",
             self.because(server),
             self.unsubscribe
         );
@@ -264,7 +264,7 @@ impl Digest {
                 "margin:24px 0 0;padding:16px 0 0;border-top:1px solid #d5cfc5;font-size:13px;" (SOFT)
             } {
                 (self.because(server)) " "
-                a.link href=(self.unsubscribe) style=(LINK) { "Get no more of it" } "."
+                a.link href=(self.unsubscribe) style=(LINK) { "Unsubscribe from these mails" } "."
             }
         };
         frame(subject, &body, server)

@@ -164,7 +164,7 @@ pub(crate) enum FileError {
     NotPublic,
     #[error("This server has no files of other servers.")]
     NoRemoteFiles,
-    #[error("The file was not uploaded yet.")]
+    #[error("The file has not been uploaded yet.")]
     NotYetUploaded,
     /// The disk is full, or fails.
     #[error("the file cannot be written: {0}")]

@@ -109,7 +109,7 @@ pub(super) async fn well_known(
         tell("m.identity_server", json!({ "base_url": url }));
     }
     if addresses::is_offered(config) {
-        // What clients look for who do not know `auth_metadata` yet.
+        // For clients that do not know `auth_metadata` yet.
         let (issuer, account) = (addresses::issuer(config), addresses::account_url(config));
         let told = json!({ "issuer": issuer, "account": account });
         tell("org.matrix.msc2965.authentication", told);

@@ -156,7 +156,7 @@ fn check(cx: &Cx<Server>, field: &str, value: Option<&Value>) -> Result<(), ApiE
     if field != "displayname" && cx.app.engine.state().accounts.is_guest(&cx.caller.user_id) {
         return Err(ApiError::new(
             ErrorCode::GuestAccessForbidden,
-            "Guests may set no more than their display name.",
+            "Guests may set only their display name.",
         ));
     }
     capabilities::may_set_profile(&cx.app, &cx.caller, field)

@@ -88,7 +88,7 @@ fn shown(view: &View<'_>, found: &Found) -> User {
     user
 }
 
-/// The users that a user may find: those who share a room with them, and members of public rooms.
+/// The users that a user may find: users who share a room with them, and members of public rooms.
 struct Acquaintance<'a> {
     view: &'a View<'a>,
     everyone: bool,

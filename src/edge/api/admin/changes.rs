@@ -96,7 +96,7 @@ pub(crate) fn open(
         selection,
         records: app.engine.follow(first),
         told: first.prev(),
-        // A connection on which nothing moves is taken for one that nobody reads.
+        // A connection without progress counts as one that nobody reads.
         silence: limits::CHANGES_SILENCE.min(timeout / 2),
         spoke: Instant::now(),
         pieces,
@@ -189,8 +189,8 @@ struct Change {
     record: RecordView,
 }
 
-/// What is said now and then, so that the connection is not taken for dead, and a reader that
-/// selects few records does not examine the same ones again.
+/// The keep-alive, so that the connection is not considered dead, and a reader that selects few
+/// records does not examine the same ones again.
 #[derive(Serialize)]
 struct Position {
     position: String,
@@ -313,7 +313,7 @@ impl Feed {
     /// Tells of some records, once there is room for a piece. Says whether they were the last ones
     /// there are; `None` if nobody listens.
     async fn tell(&mut self) -> Option<Result<bool, ReadError>> {
-        // First: what is read is told, whatever happens.
+        // First, so that everything that was read is sent in any case.
         let room = self.pieces.reserve().await.ok()?;
         let whose = Requester::User(self.session.user_id.clone());
         let exempt = self.app.is_exempt(&self.session);

@@ -63,7 +63,7 @@ async fn register_user(cx: &Caller, mut request: register_v3::Request) -> Result
     }
     must_be_open(&cx.app)?;
     let parameters = recall(cx, &mut request).await?;
-    // Before the client goes through stages in vain.
+    // So that the client does not go through stages in vain.
     let env = cx.app.engine.env();
     env.accounts.check(&env.state.accounts)?;
     let upgraded = match &request.guest_access_token {

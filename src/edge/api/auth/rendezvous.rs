@@ -177,7 +177,7 @@ pub(super) async fn create(
     cx.there_are_meetings()?;
     if !cx.may_begin() {
         return Err(ApiError::forbidden(
-            "Log in first: meetings are begun by users of this server.",
+            "Log in first: only users of this server can start a rendezvous.",
         ));
     }
     let data = bounded(request.body.data)?;

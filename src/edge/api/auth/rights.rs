@@ -38,7 +38,7 @@ pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<
     }
 }
 
-/// Refuses one who may have no session: whose account is closed or locked.
+/// Refuses users who may have no session: their account is deactivated or locked.
 pub(crate) fn may_log_in(app: &Server, user_id: &UserId) -> Result<(), ApiError> {
     match app.engine.state().accounts.standing(user_id).unwrap_or_default() {
         Standing { deactivated: Some(_), .. } => Err(deactivated()),

@@ -165,7 +165,7 @@ fn records(counts: &Counts, now_ms: u64) -> Markup {
         }
         div.long { (columns("Size of the records by day", Unit::Bytes, &days, 5)) }
         h2 { "By kind" }
-        (table(&columns_of, &rows, "No record was counted yet."))
+        (table(&columns_of, &rows, "No record has been counted yet."))
         @if kinds.len() > LARGEST { p.note { "And " (kinds.len() - LARGEST) " smaller kinds." } }
         h2 { "By room" }
         (named(&counts.rooms, "rooms", |id| room(id, id), ("Room", "Records")))
@@ -220,5 +220,5 @@ fn uploads(users: &[(Option<ruma::OwnedUserId>, u64)]) -> Markup {
             vec![name, html! { (bytes(*size)) }, bars::share(*size, most)]
         })
         .collect();
-    table(&["User", "Size", "Share"], &rows, "No file was uploaded.")
+    table(&["User", "Size", "Share"], &rows, "No file has been uploaded.")
 }

@@ -147,7 +147,7 @@ fn state(app: &Server, found: &Destinations) -> Markup {
     let known = app.engine.state().peers.len();
     html! {
         @if !found.is_on {
-            p.bad role="status" { "Federation is off: nobody is told of anything." }
+            p.bad role="status" { "Federation is off: nothing is delivered." }
         } @else if found.failing > 0 {
             p.bad role="status" {
                 (grouped(found.failing as u64)) " of " (grouped(found.total as u64))

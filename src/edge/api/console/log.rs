@@ -208,7 +208,7 @@ pub(super) async fn one(cx: Cx<Server, Visitor>, request: RecordPage) -> Result<
     Ok(cx.caller.page(&format!("Record {offset}"), "log", body).reply())
 }
 
-/// The id of an event of another homeserver of which there is something to explain.
+/// The id of an event of another homeserver whose outcome can be explained.
 fn decided(view: &RecordView) -> Option<&str> {
     let payload = view.payload.as_ref()?;
     let is_resolved = !payload["received"]["resolved"].is_null();

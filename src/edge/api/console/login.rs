@@ -112,7 +112,7 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
                 required;
             button type="submit" { "Log in" }
         }
-        p.note { "For those who administer this server." }
+        p.note { "For the administrators of this server." }
     };
     let page = Page::new(format!("Console of {}", app.config.server.name), body);
     let page = refused.map(ApiError::status).into_iter().fold(page, Page::status);

@@ -28,7 +28,7 @@ const EVENTS: usize = 60;
 /// How many of them relate to the same event.
 const CHILDREN: usize = 24;
 
-/// How far back it is looked for what an event is about.
+/// How far back related events are searched.
 const ANCESTORS: usize = 6;
 
 /// Replies outside of threads are in no index. So many events after an event are looked at.

@@ -53,7 +53,7 @@ const PAGES: [(&str, &str, &str); 18] = [
 /// Others are sent to the page on which they can log in.
 pub(super) struct ConsoleLogin;
 
-/// The same of what is no page: others are refused.
+/// The same for endpoints that are not pages: other callers are refused.
 pub(super) struct ConsoleStream;
 
 impl Gate for ConsoleLogin {

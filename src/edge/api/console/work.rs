@@ -1,4 +1,4 @@
-//! "Work": what takes the server long, how far it has come, and how long it will take.
+//! "Work": the long-running work of the server, its progress, and the estimated time left.
 
 use maud::{Markup, html};
 

@@ -128,7 +128,7 @@ pub(in crate::edge::api) async fn devices_for_server(
 ) -> Result<Json, ApiError> {
     let user_id = request.user_id;
     cx.at_length(|| {
-        // Those who are told of the changes after it find that they have this one.
+        // Users who are told of later changes already have this one.
         let (last, _) = cx.app.engine.state().keys.told(&user_id, Offset::MAX);
         let stream_id = last.unwrap_or(Offset::ZERO);
         let asked = BTreeMap::from([(user_id.clone(), Vec::new())]);

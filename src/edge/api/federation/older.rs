@@ -29,7 +29,7 @@ endpoint! {
 }
 
 endpoint! {
-    /// An invite, which says nothing of the room's version but in the state that it shows.
+    /// An invite, which names the room's version only in its stripped state.
     pub(super) struct Invite = PUT "/_matrix/federation/v1/invite/{room_id}/{event_id}";
     for ServerSignatures;
     { room_id: OwnedRoomId = path, event_id: OwnedEventId = path, pdu: Box<RawValue> = json }

@@ -36,15 +36,15 @@ pub(super) fn is_bounded(body: &[u8]) -> Result<(), ApiError> {
         Err(error) if error.to_string().contains(TOO_MANY) => {
             Err(ApiError::too_large("This is too much for one transaction."))
         }
-        // What else is wrong, the decoder says.
+        // Other errors are reported by the decoder.
         _ => Ok(()),
     }
 }
 
-/// What is said of a list of too many items.
+/// The error for a list of too many items.
 const TOO_MANY: &str = "too many items";
 
-/// A list of which no more than its length is looked at.
+/// A list of which only the length is read.
 #[derive(Default)]
 struct AtMost<const MOST: usize>;
 

@@ -47,7 +47,7 @@ impl From<Failure> for ApiError {
                 Self::not_found("The other server does not have the file.")
             }
             Failure::NoFile(NoFile::NotYetUploaded) => {
-                Self::new(ErrorCode::NotYetUploaded, "The file was not uploaded yet.")
+                Self::new(ErrorCode::NotYetUploaded, "The file has not been uploaded yet.")
             }
             Failure::NoFile(NoFile::TooLarge) => {
                 let text = "The file is too large to be fetched from the other server.";

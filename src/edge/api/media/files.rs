@@ -226,7 +226,7 @@ pub(super) async fn old_thumbnail(
     app.serve_thumbnail(found, wish, &cx.whose(), true, &headers).await
 }
 
-/// What comes before a file for another homeserver: nothing is known of it yet.
+/// The part before a file for another homeserver: its metadata, which is empty for now.
 const ABOUT_FILE: &str = "{}";
 
 pub(in crate::edge::api) async fn download_for_server(

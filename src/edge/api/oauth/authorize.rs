@@ -237,7 +237,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: Authorize) -> Result<Reply
         };
         return asked.back.refused(&problem);
     }
-    // Once the user has done so, they need not do it again.
+    // A recent proof need not be repeated.
     let rest = format!("authorize?{}", without(query, &["prompt"]));
     if asked.prompt.contains("create") {
         return see(&Next::of(Some(&rest)).by(&app.config, "sign_up"));

@@ -135,7 +135,7 @@ fn shown(code: &str) -> String {
     format!("{first}-{second}")
 }
 
-/// What was typed, without what it may be written with.
+/// The typed code, without separators.
 fn typed(text: &str) -> Option<String> {
     let code: String = text
         .chars()

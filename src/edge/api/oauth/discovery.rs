@@ -37,8 +37,8 @@ endpoint! {
 }
 
 endpoint! {
-    /// What clients that know nothing of Matrix ask for: below the issuer, and beside it. Element Web
-    /// of 2024 takes the issuer for a folder.
+    /// The metadata for generic OAuth clients, at both standard paths: below the issuer, and beside
+    /// it. Element Web of 2024 takes the issuer for a folder.
     pub(super) struct OpenidConfiguration = GET
         "/.well-known/oauth-authorization-server/_matrix/oauth2"
         "/.well-known/openid-configuration/_matrix/oauth2"

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::edge::http::ApiError;
 
-/// Parameters by name. One without a value is as good as none (RFC 6749, section 3.1).
+/// Parameters by name. One without a value counts as absent (RFC 6749, section 3.1).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parameters(HashMap<String, String>);
 

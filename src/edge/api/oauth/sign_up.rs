@@ -135,7 +135,7 @@ pub(super) async fn submit(cx: Cx<Server, ()>, request: SignUpForm) -> Result<Re
     }
 }
 
-/// Begins a registration: what is wrong with it is said before anyone has to prove anything.
+/// Begins a registration. Errors in it are reported before the user has to prove anything.
 async fn begin(
     cx: &Cx<Server, ()>,
     visitor: &Visitor,

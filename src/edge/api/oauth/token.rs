@@ -106,7 +106,7 @@ async fn by_code(cx: &Caller, client: &Client, parameters: &Parameters) -> Resul
     told_to(&cx.app, client, given).await
 }
 
-/// An authorization code, and what a client proves that it is its own with.
+/// An authorization code, and the client's proof that it is its own.
 pub(super) struct HeldCode<'a> {
     pub(super) code: &'a str,
     pub(super) redirect_uri: &'a str,
@@ -338,7 +338,7 @@ async fn by_refresh_token(
     let Some(Presented { grant, login_ms, issued_ms }) = presented(app, &hash) else {
         let stolen = superseded(app, Kind::Refresh, text);
         if let Some(stolen) = stolen.filter(|stolen| stolen.client_id == client.id) {
-            // Either of the two who have it may be a thief (RFC 9700, section 4.14.2).
+            // Either of its two holders may be an attacker (RFC 9700, section 4.14.2).
             end(cx, &stolen, GrantEnd::RefreshReused).await?;
         }
         return Err(invalid().into());

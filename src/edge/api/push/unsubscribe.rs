@@ -59,7 +59,7 @@ pub(super) async fn page(cx: Cx<Server, ()>, request: UnsubscribePage) -> Result
             strong { (ids.pushkey) } " about messages that it has not read."
         }
         form method="post" action={ (cx.uri.path()) "?token=" (token) } {
-            button type="submit" autofocus { "Send no more of it" }
+            button type="submit" autofocus { "Unsubscribe" }
         }
         p.note { "It can be had again at any time, in the app's settings." }
     };

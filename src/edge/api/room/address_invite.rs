@@ -132,7 +132,7 @@ impl Addressee {
             json!({ "algorithm": "sha256", "pepper": lookup_pepper, "addresses": [hashed] });
         let answer = self.ask(app, Method::POST, "/identity/v2/lookup", Some(&question)).await?;
         let Found { mappings } = answer.json().map_err(|_| unusable(&answer))?;
-        // Some write null for what they do not know.
+        // Some identity servers write null for unknown values.
         let user_id = mappings.get(&hashed).filter(|user_id| !user_id.is_null());
         let Some(user_id) = user_id else { return Ok(None) };
         let user_id = user_id.as_str().and_then(|user_id| OwnedUserId::try_from(user_id).ok());
@@ -286,7 +286,7 @@ async fn turn(cx: &Cx<Server, ()>, invite: BoundInvite) -> Result<bool, ApiError
     if room.is_none() {
         cx.may_ask()?;
     }
-    // It goes on if the identity server hangs up: others may have recorded it already.
+    // It continues if the identity server hangs up: other homeservers may have recorded it already.
     let inviting = tokio::spawn(async move {
         let receiving = app.receiving()?;
         match (room, sender) {

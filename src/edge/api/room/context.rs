@@ -82,7 +82,7 @@ pub(super) struct Around {
     pub(super) end: Place,
 }
 
-/// The events around one. Nothing is fetched that is missing: a client goes on from either end with
+/// The events around one. Missing events are not fetched: a client continues from either end with
 /// `GET /messages`.
 pub(super) fn around<'a>(
     view: &View<'a>,

@@ -51,7 +51,7 @@ impl<C: Caller> Cx<Server, C> {
 }
 
 impl Cx<Server> {
-    /// Whether the room is one of others: this homeserver federates, and is not in it.
+    /// Whether the room is only on other homeservers: this one federates, and is not in it.
     pub(super) fn is_elsewhere(&self, room_id: &RoomId) -> bool {
         self.app.outside.federation.is_some()
             && self
@@ -113,7 +113,7 @@ impl Cx<Server> {
         let key = (user_id, room_id, act);
         let lost = ApiError::internal;
         let mut running = self.app.outside.entering.run(key, lost, |(user_id, room_id, act)| {
-            // It goes on if the client hangs up: others may have recorded it already.
+            // It continues if the client hangs up: other homeservers may have recorded it already.
             tokio::spawn(async move {
                 let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
                 let failed = |error| Asked::OfRoom.failed(error);

@@ -39,7 +39,7 @@ pub(super) async fn messages(
     } else {
         (from.unwrap_or(Place::After(Offset::ZERO)), to.unwrap_or(Place::After(Offset::MAX)))
     };
-    // An administrator who looks at an earlier moment sees what was there.
+    // An administrator who looks at an earlier moment sees the room as it was.
     let mut filling = Filling::new(cx, room, cx.moment()?.is_none());
     loop {
         let view = cx.view_as_of()?;

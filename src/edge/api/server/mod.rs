@@ -116,10 +116,10 @@ pub(crate) struct Oauth {
 
 /// What the server signs with.
 pub(crate) struct Signing {
-    /// Signs with a key that is not in the log: nobody who reads the log can make what it signs.
+    /// Signs with a key that is not in the log: a reader of the log cannot forge these signatures.
     pub(crate) signer: Signer,
-    /// Signs with the server's private key, which is in the log: for what is to hold as long as the
-    /// log does, and by which nobody gains who can read the log.
+    /// Signs with the server's private key, which is in the log: for signatures that stay valid as
+    /// long as the log does, and that are of no use to a reader of the log.
     pub(crate) lasting: Signer,
 }
 

@@ -23,8 +23,8 @@ impl Server {
         })
     }
 
-    /// As [`Server::position`], for one who can do with a position that a restore has undone: what
-    /// that names never came to be.
+    /// As [`Server::position`], for callers that can handle a position that a restore has undone:
+    /// what that names never came to be.
     pub(in crate::edge::api) fn position_or_undone(
         &self,
         token: &str,

@@ -24,7 +24,7 @@ pub(crate) enum Told {
     Guess { name: String, client: IpAddr },
     /// A message that was sent to an address.
     Notice { client: IpAddr },
-    /// What a device does, for the node that follows its user's presence.
+    /// The activity of a device, for the node that follows its user's presence.
     Presence { node: u16, user_id: OwnedUserId, device_id: OwnedDeviceId, activity: Activity },
     /// When and from where a device was used.
     Seen { session: Offset, sighting: Sighting },

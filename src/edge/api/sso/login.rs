@@ -160,7 +160,7 @@ async fn arrive(cx: &Cx<Server, ()>, headers: &HeaderMap, state: &str) -> Result
         .map(|(trip, _)| trip)
         .filter(|trip| trip.state == state)
         .ok_or_else(|| {
-            let why = "This browser has not begun to log in, or has taken too long.";
+            let why = "This browser has not started a login, or the login took too long.";
             ApiError::bad_request(why)
         })?;
     let provider = app.outside.providers.get(&trip.provider);

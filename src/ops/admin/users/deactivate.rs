@@ -43,7 +43,7 @@ impl Act for Deactivate {
         title: "Deactivate an account",
         fields: &[
             Field::new("user", "User", Kind::Text),
-            Field::new("erase", "Hide what they sent from those who join later", Kind::Flag),
+            Field::new("erase", "Hide their messages from users who join later", Kind::Flag),
         ],
         is_final: true,
         foretells: true,

@@ -74,7 +74,7 @@ pub(in super::super) async fn list(
                 (field("user", "User", user, "@user:server"))
                 button type="submit" { "Search" }
             }
-            (table(&columns, &rows, "No file was uploaded."))
+            (table(&columns, &rows, "No file has been uploaded."))
             @if let Some(left) = left {
                 p.pages {
                     a href={ "?" (query(&[("user", user)])) "before=" (left) } { "Older files" }

@@ -79,7 +79,7 @@ fn body(app: &Server, kept: &[Kept]) -> Markup {
     }
 }
 
-/// Up to which record the projections are known to be right.
+/// The record up to which the projections are verified.
 pub(in super::super) fn compared(status: &Status) -> Markup {
     match status.verified_through {
         Offset::ZERO => html! { "not yet" },

@@ -59,8 +59,8 @@ enum Action {
 }
 
 impl Action {
-    /// By its name and its device. An unknown one is as good as none, and so is a device that is
-    /// not named.
+    /// By its name and its device. An unknown one counts as none, and so does a device that is not
+    /// named.
     fn named(name: &str, device_id: Option<String>) -> Self {
         let device_id = device_id.map(OwnedDeviceId::from);
         match name {
@@ -95,7 +95,7 @@ impl Action {
         format!("?action={name}{}", device.unwrap_or_default())
     }
 
-    /// Whether only those see it who have proved lately who they are.
+    /// Whether it requires a recent proof of who the user is.
     const fn needs_proof(&self) -> bool {
         matches!(self, Self::Password | Self::Reset | Self::Deactivate)
     }
