@@ -43,7 +43,7 @@ classes! {
     Registration = registration;
     /// Registering OAuth clients, and beginning device authorizations. Both write without a login.
     Clients = clients;
-    /// Changing what an account is held by, and managing its devices.
+    /// Changing an account's credentials, and managing its devices.
     Account = account;
     /// Making and upgrading rooms.
     Rooms = rooms;

@@ -14,7 +14,7 @@ use crate::base::limits;
 /// How a body can be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Encoding {
-    /// RFC 8878. Where a client takes both it is the one: it is faster, and shorter.
+    /// RFC 8878. It is preferred where a client accepts both: it is faster, and shorter.
     Zstd,
     /// RFC 1952.
     Gzip,

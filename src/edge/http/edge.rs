@@ -202,7 +202,7 @@ impl<A: App> Edge<A> {
         response
     }
 
-    /// Tells the other nodes what a request took from its caller's limits.
+    /// Tells the other nodes how much of its caller's limits a request used.
     fn tell(&self, spent: impl FnOnce() -> Spent) {
         if self.app.is_in_cluster() {
             let spent = spent().on(self.for_servers);
@@ -210,7 +210,7 @@ impl<A: App> Edge<A> {
         }
     }
 
-    /// Takes note of what another node told. `for_servers` is the edge for other homeservers.
+    /// Notes what another node reported. `for_servers` is the edge for other homeservers.
     pub(crate) fn heard(&self, message: &[u8], for_servers: Option<&Self>) {
         match serde_json::from_slice::<Spent>(message) {
             Ok(spent) if !spent.is_for_servers() => self.throttle.take_spent(spent),
@@ -323,7 +323,7 @@ impl<A: App> Edge<A> {
     {
         let RequestHead { method, uri, headers, peer } = head;
         let client = self.client_address(&headers, peer);
-        // If that cannot be found out, the answer is as new as what this server has, and says so.
+        // If that is unknown, the answer is as new as this server's state, and says so.
         let is_current = match self.app.catch_up() {
             Some(catching_up) if !route.at_once => catching_up.await,
             _ => true,
@@ -349,7 +349,7 @@ impl<A: App> Edge<A> {
             unread.place = Some(place.ok_or_else(busy)?);
         }
         unread.recipient = Some(recipient);
-        // Other homeservers are limited once it is known that they are who they say.
+        // Other homeservers are limited once they are authenticated.
         let limited = route.class.filter(|_| route.access != Access::Server);
         let limited = limited.filter(|_| !self.is_exempt(&who));
         if let Some(class) = limited {
@@ -382,8 +382,8 @@ impl<A: App> Edge<A> {
             None => Bytes::new(),
         };
         if route.access == Access::Server {
-            // The signature covers the body.
-            // Its keys may have to be fetched, which takes as long as it likes.
+            // The signature covers the body. Its keys may have to be fetched, which may take any
+            // time.
             let dropped = held.as_ref().map(bodies::Body::watch);
             let dropped = async move {
                 match dropped {

@@ -259,7 +259,7 @@ struct Inner {
     may_be_behind: bool,
 }
 
-/// How something else than JSON shows that a request failed: with which reply.
+/// The reply that shows a failed request in another form than JSON.
 pub(crate) type Refusal = fn(&ApiError) -> Reply;
 
 impl ApiError {

@@ -106,11 +106,11 @@ impl Exchange {
         !state.request_read && !matches!(state.stage, Stage::Listening)
     }
 
-    /// To be looked at when hyper has done what it could: whether it can be dropped.
+    /// Checked when hyper has nothing left to do: whether it can be dropped.
     pub(super) fn rest(&self) -> Option<Rest> {
         let state = self.0.lock();
         match state.stage {
-            // What is left of a request that was refused early is not to be taken for the next.
+            // The rest of a request that was refused early must not be read as the next one.
             _ if state.unwritten || !state.request_read => None,
             Stage::Over => Some(Rest::ForRequest),
             Stage::Asked(_) if state.can_be_put_aside => Some(Rest::ForAnswer),
@@ -196,7 +196,7 @@ impl Future for Answer {
         state.stage = Stage::Answering;
         state.unwritten = true;
         if !state.request_read {
-            // The rest of the request would be taken for the next one.
+            // The rest of the request would be read as the next one.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         drop(state);
@@ -375,7 +375,7 @@ impl<S: Wire> Line<S> {
         (self.again, self.stream.into_inner())
     }
 
-    /// Resets a connection that takes nothing: what the kernel holds for it is to be freed at once.
+    /// Resets a connection that accepts no data, so that the kernel frees its buffers at once.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,

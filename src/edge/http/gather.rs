@@ -138,7 +138,7 @@ impl Account<'_> {
     }
 }
 
-/// On whose account the body of a request is, as far as is known before it is read.
+/// Whose account the body of a request is charged to, as far as is known before it is read.
 pub(super) fn payer(who: &Who, client: IpAddr) -> Payer {
     match &who.session {
         Some(session) => Payer::User(session.user_id.clone()),

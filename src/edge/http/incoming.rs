@@ -53,7 +53,8 @@ impl Incoming {
     /// # Errors
     /// When the body becomes too large, ends early, or does not go on.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        // What the server takes for itself, to write a piece say, is not the client's time.
+        // Time that the server itself takes, for example to write a piece, does not count against
+        // the client.
         let began = Instant::now();
         let left = self.pace.allows(self.read).saturating_sub(self.waited);
         let next = tokio::time::timeout(left, self.pieces.next()).await;

@@ -148,12 +148,12 @@ pub(crate) trait App: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Takes note that a homeserver was answered with so many bytes.
+    /// Notes that a homeserver was answered with this many bytes.
     fn answered(&self, server: &ServerName, bytes: usize) {
         let _ = (server, bytes);
     }
 
-    /// Whether a homeserver is one with whose users those of this server have to do.
+    /// Whether users of a homeserver share rooms with users of this one.
     fn knows(&self, server: &ServerName) -> bool {
         let _ = server;
         true

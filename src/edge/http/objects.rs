@@ -19,7 +19,7 @@ pub(crate) type Place = &'static [&'static str];
 /// Checks that there is no array at any of `places`.
 ///
 /// # Errors
-/// `M_BAD_JSON`. What is no JSON at all is for others to find.
+/// `M_BAD_JSON`. Text that is not JSON at all is found elsewhere.
 pub(crate) fn check(body: &[u8], places: &[Place]) -> Result<(), ApiError> {
     if places.is_empty() || !body.contains(&b'[') {
         return Ok(());

@@ -3,8 +3,8 @@
 //!
 //! Whatever is not canonical JSON (specification, appendix "Canonical JSON") cannot be signed, and
 //! so cannot be sent to another homeserver. It would be found only when it is to be sent, long
-//! after the client was told that all is well. So bodies are checked where they come in, and an
-//! endpoint is checked strictly unless its policy says why what it takes stays here.
+//! after the client was told that it succeeded. So bodies are checked on arrival, and an endpoint
+//! is checked strictly unless its policy says why what it takes stays here.
 
 use super::{Access, ApiError, Body};
 use crate::base::canonical::{self, Numbers};

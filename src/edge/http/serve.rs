@@ -150,7 +150,7 @@ struct Server {
     /// What answers requests: warp.
     answer: Box<dyn Fn(Request<RequestBody>, IpAddr) -> BoxFuture<'static, Response> + Send + Sync>,
     http1: http1::Builder,
-    /// For those who speak HTTP/2, or have not said yet what they speak.
+    /// For clients that use HTTP/2, or have not yet shown which version they use.
     either: auto::Builder<TokioExecutor>,
     header_timeout: Duration,
     /// How many connections there are with hyper.
@@ -300,7 +300,8 @@ impl Connection {
         let line = Line::new(Bytes::new(), stream, &exchange, Stall::new(server.response_timeout));
         let connection = server.either.serve_connection(line, service);
         let mut connection = pin!(connection.into_owned());
-        // hyper's limit starts once it knows the protocol; this one is for those who never say.
+        // hyper's limit starts once it knows the protocol; this one is for clients that send
+        // nothing.
         let mut silent = pin!(async {
             sleep(server.header_timeout).await;
             if request_read.load(Ordering::Relaxed) {
@@ -463,8 +464,8 @@ impl Connection {
     }
 }
 
-/// Reads on for a while, and throws away what comes: a client that sends all of its request before
-/// it reads would otherwise find the connection reset, and not why it was refused.
+/// Reads on for a while, and discards the data: a client that sends all of its request before it
+/// reads would otherwise find the connection reset, and not why it was refused.
 async fn linger(mut stream: TcpStream) {
     let _ = stream.shutdown().await;
     let (mut buffer, mut left) = (vec![0; 16 * 1024], limits::OVERSIZED_BODY_DRAIN);

@@ -174,7 +174,7 @@ impl StoredEvent {
         Some((StateEventType::from(self.event_type.to_string()), state_key))
     }
 
-    /// The user whose membership a member event sets, and to what; `None` if it is none.
+    /// The user whose membership a member event sets, and to what; `None` for other events.
     pub(crate) fn membership(&self) -> Option<(&UserId, MembershipState)> {
         #[derive(Deserialize)]
         struct Content {

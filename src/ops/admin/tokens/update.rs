@@ -1,4 +1,4 @@
-//! Change what a registration token is good for.
+//! Change the limits of a registration token.
 
 use serde::{Deserialize, Serialize};
 
