@@ -153,7 +153,7 @@ pub(crate) trait App: Send + Sync + 'static {
         let _ = (server, bytes);
     }
 
-    /// Whether users of a homeserver share rooms with users of this one.
+    /// Whether this server has delivered anything to a homeserver before.
     fn knows(&self, server: &ServerName) -> bool {
         let _ = server;
         true
