@@ -10,8 +10,8 @@ use crate::base::rate::household;
 /// port, a domain that was probably registered as a whole, without the names below it, and the
 /// network of an address.
 ///
-/// Names are compared by their form. Customers of a provider who have names below one domain are one
-/// site: what they share is several times what one homeserver needs.
+/// Names are compared by their form. Customers of a provider who have names below one domain are
+/// one site: what they share is several times what one homeserver needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Site(Box<str>);
 
