@@ -146,7 +146,7 @@ impl Visit<'_> {
 
     fn no_device(&self) -> Markup {
         html! {
-            p { "This device is not, or no longer, signed in." }
+            p { "This device is not signed in." }
             p { a href=(self.href(&Action::Devices)) { "All devices" } }
         }
     }
