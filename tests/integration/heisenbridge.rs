@@ -1,13 +1,17 @@
 //! heisenbridge, a bridge to IRC that nobody here wrote: it invites its owner before the owner has
-//! an account, takes commands, and makes rooms.
+//! an account, and relays what is said in an IRC channel.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{TestServer, User, encode, free_address, skip, tools, until};
+use crate::harness::{PATIENCE, TestServer, User, encode, free_address, skip, tools, until};
 
 /// The bridge as a process.
 struct Bridge(Child);
@@ -28,6 +32,63 @@ impl Drop for Bridge {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// An IRC server with one user besides whoever connects, in every channel.
+struct Irc {
+    port: u16,
+    /// What is said in channels, and what is to be said.
+    heard: Receiver<String>,
+    says: Sender<String>,
+}
+
+impl Irc {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (hears, heard) = channel();
+        let (says, to_say) = channel::<String>();
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("a connection");
+            let mut writer = stream.try_clone().expect("a stream");
+            thread::spawn(move || {
+                for line in to_say {
+                    let _ = write!(writer, ":carl!c@irc PRIVMSG #club :{line}\r\n");
+                }
+            });
+            let _ = Self::serve(stream, &hears);
+        });
+        Self { port, heard, says }
+    }
+
+    fn serve(mut stream: TcpStream, hears: &Sender<String>) -> std::io::Result<()> {
+        let mut nick = String::new();
+        for line in BufReader::new(stream.try_clone()?).lines() {
+            let line = line?;
+            let (command, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            match command {
+                "CAP" if rest == "LS" => write!(stream, ":irc CAP * LS :\r\n")?,
+                "NICK" => rest.trim_start_matches(':').clone_into(&mut nick),
+                "USER" => {
+                    write!(stream, ":irc 001 {nick} :Welcome\r\n:irc 376 {nick} :End\r\n")?;
+                }
+                "PING" => write!(stream, ":irc PONG irc {rest}\r\n")?,
+                "JOIN" => {
+                    let channel = rest.split(' ').next().unwrap_or_default();
+                    write!(
+                        stream,
+                        ":{nick}!n@irc JOIN {channel}\r\n:irc 353 {nick} = {channel} :{nick} \
+                         carl\r\n:irc 366 {nick} {channel} :End\r\n"
+                    )?;
+                }
+                "PRIVMSG" => {
+                    let _ = hears.send(rest.to_owned());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -73,7 +134,7 @@ async fn invited(owner: &User, name: Option<&str>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heisenbridge_invites_an_owner_who_registers_later_and_obeys() {
+async fn heisenbridge_invites_an_owner_who_registers_later_and_relays_a_channel() {
     let python = match tools::python_of_programs("heisenbridge") {
         Ok(python) => python,
         Err(missing) => return skip("heisenbridge", &missing),
@@ -96,12 +157,24 @@ async fn heisenbridge_invites_an_owner_who_registers_later_and_obeys() {
     })
     .await;
 
+    let irc = Irc::start();
     let owner = server.register("owner").await;
     let control = invited(&owner, None).await;
     tell(&owner, &control, "help", "OPEN").await;
     tell(&owner, &control, "addnetwork test", "Network added").await;
-    tell(&owner, &control, "addserver test irc.example", "Server added").await;
+    let address = format!("addserver test 127.0.0.1 {}", irc.port);
+    tell(&owner, &control, &address, "Server added").await;
     owner.send_text(&control, "open", "open test").await;
     let network = invited(&owner, Some("test")).await;
-    tell(&owner, &network, "help", "NICK").await;
+    owner.send_text(&network, "connect", "connect").await;
+    owner.send_text(&network, "join", "join #club").await;
+    let club = invited(&owner, Some("#club")).await;
+    owner.send_text(&club, "1", "hello from Matrix").await;
+    let heard = irc.heard.recv_timeout(PATIENCE).expect("the channel hears it");
+    assert_eq!(heard, "#club :hello from Matrix");
+    irc.says.send("hello from IRC".to_owned()).expect("the bridge is connected");
+    until("the room hears it", async || {
+        said(&owner, &club).await.iter().any(|said| said.contains("hello from IRC"))
+    })
+    .await;
 }
