@@ -442,16 +442,10 @@ impl<A: App> Edge<A> {
             self.throttle.check_written(class, who.session.as_ref(), client, body.len())?;
             self.tell(|| Spent::new(class, who.session.as_ref(), client).written(body.len()));
         }
-        if route.access == Access::Login {
-            who.visitor = self.app.visitor(&method, &headers).await?;
-            if who.visitor.is_none() {
-                return match route.refusal {
-                    Some(_) => Ok(Box::pin(std::future::ready(Ok(self.app.login_first())))),
-                    // Of what is no page, nobody sees where else to go.
-                    None => Err(ApiError::missing_token()),
-                };
-            }
-        }
+        let turned_away = match route.access {
+            Access::Login => self.turned_away(route, &method, &headers, &mut who).await,
+            _ => None,
+        };
         let call = Call {
             app: Arc::clone(&self.app),
             who,
@@ -465,7 +459,10 @@ impl<A: App> Edge<A> {
             shutdown: self.shutdown.clone(),
         };
         let is_write = is_write(&call.method);
-        let answer = (route.handler)(call, args);
+        let answer: Result<Answering, ApiError> = match turned_away {
+            Some(answer) => Ok(Box::pin(std::future::ready(answer))),
+            None => (route.handler)(call, args),
+        };
         let answer = match dropped {
             Some(dropped) => answer.map(|answer| gather::until(answer, dropped)),
             None => answer,
@@ -481,6 +478,26 @@ impl<A: App> Edge<A> {
                 Err(error) => Err(error.of_stale_node(is_write).with_header(WARNING, stale)),
             }
         }))
+    }
+
+    /// What somebody without a login gets in place of an endpoint that wants one.
+    async fn turned_away(
+        &self,
+        route: &Route<A>,
+        method: &Method,
+        headers: &HeaderMap,
+        who: &mut Who,
+    ) -> Option<Result<Reply, ApiError>> {
+        match self.app.visitor(method, headers).await {
+            Ok(Some(visitor)) => {
+                who.visitor = Some(visitor);
+                None
+            }
+            Ok(None) if route.refusal.is_some() => Some(Ok(self.app.login_first())),
+            // Of what is no page, nobody sees where else to go.
+            Ok(None) => Some(Err(ApiError::missing_token())),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// How large the body of a request may be that is read as a whole; `None` if it is not.
