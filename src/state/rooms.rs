@@ -187,14 +187,18 @@ impl Room {
     /// Whether its `m.room.create` event is known, which tells its version. Before, anybody may
     /// have told a wrong one.
     pub fn is_begun(&self) -> bool {
-        self.state_event(&StateEventType::RoomCreate, "", Offset::MAX).is_some()
-            || self.aside(self.created).is_some()
+        self.create_event().is_some() || self.aside(self.created).is_some()
+    }
+
+    /// The offset of the `m.room.create` event in its state. There is none until this homeserver
+    /// enters it.
+    pub fn create_event(&self) -> Option<Offset> {
+        self.state_event(&StateEventType::RoomCreate, "", Offset::MAX)
     }
 
     /// The offset of its `m.room.create` event, or of what made it known before that.
     pub fn first_event(&self) -> Offset {
-        let first = self.state_event(&StateEventType::RoomCreate, "", Offset::MAX);
-        first.unwrap_or(self.created)
+        self.create_event().unwrap_or(self.created)
     }
 
     /// The offset of the last record that changed the room, typing and receipts included.
@@ -262,16 +266,12 @@ impl Rooms {
     /// told, corrects the version. Returns false for a version without known rules.
     pub(super) fn create(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
         let created = self.get(&id).map_or(offset, |known| known.created);
-        self.put(created, id, version)
+        self.begin(created, id, version)
     }
 
     /// Adds a room of other homeservers by its `m.room.create` event, or settles the version of one
     /// that was known by what others told.
-    pub(super) fn begin(&self, offset: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
-        self.put(offset, id, version)
-    }
-
-    fn put(&self, created: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
+    pub(super) fn begin(&self, created: Offset, id: OwnedRoomId, version: RoomVersionId) -> bool {
         let Some(rules) = version.rules() else { return false };
         let known = self.get(&id);
         let known = known.map(|known| (Arc::clone(&known.gapped), Arc::clone(&known.inner)));

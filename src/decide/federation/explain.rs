@@ -358,7 +358,7 @@ impl<'a, 'b> Trace<'a, 'b> {
     }
 
     fn create(&self) -> Result<Option<EventRef>, Unexplained> {
-        let create = self.branches.room.state_event(&StateEventType::RoomCreate, "", Offset::MAX);
+        let create = self.branches.room.create_event();
         Ok(create.map_or(Ok(None), |create| self.branches.get(create))?)
     }
 

@@ -292,12 +292,15 @@ impl Ledger {
         match standing {
             Standing::Stranger => self.strangers,
             Standing::Newcomer => self.newcomers,
-            Standing::Neighbour => {
-                let account = self.accounts.get(server);
-                let purse = account.and_then(|account| self.sites.get(&account.site));
-                purse.copied().unwrap_or_default()
-            }
+            Standing::Neighbour => self.of_site(server, standing),
         }
+    }
+
+    /// The purse that a neighbour shares with the others of its site. That of others is full.
+    fn of_site(&self, server: &ServerName, standing: Standing) -> Purse {
+        let account = self.accounts.get(server).filter(|_| standing == Standing::Neighbour);
+        let purse = account.and_then(|account| self.sites.get(&account.site));
+        purse.copied().unwrap_or_default()
     }
 
     /// The kind for which there is the longest wait, and that wait.
@@ -478,14 +481,11 @@ impl Accounts {
         let now = self.now();
         let ledger = self.ledger.lock();
         let account = ledger.accounts.get(server)?;
-        let of_all = match account.standing {
-            Standing::Neighbour => ledger.of_all(server, account.standing),
-            // It may have entered a room since, and share nothing with them any more.
-            Standing::Stranger | Standing::Newcomer => Purse::default(),
-        };
+        // A stranger may have entered a room since, and share nothing with the others any more.
+        let site = ledger.of_site(server, account.standing);
         let wait = |kind| {
             let own = account.purse.wait(kind, account.standing.rate(kind), 0, now);
-            own.max(of_all.wait(kind, account.standing.rate_of_all(kind), 0, now))
+            own.max(site.wait(kind, account.standing.rate_of_all(kind), 0, now))
         };
         let (kind, wait) = Kind::BEFORE_READING
             .map(|kind| (kind, wait(kind)))
@@ -507,10 +507,8 @@ impl Accounts {
         let (own, site) = {
             let ledger = self.ledger.lock();
             let own = ledger.accounts.get(server).map(|account| account.purse);
-            let is_neighbour = standing == Standing::Neighbour;
-            (own, is_neighbour.then(|| ledger.of_all(server, standing)))
+            (own.unwrap_or_default(), ledger.of_site(server, standing))
         };
-        let (own, site) = (own.unwrap_or_default(), site.unwrap_or_default());
         let used = Kind::ALL.map(|kind| {
             let own = own.used(kind, standing.rate(kind), now);
             (kind, own.max(site.used(kind, standing.rate_of_all(kind), now)))

@@ -54,7 +54,7 @@ fn no_such_event() -> ApiError {
     ApiError::not_found("There is no such event, or you may not see it.")
 }
 
-/// The offset as of which the caller sees the room's state. Only for users who are or were in the
+/// The offset as of which the caller sees the room's state. The caller must be or have been in the
 /// room, unless everyone may read it.
 pub(crate) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, ApiError> {
     let at = view.state_as_of(room)?;

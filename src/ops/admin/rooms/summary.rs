@@ -60,7 +60,7 @@ pub(super) fn state_content(
 }
 
 pub(super) fn creator(office: &Office, room: &Room) -> Result<Option<String>, ReadError> {
-    let create = room.state_event(&StateEventType::RoomCreate, "", Offset::MAX);
+    let create = room.create_event();
     let event = create.map(|offset| office.engine.events().get(offset)).transpose()?.flatten();
     Ok(event.map(|event| event.sender.to_string()))
 }
