@@ -25,32 +25,25 @@
 //!
 //! `docs/architecture.md` follows a write, a read and a start through them, and defines the words.
 
-mod base;
-pub mod cli;
-mod cluster;
-pub mod config;
-pub mod decide;
-mod edge;
-pub mod engine;
-pub mod log;
-pub mod media;
-mod ops;
-mod outside;
-mod read;
-pub mod record;
-pub mod search;
-pub mod server;
-mod service;
-pub mod snapshot;
-pub mod state;
+pub use logcabin_cli as cli;
+pub use logcabin_config as config;
+pub use logcabin_decide as decide;
+pub use logcabin_engine as engine;
+pub use logcabin_log as log;
+pub use logcabin_media as media;
+pub use logcabin_record as record;
+pub use logcabin_search as search;
+pub use logcabin_server as server;
+pub use logcabin_snapshot as snapshot;
+pub use logcabin_state as state;
 
 // The paths by which programs that embed the server know these.
-pub use base::{clock, glob, limits, rate, telemetry, text, work};
-pub use ops::{admin, backup, export, history, proof, restore, socket, source};
-pub use read::{events, notifications, sync, view};
-pub use record::address as threepid;
-pub use service::erasure;
-pub use snapshot::shutdown_digest;
+pub use logcabin_base::{clock, glob, limits, rate, telemetry, text, work};
+pub use logcabin_ops::{admin, backup, export, history, proof, restore, socket, source};
+pub use logcabin_read::{events, notifications, sync, view};
+pub use logcabin_record::address as threepid;
+pub use logcabin_service::erasure;
+pub use logcabin_snapshot::shutdown_digest;
 
 // The allocator of the binary, `main.rs`. The library does not choose one.
 use tikv_jemallocator as _;

@@ -6,7 +6,7 @@ mod contents;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -40,17 +40,18 @@ use logcabin::{
     erasure,
     log::{
         Log,
-        archive::{ArchiveOptions, Archiver, archive_dir, verify_archive},
+        archive::{ArchiveOptions, ArchiveReader, Archiver, archive_dir, verify_archive},
         store::{SledLog, SledOptions},
         verify,
     },
     record::{
-        Offset, Origin, Payload, Record,
+        Holds, Offset, Origin, Payload, Record, Remains,
         command::{
             AccountKind, BackedUpKey, DelayedOutcome, FileHash, PresenceState, Requirements,
             Sighting, TokenHash, Tokens, Transaction,
         },
         pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
+        remains,
         threepid::{Medium, Purpose, Threepid},
     },
     state::validations::token_hash,
@@ -645,4 +646,20 @@ async fn nothing_is_left_of_a_purged_room() {
     let state = world.engine.state();
     assert_eq!(state.aliases.of_room(&stays, Offset::MAX), ["#wren-stays:test"]);
     assert!(state.closures.blocked(&room).is_some() && state.reports.all().len() == 1);
+}
+
+#[test]
+fn whatever_holds_something_of_people_can_be_erased() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");
+    let mut held = BTreeSet::new();
+    for record in ArchiveReader::open(&golden).unwrap().records(Offset::new(1)) {
+        let record = record.unwrap();
+        let Some(command) = record.command().unwrap() else { continue };
+        let kind = command.kind().name;
+        if !matches!(command.holds(), Holds::Nothing) {
+            assert_ne!(remains(kind), Remains::Everything, "{kind}");
+            held.insert(kind);
+        }
+    }
+    assert!(held.len() > 25 && held.contains("user.register"), "{held:?}");
 }

@@ -1,4 +1,4 @@
-//! Rules for the sources: folders depend only on folders below them, some of them know no HTTP, no
+//! Rules for the sources: packages depend only on those below them, some of them know no HTTP, no
 //! clock or no I/O, and the length of files and the width of lines are limited. What
 //! `docs/architecture.md` names is there.
 
@@ -8,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folders of `src/`, from the top down. A folder may use those below it and none above it.
+/// The folders of `src/`, each a package, from the top down. A package may use those below it and
+/// none above it.
 const FOLDERS: [(&str, &str); 18] = [
     ("cli", "the command line: it starts everything and is used by nothing"),
     ("server", "starts the parts of a server, runs its background tasks and stops it"),
@@ -111,92 +112,80 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The first names after each `crate::`, also of those in braces.
-fn used(code: &str) -> BTreeSet<String> {
-    let name = |text: &str| -> String {
-        let text = text.trim_start();
-        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
-    };
-    let mut found = BTreeSet::new();
-    for rest in code.split("crate::").skip(1) {
-        let Some(group) = rest.strip_prefix('{') else {
-            found.insert(name(rest));
-            continue;
-        };
-        let (mut depth, mut begins) = (1, true);
-        for (at, c) in group.char_indices() {
-            if begins && depth == 1 && !c.is_whitespace() {
-                found.insert(name(&group[at..]));
-                begins = false;
-            }
-            match c {
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                ',' if depth == 1 => begins = true,
-                _ => {}
-            }
-            if depth == 0 {
-                break;
-            }
-        }
-    }
-    found.retain(|name| !name.is_empty());
-    found
+/// The packages of a manifest that it uses, but for those that only its tests use.
+fn used_packages(manifest: &str) -> impl Iterator<Item = &str> {
+    let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap_or_default();
+    let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+    let names = dependencies.lines().filter_map(|line| line.strip_prefix("logcabin-"));
+    names.filter_map(|line| line.split(['.', ' ']).next())
 }
 
-/// The arrows that run against the order, each with the file in which it is.
-fn against_the_order<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
-    let floor: BTreeMap<&str, usize> =
-        FOLDERS.iter().enumerate().map(|(floor, (folder, _))| (*folder, floor)).collect();
+/// What is wrong with the manifest of a folder: it uses a package that is not below it.
+fn against_the_order(folder: &str, manifest: &str) -> Vec<String> {
+    let place = |name: &str| FOLDERS.iter().position(|(folder, _)| *folder == name);
+    let above = |other: &&str| place(other) <= place(folder);
+    let wrong = used_packages(manifest).filter(above);
+    wrong.map(|other| format!("`{folder}` may not use `{other}`")).collect()
+}
+
+#[test]
+fn packages_use_only_those_below_them() {
     let mut wrong = Vec::new();
-    for (file, text) in files {
-        let folder = file.trim_start_matches("src/").split('/').next().unwrap_or_default();
-        // Tests may use whatever makes them short.
-        if matches!(folder, "lib.rs" | "main.rs") || file.ends_with("tests.rs") {
-            continue;
-        }
-        let Some(own) = floor.get(folder) else {
-            wrong.push(format!("{file}: `{folder}` has no place in the order"));
-            continue;
-        };
-        for name in used(&code(text)) {
-            match floor.get(name.as_str()) {
-                Some(other) if other >= own => {}
-                Some(_) => wrong.push(format!("{file}: `{folder}` may not use `{name}`")),
-                None => wrong.push(format!("{file}: `crate::{name}` is no folder")),
-            }
-        }
+    for (folder, _) in FOLDERS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder);
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
+        assert!(manifest.contains(&format!("name = \"logcabin-{folder}\"")), "{folder}");
+        wrong.extend(against_the_order(folder, &manifest));
     }
-    wrong
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let planted = |name| format!("[dependencies]\nlogcabin-{name}.workspace = true\n[lints]");
+    assert!(against_the_order("state", &planted("record")).is_empty());
+    assert_eq!(against_the_order("state", &planted("engine")).len(), 1);
+    assert_eq!(against_the_order("state", &planted("state")).len(), 1);
 }
 
-#[test]
-fn folders_use_only_those_below_them() {
-    let files: Vec<(String, String)> = sources("src")
-        .iter()
-        .map(|path| (relative(path), fs::read_to_string(path).expect("a file")))
-        .collect();
-    let wrong = against_the_order(files.iter().map(|(file, text)| (&**file, &**text)));
-    assert!(wrong.is_empty(), "{} wrong arrows:\n{}", wrong.len(), wrong.join("\n"));
+/// The words of some sources, those of their tests too.
+fn words(paths: &[PathBuf]) -> BTreeSet<String> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut words = BTreeSet::new();
+    for path in paths {
+        let text = fs::read_to_string(path).expect("a file");
+        let code = text.lines().filter_map(|line| line.split("//").next());
+        words.extend(code.flat_map(|line| line.split(|c| !is_word(c))).map(str::to_owned));
+    }
+    words
 }
 
+/// The public functions of a package's code.
+fn public_functions(code: &str) -> impl Iterator<Item = &str> {
+    let public = code.lines().filter_map(|line| line.trim_start().strip_prefix("pub "));
+    public.filter_map(|line| {
+        let mut words =
+            line.split_whitespace().skip_while(|word| ["const", "async"].contains(word));
+        (words.next() == Some("fn")).then(|| words.next()?.split(['(', '<']).next()).flatten()
+    })
+}
+
+/// What the compiler says of the functions of one package, it cannot say of public ones in
+/// several: that nobody calls them.
 #[test]
-fn a_wrong_arrow_is_found() {
-    let planted = |text| against_the_order([("src/state/rooms.rs", text)]);
-    assert!(planted("use crate::record::Offset;").is_empty());
-    assert!(
-        planted("use crate::{\n    base::limits,\n    record::{Offset, Record},\n};").is_empty()
-    );
-    assert!(planted("// crate::edge::api is above\n").is_empty());
-    for wrong in [
-        "use crate::engine::Engine;",
-        "use crate::{\n    record::{Offset, Record},\n    edge::{api, http},\n};",
-        "fn f() -> crate::decide::Refusal {}",
-        "use crate::limits;",
-    ] {
-        assert_eq!(planted(wrong).len(), 1, "{wrong}");
+fn a_public_function_is_called_by_another_package() {
+    let mut users = vec![words(
+        &["tests", "benches", "examples"].into_iter().flat_map(sources).collect::<Vec<_>>(),
+    )];
+    users.extend(FOLDERS.map(|(folder, _)| words(&sources(&format!("src/{folder}")))));
+    users.push(words(&["src/lib.rs", "src/main.rs"].map(PathBuf::from)));
+    let mut found = Vec::new();
+    for (folder, _) in FOLDERS {
+        for (file, code) in codes(&[folder]) {
+            let unused = public_functions(&code)
+                .filter(|name| users.iter().filter(|words| words.contains(*name)).count() < 2);
+            found.extend(unused.map(|name| format!("{file}: {name}")));
+        }
     }
-    assert_eq!(against_the_order([("src/loose.rs", "")]).len(), 1);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let code = "    pub const fn a(&self) {}\n    pub(crate) fn b() {}\n    pub async fn c<T>() {}";
+    assert_eq!(public_functions(code).collect::<Vec<_>>(), ["a", "c"]);
 }
 
 /// Adds the paths of a tree of `use`, each in full.
@@ -246,18 +235,18 @@ fn against_the_sections<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>)
         }
         // Those in the midst of code.
         let inline = code
-            .split("crate::edge::api::")
+            .split("crate::api::")
             .skip(1)
             .filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
         found.extend(inline.map(|rest| {
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            format!("crate::edge::api::{}", &rest[..end.unwrap_or(rest.len())])
+            format!("crate::api::{}", &rest[..end.unwrap_or(rest.len())])
         }));
         for path in found {
             let parts: Vec<&str> = path.split("::").map(str::trim).collect();
             let supers = parts.iter().take_while(|part| **part == "super").count();
             let full = match &parts[..] {
-                ["crate", "edge", "api", rest @ ..] => rest.to_vec(),
+                ["crate", "api", rest @ ..] => rest.to_vec(),
                 _ if supers > 0 && supers <= module.len() => {
                     [&module[..module.len() - supers], &parts[supers..]].concat()
                 }
@@ -299,18 +288,18 @@ fn a_wrong_arrow_between_sections_is_found() {
     for right in [
         "use super::failure::Failure;",
         "use super::super::claim::Claim;",
-        "use crate::{\n    edge::{\n        api::{browser::page::Page, server::Server},\n    },\n};",
-        "// use crate::edge::api::console;\n",
-        "fn f() -> crate::edge::api::answer::Json {}",
+        "use crate::{\n    api::{browser::page::Page, server::Server},\n    http,\n};",
+        "// use crate::api::console;\n",
+        "fn f() -> crate::api::answer::Json {}",
     ] {
         assert!(planted(right).is_empty(), "{right}");
     }
     for wrong in [
         "use super::super::super::oauth;",
-        "use crate::{\n    edge::{\n        api::{console, server::Server},\n    },\n};",
-        "use crate::edge::api::{browser::{cookies, page::Page}, oauth::sign_in::arrived};",
-        "fn f() { crate::edge::api::sso::login() }",
-        "use crate::edge::api::Server;",
+        "use crate::{\n    api::{console, server::Server},\n    http,\n};",
+        "use crate::api::{browser::{cookies, page::Page}, oauth::sign_in::arrived};",
+        "fn f() { crate::api::sso::login() }",
+        "use crate::api::Server;",
     ] {
         assert_eq!(planted(wrong).len(), 1, "{wrong}");
     }
@@ -321,8 +310,9 @@ fn a_wrong_arrow_between_sections_is_found() {
 /// decisions it comes from.
 fn other_writers<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<&'a str> {
     let may = |file: &str| {
-        ["src/log/", "src/engine/", "src/decide/mod.rs"].iter().any(|own| file.starts_with(own))
+        ["src/log/", "src/engine/", "src/decide/lib.rs"].iter().any(|own| file.starts_with(own))
             || file.ends_with("tests.rs")
+            || file.contains("/tests/")
     };
     let others = files.into_iter().filter(|(file, _)| !may(file));
     others.filter(|(_, text)| code(text).contains("Batch {")).map(|(file, _)| file).collect()
@@ -491,7 +481,7 @@ fn nothing_below_the_edge_knows_http() {
     for wrong in ["use http::StatusCode;", "fn f() -> warp::Reply {}", "use hyper::{Body};"] {
         assert_eq!(with_names(&planted("src/ops/x.rs", wrong), &HTTP, &[]).len(), 1, "{wrong}");
     }
-    for right in ["fn http() {}", "// http::Request", "use crate::outside::outbound::Ask;"] {
+    for right in ["fn http() {}", "// http::Request", "use logcabin_outside::outbound::Ask;"] {
         assert!(with_names(&planted("src/ops/x.rs", right), &HTTP, &[]).is_empty(), "{right}");
     }
 }
@@ -525,7 +515,7 @@ fn time_and_randomness_come_from_outside() {
     let files = codes(&["decide", "read", "state", "record"]);
     let wrong = with_names(&files, &CHANCE, &BY_CHANCE);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    for wrong in ["let at = Instant::now();", "use crate::base::clock::random_letters;"] {
+    for wrong in ["let at = Instant::now();", "use logcabin_base::clock::random_letters;"] {
         assert_eq!(with_names(&planted("src/state/x.rs", wrong), &CHANCE, &[]).len(), 1, "{wrong}");
     }
     let unneeded = with_names(&planted("src/state/x.rs", ""), &CHANCE, &["src/state/x.rs"]);

@@ -11,7 +11,7 @@ use tracing::warn;
 
 /// Lowers this thread's priority, but not so far that a busy machine starves it. Only on Linux:
 /// elsewhere this would affect the priority of the whole process.
-pub(crate) fn stand_back() {
+pub fn stand_back() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, 10) {
         let thread = thread::current();
@@ -22,16 +22,16 @@ pub(crate) fn stand_back() {
 
 /// Uses at most half of a processor: rests for as long as it has worked since the last rest.
 #[derive(Debug)]
-pub(crate) struct Pace(Instant);
+pub struct Pace(Instant);
 
 impl Pace {
     /// Begins now.
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         Self(Instant::now())
     }
 
     /// Rests. Blocks.
-    pub(crate) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         thread::sleep(self.0.elapsed().min(Duration::from_secs(1)));
         self.0 = Instant::now();
     }
@@ -39,7 +39,7 @@ impl Pace {
 
 /// Runs work that may take long (it grows with a room's members or a user's rooms), and lets the
 /// thread's other tasks continue elsewhere meanwhile.
-pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
+pub fn at_length<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     // Without a runtime there are no other tasks.
     let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
@@ -52,7 +52,7 @@ pub(crate) fn at_length<T>(work: impl FnOnce() -> T) -> T {
 
 /// Does this with each of many things on all processors, at low priority, and keeps their order.
 /// Blocks.
-pub(crate) fn in_parallel<T: Sync, U: Send>(all: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
+pub fn in_parallel<T: Sync, U: Send>(all: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
     // Few enough that all processors end at about the same time.
     const PIECE: usize = 32;
     let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -80,7 +80,7 @@ pub(crate) fn in_parallel<T: Sync, U: Send>(all: &[T], work: impl Fn(&T) -> U + 
 }
 
 /// Locks a mutex that another thread may hold for long.
-pub(crate) fn lock_at_length<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock_at_length<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.try_lock().unwrap_or_else(|| at_length(|| mutex.lock()))
 }
 

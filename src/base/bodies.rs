@@ -33,18 +33,18 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-pub(crate) use self::turns::Urgency;
+pub use self::turns::Urgency;
 use self::{
     ledger::{Bound, Ledger},
     turns::{Turn, Turns},
 };
-use crate::base::limits;
+use crate::limits;
 
 /// On whose account a body is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Payer {
+pub enum Payer {
     /// Whoever is at this address: all that is known of a request before its access token or its
-    /// signature was looked at. The address is a [`household`](crate::base::rate::household).
+    /// signature was looked at. The address is a [`household`](crate::rate::household).
     Address(IpAddr),
     /// A user of this homeserver.
     User(OwnedUserId),
@@ -58,7 +58,7 @@ pub(crate) enum Payer {
 
 /// How the memory is shared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shares {
+pub struct Shares {
     requests: u64,
     answers: u64,
     large_answers: usize,
@@ -66,7 +66,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// `most` bytes in all, or what it takes to have requests of `largest` bytes.
-    pub(crate) fn new(most: u64, largest: usize) -> Self {
+    pub fn new(most: u64, largest: usize) -> Self {
         let largest = u64::try_from(largest).unwrap_or(u64::MAX);
         // A quarter is for requests: one and a half of the largest fit into what of it is for those
         // who have not shown who they are.
@@ -80,7 +80,7 @@ impl Shares {
 
 /// The memory is used up.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(crate) enum Full {
+pub enum Full {
     #[error("too much is being sent at a time")]
     NoRoom,
     /// This body had to make room for others.
@@ -90,7 +90,7 @@ pub(crate) enum Full {
 
 /// The budget.
 #[derive(Debug)]
-pub(crate) struct Bodies {
+pub struct Bodies {
     shares: Shares,
     ledger: Mutex<Ledger>,
     turns: Turns,
@@ -98,14 +98,14 @@ pub(crate) struct Bodies {
 
 impl Bodies {
     /// A budget that is shared like this.
-    pub(crate) fn new(shares: Shares) -> Arc<Self> {
+    pub fn new(shares: Shares) -> Arc<Self> {
         let turns = Turns::new(shares.large_answers);
         Arc::new(Self { shares, ledger: Mutex::default(), turns })
     }
 
     /// A body that begins to arrive. Each of its bytes counts as `weight`, with what will be made
     /// of it.
-    pub(crate) fn begin(self: &Arc<Self>, payer: Payer, weight: u64) -> Body {
+    pub fn begin(self: &Arc<Self>, payer: Payer, weight: u64) -> Body {
         let (drop, dropped) = watch::channel(false);
         let id = self.ledger.lock().begin(payer, drop, Instant::now());
         let urgency = Urgency::Caused;
@@ -121,7 +121,7 @@ impl Bodies {
 
 /// A body on somebody's account, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub struct Body {
     bodies: Arc<Bodies>,
     id: u64,
     weight: u64,
@@ -134,7 +134,7 @@ pub(crate) struct Body {
 impl Body {
     /// The same for an answer that somebody waits for, or nobody does.
     #[must_use]
-    pub(crate) fn urgent(mut self, urgency: Urgency) -> Self {
+    pub fn urgent(mut self, urgency: Urgency) -> Self {
         self.urgency = urgency;
         self
     }
@@ -144,7 +144,7 @@ impl Body {
     ///
     /// # Errors
     /// When there is none in time, or this body had to make room.
-    pub(crate) async fn grow(&mut self, bytes: usize, until: Instant) -> Result<(), Full> {
+    pub async fn grow(&mut self, bytes: usize, until: Instant) -> Result<(), Full> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(self.weight);
         let to = bytes.div_ceil(limits::BODY_QUANTUM).saturating_mul(limits::BODY_QUANTUM);
         if to <= self.reserved {
@@ -216,7 +216,7 @@ impl Body {
     }
 
     /// Whether it may be larger than the share of who was asked for it: then it has to be fast.
-    pub(crate) const fn has_turn(&self) -> bool {
+    pub const fn has_turn(&self) -> bool {
         self.turn.is_some()
     }
 
@@ -224,25 +224,25 @@ impl Body {
     ///
     /// # Errors
     /// When that account is full.
-    pub(crate) fn becomes(&mut self, payer: Payer) -> Result<(), Full> {
+    pub fn becomes(&mut self, payer: Payer) -> Result<(), Full> {
         let moved = self.bodies.ledger.lock().move_to(&self.bodies.shares, self.id, payer);
         moved.map_err(|_| Full::NoRoom)
     }
 
     /// All of it is there. If it `may_be_dropped`, that happens only when it was held for long, and
     /// whoever holds it watches [`Body::watch`].
-    pub(crate) fn arrived(&self, may_be_dropped: bool) {
+    pub fn arrived(&self, may_be_dropped: bool) {
         self.bodies.ledger.lock().arrived(self.id, may_be_dropped, Instant::now());
     }
 
     /// What resolves when it has to make room.
-    pub(crate) fn watch(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn watch(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut receiver = self.dropped.clone();
         async move { dropped(&mut receiver).await }
     }
 
     /// The bytes of it, which are on the account as long as a part of them is kept.
-    pub(crate) fn keep(self, bytes: Bytes) -> Bytes {
+    pub fn keep(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Kept { bytes, _body: self })
     }
 }
@@ -274,7 +274,7 @@ impl AsRef<[u8]> for Kept {
 
 /// How long something may take that has to bring so many bytes in so long, again and again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Strides {
+pub struct Strides {
     /// When the current stride began, and how much was there then.
     began: Instant,
     from: usize,
@@ -282,13 +282,13 @@ pub(crate) struct Strides {
 
 impl Strides {
     /// It begins now.
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         Self { began: Instant::now(), from: 0 }
     }
 
     /// When it is late if nothing comes, of which `read` bytes are there. In each stride of the
     /// second length, at least the first many bytes have to come.
-    pub(crate) fn deadline(&mut self, read: usize, (bytes, time): (usize, Duration)) -> Instant {
+    pub fn deadline(&mut self, read: usize, (bytes, time): (usize, Duration)) -> Instant {
         if read.saturating_sub(self.from) >= bytes {
             self.again(read);
         }
@@ -296,12 +296,12 @@ impl Strides {
     }
 
     /// A new stride begins now, of which `read` bytes are there.
-    pub(crate) fn again(&mut self, read: usize) {
+    pub fn again(&mut self, read: usize) {
         *self = Self { began: Instant::now(), from: read };
     }
 
     /// So long, it was this server that did not read.
-    pub(crate) fn pause(&mut self, time: Duration) {
+    pub fn pause(&mut self, time: Duration) {
         self.began += time;
     }
 }

@@ -12,15 +12,15 @@ mod scan;
 
 use std::{borrow::Cow, slice};
 
-pub(crate) use number::{is_held, is_strict, normal};
+pub use number::{is_held, is_strict, normal};
 use scan::{Member, Scan, scalar_end, skip_space, string};
-pub(crate) use scan::{Token, tokens};
+pub use scan::{Token, tokens};
 
 use super::limits;
 
 /// The numbers that a text may have, and how they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Numbers {
+pub enum Numbers {
     /// Integers of 53 bits, as room version 6 and later demand.
     Strict,
     /// Any that a double can be, in the way that Synapse's `canonicaljson` writes it: `1e2` is
@@ -35,7 +35,7 @@ pub(crate) enum Numbers {
 
 /// Why a text has no canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotCanonical {
+pub enum NotCanonical {
     #[error("it is not JSON at byte {0}")]
     Syntax(usize),
     #[error("a string in it is not Unicode")]
@@ -50,24 +50,24 @@ pub(crate) enum NotCanonical {
 
 /// Checks that `text` has a canonical form with such numbers, and does not nest so deep that others
 /// cannot read it.
-pub(crate) fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
+pub fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
     let scan = Scan::of(text, numbers)?;
     if scan.depth > limits::ITEM_DEPTH { Err(NotCanonical::TooDeep) } else { Ok(()) }
 }
 
 /// Whether clients and other homeservers can read a JSON text of another one: they can hold its
 /// numbers, its strings are Unicode, and it does not nest too deeply.
-pub(crate) fn is_readable(text: &str) -> bool {
+pub fn is_readable(text: &str) -> bool {
     check(text, Numbers::Held).is_ok()
 }
 
 /// How deep a JSON text nests.
-pub(crate) fn depth(text: &str) -> Result<usize, NotCanonical> {
+pub fn depth(text: &str) -> Result<usize, NotCanonical> {
     Ok(Scan::of(text, Numbers::AsWritten)?.depth)
 }
 
 /// The canonical form of a JSON text. A text that has this form is returned as it is.
-pub(crate) fn canonical(text: &str, numbers: Numbers) -> Result<Cow<'_, str>, NotCanonical> {
+pub fn canonical(text: &str, numbers: Numbers) -> Result<Cow<'_, str>, NotCanonical> {
     let scan = Scan::of(text, numbers)?;
     if scan.is_canonical {
         return Ok(Cow::Borrowed(text));

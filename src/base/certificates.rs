@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 ///
 /// # Errors
 /// When it cannot be read, or holds none; the text names the file.
-pub(crate) fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let unusable = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let found = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)

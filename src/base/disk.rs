@@ -14,7 +14,7 @@ use std::{
 const UNFINISHED: &str = "new";
 
 /// Creates a directory that only its owner can enter, and its parents.
-pub(crate) fn make_private_dir(path: &Path) -> io::Result<()> {
+pub fn make_private_dir(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -26,7 +26,7 @@ pub(crate) fn make_private_dir(path: &Path) -> io::Result<()> {
 }
 
 /// The bytes that an ordinary user may still write on the disk of `path`.
-pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
@@ -38,7 +38,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Renames a durable file or directory to `path`, replaces what is there, and makes that durable.
-pub(crate) fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
+pub fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
     fs::rename(made, path)?;
     sync_dir(path.parent().unwrap_or(path))
 }
@@ -46,7 +46,7 @@ pub(crate) fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
 /// Swaps the names of two directories beside each other, and makes that durable. If the file system
 /// cannot do it in one step, the name `aside` is used in between. As long as that name exists,
 /// [`finish_exchange`] must be called before anything else is done with the two.
-pub(crate) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
+pub fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
     if rustix::fs::renameat_with(cwd, one, cwd, other, flags).is_ok() {
         return sync_dir(one.parent().unwrap_or(one));
@@ -56,7 +56,7 @@ pub(crate) fn exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()>
 }
 
 /// Completes an interrupted exchange; does nothing if there was none.
-pub(crate) fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
+pub fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()> {
     if !aside.exists() {
         return Ok(());
     }
@@ -71,7 +71,7 @@ pub(crate) fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Res
 }
 
 /// Writes a file that only its owner can read, and replaces what is there.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut partial = OsString::from(path);
     partial.push(".");
     partial.push(UNFINISHED);
@@ -79,7 +79,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Like [`write_whole`], by way of `partial`, which must be on the same disk.
-pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(partial)?;
     file.write_all(bytes)?;
@@ -89,7 +89,7 @@ pub(crate) fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Resu
 
 /// Removes the permissions of everyone but the owner on `dir` and everything in it. Returns for how
 /// many files and directories that was necessary. Links are left alone.
-pub(crate) fn make_private(dir: &Path) -> io::Result<u64> {
+pub fn make_private(dir: &Path) -> io::Result<u64> {
     let mut changed = 0;
     let mut left = vec![dir.to_owned()];
     while let Some(path) = left.pop() {
@@ -117,7 +117,7 @@ pub(crate) fn make_private(dir: &Path) -> io::Result<u64> {
 }
 
 /// The entries of `dir`, unordered. A missing directory has none.
-pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+pub fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -126,12 +126,12 @@ pub(crate) fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The size of a file on disk: its blocks, because a sparse file is smaller than its length.
-pub(crate) fn bytes_of(metadata: &Metadata) -> u64 {
+pub fn bytes_of(metadata: &Metadata) -> u64 {
     metadata.blocks() * 512
 }
 
 /// The size on disk of the files below `path`.
-pub(crate) fn tree_bytes(path: &Path) -> u64 {
+pub fn tree_bytes(path: &Path) -> u64 {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries
         .map(|entry| match entry.metadata() {
@@ -144,7 +144,7 @@ pub(crate) fn tree_bytes(path: &Path) -> u64 {
 }
 
 /// Removes unfinished files from `dir`, if it exists. Must be called by its only writer.
-pub(crate) fn remove_unfinished(dir: &Path) -> io::Result<()> {
+pub fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for path in entries(dir)? {
         if path.extension().is_some_and(|extension| extension == UNFINISHED) {
             fs::remove_file(&path)?;

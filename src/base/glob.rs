@@ -24,7 +24,7 @@ pub struct Steps(u64);
 
 impl Steps {
     /// Adds `steps`.
-    pub(crate) const fn take(&mut self, steps: u64) {
+    pub const fn take(&mut self, steps: u64) {
         self.0 = self.0.saturating_add(steps);
     }
 
@@ -37,7 +37,7 @@ impl Steps {
 /// A text prepared for matching: in lower case.
 #[derive(Debug)]
 pub struct Text {
-    text: String,
+    pub text: String,
     /// Its characters, computed when it is first matched with a pattern that has wildcards, which
     /// is rare.
     chars: OnceLock<Vec<char>>,
@@ -142,12 +142,7 @@ impl Glob {
 
     /// Like [`Glob::is`], for a text that is matched with many patterns: `prepared` caches what
     /// they share.
-    pub(crate) fn is_prepared(
-        &self,
-        text: &str,
-        prepared: &OnceCell<Text>,
-        steps: &mut Steps,
-    ) -> bool {
+    pub fn is_prepared(&self, text: &str, prepared: &OnceCell<Text>, steps: &mut Steps) -> bool {
         match &self.plain {
             Some(plain) if text.is_ascii() => {
                 steps.take(1 + text.len() as u64 / BYTES_OF_STEP);

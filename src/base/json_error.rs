@@ -2,7 +2,7 @@
 //! of JSON. serde speaks of the server's own types instead.
 
 /// Describes an error of decoding `text`.
-pub(crate) fn describe(error: &serde_json::Error, text: &[u8]) -> String {
+pub fn describe(error: &serde_json::Error, text: &[u8]) -> String {
     let whole = error.to_string();
     let message = match whole.rsplit_once(" at line ") {
         Some((message, _)) if error.line() > 0 => message,

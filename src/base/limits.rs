@@ -1,5 +1,5 @@
 //! Every fixed limit, with its reason. Limits that an administrator may want to change are in
-//! [`crate::config`].
+//! [`logcabin_config`].
 
 mod bodies;
 mod federation;
@@ -7,9 +7,9 @@ mod origins;
 
 use std::time::Duration;
 
-pub(crate) use bodies::*;
+pub use bodies::*;
 pub use federation::*;
-pub(crate) use origins::*;
+pub use origins::*;
 
 /// An event in federation format, as canonical JSON with its signatures (client-server API, "Size
 /// limits").
@@ -106,7 +106,7 @@ pub const APPSERVICE_TRIES: (usize, Duration) = (3, Duration::from_millis(250));
 
 /// What another service may send on a stream of HTTP/2, and on all of a connection, before it is
 /// read.
-pub(crate) const OUTBOUND_WINDOWS: (u32, u32) = (256 * 1024, 512 * 1024);
+pub const OUTBOUND_WINDOWS: (u32, u32) = (256 * 1024, 512 * 1024);
 
 /// The largest accepted response of another service, unless another limit applies.
 pub const OUTBOUND_ANSWER_BYTES: usize = 1024 * 1024;
@@ -122,17 +122,17 @@ pub const MEDIA_NAME_BYTES: usize = 1024;
 
 /// Concurrent uploads of one user. Each holds a file on disk that does not count towards a quota
 /// yet.
-pub(crate) const UPLOADS_AT_ONCE: usize = 16;
+pub const UPLOADS_AT_ONCE: usize = 16;
 
 /// How much of an upload or download is in memory at a time.
-pub(crate) const MEDIA_PIECE_BYTES: usize = 256 * 1024;
+pub const MEDIA_PIECE_BYTES: usize = 256 * 1024;
 
 /// How much of an upload is written between two syncs. A message that is sent meanwhile may have to
 /// wait for such a sync.
-pub(crate) const MEDIA_SYNC_BYTES: usize = 1024 * 1024;
+pub const MEDIA_SYNC_BYTES: usize = 1024 * 1024;
 
 /// The longest time that a download waits for an upload in progress.
-pub(crate) const MEDIA_WAIT: Duration = Duration::from_secs(60);
+pub const MEDIA_WAIT: Duration = Duration::from_secs(60);
 
 /// The largest file for thumbnails. Decoders read some formats into memory as a whole.
 pub const PICTURE_FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -166,24 +166,24 @@ pub const THUMBNAIL_BYTES: usize = 8 * 1024 * 1024;
 pub const PICTURES_AT_ONCE: usize = 2;
 
 /// How much of a page is read for its preview. The relevant elements are at its beginning.
-pub(crate) const PREVIEW_PAGE_BYTES: usize = 2 * 1024 * 1024;
+pub const PREVIEW_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Redirects that a preview follows.
-pub(crate) const PREVIEW_REDIRECTS: usize = 5;
+pub const PREVIEW_REDIRECTS: usize = 5;
 
 /// Pages that are fetched concurrently for previews.
-pub(crate) const PREVIEWS_AT_ONCE: usize = 16;
+pub const PREVIEWS_AT_ONCE: usize = 16;
 
-pub(crate) const PREVIEW_CACHE_BYTES: u64 = 16 << 20;
+pub const PREVIEW_CACHE_BYTES: u64 = 16 << 20;
 
 /// The longest text of a preview, in characters: clients show a few lines.
-pub(crate) const PREVIEW_TEXT_CHARS: usize = 1000;
+pub const PREVIEW_TEXT_CHARS: usize = 1000;
 
 /// The longest address that is previewed.
-pub(crate) const PREVIEW_URL_BYTES: usize = 8192;
+pub const PREVIEW_URL_BYTES: usize = 8192;
 
 /// Bytes of the caches of page ends: one for spaces, one for lists of threads.
-pub(crate) const WALKS_BYTES: u64 = 16 << 20;
+pub const WALKS_BYTES: u64 = 16 << 20;
 
 /// Rooms on one page of a space's hierarchy.
 pub const HIERARCHY_ROOMS: usize = 50;
@@ -212,76 +212,76 @@ pub const TRANSACTION_ID_BYTES: usize = 255;
 
 /// How deep a JSON body may nest. serde_json (and many a client's parser) gives up at 128 levels,
 /// and content is wrapped in several more before a client reads it back in a sync response.
-pub(crate) const JSON_DEPTH: usize = 100;
+pub const JSON_DEPTH: usize = 100;
 
 /// How deep an event or an EDU may nest as a whole: deeper than what a client sends by what servers
 /// put around it, and still less than serde_json reads in a record.
-pub(crate) const ITEM_DEPTH: usize = 110;
+pub const ITEM_DEPTH: usize = 110;
 
 /// How deep a text may nest whose signature is verified: deeper than any event of the largest size,
 /// so that a deep one is refused by itself, and not the transaction that it is in.
-pub(crate) const TEXT_DEPTH: usize = 70_000;
+pub const TEXT_DEPTH: usize = 70_000;
 
 /// Characters of a number that an error message repeats.
 pub(crate) const NUMBER_SHOWN: usize = 40;
 
 /// How much of the body of a refused request is read and discarded to keep its connection usable.
 /// After a longer body the connection is closed.
-pub(crate) const REFUSED_BODY_DRAIN: u64 = 256 * 1024;
+pub const REFUSED_BODY_DRAIN: u64 = 256 * 1024;
 
 /// How long such a body may take to arrive.
-pub(crate) const REFUSED_BODY_TIME: Duration = Duration::from_secs(2);
+pub const REFUSED_BODY_TIME: Duration = Duration::from_secs(2);
 
 /// How long a connection that is closed after a refusal is still read, so that the client receives
 /// the refusal instead of a connection reset.
-pub(crate) const LINGER: Duration = Duration::from_secs(5);
+pub const LINGER: Duration = Duration::from_secs(5);
 
 /// The size of the pieces in which responses are sent. Each piece that the client takes counts as
 /// progress.
-pub(crate) const RESPONSE_PIECE: usize = 64 * 1024;
+pub const RESPONSE_PIECE: usize = 64 * 1024;
 
 /// The smallest response that counts towards its caller's response memory.
-pub(crate) const HELD_FROM: usize = 16 * 1024;
+pub const HELD_FROM: usize = 16 * 1024;
 
 /// How much of an oversized body is read and discarded, so that the client receives the refusal
 /// instead of a connection reset.
-pub(crate) const OVERSIZED_BODY_DRAIN: usize = 16 * 1024 * 1024;
+pub const OVERSIZED_BODY_DRAIN: usize = 16 * 1024 * 1024;
 
 /// Requests in progress on one HTTP/2 connection: the fewest that RFC 9113 (section 6.5.2)
 /// recommends to allow.
-pub(crate) const HTTP2_STREAMS: u32 = 100;
+pub const HTTP2_STREAMS: u32 = 100;
 
 /// Bytes of all headers of one HTTP/2 request; HTTP/1 bounds them by its read buffer.
-pub(crate) const HTTP2_HEADER_BYTES: u32 = 32 * 1024;
+pub const HTTP2_HEADER_BYTES: u32 = 32 * 1024;
 
 /// The HTTP/1 read buffer, which bounds the request line with all headers.
-pub(crate) const HTTP1_BUFFER_BYTES: usize = 32 * 1024;
+pub const HTTP1_BUFFER_BYTES: usize = 32 * 1024;
 
 /// How often a silent HTTP/2 peer is pinged.
-pub(crate) const HTTP2_PING: Duration = Duration::from_secs(60);
+pub const HTTP2_PING: Duration = Duration::from_secs(60);
 
 /// How long to wait before accepting again after the operating system refused (for example because
 /// all file descriptors are in use). Retrying at once would not help.
-pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// How often rate limiters drop callers that have their full allowance again. It bounds their
 /// memory to the callers of about this time.
-pub(crate) const RATE_LIMIT_SWEEP: Duration = Duration::from_secs(60);
+pub const RATE_LIMIT_SWEEP: Duration = Duration::from_secs(60);
 
 /// Callers of one rate limiter above which it cleans up every second: some 20 MB.
 pub(crate) const RATE_LIMIT_KEYS: usize = 200_000;
 
 /// Remembered addresses from which accounts were used lately, so that guesses from elsewhere do not
 /// lock their owners out. Forgetting one costs nothing unless there is an attack at that time.
-pub(crate) const KNOWN_ADDRESSES: usize = 100_000;
+pub const KNOWN_ADDRESSES: usize = 100_000;
 
 /// Passwords that may be queued for hashing, for each that can be hashed concurrently. At a tenth
 /// of a second each, the last one waits about as long as a person will.
-pub(crate) const HASHES_WAITING: usize = 64;
+pub const HASHES_WAITING: usize = 64;
 
 /// How long a browser may remember that cross-origin requests are allowed, in seconds: two hours is
 /// the most that common browsers honour.
-pub(crate) const CORS_MAX_AGE_S: &str = "7200";
+pub const CORS_MAX_AGE_S: &str = "7200";
 
 /// Identifiers of users, rooms, events and devices (appendices, "Identifier Grammar").
 pub const IDENTIFIER_BYTES: usize = 255;
@@ -344,7 +344,7 @@ pub const FILTER_PATTERNS: usize = 100;
 
 /// Bytes of the cache of sync filters: those of some thousand kinds of clients. Evicted ones are
 /// parsed again.
-pub(crate) const FILTERS_BYTES: u64 = 8 << 20;
+pub const FILTERS_BYTES: u64 = 8 << 20;
 
 /// Fields of events in a filter: each is looked for in each event that is returned.
 pub const FILTER_FIELDS: usize = 1000;
@@ -515,10 +515,10 @@ pub(crate) const LONG_WORK_CALLERS: usize = 10_000;
 
 /// The largest sync that counts as short work: rooms with news, and events in all of them. Such a
 /// sync takes a few milliseconds at most, and usually a tenth of one.
-pub(crate) const SHORT_SYNC: usize = 16;
+pub const SHORT_SYNC: usize = 16;
 
 /// How many records back a sync may go and still count as short work.
-pub(crate) const SHORT_SYNC_RECORDS: u64 = 10_000;
+pub const SHORT_SYNC_RECORDS: u64 = 10_000;
 
 /// The budget for evaluating one user's push rules on one event, in steps of comparing one
 /// character: a fifth of a millisecond. A message of 1,000 characters can be matched with 200
@@ -541,7 +541,7 @@ pub const PROFILE_BYTES: usize = 64 * 1024;
 
 /// How long a typing notification lasts if the client gives no timeout: as long as common clients
 /// ask for.
-pub(crate) const TYPING: Duration = Duration::from_secs(30);
+pub const TYPING: Duration = Duration::from_secs(30);
 
 /// Bytes of the cache of members that each device was sent: some 2.5 million of them. Evicted ones
 /// are sent again.
@@ -552,28 +552,28 @@ pub const STATUS_MSG_BYTES: usize = 1024;
 
 /// How long after an action a user counts as active (client-server API, "Last active ago"). The
 /// shorter it is, the more often others are told that it has passed.
-pub(crate) const CURRENTLY_ACTIVE: Duration = Duration::from_secs(60);
+pub const CURRENTLY_ACTIVE: Duration = Duration::from_secs(60);
 
 /// The shortest time between two recorded changes of a user's presence, unless they set it
 /// themselves. A client that changes it with every sync costs at most a record each second.
-pub(crate) const PRESENCE_REST: Duration = Duration::from_secs(1);
+pub const PRESENCE_REST: Duration = Duration::from_secs(1);
 
 /// How long presence changes are collected before waiting syncs are woken for them. In a room of
 /// thousands, someone's presence changes all the time, and each change would wake thousands.
-pub(crate) const PRESENCE_WAVE: Duration = Duration::from_secs(1);
+pub const PRESENCE_WAVE: Duration = Duration::from_secs(1);
 
 /// Presence changes that are recorded together, to share a disk sync.
-pub(crate) const PRESENCE_BATCH: usize = 64;
+pub const PRESENCE_BATCH: usize = 64;
 
 /// Delayed events that are sent together; those of one room are sent one after the other.
-pub(crate) const DELAYED_BATCH: usize = 256;
+pub const DELAYED_BATCH: usize = 256;
 
 /// Delayed events on one page of their list: by default all that a user may have, because older
 /// clients do not read a second page.
-pub(crate) const DELAYED_PAGE: usize = 100;
+pub const DELAYED_PAGE: usize = 100;
 
 /// The delay before an append that the log refused is retried, for example while the disk is full.
-pub(crate) const TIMER_RETRY: Duration = Duration::from_secs(5);
+pub const TIMER_RETRY: Duration = Duration::from_secs(5);
 
 /// The longest sleep of a timer. If the clock is set or the machine sleeps, a timer is late by at
 /// most this.
@@ -644,33 +644,33 @@ pub const THREEPIDS: usize = 50;
 
 /// Sessions whose last use is kept in memory, some 250 bytes each. For evicted ones, the recorded
 /// time is used.
-pub(crate) const SEEN_DEVICES: usize = 100_000;
+pub const SEEN_DEVICES: usize = 100_000;
 
 /// How often the last use of devices is recorded, for those that are due. They share a disk sync.
-pub(crate) const SEEN_TICK: Duration = Duration::from_secs(60);
+pub const SEEN_TICK: Duration = Duration::from_secs(60);
 
 /// Devices whose last use is recorded together.
-pub(crate) const SEEN_BATCH: usize = 256;
+pub const SEEN_BATCH: usize = 256;
 
 /// The length to which a client's user agent is cut.
-pub(crate) const AGENT_BYTES: usize = 256;
+pub const AGENT_BYTES: usize = 256;
 
 /// How long an OpenID token is valid. Its recipient uses it at once.
-pub(crate) const OPENID_TOKEN: Duration = Duration::from_secs(3600);
+pub const OPENID_TOKEN: Duration = Duration::from_secs(3600);
 
 /// The payload that two devices exchange at a rendezvous (MSC4388, "Maximum payload size").
-pub(crate) const RENDEZVOUS_BYTES: usize = 4096;
+pub const RENDEZVOUS_BYTES: usize = 4096;
 
 /// How long a rendezvous lasts (MSC4388: 120 to 300 seconds).
-pub(crate) const RENDEZVOUS: Duration = Duration::from_secs(300);
+pub const RENDEZVOUS: Duration = Duration::from_secs(300);
 
 /// Concurrent rendezvous sessions, some 5 KB each; beyond this the one that expires first is
 /// dropped.
-pub(crate) const RENDEZVOUS_SESSIONS: usize = 1000;
+pub const RENDEZVOUS_SESSIONS: usize = 1000;
 
 /// Writes to one rendezvous session, whose outcomes are remembered by their transaction ids.
 /// Signing in takes some ten.
-pub(crate) const RENDEZVOUS_WRITES: u64 = 256;
+pub const RENDEZVOUS_WRITES: u64 = 256;
 
 /// The scope in an OAuth request. Clients send some two hundred bytes.
 pub const OAUTH_SCOPE_BYTES: usize = 1024;
@@ -740,60 +740,60 @@ pub const COMPRESS_AT_ONCE: usize = 64 * 1024;
 pub const COMPRESSION_LEVEL: i32 = 1;
 
 /// Readers of the feed of changes at a time. Each takes a thread's time for what it reads.
-pub(crate) const CHANGES_READERS: usize = 16;
+pub const CHANGES_READERS: usize = 16;
 
 /// About how many bytes of the feed of changes are made at once: three times as many are in memory
 /// for each reader.
-pub(crate) const CHANGES_PIECE_BYTES: usize = 64 * 1024;
+pub const CHANGES_PIECE_BYTES: usize = 64 * 1024;
 
 /// The most records that are examined for one piece.
-pub(crate) const CHANGES_LOOK: usize = 256;
+pub const CHANGES_LOOK: usize = 256;
 
 /// After how long without a record a reader of the feed of changes is told its position.
-pub(crate) const CHANGES_SILENCE: Duration = Duration::from_secs(15);
+pub const CHANGES_SILENCE: Duration = Duration::from_secs(15);
 
 /// Records of traced requests that are remembered for what follows of them, some 200 bytes each.
-pub(crate) const TRACED_RECORDS: usize = 1024;
+pub const TRACED_RECORDS: usize = 1024;
 
 /// The most that is told in a trace of what followed of one record: answers to syncs, pushes,
 /// transactions, and mail. A message in a large room wakes thousands.
-pub(crate) const TRACE_FOLLOWERS: usize = 16;
+pub const TRACE_FOLLOWERS: usize = 16;
 
 /// Spans that wait to be sent, some 500 bytes each; more are dropped.
-pub(crate) const TRACE_SPANS: usize = 8192;
+pub const TRACE_SPANS: usize = 8192;
 
 /// How long spans wait for others, to be sent together.
-pub(crate) const TRACE_TOGETHER: Duration = Duration::from_secs(1);
+pub const TRACE_TOGETHER: Duration = Duration::from_secs(1);
 
 /// How long it may take to send spans.
-pub(crate) const TRACE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const TRACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a collector may take for metrics.
-pub(crate) const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
+pub const METRICS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a session of the console lasts.
-pub(crate) const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
+pub const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
 
 /// How long a login to the console by OpenID Connect may take: an administrator signs in first.
-pub(crate) const CONSOLE_LOGIN: Duration = Duration::from_secs(20 * 60);
+pub const CONSOLE_LOGIN: Duration = Duration::from_secs(20 * 60);
 
 /// How long a link to the console is good.
-pub(crate) const CONSOLE_LINK: Duration = Duration::from_secs(10 * 60);
+pub const CONSOLE_LINK: Duration = Duration::from_secs(10 * 60);
 
 /// Records on one page of the console.
-pub(crate) const CONSOLE_RECORDS: usize = 50;
+pub const CONSOLE_RECORDS: usize = 50;
 
 /// Records that are examined for one page of the console: some tens of milliseconds.
-pub(crate) const CONSOLE_LOOK: usize = 4000;
+pub const CONSOLE_LOOK: usize = 4000;
 
 /// State resolutions that one page of the console explains.
-pub(crate) const CONSOLE_EXPLAINED: usize = 5;
+pub const CONSOLE_EXPLAINED: usize = 5;
 
 /// Records that are read for one part of the console's time line.
-pub(crate) const CONSOLE_SAMPLES: u64 = 32;
+pub const CONSOLE_SAMPLES: u64 = 32;
 
 /// Rows of one list on a page of the console.
-pub(crate) const CONSOLE_ROWS: usize = 100;
+pub const CONSOLE_ROWS: usize = 100;
 
 /// Characters of one text on a page of the console.
-pub(crate) const CONSOLE_TEXT: usize = 256 * 1024;
+pub const CONSOLE_TEXT: usize = 256 * 1024;

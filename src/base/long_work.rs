@@ -19,11 +19,11 @@ use dashmap::DashMap;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-use crate::base::{background::at_length, limits};
+use crate::{background::at_length, limits};
 
 /// Schedules callers' long work.
 #[derive(Debug)]
-pub(crate) struct LongWork<K: Hash + Eq> {
+pub struct LongWork<K: Hash + Eq> {
     callers: DashMap<K, Arc<Caller>>,
     /// Limits how many pieces of work are done concurrently.
     at_once: Arc<Semaphore>,
@@ -47,26 +47,26 @@ struct Share {
 
 /// The caller has exceeded its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Busy {
+pub struct Busy {
     /// When to try again.
-    pub(crate) retry_after: Duration,
+    pub retry_after: Duration,
 }
 
 impl<K: Hash + Eq + Clone> LongWork<K> {
     /// Gives each caller `percent` of one processor in the long run; `None` is unlimited.
-    pub(crate) fn new(percent: Option<u32>) -> Self {
+    pub fn new(percent: Option<u32>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self::with_places(percent, limits::LONG_WORK_PER_PROCESSOR * processors)
     }
 
     /// The same for other homeservers, which leave most of the processors to users.
-    pub(crate) fn for_servers(percent: Option<u32>) -> Self {
+    pub fn for_servers(percent: Option<u32>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self::with_places(percent, limits::LONG_WORK_FOR_SERVERS * processors)
     }
 
     /// The same, with this many places for all callers together.
-    pub(crate) fn with_places(percent: Option<u32>, places: usize) -> Self {
+    pub fn with_places(percent: Option<u32>, places: usize) -> Self {
         Self {
             callers: DashMap::new(),
             at_once: Arc::new(Semaphore::new(places)),
@@ -80,7 +80,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     ///
     /// # Errors
     /// When the caller has too many waiting requests, or has exceeded its share for a long time.
-    pub(crate) async fn run<T>(
+    pub async fn run<T>(
         &self,
         caller: &K,
         exempt: bool,
@@ -91,7 +91,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
     }
 
     /// Waits for the turn of `caller`, for work that is done on another thread.
-    pub(crate) async fn place(&self, caller: &K, exempt: bool) -> Result<Place, Busy> {
+    pub async fn place(&self, caller: &K, exempt: bool) -> Result<Place, Busy> {
         let caller = self.caller(caller);
         let _request = Request::of(&caller)?;
         let full_at = Arc::clone(&caller.full_at).lock_owned().await;
@@ -138,7 +138,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
 
 /// A caller's turn.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     full_at: OwnedMutexGuard<Instant>,
     share: Option<Share>,
     _permit: OwnedSemaphorePermit,
@@ -146,7 +146,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Does the work, on this thread. Blocks.
-    pub(crate) fn work<T>(mut self, work: impl FnOnce() -> T) -> T {
+    pub fn work<T>(mut self, work: impl FnOnce() -> T) -> T {
         let (made, took) = timed(work);
         if let Some(share) = self.share {
             *self.full_at = share.after(*self.full_at, Instant::now(), took);

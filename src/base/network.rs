@@ -50,7 +50,7 @@ impl fmt::Display for Range {
 
 /// Whether this is an address of the public internet: not of this machine, of a local network, or
 /// reserved (the IANA registries of special-purpose addresses).
-pub(crate) fn is_public(address: IpAddr) -> bool {
+pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),

@@ -6,13 +6,13 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Places by key. A key that nobody holds a place of takes no memory.
-pub(crate) struct Places<K: Hash + Eq> {
+pub struct Places<K: Hash + Eq> {
     each: usize,
     keys: Mutex<HashMap<K, Arc<Semaphore>>>,
 }
 
 /// A place, until it is dropped.
-pub(crate) struct Place<K: Hash + Eq> {
+pub struct Place<K: Hash + Eq> {
     places: Arc<Places<K>>,
     key: K,
     permit: Option<OwnedSemaphorePermit>,
@@ -20,12 +20,12 @@ pub(crate) struct Place<K: Hash + Eq> {
 
 impl<K: Hash + Eq + Clone> Places<K> {
     /// So many places for each key.
-    pub(crate) fn new(each: usize) -> Self {
+    pub fn new(each: usize) -> Self {
         Self { each, keys: Mutex::default() }
     }
 
     /// Waits for a place; those who came first get one first.
-    pub(crate) async fn take(self: &Arc<Self>, key: K) -> Place<K> {
+    pub async fn take(self: &Arc<Self>, key: K) -> Place<K> {
         let of_key = {
             let mut keys = self.keys.lock();
             let of_key = keys.entry(key.clone());

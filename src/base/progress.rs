@@ -14,22 +14,22 @@ use serde::{Deserialize, Serialize};
 use super::clock::millis;
 
 /// A snapshot is written.
-pub(crate) const SNAPSHOT: &str = "Writes a snapshot";
+pub const SNAPSHOT: &str = "Writes a snapshot";
 
 /// The projections are compared with the log.
-pub(crate) const COMPARISON: &str = "Replays the log to compare its projections";
+pub const COMPARISON: &str = "Replays the log to compare its projections";
 
 /// A sweep erases what is due.
-pub(crate) const ERASURE: &str = "Erases what is due";
+pub const ERASURE: &str = "Erases what is due";
 
 /// A sweep finds the records of erased users.
-pub(crate) const SEARCH_FOR_USERS: &str = "Searches the log for what erased users left";
+pub const SEARCH_FOR_USERS: &str = "Searches the log for what erased users left";
 
 /// What a purge takes is found.
-pub(crate) const SEARCH_FOR_ROOM: &str = "Searches the log for what a purge takes";
+pub const SEARCH_FOR_ROOM: &str = "Searches the log for what a purge takes";
 
 /// The members of a room leave it, because it is shut down or purged.
-pub(crate) const DEPARTURE: &str = "Makes the members of a room leave";
+pub const DEPARTURE: &str = "Makes the members of a room leave";
 
 /// What is under way: a few pieces of work, each for seconds or longer.
 static UNDER_WAY: Mutex<Vec<Arc<Piece>>> = Mutex::new(Vec::new());
@@ -47,34 +47,34 @@ struct Piece {
 
 /// A piece of work. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Work(Arc<Piece>);
+pub struct Work(Arc<Piece>);
 
 /// How far a piece of work has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// What is done, for people.
-    pub(crate) what: String,
+    pub what: String,
     /// The room that it is about; empty if it is about none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) about: String,
+    pub about: String,
     /// How much is done.
-    pub(crate) done: u64,
+    pub done: u64,
     /// How much there is to do.
-    pub(crate) total: u64,
+    pub total: u64,
     /// How long it has taken, in milliseconds.
-    pub(crate) taken_ms: u64,
+    pub taken_ms: u64,
     /// How long it will take, if it goes on as it did; none before that is known.
-    pub(crate) left_ms: Option<u64>,
+    pub left_ms: Option<u64>,
 }
 
 impl Work {
     /// Begins a piece of work, from `from` to `total`.
-    pub(crate) fn begin(what: &'static str, from: u64, total: u64) -> Self {
+    pub fn begin(what: &'static str, from: u64, total: u64) -> Self {
         Self::about(what, "", from, total)
     }
 
     /// The same, about a room.
-    pub(crate) fn about(what: &'static str, about: &str, from: u64, total: u64) -> Self {
+    pub fn about(what: &'static str, about: &str, from: u64, total: u64) -> Self {
         let (begun, about) = (Instant::now(), about.to_owned());
         let (done, total) = (AtomicU64::new(from), AtomicU64::new(total));
         let piece = Arc::new(Piece { what, about, begun, from, done, total });
@@ -83,14 +83,14 @@ impl Work {
     }
 
     /// It has come this far.
-    pub(crate) fn at(&self, done: u64) {
+    pub fn at(&self, done: u64) {
         self.0.done.store(done, Ordering::Relaxed);
         // There may be more to do than there was at first.
         self.0.total.fetch_max(done, Ordering::Relaxed);
     }
 
     /// So much more of it is done.
-    pub(crate) fn add(&self, more: u64) {
+    pub fn add(&self, more: u64) {
         self.at(self.0.done.load(Ordering::Relaxed).saturating_add(more));
     }
 }
@@ -102,7 +102,7 @@ impl Drop for Work {
 }
 
 /// What is under way, the oldest first.
-pub(crate) fn under_way() -> Vec<Progress> {
+pub fn under_way() -> Vec<Progress> {
     let pieces = UNDER_WAY.lock().clone();
     pieces.iter().map(|piece| piece.progress(piece.begun.elapsed())).collect()
 }

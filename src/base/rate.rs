@@ -16,7 +16,7 @@ use governor::{
 };
 use parking_lot::Mutex;
 
-use crate::base::limits;
+use crate::limits;
 
 /// A sustained rate and a burst: `10/s burst 100`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl FromStr for Rate {
 }
 
 /// Limits each key to a rate. A key is dropped once it has its full allowance again.
-pub(crate) struct Limiter<K: Hash + Eq + Clone> {
+pub struct Limiter<K: Hash + Eq + Clone> {
     keys: DefaultKeyedRateLimiter<K>,
     burst: NonZeroU32,
     clock: DefaultClock,
@@ -120,7 +120,7 @@ pub(crate) struct Limiter<K: Hash + Eq + Clone> {
 
 impl<K: Hash + Eq + Clone> Limiter<K> {
     /// A limiter with this rate for each key.
-    pub(crate) fn new(rate: Rate) -> Self {
+    pub fn new(rate: Rate) -> Self {
         let every = Quota::with_period(rate.interval());
         let quota = every.unwrap_or_else(|| Quota::per_second(NonZeroU32::MAX));
         Self {
@@ -135,7 +135,7 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
     ///
     /// # Errors
     /// How long to wait for the next unit.
-    pub(crate) fn take(&self, key: &K) -> Result<(), Duration> {
+    pub fn take(&self, key: &K) -> Result<(), Duration> {
         self.tidy();
         let taken = self.keys.check_key(key);
         taken.map_err(|refused| {
@@ -148,7 +148,7 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
     ///
     /// # Errors
     /// How long to wait until that many are available.
-    pub(crate) fn take_many(&self, key: &K, count: NonZeroU32) -> Result<(), Duration> {
+    pub fn take_many(&self, key: &K, count: NonZeroU32) -> Result<(), Duration> {
         self.tidy();
         match self.keys.check_key_n(key, count.min(self.burst)) {
             Ok(Ok(())) | Err(_) => Ok(()),
@@ -168,7 +168,7 @@ impl<K: Hash + Eq + Clone> Limiter<K> {
 
 /// Limits each key to a rate of events that are counted in hindsight: units can be given back,
 /// which the buckets of [`Limiter`] do not allow.
-pub(crate) struct Refundable<K> {
+pub struct Refundable<K> {
     interval: Duration,
     /// How far ahead of now a key may be.
     depth: Duration,
@@ -179,7 +179,7 @@ pub(crate) struct Refundable<K> {
 
 impl<K: Hash + Eq> Refundable<K> {
     /// A limiter with this rate for each key.
-    pub(crate) fn new(rate: Rate) -> Self {
+    pub fn new(rate: Rate) -> Self {
         let interval = rate.interval();
         let depth = interval.saturating_mul(rate.burst.get());
         Self { interval, depth, full_at: DashMap::new(), sweep: Sweep::default() }
@@ -189,7 +189,7 @@ impl<K: Hash + Eq> Refundable<K> {
     ///
     /// # Errors
     /// How long to wait for the next unit.
-    pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
+    pub fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
         if self.sweep.is_due(|| self.full_at.len()) {
             self.full_at.retain(|_, full_at| *full_at > now);
             self.full_at.shrink_to_fit();
@@ -205,7 +205,7 @@ impl<K: Hash + Eq> Refundable<K> {
     }
 
     /// Gives back a unit that turned out not to count.
-    pub(crate) fn give_back(&self, key: &K) {
+    pub fn give_back(&self, key: &K) {
         if let Some(mut full_at) = self.full_at.get_mut(key)
             && let Some(before) = full_at.checked_sub(self.interval)
         {
@@ -239,7 +239,7 @@ impl Sweep {
 }
 
 /// The network that stands for `address`: an IPv6 provider gives each customer a whole /64.
-pub(crate) fn household(address: IpAddr) -> IpAddr {
+pub fn household(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

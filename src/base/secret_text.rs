@@ -1,5 +1,8 @@
 //! Secrets in files that people write.
 
+#[doc(hidden)]
+pub mod testing;
+
 use std::fmt;
 
 use serde::{
@@ -10,16 +13,16 @@ use serde::{
 /// A secret text. If the file has another type in its place, the error does not quote it as serde's
 /// errors do, because that may be the secret, for example a number.
 #[derive(Clone)]
-pub(crate) struct SecretText(String);
+pub struct SecretText(String);
 
 impl SecretText {
     /// The text.
-    pub(crate) fn into_inner(self) -> String {
+    pub fn into_inner(self) -> String {
         self.0
     }
 
     /// The text.
-    pub(crate) fn expose(&self) -> &str {
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }
@@ -105,57 +108,4 @@ impl<'de> Visitor<'de> for Text {
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<SecretText, A::Error> {
         no_text()
     }
-}
-
-/// Wrong ways to write `secret` as the value of a key in TOML: the text after `key = `.
-#[cfg(test)]
-pub(crate) fn wrong_in_toml(secret: &str) -> Vec<String> {
-    let mut wrong: Vec<String> = [
-        "S",
-        "\"S",
-        "'S",
-        "S\"",
-        "\"S\" S",
-        "\"S\"S",
-        "\"S\\q\"",
-        "\"\\S\"",
-        "\"S\\u12\"",
-        "\"S\nS\"",
-        "\"\"\"S",
-        "\"\"\"S\"\"",
-        "\"S\" = 1",
-        "S = S",
-        "S.S",
-        "[\"S\"",
-        "[\"S\"]]",
-        "[\"S\" \"S\"]",
-        "[S]",
-        "{ S }",
-        "{ a = \"S\"",
-        "{ a = \"S\" b }",
-        "\"S\u{7}\"",
-        "#S",
-        "= \"S\"",
-        "\"S\"\nkey = \"S\"",
-        "[\"S\", 5]",
-        "[[\"S\"]]",
-        "{ a = \"S\" }",
-        "{ S = 1 }",
-    ]
-    .iter()
-    .map(|form| form.replace('S', secret))
-    .collect();
-    // As a number with the digits of the secret.
-    let digits: String = secret.chars().filter(char::is_ascii_digit).collect();
-    let numbers =
-        ["D", "-D", "+D", "D.5", "0D", "D_", "Dx", "[D]", "{ a = D }", "1979-05-27TD", "0xD"];
-    wrong.extend(numbers.iter().map(|form| form.replace('D', &digits)));
-    wrong
-}
-
-/// Whether a message reveals more of a secret than any three of its characters.
-#[cfg(test)]
-pub(crate) fn is_told(secret: &str, message: &str) -> bool {
-    let characters: Vec<char> = secret.chars().collect();
-    characters.windows(4).any(|part| message.contains(&part.iter().collect::<String>()))
 }

@@ -5,11 +5,11 @@ use tokio::sync::watch;
 
 /// The shutdown signal. Cheap to clone; all clones see the same signal.
 #[derive(Clone, Debug)]
-pub(crate) struct Shutdown(watch::Receiver<bool>);
+pub struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
     /// A signal that is given when `cause` completes. Must be called within a tokio runtime.
-    pub(crate) fn when(cause: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub fn when(cause: impl Future<Output = ()> + Send + 'static) -> Self {
         let (sender, receiver) = watch::channel(false);
         tokio::spawn(async move {
             cause.await;
@@ -20,12 +20,12 @@ impl Shutdown {
     }
 
     /// Whether the signal has been given.
-    pub(crate) fn is_given(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Waits until the signal is given.
-    pub(crate) async fn given(&self) {
+    pub async fn given(&self) {
         let mut receiver = self.0.clone();
         // Without a sender (its task died with the runtime) the signal cannot be given any more.
         let _ = receiver.wait_for(|given| *given).await;

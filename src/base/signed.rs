@@ -13,7 +13,7 @@ const MAC_BYTES: usize = 16;
 /// A key of the server, from which one key for each purpose is derived. A statement for one purpose
 /// is invalid for another.
 #[derive(Clone)]
-pub(crate) struct Signer(Hmac<Sha256>);
+pub struct Signer(Hmac<Sha256>);
 
 /// A statement and its expiry.
 #[derive(Serialize, Deserialize)]
@@ -26,19 +26,19 @@ struct Dated<T> {
 
 impl Signer {
     /// From a secret key.
-    pub(crate) fn new(key: &str) -> Self {
+    pub fn new(key: &str) -> Self {
         Self(hmac(key.as_bytes()))
     }
 
     /// A secret of 256 bits derived for this purpose and `name`, always the same, in URL-safe
     /// base64.
-    pub(crate) fn secret(&self, purpose: &str, name: &str) -> String {
+    pub fn secret(&self, purpose: &str, name: &str) -> String {
         URL_SAFE_NO_PAD.encode(self.of(purpose).chain_update(name).finalize().into_bytes())
     }
 
     /// Signs a statement for this purpose that expires at `expires_ms`, as URL-safe text. Anyone
     /// can read it.
-    pub(crate) fn sign<T: Serialize>(
+    pub fn sign<T: Serialize>(
         &self,
         purpose: &str,
         statement: &T,
@@ -51,7 +51,7 @@ impl Signer {
 
     /// The statement and expiry in a text that [`sign`](Self::sign) returned for the same purpose;
     /// `None` for any other text and for one that has expired.
-    pub(crate) fn open<T: DeserializeOwned>(
+    pub fn open<T: DeserializeOwned>(
         &self,
         purpose: &str,
         signed: &str,
@@ -67,13 +67,13 @@ impl Signer {
 
     /// A MAC of `text` for this purpose, short enough for a token in a URL: 128 bits in URL-safe
     /// base64.
-    pub(crate) fn mac(&self, purpose: &str, text: &str) -> String {
+    pub fn mac(&self, purpose: &str, text: &str) -> String {
         let mac = self.of(purpose).chain_update(text).finalize().into_bytes();
         URL_SAFE_NO_PAD.encode(&mac[..MAC_BYTES])
     }
 
     /// Whether `mac` is the result of [`mac`](Self::mac) for the same purpose and text.
-    pub(crate) fn is_mac(&self, purpose: &str, text: &str, mac: &str) -> bool {
+    pub fn is_mac(&self, purpose: &str, text: &str, mac: &str) -> bool {
         let mac = URL_SAFE_NO_PAD.decode(mac).unwrap_or_default();
         mac.len() == MAC_BYTES
             && self.of(purpose).chain_update(text).verify_truncated_left(&mac).is_ok()

@@ -6,15 +6,15 @@ const MARK: char = '~';
 
 /// The mark of a process; none for a server that is alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tag(Option<u16>);
+pub struct Tag(Option<u16>);
 
 impl Tag {
     /// The mark of a node.
-    pub(crate) const fn of(tag: u16) -> Self {
+    pub const fn of(tag: u16) -> Self {
         Self(Some(tag))
     }
 
-    pub(crate) fn mark(self, id: String) -> String {
+    pub fn mark(self, id: String) -> String {
         match self.0 {
             Some(tag) => format!("{id}{MARK}{tag:04x}"),
             None => id,
@@ -22,7 +22,7 @@ impl Tag {
     }
 
     /// A random number with the mark in its upper 16 bits.
-    pub(crate) fn mark_number(self, random: u64) -> u64 {
+    pub fn mark_number(self, random: u64) -> u64 {
         match self.0 {
             Some(tag) => (random >> 16) | (u64::from(tag) << 48),
             None => random,
@@ -30,7 +30,7 @@ impl Tag {
     }
 
     /// The mark of an id, if it has one.
-    pub(crate) fn in_id(id: &str) -> Option<u16> {
+    pub fn in_id(id: &str) -> Option<u16> {
         let (_, tag) = id.rsplit_once(MARK)?;
         (tag.len() == 4).then(|| u16::from_str_radix(tag, 16).ok())?
     }

@@ -20,7 +20,7 @@ pub struct Word {
 }
 
 /// The beginning of a text, at most this many bytes.
-pub(crate) fn beginning(text: &str, bytes: usize) -> &str {
+pub fn beginning(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -29,7 +29,7 @@ pub(crate) fn beginning(text: &str, bytes: usize) -> &str {
 }
 
 /// Text as a part of a path or a query.
-pub(crate) fn encoded(text: &str) -> String {
+pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 

@@ -9,10 +9,10 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 use futures_util::FutureExt;
 use tracing::error;
 
-use crate::base::{clock::Clock, limits, shutdown::Shutdown};
+use crate::{clock::Clock, limits, shutdown::Shutdown};
 
 /// Work that is due at known times.
-pub(crate) trait Timed: Send + Sync + 'static {
+pub trait Timed: Send + Sync + 'static {
     /// When the next item is due, in milliseconds since the Unix epoch.
     fn next_ms(&self) -> Option<u64>;
 
@@ -26,7 +26,7 @@ pub(crate) trait Timed: Send + Sync + 'static {
 }
 
 /// Runs due work until the server shuts down.
-pub(crate) async fn keep<T: Timed>(mut timed: T, clock: Clock, shutdown: Shutdown) {
+pub async fn keep<T: Timed>(mut timed: T, clock: Clock, shutdown: Shutdown) {
     loop {
         let now_ms = clock.now_ms();
         let sleep = match timed.next_ms() {

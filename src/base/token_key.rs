@@ -9,7 +9,7 @@ use std::{fs, io, path::Path};
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use tracing::warn;
 
-use crate::base::{clock::random_bytes, disk, signed::Signer};
+use crate::{clock::random_bytes, disk, signed::Signer};
 
 /// The file's name in the data directory.
 const FILE: &str = "tokens.key";
@@ -18,13 +18,12 @@ const FILE: &str = "tokens.key";
 const KEY_BYTES: usize = 32;
 
 /// The signer with the key in `data_dir`, which is created if it is missing.
-pub(crate) fn signer(data_dir: &Path) -> Signer {
+pub fn signer(data_dir: &Path) -> Signer {
     Signer::new(&key(data_dir))
 }
 
 /// Replaces the key in `data_dir` by that of a cluster.
-#[cfg_attr(not(feature = "nats"), allow(dead_code))]
-pub(crate) fn adopt(data_dir: &Path, key: &str) -> io::Result<()> {
+pub fn adopt(data_dir: &Path, key: &str) -> io::Result<()> {
     if !is_key(key) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the cluster's key is not a key"));
     }
@@ -32,7 +31,7 @@ pub(crate) fn adopt(data_dir: &Path, key: &str) -> io::Result<()> {
 }
 
 /// The key in `data_dir`, which is created if it is missing.
-pub(crate) fn key(data_dir: &Path) -> String {
+pub fn key(data_dir: &Path) -> String {
     let path = data_dir.join(FILE);
     match fs::read_to_string(&path) {
         Ok(text) if is_key(text.trim_end()) => text.trim_end().to_owned(),

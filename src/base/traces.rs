@@ -36,24 +36,24 @@ const SEPARATOR: char = '.';
 static TRACES: OnceLock<Traces> = OnceLock::new();
 
 /// Where spans go, if requests are traced.
-pub(crate) fn traces() -> Option<&'static Traces> {
+pub fn traces() -> Option<&'static Traces> {
     TRACES.get()
 }
 
 /// Has requests be traced from now on. A second call has no effect.
-pub(crate) fn install(traces: Traces) {
+pub fn install(traces: Traces) {
     let _ = TRACES.set(traces);
 }
 
 /// The id of the trace that a request of this id has, if it was traced.
-pub(crate) fn trace_of(request: &str) -> Option<&str> {
+pub fn trace_of(request: &str) -> Option<&str> {
     let (_, trace) = request.rsplit_once(SEPARATOR)?;
     (trace.len() == 32 && TraceId::from_hex(trace).is_ok()).then_some(trace)
 }
 
 /// The tracing of this process.
 #[derive(Debug)]
-pub(crate) struct Traces {
+pub struct Traces {
     processor: Box<dyn SpanProcessor>,
     scope: InstrumentationScope,
     chosen: Choice,
@@ -61,14 +61,14 @@ pub(crate) struct Traces {
 
 /// A request that is traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Traced {
+pub struct Traced {
     trace_id: TraceId,
     span_id: SpanId,
 }
 
 /// A request at its begin: where its trace comes from.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub struct Begun {
     trace_id: TraceId,
     /// The client's span of the request, in the same trace.
     parent: SpanId,
@@ -109,7 +109,7 @@ impl Choice {
 impl Traces {
     /// Spans go to `processor`. Traced are `percent` of the requests that do not say whether they
     /// are to be, and at most `per_second` in all.
-    pub(crate) fn new(processor: Box<dyn SpanProcessor>, percent: u32, per_second: u32) -> Self {
+    pub fn new(processor: Box<dyn SpanProcessor>, percent: u32, per_second: u32) -> Self {
         Self {
             processor,
             scope: InstrumentationScope::builder("logcabin")
@@ -126,7 +126,7 @@ impl Traces {
 
     /// The trace of a request that begins, if it is traced: that of its `traceparent` header, or a
     /// new one.
-    pub(crate) fn begin(&self, traceparent: Option<&str>) -> Option<Begun> {
+    pub fn begin(&self, traceparent: Option<&str>) -> Option<Begun> {
         struct Header<'a>(&'a str);
         impl Extractor for Header<'_> {
             fn get(&self, key: &str) -> Option<&str> {
@@ -156,7 +156,7 @@ impl Traces {
     }
 
     /// Adds the span of a request.
-    pub(crate) fn request(
+    pub fn request(
         &self,
         begun: &Begun,
         request: &str,
@@ -178,7 +178,7 @@ impl Traces {
     }
 
     /// Adds something that was done because of a request, as a child of its span.
-    pub(crate) fn child(
+    pub fn child(
         &self,
         of: Traced,
         name: &'static str,
@@ -195,7 +195,7 @@ impl Traces {
     }
 
     /// Sends what waits to be sent. Blocks.
-    pub(crate) fn flush(&self) {
+    pub fn flush(&self) {
         let _ = self.processor.force_flush();
     }
 
@@ -237,14 +237,14 @@ fn time_of(moment: Instant) -> SystemTime {
 
 impl Begun {
     /// The request's id, from one that tells nothing of its trace.
-    pub(crate) fn request_id(&self, id: &str) -> Arc<str> {
+    pub fn request_id(&self, id: &str) -> Arc<str> {
         format!("{id}{SEPARATOR}{}", self.trace_id).into()
     }
 }
 
 impl Traced {
     /// The traced request with this id. The id of its span is the beginning of the id's hash.
-    pub(crate) fn of(request: &str) -> Option<Self> {
+    pub fn of(request: &str) -> Option<Self> {
         let trace_id = TraceId::from_hex(trace_of(request)?).ok()?;
         let hash = blake3::hash(request.as_bytes());
         let (start, _) = hash.as_bytes().split_first_chunk()?;
@@ -253,19 +253,19 @@ impl Traced {
 }
 
 /// Adds to a trace that something was done until now.
-pub(crate) fn stage(of: Traced, name: &'static str, since: Instant) {
+pub fn stage(of: Traced, name: &'static str, since: Instant) {
     if let Some(traces) = traces() {
         traces.child(of, name, since, Instant::now(), Vec::new());
     }
 }
 
 /// Says which record a span is about.
-pub(crate) fn about(offset: u64) -> KeyValue {
+pub fn about(offset: u64) -> KeyValue {
     KeyValue::new("logcabin.offset", i64::try_from(offset).unwrap_or(i64::MAX))
 }
 
 /// The traced request with this id, if requests are traced.
-pub(crate) fn traced(request: &str) -> Option<Traced> {
+pub fn traced(request: &str) -> Option<Traced> {
     traces().and_then(|_| Traced::of(request))
 }
 

@@ -27,7 +27,7 @@ use super::{background::stand_back, limits, metrics::metrics};
 
 /// The work that is in progress, and that which waits.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub struct Turns {
     inner: Mutex<Inner>,
     /// How much waits, for those that only look.
     waiting: AtomicUsize,
@@ -125,12 +125,12 @@ impl Turns {
     }
 
     /// For half of the processors.
-    pub(crate) fn on_half() -> Arc<Self> {
+    pub fn on_half() -> Arc<Self> {
         Self::new(thread::available_parallelism().map_or(1, usize::from) / 2)
     }
 
     /// Waits for a turn. Two about the same subject never have one at the same time.
-    pub(crate) async fn turn(self: &Arc<Self>, asker: &str, subject: &str) -> Turn {
+    pub async fn turn(self: &Arc<Self>, asker: &str, subject: &str) -> Turn {
         let work = Work { asker: asker.into(), subject: subject.into() };
         let (number, woken) = self.queue(&work, false, &mut self.inner.lock());
         let mut ticket = Ticket { turns: Arc::clone(self), work, number, is_used: false };
@@ -142,7 +142,7 @@ impl Turns {
     }
 
     /// The processor time that was used for somebody lately: old use counts ever less.
-    pub(crate) fn used(&self, asker: &str) -> Duration {
+    pub fn used(&self, asker: &str) -> Duration {
         let used = self.inner.lock().used.get(&Payer::Asker(asker.into())).copied();
         let seconds = used.map_or(0.0, |used| used.now(Instant::now()));
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
@@ -271,7 +271,7 @@ impl Drop for Ticket {
 
 /// The right to work. Others may come in between: see [`Turn::run`].
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub struct Turn {
     turns: Arc<Turns>,
     work: Work,
     /// The processor time of this thread that is accounted for, while it works.
@@ -284,7 +284,7 @@ impl Turn {
     /// Works on a thread of its own, at low priority. `work` gets a function to call about every
     /// millisecond, which lets others work now and then if it is their turn. When that returns
     /// `false`, the work is given up. Returns whether it was not.
-    pub(crate) async fn run(self, work: impl FnOnce(&dyn Fn() -> bool) + Send + 'static) -> bool {
+    pub async fn run(self, work: impl FnOnce(&dyn Fn() -> bool) + Send + 'static) -> bool {
         let (done, finished) = oneshot::channel();
         let run = move || {
             stand_back();
@@ -306,7 +306,7 @@ impl Turn {
     }
 
     /// Charges for work that others did in this turn.
-    pub(crate) fn took(&self, time: Duration) {
+    pub fn took(&self, time: Duration) {
         self.turns.inner.lock().charge(&self.work, time);
     }
 

@@ -1,5 +1,5 @@
 //! Counts the items that a request examines: events, relations, rooms of a list. Timing depends on
-//! the machine but these counts do not, so tests can enforce [`limits`](crate::base::limits) with
+//! the machine but these counts do not, so tests can enforce [`limits`](crate::limits) with
 //! them.
 //!
 //! Nothing is counted in a release build.
@@ -12,13 +12,13 @@ thread_local! {
 
 /// Counts one item.
 #[inline]
-pub(crate) fn look() {
+pub fn look() {
     looks(1);
 }
 
 /// Counts `count` items.
 #[inline]
-pub(crate) fn looks(count: usize) {
+pub fn looks(count: usize) {
     if cfg!(debug_assertions) {
         LOOKS.with(|looks| looks.set(looks.get() + count as u64));
     }

@@ -3,21 +3,19 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use super::{password::confirms, work::watched};
-use crate::{
-    base::progress,
-    config::{Config, ConfigError},
-    log::store::OpenError,
-    ops::{
-        admin::{
-            act::{Act, Order, Outcome},
-            actor,
-            office::ActError,
-            offline,
-            work::ListWork,
-        },
-        history::look::clean,
-        socket::{Client, SocketError, socket_path},
+use logcabin_base::progress;
+use logcabin_config::{Config, ConfigError};
+use logcabin_log::store::OpenError;
+use logcabin_ops::{
+    admin::{
+        act::{Act, Order, Outcome},
+        actor,
+        office::ActError,
+        offline,
+        work::ListWork,
     },
+    history::look::clean,
+    socket::{Client, SocketError, socket_path},
 };
 
 /// The options of every act.
@@ -116,7 +114,7 @@ impl Common {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let carried_out = watched(
             || Some(progress::under_way()),
-            || runtime.block_on(offline::carry_out(&config, order, &actor)),
+            || offline::carry_out(&runtime, &config, &order, &actor),
         );
         match carried_out {
             Err(ActError::Open(error @ OpenError::InUse { .. })) => {

@@ -5,21 +5,19 @@ use std::{path::PathBuf, process::ExitCode};
 use serde_json::json;
 
 use super::{act, columns};
-use crate::{
-    ops::{
-        admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
-        backup::{self, Checked, Options, Taken},
-        history::{
-            look::{bytes, clean, grouped},
-            moment::Time,
-            progress::Progress,
-        },
-        source::Source,
+use logcabin_ops::{
+    admin::snapshots::{BackupRow, Backups, ListBackups, NoteBackup},
+    backup::{self, Checked, Options, Taken},
+    history::{
+        look::{bytes, clean, grouped},
+        moment::Time,
+        progress::Progress,
     },
-    record::{
-        Offset,
-        command::{BackupMade, BackupMoment},
-    },
+    source::Source,
+};
+use logcabin_record::{
+    Offset,
+    command::{BackupMade, BackupMoment},
 };
 
 /// How many removed backups one request names: far below its size limit.

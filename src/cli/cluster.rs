@@ -3,15 +3,13 @@
 use std::process::ExitCode;
 
 use super::{act::Common, columns};
+use logcabin_base::clock::Clock;
+use logcabin_cluster::Status;
 #[cfg(feature = "nats")]
-use crate::ops::cluster::{self, Moved};
-use crate::{
-    base::clock::Clock,
-    cluster::Status,
-    ops::{
-        admin::cluster::ClusterStatus,
-        history::look::{bytes, duration, grouped},
-    },
+use logcabin_ops::cluster::{self, Moved};
+use logcabin_ops::{
+    admin::cluster::ClusterStatus,
+    history::look::{bytes, duration, grouped},
 };
 
 /// Show the nodes of a cluster, and make this server one of them
@@ -55,7 +53,7 @@ struct Place {
 
 #[cfg(feature = "nats")]
 impl Place {
-    fn load(&self) -> Result<crate::config::Config, crate::config::ConfigError> {
+    fn load(&self) -> Result<logcabin_config::Config, logcabin_config::ConfigError> {
         self.at.load_with(self.log.clone())
     }
 }
@@ -172,7 +170,7 @@ fn say(
 
 fn status_text(status: &Status, now_ms: u64) -> String {
     let heading = ["NODE", "RECORD", "LAG", "UP", "VERSION", "ADDRESS"].map(str::to_owned);
-    let node = |node: &crate::cluster::Node| {
+    let node = |node: &logcabin_cluster::Node| {
         let mark = if node.is_this { " (this)" } else { "" };
         let lag = status.stream.last.saturating_sub(node.sequence);
         [
@@ -215,10 +213,8 @@ fn status_text(status: &Status, now_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cluster::{Node, Replica, StreamStatus, Work},
-        record::Offset,
-    };
+    use logcabin_cluster::{Node, Replica, StreamStatus, Work};
+    use logcabin_record::Offset;
 
     #[test]
     fn the_status_names_nodes_work_and_replicas() {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::act::Common;
-use crate::ops::{
+use logcabin_ops::{
     admin::console::MakeConsoleLink,
     history::{look::clean, moment::Time},
 };

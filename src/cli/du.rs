@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::ops::history::{Look, Output, Question, Source, run};
+use logcabin_ops::history::{Look, Output, Question, Source, run};
 
 /// Show what uses how much space: by kind, room, user and day, in memory and on disk
 ///

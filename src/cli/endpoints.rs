@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use crate::edge::{api, http::Access};
+use logcabin_edge::{api, http::Access};
 
 /// List every endpoint: method and path
 ///

@@ -6,20 +6,18 @@ use super::{
     act::{ActOptions, Common},
     columns,
 };
-use crate::{
-    ops::{
-        admin::{
-            erasures::{ListErasures, Receipt, ReceiptRow, ShowErasure},
-            rooms::{self, RoomPurged},
-            users::{self, UserErased},
-        },
-        history::{
-            look::{bytes, clean, grouped},
-            moment::Time,
-        },
+use logcabin_ops::{
+    admin::{
+        erasures::{ListErasures, Receipt, ReceiptRow, ShowErasure},
+        rooms::{self, RoomPurged},
+        users::{self, UserErased},
     },
-    record::Offset,
+    history::{
+        look::{bytes, clean, grouped},
+        moment::Time,
+    },
 };
+use logcabin_record::Offset;
 
 /// Show what was erased: when, by whom, why, and where copies remain
 #[derive(Debug, clap::Args)]

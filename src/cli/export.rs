@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::ops::{
+use logcabin_ops::{
     export::{self, FILE_BYTES, Holds, Manifest},
     history::look::{bytes, grouped},
 };

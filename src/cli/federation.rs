@@ -6,21 +6,19 @@ use super::{
     act::{ActOptions, Common},
     columns,
 };
-use crate::{
-    base::clock::Clock,
-    ops::{
-        admin::federation::{
-            DestinationDetails, DestinationReset, DestinationRetried, DestinationRow, Destinations,
-            KeyReplaced, ListDestinations, ListRefusedEvents, NewKey, RefusedEvents,
-            ResetDestination, RetryDestination, ShowDestination, Waiting,
-        },
-        history::{
-            look::{clean, duration, grouped},
-            moment::Time,
-        },
+use logcabin_base::clock::Clock;
+use logcabin_ops::{
+    admin::federation::{
+        DestinationDetails, DestinationReset, DestinationRetried, DestinationRow, Destinations,
+        KeyReplaced, ListDestinations, ListRefusedEvents, NewKey, RefusedEvents, ResetDestination,
+        RetryDestination, ShowDestination, Waiting,
     },
-    record::command::{AsideItem, Failing},
+    history::{
+        look::{clean, duration, grouped},
+        moment::Time,
+    },
 };
+use logcabin_record::command::{AsideItem, Failing};
 
 /// Manage federation with other homeservers
 #[derive(Debug, clap::Args)]
@@ -288,7 +286,7 @@ fn refused(all: &RefusedEvents) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Offset;
+    use logcabin_record::Offset;
 
     #[test]
     fn those_that_cannot_be_reached_are_shown_with_the_reason() {

@@ -1,4 +1,4 @@
-//! `logcabin history`: the command line of [`ops::history`](crate::ops::history).
+//! `logcabin history`: the command line of [`ops::history`](logcabin_ops::history).
 
 use std::{
     ffi::OsString,
@@ -9,18 +9,16 @@ use std::{
 
 use clap::{Args, Subcommand};
 
-use crate::{
-    ops::history::{
-        HistoryError, Look, Moment, Only, Output, Question, Source, What,
-        audit::{Asked, AuditOptions},
-        diff::Scope,
-        run,
-        select::Kinds,
-        why::{FORMS, Subject},
-    },
-    read::view::token::Token,
-    record::Offset,
+use logcabin_ops::history::{
+    HistoryError, Look, Moment, Only, Output, Question, Source, What,
+    audit::{Asked, AuditOptions},
+    diff::Scope,
+    run,
+    select::Kinds,
+    why::{FORMS, Subject},
 };
+use logcabin_read::view::token::Token;
+use logcabin_record::Offset;
 
 /// A command line in which `--data-dir DIR` of a history command is its first argument instead.
 pub(super) fn with_source(mut line: Vec<OsString>) -> Vec<OsString> {

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::ops::{
+use logcabin_ops::{
     export::{self, Imported},
     history::look::grouped,
 };

@@ -3,13 +3,11 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use super::act::Common;
-use crate::{
-    log::store::has_log,
-    ops::{
-        admin::users,
-        export::{self, ImportedUser},
-        history::look::{clean, grouped},
-    },
+use logcabin_log::store::has_log;
+use logcabin_ops::{
+    admin::users,
+    export::{self, ImportedUser},
+    history::look::{clean, grouped},
 };
 
 /// Create an account from the export of a user

@@ -6,16 +6,13 @@ use super::{
     act::{ActOptions, Common},
     columns,
 };
-use crate::{
-    base::clock::Clock,
-    ops::{
-        admin::media::{
-            DeleteMedia, ListMedia, MediaDeleted, MediaOf, MediaStatistics, MediaSummary,
-            MediaUsage, ProtectMedia, Protected, PurgeRemoteMedia, QuarantineMedia, Quarantined,
-            RemoteMediaPurged,
-        },
-        history::{look::clean, moment::Time},
+use logcabin_base::clock::Clock;
+use logcabin_ops::{
+    admin::media::{
+        DeleteMedia, ListMedia, MediaDeleted, MediaOf, MediaStatistics, MediaSummary, MediaUsage,
+        ProtectMedia, Protected, PurgeRemoteMedia, QuarantineMedia, Quarantined, RemoteMediaPurged,
     },
+    history::{look::clean, moment::Time},
 };
 
 /// Manage uploaded files: list, quarantine, delete

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::act::ActOptions;
-use crate::ops::admin::notices::{NoticeSent, SendNotice};
+use logcabin_ops::admin::notices::{NoticeSent, SendNotice};
 
 /// Send a server notice to a user
 ///

@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-use crate::record::command::Secret;
+use logcabin_record::command::Secret;
 
 /// A new password for `whom`: prompted for twice on a terminal, otherwise the first line of
 /// standard input.

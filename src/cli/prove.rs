@@ -4,18 +4,16 @@
 use std::{path::Path, process::ExitCode};
 
 use super::{act::Common, columns};
-use crate::{
-    log::archive::ArchiveReader,
-    ops::{
-        admin::proofs::{self, CheckpointRow, Checkpoints, ListCheckpoints},
-        history::{
-            look::{clean, grouped},
-            moment::Time,
-        },
-        proof::{Asked, First},
+use logcabin_log::archive::ArchiveReader;
+use logcabin_ops::{
+    admin::proofs::{self, CheckpointRow, Checkpoints, ListCheckpoints},
+    history::{
+        look::{clean, grouped},
+        moment::Time,
     },
-    record::{Command, Offset, command::LogCheckpoint},
+    proof::{Asked, First},
 };
+use logcabin_record::{Command, Offset, command::LogCheckpoint};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 

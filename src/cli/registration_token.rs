@@ -4,21 +4,19 @@
 use std::{fmt::Write as _, process::ExitCode, str::FromStr};
 
 use super::{act::Common, columns, password};
-use crate::{
-    base::clock::Clock,
-    decide::registration_token::Change,
-    ops::{
-        admin::tokens::{
-            CreateRegistrationToken, DeleteRegistrationToken, ListRegistrationTokens, TokenCreated,
-            TokenDeleted, TokenSummary, TokenUpdated, UpdateRegistrationToken,
-        },
-        history::{
-            look::clean,
-            moment::{Moment, Time, duration_ms},
-        },
+use logcabin_base::clock::Clock;
+use logcabin_decide::registration_token::Change;
+use logcabin_ops::{
+    admin::tokens::{
+        CreateRegistrationToken, DeleteRegistrationToken, ListRegistrationTokens, TokenCreated,
+        TokenDeleted, TokenSummary, TokenUpdated, UpdateRegistrationToken,
     },
-    record::command::Secret,
+    history::{
+        look::clean,
+        moment::{Moment, Time, duration_ms},
+    },
 };
+use logcabin_record::command::Secret;
 
 /// Manage registration tokens
 ///

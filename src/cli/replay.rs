@@ -4,18 +4,16 @@ use std::{path::PathBuf, process::ExitCode, time::Instant};
 
 use serde::Serialize;
 
-use crate::{
-    engine,
-    ops::{
-        history::{
-            look::{bytes, grouped},
-            progress::Progress,
-            query::Counts,
-        },
-        source::Source,
+use logcabin_engine as engine;
+use logcabin_ops::{
+    history::{
+        look::{bytes, grouped},
+        progress::Progress,
+        query::Counts,
     },
-    record::Offset,
+    source::Source,
 };
+use logcabin_record::Offset;
 
 /// Rebuild the state from the first record, and report its digest and the time taken
 ///

@@ -3,16 +3,13 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use super::act::{ActOptions, Common};
-use crate::{
-    ops::{
-        admin::reports::{
-            ListReports, RemoveReport, ReportDetails, ReportRemoved, ReportSummary, Reports,
-            ShowReport,
-        },
-        history::{look::clean, moment::Time},
+use logcabin_ops::{
+    admin::reports::{
+        ListReports, RemoveReport, ReportDetails, ReportRemoved, ReportSummary, Reports, ShowReport,
     },
-    record::Offset,
+    history::{look::clean, moment::Time},
 };
+use logcabin_record::Offset;
 
 /// List and close reports
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::ops::{
+use logcabin_ops::{
     history::{
         look::grouped,
         moment::{Moment, Time},
@@ -131,7 +131,7 @@ impl Restore {
             say(format!(
                 "{} uploaded files are missing: copy them to {}.",
                 grouped(restored.missing_files),
-                crate::media::store::directory(&request.data_dir).display()
+                logcabin_media::store::directory(&request.data_dir).display()
             ));
         }
         if let Some(kept) = &restored.kept_log {

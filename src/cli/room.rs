@@ -7,7 +7,7 @@ use super::{
     columns,
     erasure::PurgeRoom,
 };
-use crate::ops::{
+use logcabin_ops::{
     admin::rooms::{
         BlockRoom, Blocked, Empowered, JoinRoom, Joined, ListRooms, MakeRoomAdmin, NewRoom,
         RoomDetails, RoomOrder, RoomSummary, Rooms, RoomsWanted, ShowRoom, ShutDownRoom,

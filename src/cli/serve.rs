@@ -8,11 +8,9 @@ use std::{
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-use crate::{
-    base::telemetry::{self, LogFormat},
-    config::{Config, OpenRegistration, Requirement},
-    server,
-};
+use logcabin_base::telemetry::{self, LogFormat};
+use logcabin_config::{Config, OpenRegistration, Requirement};
+use logcabin_server as server;
 
 /// Run the server (the default command)
 ///
@@ -48,7 +46,7 @@ impl Serve {
                     let _ = io::stdout().lock().write_all(banner(config).as_bytes());
                 }
             };
-            Box::pin(server::run(config, stop, started)).await?;
+            server::run(config, Box::pin(stop), Box::new(started)).await?;
             Ok(ExitCode::SUCCESS)
         })
     }
@@ -136,7 +134,7 @@ fn banner(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::value::RegistrationStage;
+    use logcabin_config::value::RegistrationStage;
 
     #[test]
     fn the_banner_says_how_registration_is_set() {

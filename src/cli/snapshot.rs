@@ -3,19 +3,15 @@
 use std::process::ExitCode;
 
 use super::{act::Common, columns};
-use crate::{
-    ops::{
-        admin::snapshots::{
-            CompareSnapshots, ListSnapshots, SnapshotStatus, Snapshots, WriteSnapshot,
-        },
-        history::{
-            look::{bytes, clean, grouped},
-            moment::Time,
-        },
+use logcabin_ops::{
+    admin::snapshots::{CompareSnapshots, ListSnapshots, SnapshotStatus, Snapshots, WriteSnapshot},
+    history::{
+        look::{bytes, clean, grouped},
+        moment::Time,
     },
-    record::Offset,
-    snapshot::{self, Difference, Fault, Holder, Kept},
 };
+use logcabin_record::Offset;
+use logcabin_snapshot::{self as snapshot, Difference, Fault, Holder, Kept};
 
 /// Write a snapshot of the state, or compare snapshots with the log
 ///

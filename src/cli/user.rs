@@ -9,7 +9,7 @@ use super::{
     columns,
     password::new_password,
 };
-use crate::ops::{
+use logcabin_ops::{
     admin::users::{
         self, Changed, Created, Deactivated, Filter, ListUsers, LogOut, LoggedOut, SetStatus,
         ShowUser, UserDetails, UserSummary, Users,
@@ -121,11 +121,11 @@ struct Create {
 struct ResetPassword {
     /// The user
     #[arg(value_name = "USER")]
-    user: String,
+    pub user: String,
 
     /// Leave the user's devices logged in
     #[arg(long)]
-    keep_devices: bool,
+    pub keep_devices: bool,
 
     #[command(flatten)]
     options: ActOptions,
@@ -149,11 +149,11 @@ struct Change {
 struct Deactivate {
     /// The user
     #[arg(value_name = "USER")]
-    user: String,
+    pub user: String,
 
     /// Hide the user's messages from users who join later, and remove profile and account data
     #[arg(long)]
-    erase: bool,
+    pub erase: bool,
 
     /// Do not ask for confirmation
     #[arg(long)]

@@ -5,16 +5,14 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{
-    log::store::{self, OpenError, RepairError, Repaired},
-    ops::{
-        history::{
-            HistoryError, Look, Report,
-            check::{check_all, unopened},
-            render_report,
-        },
-        source::{Source, SourceError},
+use logcabin_log::store::{self, OpenError, RepairError, Repaired};
+use logcabin_ops::{
+    history::{
+        HistoryError, Look, Report,
+        check::{check_all, unopened},
+        render_report,
     },
+    source::{Source, SourceError},
 };
 
 /// Verify the log, and the archive, snapshots and files beside it

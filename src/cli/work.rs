@@ -11,12 +11,10 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{act::Common, columns};
-use crate::{
-    base::{clock::millis, progress::Progress},
-    ops::{
-        admin::work::{ListWork, UnderWay},
-        history::look::{clean, duration, grouped},
-    },
+use logcabin_base::{clock::millis, progress::Progress};
+use logcabin_ops::{
+    admin::work::{ListWork, UnderWay},
+    history::look::{clean, duration, grouped},
 };
 
 /// How often the progress is asked for.

@@ -7,7 +7,7 @@ use super::{
     Federation,
     value::{Given, Setting},
 };
-use crate::base::glob::Glob;
+use logcabin_base::glob::Glob;
 
 /// A pattern of server names, such as `*.example.org`. It is matched with the name without its
 /// port, as in server ACLs.
@@ -58,7 +58,7 @@ impl Federation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::List;
+    use crate::List;
 
     fn patterns(list: &[&str]) -> List<ServerPattern> {
         List(list.iter().map(|text| ServerPattern::read(&Given::Text(text)).unwrap()).collect())

@@ -10,10 +10,8 @@ use super::{
     monitor::ListenAddress,
     value::*,
 };
-use crate::{
-    base::{lifetime::Rule, network::Range, rate::Rate},
-    record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION},
-};
+use logcabin_base::{lifetime::Rule, network::Range, rate::Rate};
+use logcabin_record::{address::Pattern, room_version::DEFAULT_ROOM_VERSION};
 
 settings! {
     /// Listening addresses, the server's name, and its data.

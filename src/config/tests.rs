@@ -1,5 +1,5 @@
 use super::*;
-use crate::base::secret_text::{is_told, wrong_in_toml};
+use logcabin_base::secret_text::testing::{is_told, wrong_in_toml};
 
 fn file(text: &str) -> Result<Effective, ConfigError> {
     Effective::load(Some(("logcabin.toml".into(), text.to_owned())), [], &[])

@@ -5,18 +5,16 @@ use std::collections::BTreeSet;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 
 use super::{Commit, Env, Proposal, Refusal, oauth, validated::Validated};
-use crate::{
-    record::{
-        Command, Offset, Stream,
-        command::{
-            AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
-            LoginTokenUse, ProfileSet, Requirements, Secret, TokenHash, Tokens, UserPassword,
-            UserRegister, UserUpgrade,
-        },
+use logcabin_record::{
+    Command, Offset, Stream,
+    command::{
+        AccountKind, DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
+        LoginTokenUse, ProfileSet, Requirements, Secret, TokenHash, Tokens, UserPassword,
+        UserRegister, UserUpgrade,
     },
-    state::Accounts,
-    state::Standing,
 };
+use logcabin_state::Accounts;
+use logcabin_state::Standing;
 
 pub(super) fn no_account() -> Refusal {
     Refusal::NotFound("There is no such user here.".to_owned())
@@ -586,74 +584,5 @@ impl Proposal for SetProfile {
             },
         );
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::{
-        base::clock::Clock,
-        decide::status::SetStatus,
-        engine::{Engine, Options, Rejected},
-        log::memory::MemoryLog,
-        record::Origin,
-    };
-
-    async fn engine() -> Engine {
-        let clock = Clock::manual(1);
-        let log = Arc::new(MemoryLog::new(clock.clone()));
-        Engine::open(log, Options::small(clock)).await.unwrap()
-    }
-
-    fn ann() -> OwnedUserId {
-        "@ann:test".try_into().unwrap()
-    }
-
-    fn register(kind: AccountKind, met: Met) -> Register {
-        let (password, display_name, login) = (None, None, None);
-        Register { user_id: ann(), kind, password, display_name, login, met }
-    }
-
-    #[tokio::test]
-    async fn a_registration_with_a_token_depends_on_the_name_before_it_checks_that_it_is_free() {
-        let engine = engine().await;
-        let first = register(AccountKind::User, Met::default());
-        engine.propose(Origin::server(), first).await.unwrap().into_inner();
-        let requirements = Requirements {
-            registration_token: Some(TokenHash::of("token")),
-            ..Requirements::default()
-        };
-        let late = register(AccountKind::User, Met { requirements, ..Met::default() });
-        assert_ne!(late.stream(), Stream::user(&ann()));
-        let env = engine.env();
-        let mut commit = Commit::new(&env, &late.stream());
-        assert!(matches!(late.decide(&mut commit), Err(Refusal::UserInUse)));
-        let rests_on: Vec<_> = commit.batch.expect.iter().map(|(stream, _)| stream).collect();
-        assert!(rests_on.contains(&&Stream::user(&ann())), "{rests_on:?}");
-    }
-
-    #[tokio::test]
-    async fn a_locked_guest_does_not_become_a_full_user() {
-        let engine = engine().await;
-        let guest = register(AccountKind::Guest, Met::default());
-        engine.propose(Origin::server(), guest).await.unwrap().into_inner();
-        let upgrade =
-            || UpgradeGuest { user_id: ann(), password: None, login: None, met: Met::default() };
-        let lock = |locked| SetStatus {
-            user_id: ann(),
-            admin: None,
-            locked: Some(locked),
-            suspended: None,
-            reason: None,
-        };
-        engine.propose(Origin::server(), lock(true)).await.unwrap().into_inner();
-        let refused = engine.propose(Origin::server(), upgrade()).await.unwrap_err();
-        assert!(matches!(refused, Rejected::Refused(Refusal::UserLocked)), "{refused:?}");
-        engine.propose(Origin::server(), lock(false)).await.unwrap().into_inner();
-        engine.propose(Origin::server(), upgrade()).await.unwrap().into_inner();
-        assert!(!engine.state().accounts.is_guest(&ann()));
     }
 }

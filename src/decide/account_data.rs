@@ -4,13 +4,11 @@ use ruma::{OwnedRoomId, OwnedUserId};
 use serde_json::value::RawValue;
 
 use super::{Commit, Env, Proposal, Refusal, account::no_account};
-use crate::{
-    base::limits,
-    read::events::to_raw,
-    record::{
-        Offset, Stream,
-        command::{AccountDataSet, FilterCreate},
-    },
+use logcabin_base::limits;
+use logcabin_read::events::to_raw;
+use logcabin_record::{
+    Offset, Stream,
+    command::{AccountDataSet, FilterCreate},
 };
 
 /// Set account data.

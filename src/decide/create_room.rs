@@ -15,8 +15,8 @@ use super::{
     object,
     powers::raise_tombstone,
 };
-pub use crate::record::room_version::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS};
-use crate::record::{
+pub use logcabin_record::room_version::{DEFAULT_ROOM_VERSION, ROOM_VERSIONS};
+use logcabin_record::{
     Offset, Stream,
     command::{AliasSet, RoomVisibility},
 };

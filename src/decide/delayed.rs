@@ -8,13 +8,11 @@ use ruma::{OwnedRoomId, OwnedUserId};
 use serde_json::value::RawValue;
 
 use super::{Commit, Proposal, Refusal, not_in_it, send::SendEvent};
-use crate::{
-    record::{
-        Command, Stream,
-        command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule, Transaction},
-    },
-    state::{DelayedEvent, Standing},
+use logcabin_record::{
+    Command, Stream,
+    command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule, Transaction},
 };
+use logcabin_state::{DelayedEvent, Standing};
 
 /// The error code of an event that is given up because another user has set the state that it was
 /// to set.

@@ -1,10 +1,8 @@
 //! Delivery positions of outside receivers.
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    record::{Stream, command::DeliveryAdvance},
-    state::deliveries::Position,
-};
+use logcabin_record::{Stream, command::DeliveryAdvance};
+use logcabin_state::deliveries::Position;
 
 /// Record the delivery position of an outside receiver.
 #[derive(Clone, Debug)]

@@ -10,14 +10,12 @@ use super::{
     account::{is_cross_signing_key, no_account},
     keys::{same, stored},
 };
-use crate::{
-    base::limits,
-    record::{
-        Command, Offset, Stream,
-        command::{DeviceDehydrate, DeviceRemove, DeviceSeen, KeysUpload, Sighting},
-    },
-    state::keys::algorithm,
+use logcabin_base::limits;
+use logcabin_record::{
+    Command, Offset, Stream,
+    command::{DeviceDehydrate, DeviceRemove, DeviceSeen, KeysUpload, Sighting},
 };
+use logcabin_state::keys::algorithm;
 
 /// Create a dehydrated device (MSC3814), which replaces the user's previous one.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use ruma::{
 };
 
 use super::{Commit, Membership, NewEvent, Proposal, Refusal, not_in_it};
-use crate::record::{
+use logcabin_record::{
     Offset, Stream,
     command::{AliasRemove, AliasSet, RoomNetwork, RoomVisibility},
 };

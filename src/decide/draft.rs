@@ -17,17 +17,15 @@ use ruma::{
 };
 
 use super::{Env, Refusal, is_local, not_in_it, permits, powers::Powers};
-use crate::{
-    base::limits,
-    read::events::{EventRef, StoredEvent, as_shown},
-    record::{
-        Offset,
-        command::{RoomEvent, Transaction},
-        event_format::{has_chosen_ids, references},
-        lax_object::LaxObject,
-    },
-    state::{Membership, Room, rooms::Tip},
+use logcabin_base::limits;
+use logcabin_read::events::{EventRef, StoredEvent, as_shown};
+use logcabin_record::{
+    Offset,
+    command::{RoomEvent, Transaction},
+    event_format::{has_chosen_ids, references},
+    lax_object::LaxObject,
 };
+use logcabin_state::{Membership, Room, rooms::Tip};
 
 /// An event that has no place in the room yet.
 #[derive(Clone, Debug)]
@@ -225,7 +223,7 @@ impl RoomDraft {
     }
 
     /// A joined local user who may invite, for joins that one of them must authorise.
-    pub fn someone_who_may_invite(&self, env: &Env) -> Result<Option<OwnedUserId>, Refusal> {
+    pub(crate) fn someone_who_may_invite(&self, env: &Env) -> Result<Option<OwnedUserId>, Refusal> {
         let Some(room) = &self.base else { return Ok(None) };
         let powers = self.powers(env)?;
         let may = |user_id: &OwnedUserId| {
@@ -434,7 +432,7 @@ impl RoomDraft {
     }
 
     fn auth_events(&self, env: &Env, new: &NewEvent) -> Result<Vec<OwnedEventId>, Refusal> {
-        let content = crate::read::events::to_raw(&new.content);
+        let content = logcabin_read::events::to_raw(&new.content);
         let types = auth_types_for_event(
             &new.event_type,
             &new.sender,

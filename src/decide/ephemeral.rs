@@ -11,15 +11,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Commit, Env, Proposal, Refusal};
-use crate::{
-    base::limits,
-    read::events::{EventRef, to_raw},
-    record::{
-        Command, NewRecord, Offset, Origin, Stream,
-        command::{AccountDataSet, Receipt, RoomReceipt, RoomTyping},
-    },
-    state::{Room, rooms::ReceiptKey},
+use logcabin_base::limits;
+use logcabin_read::events::{EventRef, to_raw};
+use logcabin_record::{
+    Command, NewRecord, Offset, Origin, Stream,
+    command::{AccountDataSet, Receipt, RoomReceipt, RoomTyping},
 };
+use logcabin_state::{Room, rooms::ReceiptKey};
 
 /// How receipts and typing in large rooms are batched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +196,7 @@ fn event_of(env: &Env, room_id: &RoomId, event_id: &EventId) -> Result<EventRef,
 
 /// Whether this is `main`, or the id of a thread's root: nothing else, and nothing longer, is
 /// stored with a receipt.
-pub(crate) fn is_thread(id: &str) -> bool {
+pub fn is_thread(id: &str) -> bool {
     id == "main" || (id.len() <= limits::IDENTIFIER_BYTES && <&EventId>::try_from(id).is_ok())
 }
 

@@ -12,19 +12,17 @@ use std::{
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 
 use super::{Commit, Env, Proposal, Refusal, retention::Retention};
-use crate::{
-    log::{ReadError, erase::MAX_ERASED},
-    record::{
-        Command, Offset, Payload, Record, Remains, Stream,
-        command::{
-            EventsEnd, LogErase, MediaEnd, MediaRemove, Reduced, RoomErase, RoomEvent, RoomPdu,
-            Taken, UserErase,
-        },
-        reduced, remains, runs,
-        threepid::Threepid,
+use logcabin_log::{ReadError, erase::MAX_ERASED};
+use logcabin_record::{
+    Command, Offset, Payload, Record, Remains, Stream,
+    command::{
+        EventsEnd, LogErase, MediaEnd, MediaRemove, Reduced, RoomErase, RoomEvent, RoomPdu, Taken,
+        UserErase,
     },
-    state::{State, erasures::Owed},
+    reduced, remains, runs,
+    threepid::Threepid,
 };
+use logcabin_state::{State, erasures::Owed};
 
 /// The most events that one `room.erase` takes, and files that one `media.remove` does.
 pub const AT_ONCE: usize = 1000;
@@ -380,7 +378,7 @@ impl Proposal for EraseAgain {
 
 /// What is left of the event at `event` when the record `because` takes its content; `None` if
 /// nothing more can be taken.
-pub(crate) fn reduced_event(
+pub fn reduced_event(
     env: &Env,
     event: Offset,
     because: Offset,
@@ -465,10 +463,7 @@ pub(super) fn address_of_files(env: &Env) -> String {
 }
 
 /// The ids of files that a payload names by their address, which begins with `address`.
-pub(crate) fn files_in<'r>(
-    record: &'r Record,
-    address: &str,
-) -> impl Iterator<Item = String> + use<'r> {
+pub fn files_in<'r>(record: &'r Record, address: &str) -> impl Iterator<Item = String> + use<'r> {
     let text = record.payload.bytes().and_then(|bytes| std::str::from_utf8(bytes).ok());
     let mut parts = text.unwrap_or_default().split(address);
     let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);

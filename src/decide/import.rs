@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::{Commit, Proposal, Refusal, account::Register};
-use crate::record::{
+use logcabin_record::{
     Stream,
     command::{AccountDataSet, UserStatus},
 };

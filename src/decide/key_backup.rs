@@ -6,14 +6,12 @@ use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde_json::value::RawValue;
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Stream,
-        command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
-    },
-    state::backups::{Backup, UserBackups, key_bytes},
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
 };
+use logcabin_state::backups::{Backup, UserBackups, key_bytes};
 
 fn no_backup() -> Refusal {
     Refusal::NotFound("There is no such backup.".to_owned())

@@ -6,14 +6,12 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde_json::{Value, value::RawValue};
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Command, Offset, Stream,
-        command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
-    },
-    state::keys::{DeviceKeys, algorithm},
+use logcabin_base::limits;
+use logcabin_record::{
+    Command, Offset, Stream,
+    command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
 };
+use logcabin_state::keys::{DeviceKeys, algorithm};
 
 /// Upload keys of a device.
 #[derive(Debug)]

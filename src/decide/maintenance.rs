@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use ruma::signatures::KeyPair as _;
 
 use super::{Commit, Proposal, Refusal};
-use crate::record::{
+use logcabin_record::{
     Stream,
     command::{BackupMade, LogCheckpoint},
 };

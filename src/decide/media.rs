@@ -3,17 +3,14 @@
 use ruma::{OwnedMxcUri, OwnedUserId};
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Stream,
-        command::{
-            FileHash, MediaCreate, MediaEnd, MediaProtect, MediaQuarantine, MediaRemove,
-            MediaUpload,
-        },
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    command::{
+        FileHash, MediaCreate, MediaEnd, MediaProtect, MediaQuarantine, MediaRemove, MediaUpload,
     },
-    state::{State, media::Item},
 };
+use logcabin_state::{State, media::Item};
 
 /// Reserve a media id for a later upload.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use ruma::{
 };
 
 use super::{Env, Membership, Refusal, RoomDraft, is_local};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// Refuses a guest if the room does not admit guests (client-server API, "Guest Access").
 pub(super) fn must_take_guests(
@@ -160,7 +160,7 @@ pub(super) fn vet_content(
 
 /// The content of a member event, with the profile of a local user who joins, is invited or
 /// knocks.
-pub(crate) fn member_content(
+pub fn member_content(
     env: &Env,
     user_id: &UserId,
     membership: MembershipState,

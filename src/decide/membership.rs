@@ -16,10 +16,8 @@ use super::{
     not_in_it,
     upgrade::bring_along,
 };
-use crate::{
-    read::events::EventRef,
-    record::{Stream, command::RoomForget},
-};
+use logcabin_read::events::EventRef;
+use logcabin_record::{Stream, command::RoomForget};
 
 /// A change of a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::{
     membership::{Change, ChangeMembership},
     object,
 };
-use crate::record::{
+use logcabin_record::{
     Offset, Stream,
     command::{
         AdminReason, AliasRemove, AliasSet, Replacement, RoomBlock, RoomNetwork, RoomShutdown,

@@ -14,12 +14,10 @@ use super::{
     member_event::member_content,
     object,
 };
-use crate::{
-    read::events::to_raw,
-    record::{
-        Offset, Stream,
-        command::{AccountDataSet, NoticeRoom},
-    },
+use logcabin_read::events::to_raw;
+use logcabin_record::{
+    Offset, Stream,
+    command::{AccountDataSet, NoticeRoom},
 };
 
 /// The tag that identifies the room to clients.

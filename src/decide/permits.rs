@@ -10,7 +10,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 use ruma::{OwnedEventId, events::TimelineEventType};
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// How many permits are kept, of some hundred bytes each.
 const PERMITS: usize = 4096;

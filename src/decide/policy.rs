@@ -9,29 +9,27 @@ use ruma::{
 };
 
 use super::{Commit, Env, Proposal, Refusal};
-use crate::{
-    base::limits,
-    read::{
-        events::StoredEvent,
-        policy::{PolicyServer, is_subject, policy_server},
-    },
-    record::{
-        Command, NewRecord, Offset, Origin, Stream,
-        command::RoomEvent,
-        lax_object::{LaxError, LaxObject},
-    },
+use logcabin_base::limits;
+use logcabin_read::{
+    events::StoredEvent,
+    policy::{PolicyServer, is_subject, policy_server},
+};
+use logcabin_record::{
+    Command, NewRecord, Offset, Origin, Stream,
+    command::RoomEvent,
+    lax_object::{LaxError, LaxObject},
 };
 
 /// An event that is about to be recorded, in federation format, and the policy server that has to
 /// sign it.
 #[derive(Clone, Debug)]
-pub(crate) struct Unsigned {
-    pub(crate) event_id: OwnedEventId,
-    pub(crate) policy: PolicyServer,
-    pub(crate) rules: RedactionRules,
-    pub(crate) pdu: LaxObject,
+pub struct Unsigned {
+    pub event_id: OwnedEventId,
+    pub policy: PolicyServer,
+    pub rules: RedactionRules,
+    pub pdu: LaxObject,
     /// It is recorded even without the signature: a policy server cannot keep a user in a room.
-    pub(crate) is_leave: bool,
+    pub is_leave: bool,
 }
 
 /// A proposal that may be looked at more than once.
@@ -41,7 +39,7 @@ pub(crate) type Repeatable<P> = Arc<Mutex<P>>;
 ///
 /// # Errors
 /// When the proposal is refused.
-pub(crate) fn to_be_signed<P: Proposal>(
+pub fn to_be_signed<P: Proposal>(
     env: &Env,
     proposal: &Repeatable<P>,
     origin: &Origin,
@@ -90,11 +88,11 @@ fn own_event(record: &NewRecord) -> Option<RoomEvent> {
 
 /// A proposal whose events policy servers have signed. It is refused as [`Refusal::Unsigned`] if
 /// its events are now others than those.
-pub(crate) struct Signed<P> {
-    pub(crate) of: Repeatable<P>,
+pub struct Signed<P> {
+    pub of: Repeatable<P>,
     /// The stream of the proposal.
-    pub(crate) stream: Stream,
-    pub(crate) signatures: HashMap<OwnedEventId, String>,
+    pub stream: Stream,
+    pub signatures: HashMap<OwnedEventId, String>,
 }
 
 impl<P: Proposal> Proposal for Signed<P> {
@@ -111,34 +109,43 @@ impl<P: Proposal> Proposal for Signed<P> {
     fn decide(&self, commit: &mut Commit<'_>) -> Result<P::Outcome, Refusal> {
         let before = commit.batch.records.len();
         let outcome = self.of.lock().decide(commit)?;
-        let env = commit.env;
-        for record in &mut commit.batch.records[before..] {
-            let Some(mut body) = own_event(record) else { continue };
-            let Some((policy, _)) = policy_of(env, &body.room_id)? else { continue };
-            let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
-            let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
-            if !is_subject(&event) {
-                continue;
-            }
-            let signature = match self.signatures.get(&body.event_id) {
-                Some(signature) => signature,
-                None if is_leave(&event) => continue,
-                None => return Err(Refusal::Unsigned),
-            };
-            let pdu = LaxObject::parse(body.pdu.get());
-            let mut pdu = pdu.map_err(|error| Refusal::BadJson(error.to_string()))?;
-            policy.add(&mut pdu, signature.clone());
-            body.pdu = pdu.to_raw().map_err(bad)?;
-            let length = body.pdu.get().len() + env.server.signature_bytes();
-            if length > limits::EVENT_BYTES {
-                return Err(Refusal::TooLarge(
-                    "The event is too large with the signature of the room's policy server."
-                        .to_owned(),
-                ));
-            }
-            let (stream, origin) = (record.stream.clone(), record.origin.clone());
-            *record = NewRecord::new(stream, origin, &body.into());
-        }
+        sign_records(commit, before, &self.signatures)?;
         Ok(outcome)
     }
+}
+
+/// Adds the signatures of policy servers to the events that a commit has from the record `from` on.
+fn sign_records(
+    commit: &mut Commit<'_>,
+    from: usize,
+    signatures: &HashMap<OwnedEventId, String>,
+) -> Result<(), Refusal> {
+    let env = commit.env;
+    for record in &mut commit.batch.records[from..] {
+        let Some(mut body) = own_event(record) else { continue };
+        let Some((policy, _)) = policy_of(env, &body.room_id)? else { continue };
+        let bad = |error: serde_json::Error| Refusal::BadJson(error.to_string());
+        let event = StoredEvent::new(Offset::ZERO, body.clone()).map_err(bad)?;
+        if !is_subject(&event) {
+            continue;
+        }
+        let signature = match signatures.get(&body.event_id) {
+            Some(signature) => signature,
+            None if is_leave(&event) => continue,
+            None => return Err(Refusal::Unsigned),
+        };
+        let pdu = LaxObject::parse(body.pdu.get());
+        let mut pdu = pdu.map_err(|error| Refusal::BadJson(error.to_string()))?;
+        policy.add(&mut pdu, signature.clone());
+        body.pdu = pdu.to_raw().map_err(bad)?;
+        let length = body.pdu.get().len() + env.server.signature_bytes();
+        if length > limits::EVENT_BYTES {
+            return Err(Refusal::TooLarge(
+                "The event is too large with the signature of the room's policy server.".to_owned(),
+            ));
+        }
+        let (stream, origin) = (record.stream.clone(), record.origin.clone());
+        *record = NewRecord::new(stream, origin, &body.into());
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use ruma::{
     state_res::events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
 };
 
-use crate::read::events::EventRef;
+use logcabin_read::events::EventRef;
 
 /// The powers of users in a room.
 pub struct Powers<'a> {
@@ -52,7 +52,7 @@ impl<'a> Powers<'a> {
         self.rules.explicitly_privilege_room_creators || self.levels.is_none()
     }
 
-    pub fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
+    pub(crate) fn has_level(&self, user_id: &UserId, field: RoomPowerLevelsIntField) -> bool {
         self.reaches(user_id, || match &self.levels {
             Some(levels) => levels.get_as_int_or_default(field, self.rules),
             None => Ok(field.default_value()),
@@ -71,7 +71,7 @@ impl<'a> Powers<'a> {
     }
 
     /// Whether `user_id` may send state of this type with an empty key.
-    pub fn may_send_state(&self, user_id: &UserId, event_type: StateEventType) -> bool {
+    pub(crate) fn may_send_state(&self, user_id: &UserId, event_type: StateEventType) -> bool {
         let event_type = TimelineEventType::from(event_type.to_string());
         self.reaches(user_id, || match &self.levels {
             Some(levels) => levels.event_power_level(&event_type, Some(""), self.rules),
@@ -114,10 +114,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        read::events::StoredEvent,
-        record::{Offset, command::RoomEvent},
-    };
+    use logcabin_read::events::StoredEvent;
+    use logcabin_record::{Offset, command::RoomEvent};
 
     fn event(event_type: &str, content: Value) -> EventRef {
         let pdu = json!({

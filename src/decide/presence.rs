@@ -3,13 +3,11 @@
 use ruma::{OwnedUserId, ServerName, UserId};
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    record::{
-        Offset, Stream,
-        command::{PresenceSet, PresenceState},
-    },
-    state::{Membership, State},
+use logcabin_record::{
+    Offset, Stream,
+    command::{PresenceSet, PresenceState},
 };
+use logcabin_state::{Membership, State};
 
 /// Change a user's presence as others see it.
 #[derive(Clone, Debug)]
@@ -54,7 +52,7 @@ impl Proposal for SetPresence {
 
 /// Whether a user of another homeserver is in a room with a user of this one, so that somebody here
 /// may see their presence.
-pub(crate) fn is_seen_here(state: &State, own: &ServerName, user_id: &UserId) -> bool {
+pub fn is_seen_here(state: &State, own: &ServerName, user_id: &UserId) -> bool {
     let rooms = state.memberships.of(user_id, Offset::MAX).into_iter();
     let mut joined = rooms
         .filter(|part| part.membership == Membership::Join)

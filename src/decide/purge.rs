@@ -8,7 +8,7 @@ use super::{
     Commit, Membership, Proposal, Refusal,
     erasure::{address_of_files, each_since, files_in},
 };
-use crate::record::{
+use logcabin_record::{
     Holds, Offset, Record, Stream,
     command::{Body as _, MediaEnd, MediaRemove, RoomEvent, RoomPurge},
     runs,
@@ -90,7 +90,7 @@ impl Proposal for PurgeRoom {
 }
 
 /// Whether a record of another stream contains data of the room.
-pub(crate) fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
+pub fn is_said_of(record: &Record, room_id: &RoomId) -> bool {
     // Most records are events, and what passes.
     if record.header.ephemeral || &*record.header.kind == RoomEvent::KIND.name {
         return false;

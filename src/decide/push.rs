@@ -9,11 +9,9 @@ use ruma::{
 };
 
 use super::{Commit, Env, Proposal, Refusal, account::no_account};
-use crate::{
-    base::limits,
-    read::notifications::{Glob, PART_CHARS, ruleset},
-    record::{Offset, Stream, command::AccountDataSet},
-};
+use logcabin_base::limits;
+use logcabin_read::notifications::{Glob, PART_CHARS, ruleset};
+use logcabin_record::{Offset, Stream, command::AccountDataSet};
 
 /// Change a user's push rules. Read, changed and written in one commit, so that of two changes at
 /// the same time none is lost.

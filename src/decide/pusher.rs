@@ -3,15 +3,13 @@
 use ruma::{OwnedUserId, UserId};
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Stream,
-        pusher::{
-            PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherRemove, PusherSet,
-        },
-        threepid::{Medium, Threepid},
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    pusher::{
+        PusherAdvance, PusherEnd, PusherIds, PusherKind, PusherMail, PusherRemove, PusherSet,
     },
+    threepid::{Medium, Threepid},
 };
 
 /// Create or change a pusher.

@@ -14,11 +14,9 @@ use std::{fmt, sync::Arc};
 use ruma::{DeviceId, RoomId, ServerName, UserId};
 
 use super::Refusal;
-use crate::{
-    base::limits,
-    record::{Offset, command::AccountDataSet},
-    state::{State, usage},
-};
+use logcabin_base::limits;
+use logcabin_record::{Offset, command::AccountDataSet};
+use logcabin_state::{State, usage};
 
 /// The quotas. Settings in `[quotas]` document them.
 #[derive(Clone, Debug)]
@@ -81,7 +79,7 @@ impl Default for Quotas {
 /// Pending invites of a user who is at the limit. If strangers sent some of them, the oldest is
 /// dropped for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Crowd {
+pub enum Crowd {
     /// Those by users of the same homeserver.
     OfOne,
     /// Those by users of all other homeservers.
@@ -196,7 +194,7 @@ impl Quotas {
     }
 
     /// Checks a join, a knock or a new room.
-    pub(crate) fn room(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
+    pub fn room(&self, state: &State, user_id: &UserId) -> Result<(), Refusal> {
         if state.memberships.count_present(user_id) < self.rooms || self.exempt.has(user_id) {
             return Ok(());
         }
@@ -238,7 +236,7 @@ impl Quotas {
     }
 
     /// The pending invites that have used up the limit for one by a user of another homeserver.
-    pub(crate) fn crowd(
+    pub fn crowd(
         &self,
         state: &State,
         own: &ServerName,
@@ -353,6 +351,3 @@ impl Quotas {
         )))
     }
 }
-
-#[cfg(test)]
-mod tests;

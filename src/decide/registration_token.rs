@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Commit, Proposal, Refusal};
-use crate::record::{
+use logcabin_record::{
     Stream,
     command::{RegistrationTokenRemove, RegistrationTokenSet, TokenHash},
 };

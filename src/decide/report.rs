@@ -3,12 +3,10 @@
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId};
 
 use super::{Commit, Proposal, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Offset, Stream,
-        command::{ReportCreate, ReportRemove},
-    },
+use logcabin_base::limits;
+use logcabin_record::{
+    Offset, Stream,
+    command::{ReportCreate, ReportRemove},
 };
 
 /// Report something. The caller checks whether the reporter may see an event.

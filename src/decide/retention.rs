@@ -4,12 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use ruma::RoomId;
 
-pub use crate::base::lifetime::Rule;
-use crate::{
-    base::clock::{Clock, millis},
-    read::events::{Lifetimes, StoredEvent},
-    state::{Room, lifetimes::Own},
-};
+use logcabin_base::clock::{Clock, millis};
+pub use logcabin_base::lifetime::Rule;
+use logcabin_read::events::{Lifetimes, StoredEvent};
+use logcabin_state::{Room, lifetimes::Own};
 
 /// How long events live.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,20 +110,20 @@ impl SweepPolicy {
     }
 
     /// The time up to which redactions are due.
-    pub(crate) fn redacted_until(&self, now_ms: u64) -> Option<u64> {
+    pub fn redacted_until(&self, now_ms: u64) -> Option<u64> {
         self.redacted_after.map(|after| now_ms.saturating_sub(millis(after)))
     }
 
     /// The time up to which files are due.
-    pub(crate) fn media_until(&self, now_ms: u64) -> Option<u64> {
+    pub fn media_until(&self, now_ms: u64) -> Option<u64> {
         self.media_after.map(|after| now_ms.saturating_sub(millis(after)))
     }
 }
 
 /// How long events live, by the clock.
-pub(crate) struct Kept {
-    pub(crate) retention: Arc<Retention>,
-    pub(crate) clock: Clock,
+pub struct Kept {
+    pub retention: Arc<Retention>,
+    pub clock: Clock,
 }
 
 impl Lifetimes for Kept {

@@ -13,14 +13,12 @@ use super::{
     member_event::{must_take_invites, vet_content},
     upgrade::bring_along,
 };
-use crate::{
-    base::limits,
-    read::events::StoredEvent,
-    record::{Offset, Stream, command::Transaction, lax_object::LaxObject},
-    state::{
-        RelatesTo, Sought,
-        relations::{ANNOTATION, THREAD},
-    },
+use logcabin_base::limits;
+use logcabin_read::events::StoredEvent;
+use logcabin_record::{Offset, Stream, command::Transaction, lax_object::LaxObject};
+use logcabin_state::{
+    RelatesTo, Sought,
+    relations::{ANNOTATION, THREAD},
 };
 
 /// Send an event into a room.
@@ -171,7 +169,7 @@ impl SendEvent {
         if !self.content.contains_key("m.relates_to") {
             return Ok(());
         }
-        let content = crate::read::events::to_raw(&self.content);
+        let content = logcabin_read::events::to_raw(&self.content);
         let Some(relation) = RelatesTo::of(&content) else { return Ok(()) };
         if relation.rel_type != THREAD && relation.rel_type != ANNOTATION {
             return Ok(());

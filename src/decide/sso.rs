@@ -6,7 +6,7 @@ use super::{
     Commit, Proposal, Refusal,
     account::{Register, no_account},
 };
-use crate::record::{
+use logcabin_record::{
     Stream,
     command::SsoLink,
     threepid::{Threepid, ThreepidAdd},

@@ -4,7 +4,7 @@ use super::{
     Commit, Proposal, Refusal,
     account::{Register, no_account},
 };
-use crate::record::{
+use logcabin_record::{
     Stream,
     command::{DeviceRemove, UserDeactivate, UserStatus},
 };

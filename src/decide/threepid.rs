@@ -11,18 +11,16 @@ use super::{
     Commit, Proposal, Refusal,
     account::{SetPassword, no_account},
 };
-use crate::{
-    base::limits,
-    record::{
-        Stream,
-        command::TokenHash,
-        threepid::{
-            Purpose, Threepid, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
-            ValidationMiss, ValidationRequest, ValidationSent,
-        },
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    command::TokenHash,
+    threepid::{
+        Purpose, Threepid, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
+        ValidationMiss, ValidationRequest, ValidationSent,
     },
-    state::{State, validations::Validation},
 };
+use logcabin_state::{State, validations::Validation};
 
 /// Request the validation of an identifier.
 #[derive(Clone, Debug)]

@@ -6,13 +6,11 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, ServerName, UserId};
 use serde_json::value::RawValue;
 
 use super::{Commit, Env, Proposal, Refusal, is_local};
-use crate::{
-    base::limits,
-    log::{MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES},
-    record::{
-        Command, Offset, Stream,
-        command::{OutsideLetter, ToDeviceAck, ToDeviceSend, Transaction},
-    },
+use logcabin_base::limits;
+use logcabin_log::{MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES};
+use logcabin_record::{
+    Command, Offset, Stream,
+    command::{OutsideLetter, ToDeviceAck, ToDeviceSend, Transaction},
 };
 
 /// Send messages to devices. A device whose inbox is full (see [`Quotas`]) is skipped, like one
@@ -213,7 +211,7 @@ impl Letters {
     ) {
         let (server, destinations) = (user_id.server_name(), &env.state.destinations);
         let is_one_too_many = destinations.get(server).is_none()
-            && destinations.len() >= limits::PEERS
+            && destinations.count() >= limits::PEERS
             && env.state.memberships.count(user_id) == 0;
         if is_one_too_many || !fits(server) {
             self.full += messages.len() as u64;

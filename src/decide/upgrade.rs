@@ -20,18 +20,16 @@ use super::{
     not_in_it, object,
     powers::raise_tombstone,
 };
-use crate::{
-    base::limits,
-    read::{
-        events::{StoredEvent, as_shown, to_raw},
-        notifications::ruleset,
-    },
-    record::{
-        Offset, Stream,
-        command::{AccountDataSet, AliasSet, RoomVisibility},
-    },
-    state::Room,
+use logcabin_base::limits;
+use logcabin_read::{
+    events::{StoredEvent, as_shown, to_raw},
+    notifications::ruleset,
 };
+use logcabin_record::{
+    Offset, Stream,
+    command::{AccountDataSet, AliasSet, RoomVisibility},
+};
+use logcabin_state::Room;
 
 /// State with an empty key that is copied to the new room, in addition to the power levels.
 const CARRIED: [StateEventType; 8] = [

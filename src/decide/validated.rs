@@ -3,12 +3,10 @@
 use ruma::OwnedUserId;
 
 use super::{Commit, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Stream,
-        threepid::{Purpose, Threepid, ThreepidAdd, ValidationUse},
-    },
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    threepid::{Purpose, Threepid, ThreepidAdd, ValidationUse},
 };
 
 /// A validated identifier that is about to be used.

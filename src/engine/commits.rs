@@ -18,16 +18,14 @@ use parking_lot::Mutex;
 use tokio::sync::{RwLock, oneshot};
 
 use super::{Durable, Head, projections::Live};
-use crate::{
-    base::{
-        background::at_length,
-        metrics::{WriteStage, metrics},
-        traces::{self, traces},
-    },
-    decide::{Commit, Proposal, Refusal},
-    log::{AppendError, Batch, Log, ReadError},
-    record::{Offset, Origin, Stream},
+use logcabin_base::{
+    background::at_length,
+    metrics::{WriteStage, metrics},
+    traces::{self, traces},
 };
+use logcabin_decide::{Commit, Proposal, Refusal};
+use logcabin_log::{AppendError, Batch, Log, ReadError};
+use logcabin_record::{Offset, Origin, Stream};
 
 /// How often a commit is decided again after a conflict before its proposals are given up.
 const CONFLICTS: usize = 32;
@@ -142,14 +140,20 @@ impl Commits {
         let queued = Instant::now();
         let (verdict, bytes) = (None, 0);
         let job = Box::new(Pending { proposal, origin, lingers, queued, verdict, bytes, reply });
+        self.queue(stream, job);
+        answer.await.unwrap_or(Err(Rejected::Broken))
+    }
+
+    /// Queues a proposal on its stream. What does not depend on its type is here, and is compiled
+    /// once.
+    fn queue(&self, stream: Stream, job: Box<dyn Job>) {
         match self.shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(job),
             Entry::Vacant(lane) => {
-                lane.insert(VecDeque::from([job as Box<dyn Job>]));
+                lane.insert(VecDeque::from([job]));
                 tokio::spawn(run(Arc::clone(&self.shared), stream));
             }
         }
-        answer.await.unwrap_or(Err(Rejected::Broken))
     }
 }
 
@@ -371,13 +375,11 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        decide::Commit,
-        engine::{Engine, Options},
-        log::{Appending, Follower, StreamHeads, memory::MemoryLog},
-        record::{Record, command::RoomTyping},
-    };
+    use crate::{Engine, Options};
+    use logcabin_base::clock::Clock;
+    use logcabin_decide::Commit;
+    use logcabin_log::{Appending, Follower, StreamHeads, memory::MemoryLog};
+    use logcabin_record::{Record, command::RoomTyping};
 
     #[test]
     fn what_passes_is_told_from_what_would_be_the_same_again() {

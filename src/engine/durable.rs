@@ -1,6 +1,6 @@
 //! The outcome of a write that is durable.
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// A value that depends on durable, applied records only. Only the engine creates one, once the log
 /// has reported that the records are on disk. The type does not force an answer to wait: a handler

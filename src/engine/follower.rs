@@ -13,13 +13,11 @@ use std::{
 };
 
 use super::{Head, projections::Live};
-use crate::{
-    base::metrics::metrics,
-    log::erase::erasure,
-    read::events::EventStore,
-    record::{Command, Record},
-    state::{ApplyError, Effect, State},
-};
+use logcabin_base::metrics::metrics;
+use logcabin_log::erase::erasure;
+use logcabin_read::events::EventStore;
+use logcabin_record::{Command, Record};
+use logcabin_state::{ApplyError, Effect, State};
 
 /// Applies records and publishes the new head. It does not panic: it ends the process instead.
 pub(super) fn follower(
@@ -100,12 +98,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        engine::{Engine, Options},
-        log::{Batch, memory::MemoryLog},
-        record::{NewRecord, Origin, Stream, command::RoomTyping},
-    };
+    use crate::{Engine, Options};
+    use logcabin_base::clock::Clock;
+    use logcabin_log::{Batch, memory::MemoryLog};
+    use logcabin_record::{NewRecord, Origin, Stream, command::RoomTyping};
 
     const SIGABRT: i32 = 6;
 
@@ -142,7 +138,7 @@ mod tests {
 
     fn run(fault: &str) -> (Option<i32>, bool) {
         let program = std::env::current_exe().unwrap();
-        let name = "engine::follower::tests::program";
+        let name = "follower::tests::program";
         let Output { status, stdout, .. } = Program::new(program)
             .args([name, "--exact", "--ignored", "--nocapture"])
             .env(FAULT, fault)

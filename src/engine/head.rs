@@ -15,7 +15,8 @@ use super::{
     traced::TracedRecords,
     waker::{Listener, Listeners, Published},
 };
-use crate::{record::Offset, state::Effect};
+use logcabin_record::Offset;
+use logcabin_state::Effect;
 
 /// How many publications a subscriber may lag behind before it loses some.
 const CAPACITY: usize = 1024;
@@ -47,7 +48,7 @@ impl Head {
     }
 
     /// The last records that traced requests caused.
-    pub(crate) const fn traced(&self) -> &TracedRecords {
+    pub const fn traced(&self) -> &TracedRecords {
         &self.traced
     }
 

@@ -6,11 +6,9 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
 use super::{Engine, OpenError, replay_onto};
-use crate::{
-    decide::Env,
-    record::{Offset, Record},
-    state::{ApplyError, State},
-};
+use logcabin_decide::Env;
+use logcabin_record::{Offset, Record};
+use logcabin_state::{ApplyError, State};
 
 /// The projections that serve requests. A reader takes them once for each answer, and keeps them
 /// even if they are replaced meanwhile.
@@ -93,7 +91,7 @@ impl Engine {
 
     /// Brings `state`, which is being rebuilt from the same log, up to the live projections, and
     /// lets it follow what is applied to them. Only one at a time. Blocks.
-    pub(crate) fn beside(&self, state: State) -> Result<Beside<'_>, OpenError> {
+    pub fn beside(&self, state: State) -> Result<Beside<'_>, OpenError> {
         let applied = {
             let mut lacking = self.live.applying.lock();
             if lacking.is_some() {
@@ -110,7 +108,7 @@ impl Engine {
 
 /// Projections that follow the live ones, and may replace them.
 #[derive(Debug)]
-pub(crate) struct Beside<'a> {
+pub struct Beside<'a> {
     live: &'a Live,
     state: Arc<State>,
 }
@@ -118,7 +116,7 @@ pub(crate) struct Beside<'a> {
 impl Beside<'_> {
     /// Calls `look` with the live projections and these. Both have applied the same records;
     /// nothing is applied meanwhile, so writes wait.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&State, &State) -> T) -> Result<T, ApplyError> {
+    pub fn look<T>(&self, look: impl FnOnce(&State, &State) -> T) -> Result<T, ApplyError> {
         let mut lacking = self.live.applying.lock();
         self.catch_up(&mut lacking)?;
         Ok(look(&self.live.env.load().state, &self.state))
@@ -131,7 +129,7 @@ impl Beside<'_> {
     ///
     /// # Errors
     /// When a record cannot be applied; then nothing has changed.
-    pub(crate) fn replace(self) -> Result<(Option<Arc<State>>, Offset), ApplyError> {
+    pub fn replace(self) -> Result<(Option<Arc<State>>, Offset), ApplyError> {
         let mut lacking = self.live.applying.lock();
         self.catch_up(&mut lacking)?;
         let env = Env::clone(&self.live.env.load());

@@ -5,17 +5,15 @@ use std::{collections::VecDeque, time::Instant};
 
 use parking_lot::Mutex;
 
-use crate::{
-    base::{
-        limits,
-        traces::{self, Traced, traces},
-    },
-    record::{Offset, Record, Stream},
+use logcabin_base::{
+    limits,
+    traces::{self, Traced, traces},
 };
+use logcabin_record::{Offset, Record, Stream};
 
 /// The records. There are none unless requests are traced.
 #[derive(Debug, Default)]
-pub(crate) struct TracedRecords(Mutex<VecDeque<One>>);
+pub struct TracedRecords(Mutex<VecDeque<One>>);
 
 #[derive(Debug)]
 struct One {
@@ -44,7 +42,7 @@ impl TracedRecords {
 
     /// The traces of the records after `since` and up to `until` that `concerns` says to be about
     /// somebody. What follows of a record for many is told of the first ones.
-    pub(crate) fn between(
+    pub fn between(
         &self,
         since: Offset,
         until: Offset,
@@ -63,7 +61,7 @@ impl TracedRecords {
     }
 
     /// Adds to the traces of these records that something was done because of them until now.
-    pub(crate) fn tell(
+    pub fn tell(
         &self,
         records: impl IntoIterator<Item = Offset>,
         name: &'static str,

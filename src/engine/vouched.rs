@@ -11,17 +11,15 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Durable, Engine, Rejected};
-use crate::{
-    base::limits,
-    decide::{
-        Env, Proposal, Refusal,
-        policy::{Signed, Unsigned, to_be_signed},
-    },
-    record::{Origin, Stream},
+use logcabin_base::limits;
+use logcabin_decide::{
+    Env, Proposal, Refusal,
+    policy::{Signed, Unsigned, to_be_signed},
 };
+use logcabin_record::{Origin, Stream};
 
 /// Has policy servers sign events.
-pub(crate) trait Voucher: fmt::Debug + Send + Sync {
+pub trait Voucher: fmt::Debug + Send + Sync {
     /// Whether the room of this stream may have a policy server. This is asked of each proposal.
     fn concerns(&self, env: &Env, stream: &Stream) -> bool;
 
@@ -34,7 +32,7 @@ pub(crate) trait Voucher: fmt::Debug + Send + Sync {
 
 impl Engine {
     /// From now on, policy servers sign events before they are recorded. To be called once.
-    pub(crate) fn ask(&self, voucher: Arc<dyn Voucher>) {
+    pub fn ask(&self, voucher: Arc<dyn Voucher>) {
         // A second call has no effect.
         let _ = self.voucher.set(voucher);
     }

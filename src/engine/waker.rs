@@ -21,14 +21,12 @@ use tokio::{
 };
 
 use super::projections::Live;
-use crate::{
-    base::{
-        limits,
-        metrics::{WriteStage, metrics},
-    },
-    record::Offset,
-    state::{Effect, Membership, Room, State},
+use logcabin_base::{
+    limits,
+    metrics::{WriteStage, metrics},
 };
+use logcabin_record::Offset;
+use logcabin_state::{Effect, Membership, Room, State};
 
 /// What was published together: the head, and the effects of the records that it moved over.
 #[derive(Clone, Debug)]

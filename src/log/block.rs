@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use zstd::bulk::Decompressor;
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// Contexts for decompression. Making one costs as much as decompressing a block: zstd allocates
 /// 100 KB and asks the processor what it can do, which is slow in a virtual machine.

@@ -8,25 +8,20 @@ use std::{
     },
 };
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use ruma::RoomVersionId;
 use tokio::sync::watch;
 
 use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES,
     ReadError, StreamHeads,
     memory::MemoryLog,
+    samples::{batch, erasure, event, one, passing, payload, record, start, stream},
     store::{SledLog, SledOptions},
     verify,
 };
-use crate::{
-    base::clock::Clock,
-    record::{
-        Class, Command, NewRecord, Offset, Origin, Payload, Record, Stream,
-        command::{LogErase, Reduced},
-        reduced,
-    },
+use logcabin_base::clock::Clock;
+use logcabin_record::{
+    Command, NewRecord, Offset, Origin, Payload, Record, Stream, command::LogErase,
 };
 
 /// A log that can be closed and opened again with the same records.
@@ -151,7 +146,7 @@ macro_rules! contract {
         mod nats {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $test() {
-                let server = crate::log::nats::testing::NatsServer::start(stringify!($test));
+                let server = crate::nats::testing::NatsServer::start(stringify!($test));
                 let Some(server) = server else { return };
                 let dir = tempfile::tempdir().unwrap();
                 super::$test(&super::InStream(dir, server)).await;
@@ -176,83 +171,6 @@ contract!(
     an_erasure_takes_payloads_with_it,
     an_erasure_that_does_not_fit_is_refused,
 );
-
-pub(crate) fn stream(name: &str) -> Stream {
-    Stream::from_name(name)
-}
-
-pub(crate) fn record(name: &str, payload: impl Into<Bytes>) -> NewRecord {
-    NewRecord {
-        stream: stream(name),
-        kind: "room.forget",
-        version: 1,
-        class: Class::Rewindable,
-        ephemeral: false,
-        origin: Origin::server(),
-        payload: payload.into(),
-    }
-}
-
-/// A payload that fits `room.forget`.
-pub(crate) fn payload(number: u64) -> Bytes {
-    Bytes::from(format!(r#"{{"user_id":"@u{number}:example.org","room_id":"!r:example.org"}}"#))
-}
-
-/// A record that may be superseded.
-pub(crate) fn passing(payload: impl Into<Bytes>) -> NewRecord {
-    NewRecord { ephemeral: true, ..record("ephemeral/!r:example.org", payload) }
-}
-
-/// An event with `text` in its content.
-pub(crate) fn event(text: &str) -> NewRecord {
-    let pdu = format!(
-        r#"{{"auth_events":[],"content":{{"body":"{text}"}},"depth":1,"hashes":{{}},"origin_server_ts":1,"prev_events":[],"room_id":"!r:example.org","sender":"@ann:example.org","signatures":{{}},"type":"m.room.message"}}"#
-    );
-    let payload = format!(r#"{{"room_id":"!r:example.org","event_id":"$e","pdu":{pdu}}}"#);
-    NewRecord { kind: "room.event", ..record("room/!r:example.org", payload) }
-}
-
-/// The record that erases `superseded` and reduces the events at `events`.
-pub(crate) fn erasure(log: &dyn Log, events: &[u64], superseded: &[(u64, u64)]) -> NewRecord {
-    let reduction = |offset: &u64| {
-        let record = log.get(Offset::new(*offset)).unwrap().unwrap();
-        let left =
-            reduced("room.event", record.payload.bytes().unwrap(), Some(&RoomVersionId::V10))
-                .unwrap();
-        Reduced {
-            offset: Offset::new(*offset),
-            because: Offset::new(*offset),
-            room_version: Some(RoomVersionId::V10),
-            hash: *blake3::hash(&left).as_bytes(),
-        }
-    };
-    let runs = superseded.iter().map(|(first, last)| (Offset::new(*first), Offset::new(*last)));
-    let erase = LogErase {
-        reduced: events.iter().map(reduction).collect(),
-        superseded: runs.collect(),
-        taken: Vec::new(),
-    };
-    NewRecord::new(Stream::server(), Origin::server(), &Command::from(erase))
-}
-
-pub(crate) fn one(record: NewRecord) -> Batch {
-    Batch { expect: Vec::new(), records: vec![record] }
-}
-
-/// `count` records without expectations.
-pub(crate) fn batch(name: &str, count: u64) -> Batch {
-    let records = (0..count).map(|number| record(name, payload(number))).collect();
-    Batch { expect: Vec::new(), records }
-}
-
-fn heads(log: &dyn Log) -> StreamHeads {
-    let records = log.read(Offset::new(1), usize::MAX).unwrap();
-    records.into_iter().map(|r| (r.header.stream.clone(), r.offset())).collect()
-}
-
-pub(crate) fn start(log: &dyn Log) {
-    log.start(heads(log), Box::new(|_| ()));
-}
 
 async fn a_new_log_is_empty(backend: &dyn Backend) {
     let log = backend.open();

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::fault::{Fault, VerifyError};
-use crate::record::{
+use logcabin_record::{
     Command, Offset, Payload, Record, ReduceError, Remains,
     command::{Body as _, LogErase, Reduced},
     reduced, remains,
@@ -37,7 +37,7 @@ pub enum EraseError {
 }
 
 /// The erasures in `record`; `None` if it is of another kind.
-pub(crate) fn erasure(record: &Record) -> Option<LogErase> {
+pub fn erasure(record: &Record) -> Option<LogErase> {
     if &*record.header.kind != LogErase::KIND.name {
         return None;
     }
@@ -49,7 +49,7 @@ pub(crate) fn erasure(record: &Record) -> Option<LogErase> {
 
 /// How a payload is erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// It is replaced by a reduced one.
     Reduced(Reduced),
     /// It is removed.
@@ -58,14 +58,14 @@ pub(crate) enum Target {
 
 /// The records that `log.erase` records name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Targets {
+pub struct Targets {
     reduced: BTreeMap<Offset, Reduced>,
     superseded: Runs,
 }
 
 impl Targets {
     /// Adds the records that one `log.erase` record names.
-    pub(crate) fn add(&mut self, erase: &LogErase) {
+    pub fn add(&mut self, erase: &LogErase) {
         self.reduced.extend(erase.reduced.iter().map(|reduced| (reduced.offset, reduced.clone())));
         self.superseded.extend(erase.runs());
     }
@@ -75,7 +75,7 @@ impl Targets {
     }
 
     /// How the payload at `offset` is erased, if it is named.
-    pub(crate) fn get(&self, offset: Offset) -> Option<Target> {
+    pub fn get(&self, offset: Offset) -> Option<Target> {
         if let Some(reduced) = self.reduced.get(&offset) {
             return Some(Target::Reduced(reduced.clone()));
         }
@@ -101,7 +101,7 @@ impl Targets {
     }
 
     /// Whether any target is in `first..=last`.
-    pub(crate) fn any_in(&self, first: Offset, last: Offset) -> bool {
+    pub fn any_in(&self, first: Offset, last: Offset) -> bool {
         self.reduced.range(first..=last).next().is_some() || self.superseded.any_in(first, last)
     }
 
@@ -120,7 +120,7 @@ impl Targets {
 ///
 /// # Errors
 /// When records of this kind cannot be erased in this way, or the remainder is not the named one.
-pub(crate) fn remainder(record: &Record, target: &Target) -> Result<Payload, EraseError> {
+pub fn remainder(record: &Record, target: &Target) -> Result<Payload, EraseError> {
     let offset = record.offset();
     match (target, &record.payload) {
         // The header tells the kind for records of earlier versions, too.
@@ -252,7 +252,7 @@ impl Audit {
     }
 
     /// The named payloads that are still complete, each with how it is to be erased.
-    pub(crate) fn whole(&self) -> impl Iterator<Item = (Offset, Target)> {
+    pub fn whole(&self) -> impl Iterator<Item = (Offset, Target)> {
         self.named.iter().filter(|(offset, _)| {
             !self.reduced.contains_key(offset) && !self.erased.contains(*offset)
         })

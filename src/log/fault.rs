@@ -1,7 +1,7 @@
 //! What can be wrong with a record of a log.
 
 use super::ReadError;
-use crate::record::{CommandError, Epoch, Offset, codec::CodecError};
+use logcabin_record::{CommandError, Epoch, Offset, codec::CodecError};
 
 /// The first fault of a log.
 #[derive(Debug, thiserror::Error)]

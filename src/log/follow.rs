@@ -16,10 +16,8 @@ use tokio::sync::watch;
 use tokio_stream::{Stream, wrappers::WatchStream};
 
 use super::{Log, ReadError};
-use crate::{
-    base::background::at_length,
-    record::{Offset, Record},
-};
+use logcabin_base::background::at_length;
+use logcabin_record::{Offset, Record};
 
 /// The records that are read together.
 const CHUNK: usize = 64;
@@ -55,11 +53,7 @@ impl dyn Log {
 
 impl Follow {
     /// The records of `log` from `from` on, each once `watermark` has reached it.
-    pub(crate) fn records(
-        log: Arc<dyn Log>,
-        from: Offset,
-        watermark: watch::Receiver<Offset>,
-    ) -> Self {
+    pub fn records(log: Arc<dyn Log>, from: Offset, watermark: watch::Receiver<Offset>) -> Self {
         Self::new(from, watermark, Box::new(move |from, limit| log.read(from, limit)))
     }
 }
@@ -67,7 +61,7 @@ impl Follow {
 impl<T> Follow<T> {
     /// What `read` reads from `from` on, each item once `watermark` has reached its offset. `read`
     /// leaves out no offset.
-    pub(crate) fn new(from: Offset, watermark: watch::Receiver<Offset>, read: Read<T>) -> Self {
+    pub fn new(from: Offset, watermark: watch::Receiver<Offset>, read: Read<T>) -> Self {
         Self {
             read,
             chunk: CHUNK,
@@ -158,11 +152,9 @@ mod tests {
     use tokio_stream::StreamExt as _;
 
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        log::{Batch, StreamHeads, memory::MemoryLog},
-        record::{Command, NewRecord, Origin, Stream as Of, command::RoomTyping},
-    };
+    use crate::{Batch, StreamHeads, memory::MemoryLog};
+    use logcabin_base::clock::Clock;
+    use logcabin_record::{Command, NewRecord, Origin, Stream as Of, command::RoomTyping};
 
     fn typing() -> NewRecord {
         let typing = RoomTyping {

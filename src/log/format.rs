@@ -4,7 +4,7 @@
 mod tests {
     use bytes::Bytes;
 
-    use crate::record::{
+    use logcabin_record::{
         CHAIN_START, Class, Command, NewRecord, Offset, Origin, Record, Stream,
         codec::{self, Frame, Tip},
         command::{KINDS, RoomTyping},
@@ -85,11 +85,9 @@ mod tests {
 
     #[test]
     fn the_limits_are_the_ones_in_the_code() {
-        for limit in [
-            crate::log::MAX_PAYLOAD_BYTES,
-            crate::log::MAX_HEADER_TEXT_BYTES,
-            crate::log::MAX_BATCH_BYTES,
-        ] {
+        for limit in
+            [crate::MAX_PAYLOAD_BYTES, crate::MAX_HEADER_TEXT_BYTES, crate::MAX_BATCH_BYTES]
+        {
             let digits = limit.to_string();
             let first = (digits.len() - 1) % 3 + 1;
             let (head, tail) = digits.split_at(first);

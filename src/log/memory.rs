@@ -10,10 +10,8 @@ use super::{
     AppendError, Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, check_expected,
     check_size, erased_by,
 };
-use crate::{
-    base::clock::Clock,
-    record::{Offset, Record, codec::Tip},
-};
+use logcabin_base::clock::Clock;
+use logcabin_record::{Offset, Record, codec::Tip};
 
 /// A log in memory.
 pub struct MemoryLog {

@@ -68,25 +68,23 @@ use super::{
     verify::Checker,
     volume::VolumeError,
 };
-use crate::{
-    base::clock::Clock,
-    record::{
-        Offset, Record,
-        codec::{CodecError, Frame, Tip},
-    },
-};
 use committer::{Committer, Message, QUEUE_BATCHES, Request, Work};
 pub use data_dir::log_dir;
 use data_dir::make_private_dir;
-pub(crate) use data_dir::{has_log, importing_dir, lock_data_dir, ready_dir, swapping_dir};
+pub use data_dir::{has_log, importing_dir, lock_data_dir, ready_dir, swapping_dir};
 #[cfg(test)]
 use database::key;
-pub(crate) use database::{Store, StoreError};
+pub use database::{Store, StoreError};
 use layers::Layers;
+use logcabin_base::clock::Clock;
+use logcabin_record::{
+    Offset, Record,
+    codec::{CodecError, Frame, Tip},
+};
 use recent::Recent;
 pub use repair::{RepairError, Repaired, repair};
 use seal::Sealer;
-pub(crate) use shadow::Shadow;
+pub use shadow::Shadow;
 
 /// How a [`SledLog`] is opened.
 #[derive(Clone, Debug)]
@@ -346,7 +344,8 @@ impl SledLog {
     }
 
     /// Sets how much free space the disk must have for appends, in bytes.
-    pub fn set_min_free_bytes(&self, bytes: u64) {
+    #[cfg(test)]
+    fn set_min_free_bytes(&self, bytes: u64) {
         self.shared.min_free_bytes.store(bytes, Ordering::Relaxed);
     }
 
@@ -695,25 +694,25 @@ fn remove_dir(path: &Path) -> Result<(), OpenError> {
 
 /// The files of a log that no server has open. The owner holds the data directory's lock and
 /// appends nothing.
-pub(crate) struct AtRest(Layers);
+pub struct AtRest(Layers);
 
 impl AtRest {
     /// Opens what is in `log_dir`, which must be there. Blocks.
-    pub(crate) fn open(log_dir: &Path) -> Result<Self, OpenError> {
+    pub fn open(log_dir: &Path) -> Result<Self, OpenError> {
         Layers::open(log_dir, DEFAULT_CACHE_BYTES, None).map(Self)
     }
 
-    pub(crate) fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+    pub fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
         let frame = self.0.get(offset)?;
         frame.map(|frame| decode(offset, &frame)).transpose()
     }
 
-    pub(crate) fn last(&self) -> Result<Option<Record>, ReadError> {
+    pub fn last(&self) -> Result<Option<Record>, ReadError> {
         self.0.last()?.map_or(Ok(None), |last| self.get(last))
     }
 
     /// Notes that this directory never contained what was erased up to `offset`.
-    pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
+    pub fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
         self.0.tail()?.note_compacted(offset)
     }
 }

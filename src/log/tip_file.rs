@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::record::{Chain, Offset};
+use logcabin_record::{Chain, Offset};
 
 const MAGIC: &[u8; 8] = b"LCTIP\r\n\x01";
 const NOTE_BYTES: usize = 8 + 8 + 32;

@@ -9,7 +9,7 @@ use super::{
     erase::Audit,
     fault::{Fault, VerifyError},
 };
-use crate::record::{
+use logcabin_record::{
     CHAIN_START, Chain, Epoch, Offset, Payload, Record,
     codec::{self, CodecError},
 };
@@ -96,11 +96,6 @@ impl Checker {
         &self.chain
     }
 
-    /// Whether the last record that was checked is the last of its batch.
-    pub const fn at_batch_end(&self) -> bool {
-        self.batch_remaining == 0
-    }
-
     /// Checks that `record` is intact and follows the previous one.
     ///
     /// # Errors
@@ -171,16 +166,14 @@ mod tests {
 
     use super::*;
     use crate::{
-        base::clock::Clock,
-        log::{
-            contract::{payload, record},
-            memory::MemoryLog,
-        },
-        record::{
-            Command, NewRecord, Origin, Stream,
-            codec::Tip,
-            command::{LogErase, Reduced},
-        },
+        memory::MemoryLog,
+        samples::{payload, record},
+    };
+    use logcabin_base::clock::Clock;
+    use logcabin_record::{
+        Command, NewRecord, Origin, Stream,
+        codec::Tip,
+        command::{LogErase, Reduced},
     };
 
     /// Batches of three, three and one.

@@ -16,10 +16,8 @@ use std::{
 use bytes::Bytes;
 
 use super::block::{self, Block};
-use crate::{
-    base::disk,
-    record::{Chain, Offset},
-};
+use logcabin_base::disk;
+use logcabin_record::{Chain, Offset};
 
 /// A block is closed at this many bytes. Looking up one record reads and decompresses one block, in
 /// some 30 microseconds.
@@ -176,7 +174,7 @@ impl Volume {
     }
 
     /// Which block holds the record at `offset`, which must be one of this volume's.
-    pub fn block_of(&self, offset: Offset) -> usize {
+    pub(crate) fn block_of(&self, offset: Offset) -> usize {
         self.index.partition_point(|entry| entry.first <= offset).saturating_sub(1)
     }
 

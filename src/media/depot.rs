@@ -5,13 +5,13 @@ use std::{fmt, io, path::Path, pin::Pin};
 use futures_util::future::BoxFuture;
 use tokio::io::AsyncRead;
 
-use crate::record::command::FileHash;
+use logcabin_record::command::FileHash;
 
 /// The contents of a file, as they arrive.
-pub(crate) type Contents = Pin<Box<dyn AsyncRead + Send>>;
+pub type Contents = Pin<Box<dyn AsyncRead + Send>>;
 
 /// A store of files that all nodes reach. Each node keeps copies on its own disk, too.
-pub(crate) trait Depot: Send + Sync + fmt::Debug {
+pub trait Depot: Send + Sync + fmt::Debug {
     /// Stores the file at `path`. Afterwards, every node can fetch it.
     fn put<'a>(&'a self, hash: &'a FileHash, path: &'a Path) -> BoxFuture<'a, io::Result<()>>;
 

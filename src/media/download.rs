@@ -12,7 +12,8 @@ use std::{
 use bytes::Bytes;
 
 use super::Store;
-use crate::{base::limits, record::command::FileHash};
+use logcabin_base::limits;
+use logcabin_record::command::FileHash;
 
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]

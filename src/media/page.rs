@@ -13,7 +13,7 @@ use html5ever::{
     },
 };
 
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// How many properties are kept.
 const PROPERTIES: usize = 100;

@@ -22,7 +22,7 @@ use image::{
 };
 
 use super::{sifted::Sifted, webp::Animation};
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// The quality of JPEG thumbnails.
 const JPEG_QUALITY: u8 = 85;

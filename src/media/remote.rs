@@ -31,7 +31,7 @@ use super::{
     Place, Receiving, Store,
     store::{entries, if_there, remove_if_there},
 };
-use crate::record::command::FileHash;
+use logcabin_record::command::FileHash;
 
 const ABOUT: &str = "about";
 
@@ -332,7 +332,7 @@ impl Arriving {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::media::Download;
+    use crate::Download;
 
     fn open(directory: &std::path::Path, most: u64) -> Arc<RemoteFiles> {
         let store = Store::open(directory, 0, 1 << 20).unwrap();

@@ -13,7 +13,7 @@ use std::{
 
 use flate2::bufread::ZlibDecoder;
 
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// How a PNG begins.
 const PNG: [u8; 8] = *b"\x89PNG\r\n\x1a\n";

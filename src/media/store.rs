@@ -26,10 +26,8 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::download::{self, DownloadError};
-use crate::{
-    base::{clock::random_letters, disk, limits},
-    record::command::FileHash,
-};
+use logcabin_base::{clock::random_letters, disk, limits};
+use logcabin_record::command::FileHash;
 
 const INCOMING: &str = "incoming";
 const THUMBNAILS: &str = "thumbnails";
@@ -132,7 +130,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::open`], and when `data_dir` has files of its own.
-    pub fn open_shared(
+    pub(crate) fn open_shared(
         data_dir: &Path,
         (shared, node): (&Path, &str),
         min_free_bytes: u64,

@@ -4,26 +4,24 @@
 
 use std::{collections::BTreeSet, io, path::Path, sync::Arc};
 
-use crate::{
-    base::{clock::Clock, limits},
-    cluster::nats::{Files, Nodes},
-    config::{Config, MediaDir},
-    log::{
-        AppendError, Log as _, StreamHeads,
-        nats::{NatsError, NatsLog, NatsOptions},
-        store::{OpenError, SledLog, SledOptions},
-    },
-    media::{depot::Depot as _, store},
-    ops::source::{Source, SourceError},
-    record::{
-        Offset, Record,
-        codec::{self, Frame},
-    },
+use crate::source::{Source, SourceError};
+use logcabin_base::{clock::Clock, limits};
+use logcabin_cluster::nats::{Files, Nodes};
+use logcabin_config::{Config, MediaDir};
+use logcabin_log::{
+    AppendError, Log as _, StreamHeads,
+    nats::{NatsError, NatsLog, NatsOptions},
+    store::{OpenError, SledLog, SledOptions},
+};
+use logcabin_media::{depot::Depot as _, store};
+use logcabin_record::{
+    Offset, Record,
+    codec::{self, Frame},
 };
 
 /// Why a log was not moved.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClusterError {
+pub enum ClusterError {
     /// It cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -44,11 +42,11 @@ pub(crate) enum ClusterError {
 
 /// A moved log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub struct Moved {
     /// Its last record.
-    pub(crate) last: Offset,
+    pub last: Offset,
     /// How many uploaded files were copied.
-    pub(crate) files: u64,
+    pub files: u64,
 }
 
 fn refused<T>(reason: impl Into<String>) -> Result<T, ClusterError> {
@@ -71,7 +69,7 @@ fn options(config: &Config) -> Result<NatsOptions, ClusterError> {
 ///
 /// # Errors
 /// When the log is empty or that of a node already, or the cluster has a stream.
-pub(crate) async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
+pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
     let options = options(config)?;
     let local = open(&config.server.data_dir)?;
     let last = *local.durable().borrow();
@@ -97,7 +95,7 @@ pub(crate) async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
 ///
 /// # Errors
 /// When other nodes are there, or the log lacks records of the cluster.
-pub(crate) async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
+pub async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
     let options = options(config)?;
     let local = open(&config.server.data_dir)?;
     if !local.is_of_cluster() {
@@ -149,7 +147,7 @@ async fn fetch_files(log: &NatsLog, data_dir: &Path) -> Result<u64, ClusterError
 ///
 /// # Errors
 /// When there is a log already, the cluster cannot be reached, or the records are not its own.
-pub(crate) async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, ClusterError> {
+pub async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, ClusterError> {
     let options = options(config)?;
     let local = open(&config.server.data_dir)?;
     if *local.durable().borrow() > Offset::ZERO && !local.is_of_cluster() {

@@ -35,26 +35,24 @@ use thiserror::Error;
 use tokio::{sync::Notify, task::coop::consume_budget, time::sleep};
 use tracing::{error, info, warn};
 
-use crate::{
-    base::{
-        clock::random_bytes,
-        limits,
-        metrics::{IntCounter, IntGauge, Metrics, metrics},
-        shutdown::Shutdown,
-        traces::traces,
-    },
-    decide::delivery::Advance,
-    engine::{Engine, Rejected},
-    log::{ReadError, follow::Follow},
-    record::{
-        Epoch, Offset, Origin, Record,
-        command::{AsideItem, UnderWay},
-    },
-    state::deliveries::Position,
+use logcabin_base::{
+    clock::random_bytes,
+    limits,
+    metrics::{IntCounter, IntGauge, Metrics, metrics},
+    shutdown::Shutdown,
+    traces::traces,
 };
+use logcabin_decide::delivery::Advance;
+use logcabin_engine::{Engine, Rejected};
+use logcabin_log::{ReadError, follow::Follow};
+use logcabin_record::{
+    Epoch, Offset, Origin, Record,
+    command::{AsideItem, UnderWay},
+};
+use logcabin_state::deliveries::Position;
 
 /// An external service that is told what the log contains for it.
-pub(crate) trait Receiver: Send + 'static {
+pub trait Receiver: Send + 'static {
     /// What was found in records and is delivered together.
     type Found: Default + Send;
     /// The form in which it is sent.
@@ -96,7 +94,7 @@ pub(crate) trait Receiver: Send + 'static {
 
 /// Why a delivery was not taken. The texts go to the server's log output.
 #[derive(Clone, Debug)]
-pub(crate) enum NotTaken {
+pub enum NotTaken {
     /// It may be taken at the next attempt.
     Failed(String),
     /// Its content is refused, with this status.
@@ -122,7 +120,7 @@ enum Stuck {
 
 /// Delivers to `receiver` until the server shuts down. A new receiver starts with the records from
 /// now on.
-pub(crate) async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
+pub async fn keep<R: Receiver>(receiver: R, engine: Arc<Engine>, shutdown: Shutdown) {
     let told = Told::new(receiver.name());
     let mut delivery = Delivery { receiver, engine, told };
     let mut retry = Retry::default();
@@ -399,7 +397,7 @@ impl<R: Receiver> Delivery<R> {
 /// The pause between attempts: longer each time, up to a limit, and random, so that clients of one
 /// service do not retry at the same time.
 #[derive(Debug, Default)]
-pub(crate) struct Retry(u32);
+pub struct Retry(u32);
 
 impl Retry {
     /// The next pause.
@@ -436,13 +434,11 @@ mod tests {
     use tokio::{sync::oneshot, task::yield_now};
 
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        decide::account::Register,
-        engine::Options,
-        log::{Log, memory::MemoryLog},
-        record::command::AccountKind,
-    };
+    use logcabin_base::clock::Clock;
+    use logcabin_decide::account::Register;
+    use logcabin_engine::Options;
+    use logcabin_log::{Log, memory::MemoryLog};
+    use logcabin_record::command::AccountKind;
 
     /// Is told of registrations, two at a time, and accepts each delivery at the second attempt.
     #[derive(Clone, Default)]
@@ -519,7 +515,7 @@ mod tests {
             password: None,
             display_name: None,
             login: None,
-            met: crate::decide::account::Met::default(),
+            met: logcabin_decide::account::Met::default(),
         };
         engine.propose(Origin::server(), register).await.unwrap().into_inner();
         engine.state().accounts.get(&user_id).unwrap().read().registered.get()

@@ -34,11 +34,9 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio::sync::Mutex;
 
-use crate::{
-    base::{limits, secret_text::SecretText},
-    config::Sso,
-    outside::outbound::{Ask, Outbound, OutboundError},
-};
+use crate::outbound::{Ask, Outbound, OutboundError};
+use logcabin_base::{limits, secret_text::SecretText};
+use logcabin_config::Sso;
 
 /// How long a provider's metadata is used without asking again.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -108,14 +106,14 @@ const fn yes() -> bool {
 /// A provider's configuration is not usable.
 #[derive(Debug, Error)]
 #[error("the provider of single sign-on in {path} cannot be used: {reason}")]
-pub(crate) struct ProviderError {
+pub struct ProviderError {
     path: PathBuf,
     reason: String,
 }
 
 /// Why a step with a provider failed.
 #[derive(Debug, Error)]
-pub(crate) enum OidcError {
+pub enum OidcError {
     /// It does not answer, or not as the protocol says.
     #[error("it does not answer as it should: {0}")]
     Unavailable(String),
@@ -129,15 +127,15 @@ pub(crate) enum OidcError {
 
 /// A user whom a provider has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Person {
+pub struct Person {
     /// The subject: the provider's identifier for this user, which never changes hands.
-    pub(crate) subject: String,
+    pub subject: String,
     /// The suggested user name.
-    pub(crate) localpart: Option<String>,
+    pub localpart: Option<String>,
     /// The suggested display name.
-    pub(crate) display_name: Option<String>,
+    pub display_name: Option<String>,
     /// The user's e-mail address, if the provider has verified it and new accounts are to have it.
-    pub(crate) email: Option<String>,
+    pub email: Option<String>,
 }
 
 /// All non-standard claims.
@@ -179,10 +177,10 @@ type Relying = Client<
 
 /// All configured providers, in the order of the configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Providers(Vec<Provider>);
+pub struct Providers(Vec<Provider>);
 
 /// A provider.
-pub(crate) struct Provider {
+pub struct Provider {
     settings: Settings,
     client_secret: Option<ClientSecret>,
     /// The redirect URI.
@@ -200,11 +198,7 @@ struct Known {
 
 impl Providers {
     /// Reads the files that the configuration names.
-    pub(crate) fn load(
-        sso: &Sso,
-        callback: &str,
-        outbound: &Outbound,
-    ) -> Result<Self, ProviderError> {
+    pub fn load(sso: &Sso, callback: &str, outbound: &Outbound) -> Result<Self, ProviderError> {
         let mut providers: Vec<Provider> = Vec::new();
         for path in &sso.providers.0 {
             let path = path.0.as_path();
@@ -220,12 +214,12 @@ impl Providers {
     }
 
     /// The provider with this id.
-    pub(crate) fn get(&self, id: &str) -> Option<&Provider> {
+    pub fn get(&self, id: &str) -> Option<&Provider> {
         self.0.iter().find(|provider| provider.id() == id)
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> &[Provider] {
+    pub fn all(&self) -> &[Provider] {
         &self.0
     }
 }
@@ -271,37 +265,37 @@ impl Provider {
         Ok(Self { settings, client_secret, callback, outbound, known })
     }
 
-    pub(crate) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         &self.settings.id
     }
 
     /// Its display name.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.settings.name
     }
 
-    pub(crate) const fn icon(&self) -> Option<&OwnedMxcUri> {
+    pub const fn icon(&self) -> Option<&OwnedMxcUri> {
         self.settings.icon.as_ref()
     }
 
     /// Its brand, if it is a well-known service.
-    pub(crate) fn brand(&self) -> Option<&str> {
+    pub fn brand(&self) -> Option<&str> {
         self.settings.brand.as_deref()
     }
 
     /// Whether logins create accounts.
-    pub(crate) const fn allows_registration(&self) -> bool {
+    pub const fn allows_registration(&self) -> bool {
         self.settings.allow_registration
     }
 
     /// Whether a first login is linked to an existing account of the same name.
-    pub(crate) const fn allows_existing_users(&self) -> bool {
+    pub const fn allows_existing_users(&self) -> bool {
         self.settings.allow_existing_users
     }
 
     /// The address to send a browser to. `state` and `nonce` come back with the answer; `verifier`
     /// is needed to redeem the code.
-    pub(crate) async fn begin(
+    pub async fn begin(
         &self,
         state: String,
         nonce: String,
@@ -321,7 +315,7 @@ impl Provider {
     }
 
     /// Redeems a code for the user's identity.
-    pub(crate) async fn finish(
+    pub async fn finish(
         &self,
         code: String,
         nonce: String,
@@ -543,14 +537,14 @@ fn because(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::secret_text::{is_told, wrong_in_toml};
+    use logcabin_base::secret_text::testing::{is_told, wrong_in_toml};
 
     fn load(text: &str) -> Result<Provider, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let outbound = Outbound::new(
-            &crate::config::Outbound::default(),
-            &crate::base::bodies::Bodies::new(crate::config::Config::default().body_shares()),
+            &logcabin_config::Outbound::default(),
+            &logcabin_base::bodies::Bodies::new(logcabin_config::Config::default().body_shares()),
         )
         .unwrap();
         Provider::load(file.path(), "http://localhost/callback", &outbound)

@@ -14,16 +14,14 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use crate::{
-    base::bodies::{Bodies, Full, Payer},
-    base::limits,
-    base::network::{Range, is_public},
-    config::{self, FilePath},
-};
+use logcabin_base::bodies::{Bodies, Full, Payer};
+use logcabin_base::limits;
+use logcabin_base::network::{Range, is_public};
+use logcabin_config::{self as config, FilePath};
 
 /// The client. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Outbound {
+pub struct Outbound {
     client: Client,
     /// The client for public addresses only.
     public: Option<PublicOnly>,
@@ -33,33 +31,33 @@ pub(crate) struct Outbound {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) method: Method,
+pub struct Ask {
+    pub method: Method,
     /// The target.
-    pub(crate) url: Url,
+    pub url: Url,
     /// Headers besides those of every request.
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub headers: HeaderMap,
+    pub body: Bytes,
     /// The limit on the whole exchange.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// The largest answer, in bytes.
-    pub(crate) max_bytes: usize,
+    pub max_bytes: usize,
     /// Whether a larger answer is truncated; otherwise it is an error.
-    pub(crate) cut: bool,
+    pub cut: bool,
 }
 
 /// An answer, whatever its status. Redirects are not followed but returned.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
     /// The whole body.
-    pub(crate) body: Bytes,
+    pub body: Bytes,
 }
 
 /// Why there was no answer.
 #[derive(Debug, Error)]
-pub(crate) enum OutboundError {
+pub enum OutboundError {
     /// The address is not public.
     #[error(transparent)]
     NotPublic(#[from] NotPublic),
@@ -102,7 +100,7 @@ impl From<reqwest::Error> for OutboundError {
 
 impl OutboundError {
     /// Whether the request timed out.
-    pub(crate) fn is_timeout(&self) -> bool {
+    pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Failed(error) if error.is_timeout())
     }
 }
@@ -110,7 +108,7 @@ impl OutboundError {
 /// The address belongs to this machine or to a private network.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the address is not one of the public internet")]
-pub(crate) struct NotPublic;
+pub struct NotPublic;
 
 /// Resolves names, without addresses that are not public. The client connects to the returned
 /// addresses, so that a name cannot mean another address a moment later.
@@ -155,7 +153,7 @@ impl Resolve for PublicOnly {
 
 impl Ask {
     /// A request without a body.
-    pub(crate) fn new(method: Method, url: Url) -> Self {
+    pub fn new(method: Method, url: Url) -> Self {
         Self {
             method,
             url,
@@ -169,7 +167,7 @@ impl Ask {
 
     /// The same with one more header. An invalid header is left out.
     #[must_use]
-    pub(crate) fn header(mut self, name: http::HeaderName, value: &str) -> Self {
+    pub fn header(mut self, name: http::HeaderName, value: &str) -> Self {
         if let Ok(mut value) = http::HeaderValue::from_str(value) {
             value.set_sensitive(name == http::header::AUTHORIZATION);
             self.headers.insert(name, value);
@@ -179,14 +177,14 @@ impl Ask {
 
     /// The same with these fields as a form body.
     #[must_use]
-    pub(crate) fn form(mut self, fields: &[(&str, &str)]) -> Self {
+    pub fn form(mut self, fields: &[(&str, &str)]) -> Self {
         self.body = serde_html_form::to_string(fields).unwrap_or_default().into();
         self.header(http::header::CONTENT_TYPE, "application/x-www-form-urlencoded")
     }
 
     /// The same with a JSON body.
     #[must_use]
-    pub(crate) fn json(mut self, body: &impl serde::Serialize) -> Self {
+    pub fn json(mut self, body: &impl serde::Serialize) -> Self {
         self.body = serde_json::to_vec(body).unwrap_or_default().into();
         self.header(http::header::CONTENT_TYPE, "application/json")
     }
@@ -194,17 +192,14 @@ impl Ask {
 
 impl Answer {
     /// The body as JSON.
-    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, OutboundError> {
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, OutboundError> {
         serde_json::from_slice(&self.body).map_err(OutboundError::Unexpected)
     }
 }
 
 impl Outbound {
     /// The client. It trusts the certificates of the operating system and of the configuration.
-    pub(crate) fn new(
-        config: &config::Outbound,
-        bodies: &Arc<Bodies>,
-    ) -> Result<Self, OutboundError> {
+    pub fn new(config: &config::Outbound, bodies: &Arc<Bodies>) -> Result<Self, OutboundError> {
         let bodies = Arc::clone(bodies);
         Ok(Self { client: builder(config)?.build()?, public: None, bodies })
     }
@@ -212,7 +207,7 @@ impl Outbound {
     /// A client for addresses that users provide. It refuses addresses of this machine and of
     /// private networks, after resolving names, unless they are in `allowed`. It uses no proxy,
     /// because a proxy would resolve the names.
-    pub(crate) fn public_only(
+    pub fn public_only(
         config: &config::Outbound,
         bodies: &Arc<Bodies>,
         allowed: &[Range],
@@ -226,7 +221,7 @@ impl Outbound {
     ///
     /// # Errors
     /// When it is neither public nor in `allowed`.
-    pub(crate) fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
+    pub fn may_be_public(url: &Url, allowed: &[Range]) -> Result<(), NotPublic> {
         PublicOnly { allowed: allowed.into() }.check(url)
     }
 
@@ -234,7 +229,7 @@ impl Outbound {
     ///
     /// # Errors
     /// When there is no answer in time, or it is too large.
-    pub(crate) async fn ask(&self, ask: Ask) -> Result<Answer, OutboundError> {
+    pub async fn ask(&self, ask: Ask) -> Result<Answer, OutboundError> {
         let Ask { method, url, headers, body, timeout, max_bytes, cut } = ask;
         if let Some(public) = &self.public {
             public.check(&url)?;
@@ -281,10 +276,7 @@ impl Outbound {
 }
 
 /// A client for what the configuration names: any address, with the configured certificates.
-pub(crate) fn client(
-    config: &config::Outbound,
-    timeout: Duration,
-) -> Result<Client, OutboundError> {
+pub fn client(config: &config::Outbound, timeout: Duration) -> Result<Client, OutboundError> {
     builder(config)?.timeout(timeout).build().map_err(OutboundError::from)
 }
 
@@ -314,7 +306,7 @@ fn builder(config: &config::Outbound) -> Result<ClientBuilder, OutboundError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use logcabin_config::Config;
 
     async fn ask(allowed: &[&str], url: &str) -> Result<Answer, OutboundError> {
         let allowed: Vec<Range> = allowed.iter().map(|range| range.parse().unwrap()).collect();

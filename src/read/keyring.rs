@@ -6,33 +6,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use ruma::{OwnedUserId, UserId};
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{
-    log::ReadError,
-    read::events::EventStore,
-    record::{Command, Offset, command::KeysCrossSign},
-    state::{
-        State,
-        keys::{UserKeys, algorithm},
-    },
+use crate::events::EventStore;
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset, command::KeysCrossSign};
+use logcabin_state::{
+    State,
+    keys::{UserKeys, algorithm},
 };
 
 /// The keys of a user.
 #[derive(Debug, Default)]
-pub(crate) struct Keyring {
+pub struct Keyring {
     devices: Vec<(String, Offset)>,
-    pub(crate) master_record: Option<Offset>,
-    pub(crate) master: Option<Value>,
-    pub(crate) self_signing: Option<Value>,
-    pub(crate) user_signing: Option<Value>,
+    pub master_record: Option<Offset>,
+    pub master: Option<Value>,
+    pub self_signing: Option<Value>,
+    pub user_signing: Option<Value>,
     signatures: BTreeMap<(OwnedUserId, String), Vec<Offset>>,
 }
 
 impl Keyring {
-    pub(crate) fn of(
-        state: &State,
-        events: &EventStore,
-        user_id: &UserId,
-    ) -> Result<Self, ReadError> {
+    pub fn of(state: &State, events: &EventStore, user_id: &UserId) -> Result<Self, ReadError> {
         let Some(keys) = state.keys.get(user_id) else { return Ok(Self::default()) };
         let keys = keys.read();
         let UserKeys { master_key, self_signing_key, user_signing_key, .. } = &*keys;
@@ -59,7 +53,7 @@ impl Keyring {
     }
 
     /// The identity keys of each device.
-    pub(crate) fn devices(&self, events: &EventStore) -> Result<Vec<(String, Value)>, ReadError> {
+    pub fn devices(&self, events: &EventStore) -> Result<Vec<(String, Value)>, ReadError> {
         let mut devices = Vec::with_capacity(self.devices.len());
         for (device_id, record) in &self.devices {
             if let Some(Command::KeysUpload(upload)) = events.command(*record)?
@@ -73,11 +67,7 @@ impl Keyring {
     }
 
     /// The public key with this id, among the user's cross-signing keys and devices.
-    pub(crate) fn public(
-        &self,
-        events: &EventStore,
-        key_id: &str,
-    ) -> Result<Option<String>, ReadError> {
+    pub fn public(&self, events: &EventStore, key_id: &str) -> Result<Option<String>, ReadError> {
         let cross_signing = [&self.master, &self.self_signing, &self.user_signing];
         let mut keys = cross_signing.into_iter().flatten().filter_map(public_key);
         if let Some((_, public)) = keys.find(|(id, _)| id == key_id) {
@@ -90,7 +80,7 @@ impl Keyring {
 
     /// Adds the signatures that were made later and that the caller may see: the owner's and the
     /// caller's own.
-    pub(crate) fn add_signatures(
+    pub fn add_signatures(
         &self,
         events: &EventStore,
         viewer: Option<&UserId>,
@@ -124,7 +114,7 @@ impl Keyring {
         Ok(signatures)
     }
 
-    pub(crate) fn has_signatures(
+    pub fn has_signatures(
         &self,
         events: &EventStore,
         by: &UserId,
@@ -137,7 +127,7 @@ impl Keyring {
 }
 
 /// The single public key in a cross-signing key: its id and the key itself.
-pub(crate) fn public_key(key: &Value) -> Option<(String, String)> {
+pub fn public_key(key: &Value) -> Option<(String, String)> {
     let keys = key["keys"].as_object()?;
     let (id, public) = keys.iter().next().filter(|_| keys.len() == 1)?;
     Some((id.clone(), public.as_str()?.to_owned()))

@@ -9,11 +9,9 @@ use ruma::{
 use serde::Deserialize;
 
 use super::events::{Derived, EventStore, StoredEvent, as_shown};
-use crate::{
-    log::ReadError,
-    record::{Offset, lax_object::LaxObject},
-    state::Room,
-};
+use logcabin_log::ReadError;
+use logcabin_record::{Offset, lax_object::LaxObject};
+use logcabin_state::Room;
 
 /// The type of the state event that names a room's policy server, with an empty key.
 const POLICY: &str = "m.room.policy";
@@ -23,8 +21,8 @@ pub(crate) const POLICY_KEY: &str = "ed25519:policy_server";
 
 /// The policy server of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PolicyServer {
-    pub(crate) via: OwnedServerName,
+pub struct PolicyServer {
+    pub via: OwnedServerName,
     /// Its key, in base64.
     key: Base64,
 }
@@ -47,10 +45,7 @@ impl Derived for Option<PolicyServer> {
 }
 
 /// The policy server that the room uses now: a valid event names it, and a user of it is joined.
-pub(crate) fn policy_server(
-    events: &EventStore,
-    room: &Room,
-) -> Result<Option<PolicyServer>, ReadError> {
+pub fn policy_server(events: &EventStore, room: &Room) -> Result<Option<PolicyServer>, ReadError> {
     let standing = room.state_event(&StateEventType::from(POLICY), "", Offset::MAX);
     let Some(offset) = standing else { return Ok(None) };
     let named = events.derived(offset, || {
@@ -66,30 +61,30 @@ pub(crate) fn policy_server(
 }
 
 /// Whether a policy server has a say in this event: not in one that names policy servers.
-pub(crate) fn is_subject(event: &StoredEvent) -> bool {
+pub fn is_subject(event: &StoredEvent) -> bool {
     event.event_type != TimelineEventType::from(POLICY) || event.state_key.as_deref() != Some("")
 }
 
 /// The same of an event as JSON.
-pub(crate) fn is_subject_object(event: &CanonicalJsonObject) -> bool {
+pub fn is_subject_object(event: &CanonicalJsonObject) -> bool {
     let text = |name: &str| event.get(name).and_then(CanonicalJsonValue::as_str);
     text("type") != Some(POLICY) || text("state_key") != Some("")
 }
 
 impl PolicyServer {
     /// The signature of this policy server in `signatures`.
-    pub(crate) fn signature(&self, signatures: &CanonicalJsonValue) -> Option<String> {
+    pub fn signature(&self, signatures: &CanonicalJsonValue) -> Option<String> {
         let of = signatures.as_object()?.get(self.via.as_str())?.as_object()?;
         of.get(POLICY_KEY)?.as_str().map(ToOwned::to_owned)
     }
 
     /// Whether an event has a valid signature of this policy server.
-    pub(crate) fn has_signed(&self, event: &LaxObject, rules: &RedactionRules) -> bool {
+    pub fn has_signed(&self, event: &LaxObject, rules: &RedactionRules) -> bool {
         event.is_signed_with(self.via.as_str(), POLICY_KEY, &self.key, rules)
     }
 
     /// Adds a signature of this policy server to an event, beside those that it has.
-    pub(crate) fn add(&self, event: &mut CanonicalJsonObject, signature: String) {
+    pub fn add(&self, event: &mut CanonicalJsonObject, signature: String) {
         let none = || CanonicalJsonValue::Object(CanonicalJsonObject::new());
         let CanonicalJsonValue::Object(all) =
             event.entry("signatures".to_owned()).or_insert_with(none)

@@ -9,11 +9,9 @@ use ruma::{
 };
 
 use super::events::{Derived, EventRef, EventStore, StoredEvent, as_shown, redacted};
-use crate::{
-    log::ReadError,
-    record::Offset,
-    state::{Membership, Room},
-};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room};
 
 struct AccessControl(Option<RoomServerAclEventContent>, u64);
 
@@ -25,11 +23,7 @@ impl Derived for AccessControl {
 
 /// Whether the room's access control list admits a homeserver now (server-server API, "Server
 /// Access Control Lists").
-pub(crate) fn admits(
-    events: &EventStore,
-    room: &Room,
-    server: &ServerName,
-) -> Result<bool, ReadError> {
+pub fn admits(events: &EventStore, room: &Room, server: &ServerName) -> Result<bool, ReadError> {
     let standing = room.state_event(&StateEventType::RoomServerAcl, "", Offset::MAX);
     let Some(offset) = standing else { return Ok(true) };
     let list = events.derived(offset, || {
@@ -46,10 +40,10 @@ pub(crate) fn admits(
 /// Since when a homeserver is in a room without a break, as far as that matters to what it has
 /// missed after some record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stay(Option<Offset>);
+pub struct Stay(Option<Offset>);
 
 impl Stay {
-    pub(crate) fn of(room: &Room, server: &ServerName, up_to: Offset) -> Self {
+    pub fn of(room: &Room, server: &ServerName, up_to: Offset) -> Self {
         if !room.has_server(server) {
             return Self(None);
         }
@@ -67,27 +61,27 @@ impl Stay {
     }
 
     /// Whether a user of the homeserver is joined.
-    pub(crate) const fn is_in(self) -> bool {
+    pub const fn is_in(self) -> bool {
         self.0.is_some()
     }
 }
 
 /// Whether this homeserver tells `server` of an event.
-pub(crate) fn concerns(event: &StoredEvent, server: &ServerName, stay: Stay) -> bool {
+pub fn concerns(event: &StoredEvent, server: &ServerName, stay: Stay) -> bool {
     let is_in = stay.0.is_some_and(|since| since < event.offset);
     is_told(event, server) && (is_in || target(event).is_some_and(|of| of == *server))
 }
 
 /// Whether a homeserver is told of an event by this one, and does not learn of it from the one that
 /// sent it.
-pub(crate) fn is_told(event: &StoredEvent, server: &ServerName) -> bool {
+pub fn is_told(event: &StoredEvent, server: &ServerName) -> bool {
     let received = event.received.as_ref();
     received.is_none_or(|received| received.relayed && received.from != *server)
 }
 
 /// The homeserver of the user whose membership an event changes, unless it was asked for its
 /// signature and has the event from that.
-pub(crate) fn target(event: &StoredEvent) -> Option<OwnedServerName> {
+pub fn target(event: &StoredEvent) -> Option<OwnedServerName> {
     let (user_id, membership) = event.membership()?;
     (membership != MembershipState::Invite).then(|| user_id.server_name().to_owned())
 }
@@ -95,7 +89,7 @@ pub(crate) fn target(event: &StoredEvent) -> Option<OwnedServerName> {
 /// The event as a homeserver may see it: as it is shown, or only what a redaction leaves, if none
 /// of its users could see it when it was sent (server-server API, "Backfilling and retrieving
 /// missing events").
-pub(crate) fn shown_to(
+pub fn shown_to(
     events: &EventStore,
     room: &Room,
     event: EventRef,
@@ -110,7 +104,7 @@ pub(crate) fn shown_to(
 }
 
 /// Whether a homeserver may see what is in an event.
-pub(crate) fn may_see(
+pub fn may_see(
     events: &EventStore,
     room: &Room,
     event: &StoredEvent,

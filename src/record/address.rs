@@ -7,10 +7,8 @@ use lettre::Address;
 use phonenumber::country;
 use thiserror::Error;
 
-use crate::{
-    base::{glob::Glob, limits},
-    record::threepid::{Medium, Threepid},
-};
+use crate::threepid::{Medium, Threepid};
+use logcabin_base::{glob::Glob, limits};
 
 /// Why a text is not a third-party identifier.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]

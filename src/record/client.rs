@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// Why a description is not accepted.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -14,25 +14,22 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::lax_object::{LaxError, LaxObject};
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// The members that name other events.
 const NAMING: [&str; 2] = ["prev_events", "auth_events"];
 
 /// An event as format 1 names it: its id, and its hashes.
 #[derive(Deserialize)]
-pub(crate) struct Pair<T>(pub(crate) T, IgnoredAny);
+pub struct Pair<T>(pub T, IgnoredAny);
 
 /// Whether events of a room have format 1.
-pub(crate) const fn has_chosen_ids(rules: &RoomVersionRules) -> bool {
+pub const fn has_chosen_ids(rules: &RoomVersionRules) -> bool {
     rules.event_format.require_event_id
 }
 
 /// The ids of the events that a member of an event names, in either format.
-pub(crate) fn named<'a>(
-    event: &'a CanonicalJsonObject,
-    member: &str,
-) -> impl Iterator<Item = &'a str> {
+pub fn named<'a>(event: &'a CanonicalJsonObject, member: &str) -> impl Iterator<Item = &'a str> {
     let names = event.get(member).and_then(CanonicalJsonValue::as_array);
     names.into_iter().flatten().filter_map(|name| match name {
         CanonicalJsonValue::Array(pair) => pair.first()?.as_str(),
@@ -42,7 +39,7 @@ pub(crate) fn named<'a>(
 
 /// A list of events as the format of a room names them, each with its reference hash, if that is
 /// known.
-pub(crate) fn references<'a>(
+pub fn references<'a>(
     events: impl IntoIterator<Item = (&'a EventId, Option<String>)>,
     rules: &RoomVersionRules,
 ) -> CanonicalJsonValue {
@@ -61,7 +58,7 @@ pub(crate) fn references<'a>(
 
 /// Whether two events of one id are different events. Only in rooms of versions 1 and 2 may they
 /// be.
-pub(crate) fn differ(one: &RawValue, other: &RawValue, rules: &RoomVersionRules) -> bool {
+pub fn differ(one: &RawValue, other: &RawValue, rules: &RoomVersionRules) -> bool {
     let hash = |event: &RawValue| LaxObject::parse(event.get()).ok()?.reference_hash(rules).ok();
     has_chosen_ids(rules) && hash(one) != hash(other)
 }
@@ -106,7 +103,7 @@ pub(super) fn check(event: &CanonicalJsonObject) -> Result<(), LaxError> {
 impl LaxObject {
     /// Gives it an id of this server, if the format of its room wants one. The id is that of its
     /// content, and others need not know that: no random value has to be drawn for it.
-    pub(crate) fn choose_id(&mut self, server: &ServerName, rules: &RoomVersionRules) {
+    pub fn choose_id(&mut self, server: &ServerName, rules: &RoomVersionRules) {
         if has_chosen_ids(rules) {
             self.remove("event_id");
             let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(self.to_text()));

@@ -46,31 +46,3 @@ pub enum Holds<'c> {
         room_id: Option<&'c RoomId>,
     },
 }
-
-#[cfg(test)]
-mod tests {
-    use std::{collections::BTreeSet, path::Path};
-
-    use super::*;
-    use crate::{
-        log::archive::ArchiveReader,
-        record::{Offset, Remains, remains},
-    };
-
-    /// A log with every kind of command.
-    #[test]
-    fn whatever_holds_something_of_people_can_be_erased() {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");
-        let mut held = BTreeSet::new();
-        for record in ArchiveReader::open(&golden).unwrap().records(Offset::new(1)) {
-            let record = record.unwrap();
-            let Some(command) = record.command().unwrap() else { continue };
-            let kind = command.kind().name;
-            if !matches!(command.holds(), Holds::Nothing) {
-                assert_ne!(remains(kind), Remains::Everything, "{kind}");
-                held.insert(kind);
-            }
-        }
-        assert!(held.len() > 25 && held.contains("user.register"), "{held:?}");
-    }
-}

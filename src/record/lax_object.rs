@@ -30,7 +30,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::event_format;
-use crate::base::{
+use logcabin_base::{
     canonical::{
         NotCanonical, Numbers, Token, canonical, check, depth, is_readable, is_strict, tokens,
     },
@@ -103,13 +103,13 @@ impl LaxObject {
     ///
     /// # Errors
     /// When it is not a JSON object, or nests too deeply.
-    pub(crate) fn parse(text: &str) -> Result<Self, LaxError> {
+    pub fn parse(text: &str) -> Result<Self, LaxError> {
         Self::parse_as(text, Numbers::AsWritten)
     }
 
     /// Parses an object, and writes its numbers as Python does: Synapse reads and writes them
     /// before it hashes them.
-    pub(crate) fn parse_to_hash(text: &str) -> Result<Self, LaxError> {
+    pub fn parse_to_hash(text: &str) -> Result<Self, LaxError> {
         Self::parse_as(text, Numbers::Lax)
     }
 
@@ -120,13 +120,13 @@ impl LaxObject {
     ///
     /// # Errors
     /// When it is not a JSON object.
-    pub(crate) fn parse_event(text: &str) -> Result<Self, LaxError> {
+    pub fn parse_event(text: &str) -> Result<Self, LaxError> {
         Self::parse(text).or_else(|why| Self::readable_part(text).unwrap_or(Err(why)))
     }
 
     /// An event without numbers that others cannot hold, like what [`Self::parse_event`] leaves
     /// out. Only an event of a room version that allows other numbers than canonical JSON has any.
-    pub(crate) fn without_unreadable(self) -> Result<Self, LaxError> {
+    pub fn without_unreadable(self) -> Result<Self, LaxError> {
         if self.odd.is_none() {
             return Ok(self);
         }
@@ -169,7 +169,7 @@ impl LaxObject {
     }
 
     /// The object, for one that is known to have canonical numbers only.
-    pub(crate) fn into_strict(self) -> CanonicalJsonObject {
+    pub fn into_strict(self) -> CanonicalJsonObject {
         self.object
     }
 
@@ -185,7 +185,7 @@ impl LaxObject {
     }
 
     /// Sets a member.
-    pub(crate) fn insert_object(&mut self, name: &str, member: Self) {
+    pub fn insert_object(&mut self, name: &str, member: Self) {
         self.remove(name);
         self.object.insert(name.to_owned(), CanonicalJsonValue::Object(member.object));
         let odd = member.odd.map(|odd| (name.to_owned(), *odd));
@@ -198,7 +198,7 @@ impl LaxObject {
 
     /// Whether it has numbers that canonical JSON does not have, which room version 6 and later do
     /// not allow.
-    pub(crate) const fn has_odd_numbers(&self) -> bool {
+    pub const fn has_odd_numbers(&self) -> bool {
         self.odd.is_some()
     }
 
@@ -211,7 +211,7 @@ impl LaxObject {
     ///
     /// # Errors
     /// Never, as it is JSON.
-    pub(crate) fn to_raw(&self) -> serde_json::Result<Box<RawValue>> {
+    pub fn to_raw(&self) -> serde_json::Result<Box<RawValue>> {
         match self.odd {
             None => serde_json::value::to_raw_value(&self.object),
             Some(_) => RawValue::from_string(self.to_text()),
@@ -229,13 +229,13 @@ impl LaxObject {
     ///
     /// # Errors
     /// When it lacks a member that every event has.
-    pub(crate) fn redacted(self, rules: &RedactionRules) -> Result<Self, LaxError> {
+    pub fn redacted(self, rules: &RedactionRules) -> Result<Self, LaxError> {
         let object = redact(self.object, rules, None).map_err(LaxError::of)?;
         Ok(Self { object, odd: self.odd })
     }
 
     /// Checks its members, their types and sizes.
-    pub(crate) fn check_format(&self, rules: &RoomVersionRules) -> Result<(), LaxError> {
+    pub fn check_format(&self, rules: &RoomVersionRules) -> Result<(), LaxError> {
         if event_format::has_chosen_ids(rules) {
             event_format::check(&self.object)?;
         }
@@ -278,7 +278,7 @@ impl LaxObject {
     }
 
     /// Sets the hash of its content.
-    pub(crate) fn add_content_hash(&mut self) -> Result<(), LaxError> {
+    pub fn add_content_hash(&mut self) -> Result<(), LaxError> {
         let hash = CanonicalJsonValue::String(self.content_hash()?);
         let hash = CanonicalJsonObject::from([("sha256".to_owned(), hash)]);
         self.object.insert("hashes".to_owned(), CanonicalJsonValue::Object(hash));
@@ -289,7 +289,7 @@ impl LaxObject {
     ///
     /// # Errors
     /// When it lacks a member that every event has, or is too large.
-    pub(crate) fn reference_hash(&self, rules: &RoomVersionRules) -> Result<String, LaxError> {
+    pub fn reference_hash(&self, rules: &RoomVersionRules) -> Result<String, LaxError> {
         if self.odd.is_none() {
             return reference_hash(&self.object, rules).map_err(LaxError::of);
         }
@@ -305,7 +305,7 @@ impl LaxObject {
     ///
     /// # Errors
     /// As for [`Self::reference_hash`], or when its maker chose none that is allowed.
-    pub(crate) fn event_id(&self, rules: &RoomVersionRules) -> Result<OwnedEventId, LaxError> {
+    pub fn event_id(&self, rules: &RoomVersionRules) -> Result<OwnedEventId, LaxError> {
         if event_format::has_chosen_ids(rules) {
             return event_format::chosen_id(&self.object);
         }
@@ -330,11 +330,7 @@ impl LaxObject {
     ///
     /// # Errors
     /// When a signature is missing or wrong.
-    pub(crate) fn verify(
-        &self,
-        keys: &PublicKeyMap,
-        rules: &RoomVersionRules,
-    ) -> Result<bool, LaxError> {
+    pub fn verify(&self, keys: &PublicKeyMap, rules: &RoomVersionRules) -> Result<bool, LaxError> {
         if self.odd.is_none() {
             let verified = verify_event(keys, &self.object, rules).map_err(LaxError::of)?;
             return Ok(verified == Verified::All);
@@ -348,7 +344,7 @@ impl LaxObject {
     }
 
     /// Whether its content is what its hash says.
-    pub(crate) fn has_own_content(&self) -> bool {
+    pub fn has_own_content(&self) -> bool {
         let said = member(&self.object, &["hashes", "sha256"]).and_then(CanonicalJsonValue::as_str);
         let said = said.and_then(|said| Base64::<Standard>::parse(said).ok());
         said.is_some_and(|said| self.content_hash().is_ok_and(|hash| hash == said.encode()))
@@ -377,7 +373,7 @@ impl LaxObject {
     }
 
     /// Whether `server` has signed it with this key, and perhaps with others.
-    pub(crate) fn is_signed_with(
+    pub fn is_signed_with(
         &self,
         server: &str,
         key_id: &str,

@@ -147,14 +147,8 @@ pub fn includes(index: u64, leaf: Hash, size: u64, root: &Hash, path: &[Hash]) -
 
 /// Whether `path` proves that the tree of `first` leaves with the root `first_root` is a prefix of
 /// the tree of `second` leaves with the root `second_root`.
-#[must_use]
-pub fn extends(
-    first: u64,
-    first_root: &Hash,
-    second: u64,
-    second_root: &Hash,
-    path: &[Hash],
-) -> bool {
+#[cfg(test)]
+fn extends(first: u64, first_root: &Hash, second: u64, second_root: &Hash, path: &[Hash]) -> bool {
     if first == 0 || first > second {
         return false;
     }

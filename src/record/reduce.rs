@@ -107,7 +107,7 @@ pub fn reduced(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Command, command::RoomEvent};
+    use crate::{Command, command::RoomEvent};
 
     fn event() -> RoomEvent {
         let pdu = r#"{"auth_events":[],"content":{"body":"a secret","msgtype":"m.text"},"depth":7,"hashes":{"sha256":"x"},"origin_server_ts":5,"prev_events":[],"room_id":"!r:example.org","sender":"@ann:example.org","signatures":{},"type":"m.room.message","unsigned":{"note":"a secret"}}"#;

@@ -15,12 +15,10 @@ use ruma::{
 };
 
 use crate::{
-    base::clock::random_letters,
-    record::{
-        command::{Secret, ServerKey},
-        lax_object::{LaxError, LaxObject},
-    },
+    command::{Secret, ServerKey},
+    lax_object::{LaxError, LaxObject},
 };
+use logcabin_base::clock::random_letters;
 
 /// The server's name and the keys it signs with.
 pub struct ServerKeys {

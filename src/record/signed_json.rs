@@ -9,15 +9,15 @@ use ruma::{
 };
 use serde::Serialize;
 
-use crate::record::command::ServerIdentity;
+use crate::command::ServerIdentity;
 
 /// Why a document cannot be signed: the key is invalid, or the document is not canonical JSON.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct SigningError(String);
+pub struct SigningError(String);
 
 /// The document as a JSON object, with the server's signature in `signatures` and no other.
-pub(crate) fn sign<T: Serialize>(
+pub fn sign<T: Serialize>(
     document: &T,
     identity: &ServerIdentity,
 ) -> Result<CanonicalJsonObject, SigningError> {
@@ -35,7 +35,7 @@ pub(crate) fn sign<T: Serialize>(
 
 /// Whether `document` has the signature of this server with this key (in unpadded base64), and no
 /// other.
-pub(crate) fn is_signed<T: Serialize>(document: &T, server_name: &str, public_key: &str) -> bool {
+pub fn is_signed<T: Serialize>(document: &T, server_name: &str, public_key: &str) -> bool {
     let (Some(object), Ok(key)) = (object(document), Base64::parse(public_key)) else {
         return false;
     };
@@ -62,13 +62,13 @@ fn object<T: Serialize>(document: &T) -> Option<CanonicalJsonObject> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use serde_json::json;
 
     use super::*;
 
     /// An identity with a new key.
-    pub(crate) fn identity() -> ServerIdentity {
+    fn identity() -> ServerIdentity {
         let document = Ed25519KeyPair::generate();
         let pair = Ed25519KeyPair::from_der(&document, "a".to_owned()).unwrap();
         ServerIdentity {

@@ -34,7 +34,7 @@ impl Medium {
     }
 }
 
-/// A third-party identifier. [`crate::record::address`] parses what clients write, and has the
+/// A third-party identifier. [`crate::address`] parses what clients write, and has the
 /// rules of the canonical forms.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Threepid {

@@ -25,10 +25,8 @@ use tantivy::{
     tokenizer::{Token, TokenStream, Tokenizer},
 };
 
-use crate::{
-    base::text::{self, Word},
-    record::Offset,
-};
+use logcabin_base::text::{self, Word};
+use logcabin_record::Offset;
 
 /// An index of another version is not read but rebuilt. Change this with the fields, with their
 /// contents, and with how text is split into words.

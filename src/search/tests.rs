@@ -9,17 +9,15 @@ use ruma::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::{
-    base::{clock::Clock, text},
-    decide::{
-        account::{Met, Register},
-        create_room::{CreateRoom, Preset, ROOM_VERSIONS},
-        send::SendEvent,
-    },
-    engine::Options,
-    log::{Log, memory::MemoryLog},
-    record::{Origin, command::AccountKind},
+use logcabin_base::{clock::Clock, text};
+use logcabin_decide::{
+    account::{Met, Register},
+    create_room::{CreateRoom, Preset, ROOM_VERSIONS},
+    send::SendEvent,
 };
+use logcabin_engine::Options;
+use logcabin_log::{Log, memory::MemoryLog};
+use logcabin_record::{Origin, command::AccountKind};
 
 /// A room of one user.
 struct World {

@@ -9,28 +9,24 @@ use super::{
     open::{Shared, open_local},
 };
 #[cfg(feature = "nats")]
-use crate::{
-    base::{
-        bodies::Bodies,
-        clock::{Clock, millis},
-        shutdown::Shutdown,
-        token_key,
-    },
-    cluster::nats::{Files, Me, Nodes},
-    config::MediaDir,
-    engine,
-    log::{
-        StreamHeads,
-        nats::{NatsLog, NatsOptions},
-    },
-    media::depot::Depot,
-    outside::outbound::{Ask, Outbound},
-    record::Offset,
+use logcabin_base::{
+    bodies::Bodies,
+    clock::{Clock, millis},
+    shutdown::Shutdown,
+    token_key,
 };
-use crate::{
-    config::Config,
-    log::{Log, store::SledLog},
+use logcabin_cluster::nats::{Files, Me, Nodes};
+use logcabin_config::Config;
+use logcabin_config::MediaDir;
+use logcabin_engine as engine;
+use logcabin_log::{Log, store::SledLog};
+use logcabin_log::{
+    StreamHeads,
+    nats::{NatsLog, NatsOptions},
 };
+use logcabin_media::depot::Depot;
+use logcabin_outside::outbound::{Ask, Outbound};
+use logcabin_record::Offset;
 
 /// The log, before anything is read from it.
 pub(super) struct Opened {
@@ -202,7 +198,7 @@ impl Opened {
     pub(super) async fn join(
         &self,
         _: &Config,
-        _: &crate::base::shutdown::Shutdown,
+        _: &logcabin_base::shutdown::Shutdown,
     ) -> Result<Option<Joined>, ServerError> {
         Ok(None)
     }

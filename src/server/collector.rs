@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::{info, warn};
 
-use crate::config::{Server, WebUrl};
+use logcabin_config::{Server, WebUrl};
 
 /// Where a collector takes a signal: `traces` or `metrics`.
 pub(super) fn url(endpoint: &WebUrl, signal: &str) -> String {

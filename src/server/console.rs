@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tracing::warn;
 
 use super::tasks::Tasks;
-use crate::{
-    base::shutdown::Shutdown, edge::api, ops::admin::office::Office, service::observe::Observer,
-};
+use logcabin_base::shutdown::Shutdown;
+use logcabin_edge::api;
+use logcabin_ops::admin::office::Office;
+use logcabin_service::observe::Observer;
 
 /// How often it is looked for rooms that nobody has asked the name of.
 const NAMES_EVERY: Duration = Duration::from_secs(600);

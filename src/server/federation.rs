@@ -7,13 +7,11 @@ use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use super::{ServerError, open};
-use crate::{
-    base::{bodies::Bodies, limits, shutdown::Shutdown},
-    config::{Config, FilePath},
-    edge::{
-        api::{self, Server},
-        http::{Edge, serve, tls::Tls},
-    },
+use logcabin_base::{bodies::Bodies, limits, shutdown::Shutdown};
+use logcabin_config::{Config, FilePath};
+use logcabin_edge::{
+    api::{self, Server},
+    http::{Edge, tls::Tls},
 };
 
 /// The listeners, while nobody is answered yet.
@@ -80,7 +78,7 @@ impl Listening {
             tls = tls.is_some(),
             "serving other homeservers"
         );
-        let serving = serve::run_with(listeners, tls, Arc::clone(&edge), |_| {});
-        Ok((edge, Box::pin(serving)))
+        let serving = api::serve(listeners, tls, Arc::clone(&edge), Box::new(|_| {}));
+        Ok((edge, serving))
     }
 }

@@ -7,7 +7,7 @@ use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use crate::base::shutdown::Shutdown;
+use logcabin_base::shutdown::Shutdown;
 
 /// How often a manager is asked for more time while the server starts, and for how long each time.
 /// A long log takes minutes to replay.

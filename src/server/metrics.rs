@@ -14,17 +14,17 @@ use super::{
     collector::{self, Taken},
     open,
 };
-use crate::{
-    base::{
-        limits,
-        metrics::{self, otlp},
-        shutdown::Shutdown,
-    },
-    config::{Config, ListenAddress, Metrics},
-    edge::http::{ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve},
-    outside::{appservice::Service, outbound},
-    service::observe::Observer,
+use logcabin_base::{
+    limits,
+    metrics::{self, otlp},
+    shutdown::Shutdown,
 };
+use logcabin_config::{Config, ListenAddress, Metrics};
+use logcabin_edge::http::{
+    ApiError, App, Cx, Edge, OpenTo, Reply, Session, Table, cheap, endpoint, serve,
+};
+use logcabin_outside::{appservice::Service, outbound};
+use logcabin_service::observe::Observer;
 
 /// The program behind the address.
 struct Exposition(Arc<Observer>);

@@ -11,70 +11,70 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tracing::{error, info, warn};
 
 use super::{ServerError, cluster::Opened, memory::Caches};
-use crate::{
-    base::{
-        background,
-        bodies::Bodies,
-        clock::{Clock, millis, random_bytes},
-        disk, limits,
-        long_work::LongWork,
-        rate::Refundable,
-        shutdown::Shutdown,
-        signed::Signer,
-        tag::Tag,
-        token_key,
-    },
-    cluster::Cluster,
-    config::{self, Config, MediaDir, OwnRate, RateLimits, ServerNotices, SharedSecret},
-    decide::{
-        account::AccountLimit,
-        ephemeral::Gather,
-        quota::{Exempt, Quotas},
-    },
-    edge::api,
-    engine::{self, Engine},
-    log::{
-        Log,
-        archive::{ArchiveOptions, Archiver},
-        store::{SledLog, SledOptions},
-    },
-    media::{self, depot::Depot},
-    ops::admin::office::Office,
-    outside::{
-        appservice::{Questions, Services},
-        federation::Federation,
-        mail::Messages,
-        oidc::Providers,
-        outbound::Outbound,
-        pushers::{Mails, Pushers},
-    },
-    read::{
-        notifications::Unread,
-        sync::{KnownMembers, sliding::Connections},
-    },
-    record::Offset,
-    search::Search,
-    service::{
-        deliveries::Deliveries,
-        filters::Filters,
-        health::Health,
-        last_seen::LastSeen,
-        media::Media,
-        nonces::Nonces,
-        notices::Notices,
-        oauth::{Clients, IdTokens, Polls},
-        observe::{self, Observer},
-        passwords::Passwords,
-        policies,
-        presence::{self, Tracker},
-        public_rooms::Catalogue,
-        rendezvous::Meetings,
-        samples::Samples,
-        tally::Tally,
-        uiaa,
-    },
-    snapshot::{self, StartedFrom},
+use logcabin_base::{
+    background,
+    bodies::Bodies,
+    clock::{Clock, millis, random_bytes},
+    disk, limits,
+    long_work::LongWork,
+    rate::Refundable,
+    shutdown::Shutdown,
+    signed::Signer,
+    tag::Tag,
+    token_key,
 };
+use logcabin_cluster::Cluster;
+use logcabin_config::{
+    self as config, Config, MediaDir, OwnRate, RateLimits, ServerNotices, SharedSecret,
+};
+use logcabin_decide::{
+    account::AccountLimit,
+    ephemeral::Gather,
+    quota::{Exempt, Quotas},
+};
+use logcabin_edge::api;
+use logcabin_engine::{self as engine, Engine};
+use logcabin_log::{
+    Log,
+    archive::{ArchiveOptions, Archiver},
+    store::{SledLog, SledOptions},
+};
+use logcabin_media::{self as media, depot::Depot};
+use logcabin_ops::admin::office::Office;
+use logcabin_outside::{
+    appservice::{Questions, Services},
+    federation::Federation,
+    mail::Messages,
+    oidc::Providers,
+    outbound::Outbound,
+    pushers::{Mails, Pushers},
+};
+use logcabin_read::{
+    notifications::Unread,
+    sync::{KnownMembers, sliding::Connections},
+};
+use logcabin_record::Offset;
+use logcabin_search::Search;
+use logcabin_service::{
+    deliveries::Deliveries,
+    filters::Filters,
+    health::Health,
+    last_seen::LastSeen,
+    media::Media,
+    nonces::Nonces,
+    notices::Notices,
+    oauth::{Clients, IdTokens, Polls},
+    observe::{self, Observer},
+    passwords::Passwords,
+    policies,
+    presence::{self, Tracker},
+    public_rooms::Catalogue,
+    rendezvous::Meetings,
+    samples::Samples,
+    tally::Tally,
+    uiaa,
+};
+use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// What reads the metrics that can be read at any time.
 pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Observer> {

@@ -11,16 +11,14 @@ use http::{
 use tokio::{net::TcpListener, sync::oneshot};
 
 use super::ServerError;
-use crate::{
-    base::shutdown::Shutdown,
-    config::Config,
-    edge::{
-        api::about::health::{self, Healthy},
-        http::{ApiError, App, Edge, OpenTo, Reply, Session, Table, serve},
-    },
-    outside::appservice::Service,
-    service::health::Trouble,
+use logcabin_base::shutdown::Shutdown;
+use logcabin_config::Config;
+use logcabin_edge::{
+    api::about::health::{self, Healthy},
+    http::{ApiError, App, Edge, OpenTo, Reply, Session, Table, serve},
 };
+use logcabin_outside::appservice::Service;
+use logcabin_service::health::Trouble;
 
 /// When clients should come back, in seconds.
 const RETRY_S: &str = "5";

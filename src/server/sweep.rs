@@ -8,18 +8,16 @@ use std::{
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::{
-    base::{
-        background::Pace,
-        metrics::{Background, metrics},
-        shutdown::Shutdown,
-    },
-    decide::retention::SweepPolicy,
-    engine::Engine,
-    log::store::{Compacted, SledLog},
-    record::{Command, Offset},
-    service::erasure::{self, Swept},
+use logcabin_base::{
+    background::Pace,
+    metrics::{Background, metrics},
+    shutdown::Shutdown,
 };
+use logcabin_decide::retention::SweepPolicy;
+use logcabin_engine::Engine;
+use logcabin_log::store::{Compacted, SledLog};
+use logcabin_record::{Command, Offset};
+use logcabin_service::erasure::{self, Swept};
 
 /// How often a sweep is considered.
 const SWEEP_TICK: Duration = Duration::from_secs(60);

@@ -10,19 +10,17 @@ use super::{
     open::{Core, Parts},
     sweep::sweep,
 };
-use crate::{
-    base::{shutdown::Shutdown, timers},
-    cluster::Cluster,
-    config::Config,
-    edge::api,
-    engine::Engine,
-    log::archive::Archiver,
-    media::depot::Depot,
-    ops::{admin::rooms::shutdown as shutdowns, proof},
-    service::{
-        accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
-        presence, typing,
-    },
+use logcabin_base::{shutdown::Shutdown, timers};
+use logcabin_cluster::Cluster;
+use logcabin_config::Config;
+use logcabin_edge::api;
+use logcabin_engine::Engine;
+use logcabin_log::archive::Archiver;
+use logcabin_media::depot::Depot;
+use logcabin_ops::{admin::rooms::shutdown as shutdowns, proof};
+use logcabin_service::{
+    accounts, appservices, delayed, federation, guests, last_seen, media, oauth, policies,
+    presence, typing,
 };
 
 /// The pause before a task is restarted after its first panic. Each further pause is twice as long,

@@ -16,14 +16,12 @@ use super::{
     ServerError,
     collector::{self, Taken},
 };
-use crate::{
-    base::{
-        limits,
-        traces::{self, Traces},
-    },
-    config::Config,
-    outside::outbound,
+use logcabin_base::{
+    limits,
+    traces::{self, Traces},
 };
+use logcabin_config::Config;
+use logcabin_outside::outbound;
 
 /// Has requests be traced, if the configuration says where traces go. To be called within a tokio
 /// runtime.

@@ -4,19 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 
-use crate::{
-    base::shutdown::Shutdown,
-    decide::account::{Met, Register},
-    engine::{Engine, Rejected},
-    outside::{
-        appservice::{Questions, Services, Transactions},
-        delivery,
-    },
-    record::{Origin, command::AccountKind},
+use logcabin_base::shutdown::Shutdown;
+use logcabin_decide::account::{Met, Register};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_outside::{
+    appservice::{Questions, Services, Transactions},
+    delivery,
 };
+use logcabin_record::{Origin, command::AccountKind};
 
 /// Creates the services' own users that do not exist yet.
-pub(crate) async fn register_senders(engine: &Engine, services: &Services) -> Result<(), Rejected> {
+pub async fn register_senders(engine: &Engine, services: &Services) -> Result<(), Rejected> {
     for service in services.iter() {
         let user_id = service.sender.clone();
         if engine.state().accounts.contains(&user_id) {
@@ -36,7 +34,7 @@ pub(crate) async fn register_senders(engine: &Engine, services: &Services) -> Re
 }
 
 /// Delivers events to the services, until the server shuts down.
-pub(crate) async fn deliver(
+pub async fn deliver(
     engine: &Arc<Engine>,
     services: &Services,
     questions: &Arc<Questions>,

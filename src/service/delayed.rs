@@ -8,23 +8,21 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-use crate::{
-    base::{limits, timers::Timed},
-    decide::{
-        Refusal, canonical,
-        delayed::{Before, GiveUp, SendDelayed},
-        send::SendEvent,
-    },
-    engine::{Engine, Rejected, Work},
-    log::ReadError,
-    read::events::EventStore,
-    record::{Command, Origin, command::DelayedOutcome},
-    state::{DelayedEvent, Effect},
+use logcabin_base::{limits, timers::Timed};
+use logcabin_decide::{
+    Refusal, canonical,
+    delayed::{Before, GiveUp, SendDelayed},
+    send::SendEvent,
 };
+use logcabin_engine::{Engine, Rejected, Work};
+use logcabin_log::ReadError;
+use logcabin_read::events::EventStore;
+use logcabin_record::{Command, Origin, command::DelayedOutcome};
+use logcabin_state::{DelayedEvent, Effect};
 
 /// Why a delayed event cannot be sent.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unsendable {
+pub enum Unsendable {
     #[error("The content of the delayed event is gone.")]
     Gone,
     #[error("A redaction names the event in `redacts`.")]
@@ -36,7 +34,7 @@ pub(crate) enum Unsendable {
 }
 
 /// The parts of an event to send.
-pub(crate) fn parts(
+pub fn parts(
     event_type: &str,
     state_key: Option<&str>,
     content: &RawValue,
@@ -49,7 +47,7 @@ pub(crate) fn parts(
 }
 
 /// The target of a redaction that is sent as an ordinary event, in its content.
-pub(crate) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, Unsendable> {
+pub fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId, Unsendable> {
     let Some(CanonicalJsonValue::String(event_id)) = content.remove("redacts") else {
         return Err(Unsendable::NoRedacts);
     };
@@ -57,7 +55,7 @@ pub(crate) fn redacts(content: &mut CanonicalJsonObject) -> Result<OwnedEventId,
 }
 
 /// The content of a delayed event, unless it was erased.
-pub(crate) fn content(
+pub fn content(
     events: &EventStore,
     event: &DelayedEvent,
 ) -> Result<Option<Box<RawValue>>, ReadError> {
@@ -67,7 +65,7 @@ pub(crate) fn content(
     })
 }
 
-pub(crate) fn to_send(
+pub fn to_send(
     event: &DelayedEvent,
     content: Option<Box<RawValue>>,
     ts: u64,
@@ -88,7 +86,7 @@ pub(crate) fn to_send(
 }
 
 /// Sends due events. After a start, first those that became due while the server was stopped.
-pub(crate) struct Sender {
+pub struct Sender {
     engine: Arc<Engine>,
     work: Work,
     /// The outcome to record of an event that cannot be sent: clients are shown it as an error.
@@ -96,7 +94,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(engine: Arc<Engine>, given_up: fn(Unsendable) -> DelayedOutcome) -> Self {
+    pub fn new(engine: Arc<Engine>, given_up: fn(Unsendable) -> DelayedOutcome) -> Self {
         let work = engine.head().work();
         Self { engine, work, given_up }
     }

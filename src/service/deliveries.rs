@@ -7,21 +7,21 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::record::{
+use logcabin_record::{
     command::TokenHash,
     threepid::{Purpose, Threepid},
 };
 
 /// The messages that are being sent, so that two concurrent requests send only one.
 #[derive(Debug, Default)]
-pub(crate) struct Deliveries(Mutex<HashMap<Key, Weak<Lock>>>);
+pub struct Deliveries(Mutex<HashMap<Key, Weak<Lock>>>);
 
 type Key = (Threepid, Purpose, TokenHash);
 type Lock = tokio::sync::Mutex<()>;
 
 impl Deliveries {
     /// The lock of the message for this validation.
-    pub(crate) fn lock(&self, key: Key) -> Arc<Lock> {
+    pub fn lock(&self, key: Key) -> Arc<Lock> {
         let mut locks = self.0.lock();
         locks.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {

@@ -4,21 +4,19 @@ use std::{fmt, sync::Arc};
 
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::{
-    base::{
-        limits,
-        metrics::{CacheName, metrics},
-    },
-    config::Config,
-    read::{
-        sync::v3::SyncFilter,
-        view::filter::{BadFilter, EventFilter, Filter},
-    },
+use logcabin_base::{
+    limits,
+    metrics::{CacheName, metrics},
+};
+use logcabin_config::Config;
+use logcabin_read::{
+    sync::v3::SyncFilter,
+    view::filter::{BadFilter, EventFilter, Filter},
 };
 
 /// Parsed filters of syncs, by their text. Clients of one kind send the same filter, so all their
 /// waiting syncs share one.
-pub(crate) struct Filters {
+pub struct Filters {
     ready: Cache<Box<str>, Arc<SyncFilter>, ByText>,
     timeline_limit: usize,
     max_timeline_limit: usize,
@@ -37,7 +35,7 @@ impl Weighter<Box<str>, Arc<SyncFilter>> for ByText {
 
 impl Filters {
     /// Filters within the limits of the configuration.
-    pub(crate) fn new(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         let to_usize = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         Self {
             ready: Cache::with_weighter(1024, limits::FILTERS_BYTES, ByText),
@@ -48,14 +46,14 @@ impl Filters {
     }
 
     /// The filter with this text, if it was parsed before.
-    pub(crate) fn known(&self, text: &str) -> Option<Arc<SyncFilter>> {
+    pub fn known(&self, text: &str) -> Option<Arc<SyncFilter>> {
         let ready = self.ready.get(text);
         metrics().looked_up(CacheName::Filters, ready.is_some());
         ready
     }
 
     /// Parses a filter, and keeps it for the next sync with the same text.
-    pub(crate) fn parse(&self, text: &str) -> Result<Arc<SyncFilter>, BadFilter> {
+    pub fn parse(&self, text: &str) -> Result<Arc<SyncFilter>, BadFilter> {
         let filter = Filter::parse(text)?;
         let mut filter = SyncFilter::new(filter, self.timeline_limit, self.max_timeline_limit);
         if !self.presence {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::metrics::{Disk, Label as _, metrics};
+use logcabin_base::metrics::{Disk, Label as _, metrics};
 
 /// How often it is noted how full the disk is.
 const EVERY_MS: u64 = 6 * 3_600_000;
@@ -23,18 +23,18 @@ const DAY_MS: u64 = 86_400_000;
 /// How full the disk was at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Sizes {
+pub struct Sizes {
     /// In milliseconds since the Unix epoch.
-    pub(crate) at_ms: u64,
+    pub at_ms: u64,
     /// The bytes that each part of the server's data takes.
-    pub(crate) used: [u64; Disk::ALL.len()],
+    pub used: [u64; Disk::ALL.len()],
     /// The free bytes on the disk of the log.
-    pub(crate) free: u64,
+    pub free: u64,
 }
 
 impl Sizes {
     /// As the metrics have it.
-    pub(crate) fn take(at_ms: u64) -> Self {
+    pub fn take(at_ms: u64) -> Self {
         let metrics = metrics();
         let bytes = |gauge: &prometheus::IntGauge| u64::try_from(gauge.get()).unwrap_or_default();
         let mut used = [0; Disk::ALL.len()];
@@ -45,7 +45,7 @@ impl Sizes {
     }
 
     /// What all parts take together.
-    pub(crate) fn all(&self) -> u64 {
+    pub fn all(&self) -> u64 {
         self.used.iter().sum()
     }
 }
@@ -53,7 +53,7 @@ impl Sizes {
 /// How full the disk was, from the oldest moment on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Growth(VecDeque<Sizes>);
+pub struct Growth(VecDeque<Sizes>);
 
 impl Growth {
     /// Notes how full the disk is, if it is time.
@@ -73,13 +73,13 @@ impl Growth {
     }
 
     /// All that is known.
-    pub(crate) fn all(&self) -> &VecDeque<Sizes> {
+    pub fn all(&self) -> &VecDeque<Sizes> {
         &self.0
     }
 
     /// How many bytes more the data takes each day: the line that fits the last month and `now`
     /// best. None if too little is known.
-    pub(crate) fn daily(&self, now: &Sizes) -> Option<f64> {
+    pub fn daily(&self, now: &Sizes) -> Option<f64> {
         let from = now.at_ms.saturating_sub(RECENT_MS);
         let known = self.0.iter().chain([now]).filter(|of| (from..=now.at_ms).contains(&of.at_ms));
         let points: Vec<(f64, f64)> = known
@@ -100,7 +100,7 @@ impl Growth {
 
 /// After how many days there will be no more than `reserve` bytes left, if the data grows by so
 /// much each day. None if it does not grow.
-pub(crate) fn days_left(free: u64, reserve: u64, daily: f64) -> Option<f64> {
+pub fn days_left(free: u64, reserve: u64, daily: f64) -> Option<f64> {
     (daily > 0.0).then(|| free.saturating_sub(reserve) as f64 / daily)
 }
 

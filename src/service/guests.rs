@@ -5,17 +5,15 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedRoomId, UserId, events::StateEventType};
 
-use crate::{
-    base::shutdown::Shutdown,
-    engine::{Engine, Lagged},
-    log::ReadError,
-    record::{Offset, Origin},
-    service::accounts::closing::leave,
-    state::{Effect, Membership},
-};
+use crate::accounts::closing::leave;
+use logcabin_base::shutdown::Shutdown;
+use logcabin_engine::{Engine, Lagged};
+use logcabin_log::ReadError;
+use logcabin_record::{Offset, Origin};
+use logcabin_state::{Effect, Membership};
 
 /// Checks each room that may no longer admit guests, until the server shuts down.
-pub(crate) async fn keep_out(engine: Arc<Engine>, shutdown: Shutdown) {
+pub async fn keep_out(engine: Arc<Engine>, shutdown: Shutdown) {
     let mut work = engine.head().work();
     let room = |effect: &Effect| match effect {
         Effect::GuestAccess(room_id) => Some(room_id.clone()),

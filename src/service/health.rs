@@ -4,37 +4,35 @@ use std::{sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use crate::{
-    base::shutdown::Shutdown,
-    cluster::Cluster,
-    log::{AppendError, store::SledLog},
-};
+use logcabin_base::shutdown::Shutdown;
+use logcabin_cluster::Cluster;
+use logcabin_log::{AppendError, store::SledLog};
 
 /// How long a node of a cluster may take to find out whether it has caught up.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
 /// What health is read from.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub struct Health {
     /// The log on this machine.
-    pub(crate) log: Arc<SledLog>,
+    pub log: Arc<SledLog>,
     /// The other nodes, if there are any.
-    pub(crate) cluster: Option<Arc<dyn Cluster>>,
-    pub(crate) shutdown: Shutdown,
+    pub cluster: Option<Arc<dyn Cluster>>,
+    pub shutdown: Shutdown,
 }
 
 /// Something that the server cannot do. Anybody may read it: it names no path, and quotes no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Trouble {
+pub struct Trouble {
     /// The part of the server.
-    pub(crate) check: &'static str,
+    pub check: &'static str,
     /// What is wrong with it.
-    pub(crate) reason: &'static str,
+    pub reason: &'static str,
 }
 
 impl Health {
     /// Why the server should get no requests now. Nothing, if it should.
-    pub(crate) async fn troubles(&self) -> Vec<Trouble> {
+    pub async fn troubles(&self) -> Vec<Trouble> {
         let mut troubles = Vec::new();
         let mut found = |check, reason| troubles.push(Trouble { check, reason });
         if self.shutdown.is_given() {

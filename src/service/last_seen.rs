@@ -11,17 +11,15 @@ use quick_cache::sync::Cache;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use tracing::warn;
 
-use crate::{
-    base::{limits, shutdown::Shutdown},
-    decide::device::NoteSeen,
-    engine::Engine,
-    record::{Offset, Origin, command::Sighting},
-    state::{Device, State},
-};
+use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_decide::device::NoteSeen;
+use logcabin_engine::Engine;
+use logcabin_record::{Offset, Origin, command::Sighting};
+use logcabin_state::{Device, State};
 
 /// When and from where each device was last used.
 #[derive(Debug)]
-pub(crate) struct LastSeen {
+pub struct LastSeen {
     /// By the session of the device.
     devices: Cache<Offset, Arc<Mutex<Entry>>>,
     /// Sessions whose last use is to be recorded.
@@ -49,7 +47,7 @@ struct Due {
 
 impl LastSeen {
     /// Empty; uses are recorded after so many seconds, or not at all with 0.
-    pub(crate) fn new(every_seconds: u64) -> Self {
+    pub fn new(every_seconds: u64) -> Self {
         Self {
             devices: Cache::new(limits::SEEN_DEVICES),
             due: Mutex::default(),
@@ -58,7 +56,7 @@ impl LastSeen {
     }
 
     /// Notes a request of a device: its user, its id, and its session.
-    pub(crate) fn see(
+    pub fn see(
         &self,
         state: &State,
         device: (&UserId, &DeviceId, Offset),
@@ -97,7 +95,7 @@ impl LastSeen {
 
     /// The last use of the device with this session, to be told to other nodes: at most once a
     /// minute.
-    pub(crate) fn to_tell(&self, session: Offset, now_ms: u64) -> Option<Sighting> {
+    pub fn to_tell(&self, session: Offset, now_ms: u64) -> Option<Sighting> {
         let entry = self.devices.get(&session)?;
         let mut entry = entry.lock();
         let is_due = now_ms.saturating_sub(entry.told_ms) >= TOLD_EVERY_MS;
@@ -108,7 +106,7 @@ impl LastSeen {
     }
 
     /// Notes what another node has told of the device with this session.
-    pub(crate) fn seen_elsewhere(&self, session: Offset, told: Sighting) {
+    pub fn seen_elsewhere(&self, session: Offset, told: Sighting) {
         match self.devices.get(&session) {
             Some(entry) => {
                 let mut entry = entry.lock();
@@ -125,7 +123,7 @@ impl LastSeen {
     }
 
     /// When and from where this device was last used, as far as is known.
-    pub(crate) fn of(
+    pub fn of(
         &self,
         state: &State,
         user_id: &UserId,
@@ -159,7 +157,7 @@ fn cut(text: &str, most: usize) -> &str {
 }
 
 /// Records the uses that are due, every minute, until the server shuts down.
-pub(crate) async fn keep(seen: Arc<LastSeen>, engine: Arc<Engine>, shutdown: Shutdown) {
+pub async fn keep(seen: Arc<LastSeen>, engine: Arc<Engine>, shutdown: Shutdown) {
     let Some(every_ms) = seen.every_ms else { return };
     let tick = limits::SEEN_TICK.min(Duration::from_millis(every_ms));
     loop {

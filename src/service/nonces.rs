@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use crate::base::{clock::random_bytes, tag::Tag};
+use logcabin_base::{clock::random_bytes, tag::Tag};
 
 /// The lifetime of a nonce in milliseconds. The tool uses it right away.
 const NONCE_MS: u64 = 60_000;
@@ -15,19 +15,19 @@ const NONCES: usize = 1000;
 
 /// The outstanding nonces, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Nonces {
+pub struct Nonces {
     nonces: Mutex<VecDeque<(String, u64)>>,
     tag: Tag,
 }
 
 impl Nonces {
     /// No nonces yet; those to come have this mark.
-    pub(crate) fn tagged(tag: Tag) -> Self {
+    pub fn tagged(tag: Tag) -> Self {
         Self { nonces: Mutex::default(), tag }
     }
 
     /// A nonce that is valid from now on.
-    pub(crate) fn make(&self, now_ms: u64) -> String {
+    pub fn make(&self, now_ms: u64) -> String {
         let nonce: String = random_bytes::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
         let nonce = self.tag.mark(nonce);
         let mut nonces = self.nonces.lock();
@@ -40,7 +40,7 @@ impl Nonces {
     }
 
     /// Uses up a nonce. Returns whether it was valid.
-    pub(crate) fn take(&self, nonce: &str, now_ms: u64) -> bool {
+    pub fn take(&self, nonce: &str, now_ms: u64) -> bool {
         let mut nonces = self.nonces.lock();
         let Some(place) = nonces.iter().position(|(known, _)| known == nonce) else { return false };
         nonces.remove(place).is_some_and(|(_, until_ms)| until_ms > now_ms)

@@ -5,22 +5,20 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use crate::{
-    base::rate::{Limiter, household},
-    config::RateLimits,
-};
+use logcabin_base::rate::{Limiter, household};
+use logcabin_config::RateLimits;
 
 /// The recent messages.
-pub(crate) struct Notices(Option<Limiter<IpAddr>>);
+pub struct Notices(Option<Limiter<IpAddr>>);
 
 impl Notices {
     /// A limiter with the configured rate.
-    pub(crate) fn new(config: &RateLimits) -> Self {
+    pub fn new(config: &RateLimits) -> Self {
         Self(config.enabled.then(|| Limiter::new(config.notices)))
     }
 
     /// Counts a message that another node has sent for `client`.
-    pub(crate) fn counted_elsewhere(&self, client: IpAddr) {
+    pub fn counted_elsewhere(&self, client: IpAddr) {
         if let Some(askers) = &self.0 {
             let _ = askers.take(&household(client));
         }
@@ -30,7 +28,7 @@ impl Notices {
     ///
     /// # Errors
     /// The time to wait if it must not be sent now.
-    pub(crate) fn count(&self, client: IpAddr) -> Result<(), Duration> {
+    pub fn count(&self, client: IpAddr) -> Result<(), Duration> {
         let Some(askers) = &self.0 else { return Ok(()) };
         askers.take(&household(client))
     }

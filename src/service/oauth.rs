@@ -21,49 +21,47 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::{
-    base::{
-        background::at_length,
-        clock::{millis, random_letters, random_token},
-        disk, limits,
-        secret_text::SecretText,
-        shutdown::Shutdown,
-    },
-    config::{self, Config},
-    decide::oauth::{AnnounceKey, RegisterClient, RemoveIdleClients},
-    engine::{Engine, Rejected},
-    record::{
-        Origin,
-        client::{ApplicationType, AuthMethod, ClientMetadata, GrantType},
-        command::{OauthKey, TokenHash},
-    },
+use logcabin_base::{
+    background::at_length,
+    clock::{millis, random_letters, random_token},
+    disk, limits,
+    secret_text::SecretText,
+    shutdown::Shutdown,
+};
+use logcabin_config::{self as config, Config};
+use logcabin_decide::oauth::{AnnounceKey, RegisterClient, RemoveIdleClients};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_record::{
+    Origin,
+    client::{ApplicationType, AuthMethod, ClientMetadata, GrantType},
+    command::{OauthKey, TokenHash},
 };
 
 /// A client, from the configuration or from the log.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
-    pub(crate) id: String,
+pub struct Client {
+    pub id: String,
     /// The hash of its secret, if it has one.
-    pub(crate) secret: Option<TokenHash>,
-    pub(crate) metadata: ClientMetadata,
+    pub secret: Option<TokenHash>,
+    pub metadata: ClientMetadata,
     /// Whether it is from the configuration.
-    pub(crate) configured: bool,
+    pub configured: bool,
 }
 
 /// The configured clients by id.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Clients(Arc<BTreeMap<String, Client>>);
+pub struct Clients(Arc<BTreeMap<String, Client>>);
 
 /// The id of the console as a client.
-pub(crate) const CONSOLE: &str = "logcabin-console";
+pub const CONSOLE: &str = "logcabin-console";
 
 /// The path to which the console's codes are sent.
-pub(crate) const CONSOLE_CALLBACK: &str = "/_logcabin/console/callback";
+pub const CONSOLE_CALLBACK: &str = "/_logcabin/console/callback";
 
 /// A client's file is not usable.
 #[derive(Debug, Error)]
 #[error("the OAuth client in {path} cannot be used: {reason}")]
-pub(crate) struct ClientError {
+pub struct ClientError {
     path: PathBuf,
     reason: String,
 }
@@ -83,7 +81,7 @@ impl Clients {
     ///
     /// # Errors
     /// When a file cannot be read or does not describe a client: which one, and why.
-    pub(crate) fn load(config: &Config) -> Result<Self, ClientError> {
+    pub fn load(config: &Config) -> Result<Self, ClientError> {
         let mut clients = BTreeMap::new();
         if config.console.enabled {
             clients.insert(CONSOLE.to_owned(), console(config));
@@ -100,7 +98,7 @@ impl Clients {
     }
 
     /// The client with this id, configured or registered.
-    pub(crate) fn get(&self, engine: &Engine, client_id: &str) -> Option<Client> {
+    pub fn get(&self, engine: &Engine, client_id: &str) -> Option<Client> {
         if let Some(client) = self.0.get(client_id) {
             return Some(client.clone());
         }
@@ -193,7 +191,7 @@ const BITS: usize = 2048;
 /// The private key is in a file beside the log, as the key for login tokens is: whoever reads the
 /// log, an archive or a backup can sign nothing. The log has the public part of each key, so that
 /// all nodes of a cluster tell clients of all keys, and of former ones while they may be needed.
-pub(crate) struct IdTokens {
+pub struct IdTokens {
     path: PathBuf,
     lasts_ms: u64,
     key: AsyncMutex<Option<Key>>,
@@ -217,7 +215,7 @@ struct KeyFile {
 
 /// Why an ID token cannot be signed.
 #[derive(Debug, Error)]
-pub(crate) enum IdTokenError {
+pub enum IdTokenError {
     /// There is no key.
     #[error("the key for ID tokens cannot be made: {0}")]
     Key(String),
@@ -228,18 +226,14 @@ pub(crate) enum IdTokenError {
 
 impl IdTokens {
     /// With the key in `data_dir`, which is created when it is needed.
-    pub(crate) fn new(data_dir: &Path, oauth: &config::Oauth) -> Self {
+    pub fn new(data_dir: &Path, oauth: &config::Oauth) -> Self {
         let path = data_dir.join(FILE);
         let lasts_ms = oauth.rotation_seconds.saturating_mul(1000);
         Self { path, lasts_ms, key: AsyncMutex::default() }
     }
 
     /// A JSON Web Token with these claims.
-    pub(crate) async fn sign(
-        &self,
-        engine: &Engine,
-        claims: &Value,
-    ) -> Result<String, IdTokenError> {
+    pub async fn sign(&self, engine: &Engine, claims: &Value) -> Result<String, IdTokenError> {
         let (kid, private) = self.current(engine).await?;
         let header = json!({ "alg": "RS256", "typ": "JWT", "kid": kid });
         let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
@@ -251,7 +245,7 @@ impl IdTokens {
     }
 
     /// The public keys, as a JSON Web Key Set.
-    pub(crate) async fn public(&self, engine: &Engine) -> Result<Value, IdTokenError> {
+    pub async fn public(&self, engine: &Engine) -> Result<Value, IdTokenError> {
         // Some clients ask once and remember: the key must be there before it is used.
         self.current(engine).await?;
         let keys = engine.state().oauth.keys(engine.clock().now_ms());
@@ -330,13 +324,13 @@ impl IdTokens {
 
 /// When the outcome of each device authorization was last asked about, on this node.
 #[derive(Debug, Default)]
-pub(crate) struct Polls {
+pub struct Polls {
     last: Mutex<BTreeMap<TokenHash, u64>>,
 }
 
 impl Polls {
     /// Whether it is too soon to ask about this code again.
-    pub(crate) fn is_too_soon(&self, device_code: &TokenHash, now_ms: u64) -> bool {
+    pub fn is_too_soon(&self, device_code: &TokenHash, now_ms: u64) -> bool {
         let interval_ms = millis(limits::OAUTH_INTERVAL);
         let mut last = self.last.lock();
         if last.len() >= limits::OAUTH_DEVICE_REQUESTS {
@@ -348,7 +342,7 @@ impl Polls {
     }
 
     /// Nobody asks about this code any more.
-    pub(crate) fn forget(&self, device_code: &TokenHash) {
+    pub fn forget(&self, device_code: &TokenHash) {
         self.last.lock().remove(device_code);
     }
 }
@@ -358,7 +352,7 @@ impl Polls {
 const ROOM: usize = limits::OAUTH_UNUSED_CLIENTS / 100;
 
 /// Registers a client. If too many have no grant, the longest idle ones make room for it.
-pub(crate) async fn register_client(
+pub async fn register_client(
     engine: &Engine,
     origin: Origin,
     client: RegisterClient,
@@ -378,7 +372,7 @@ const REMOVE_EVERY: Duration = Duration::from_secs(600);
 
 /// Removes registered clients that nobody has granted anything for so many seconds, until the
 /// server stops.
-pub(crate) async fn remove_idle_clients(engine: Arc<Engine>, seconds: u64, shutdown: Shutdown) {
+pub async fn remove_idle_clients(engine: Arc<Engine>, seconds: u64, shutdown: Shutdown) {
     loop {
         if let Err(error) = remove_idle(&engine, seconds).await {
             tracing::warn!(%error, "idle OAuth clients could not be removed; retrying later");
@@ -408,15 +402,13 @@ async fn remove_idle(engine: &Engine, seconds: u64) -> Result<(), Rejected> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        base::{
-            clock::Clock,
-            secret_text::{is_told, wrong_in_toml},
-        },
-        engine::Options,
-        log::memory::MemoryLog,
-        record::command::OauthClient,
+    use logcabin_base::{
+        clock::Clock,
+        secret_text::testing::{is_told, wrong_in_toml},
     };
+    use logcabin_engine::Options;
+    use logcabin_log::memory::MemoryLog;
+    use logcabin_record::command::OauthClient;
 
     const LEAST: &str = "client_id = \"x\"\nclient_uri = \"https://x.example/\"\n\
                          redirect_uris = [\"https://x.example/callback\"]\n";

@@ -10,25 +10,23 @@ use parking_lot::Mutex;
 use prometheus::{IntGaugeVec, core::Collector as _};
 use tokio::{runtime::Handle, sync::watch, time::timeout};
 
-use crate::{
-    base::{
-        background::at_length,
-        disk,
-        metrics::{Disk, IntGauge, NONE, Reachable, metrics},
-    },
-    cluster::Cluster,
-    engine::Engine,
-    log::{
-        AppendError,
-        archive::archive_dir,
-        store::{SledLog, log_dir},
-    },
-    media,
-    outside::pushers::{self, Pushers},
-    record::Offset,
-    search::Search,
-    snapshot::{self, Keeper},
+use logcabin_base::{
+    background::at_length,
+    disk,
+    metrics::{Disk, IntGauge, NONE, Reachable, metrics},
 };
+use logcabin_cluster::Cluster;
+use logcabin_engine::Engine;
+use logcabin_log::{
+    AppendError,
+    archive::archive_dir,
+    store::{SledLog, log_dir},
+};
+use logcabin_media as media;
+use logcabin_outside::pushers::{self, Pushers};
+use logcabin_record::Offset;
+use logcabin_search::Search;
+use logcabin_snapshot::{self as snapshot, Keeper};
 
 /// How often the files in the data directory are looked at. There may be many.
 const FILES_EVERY: Duration = Duration::from_secs(120);
@@ -37,37 +35,37 @@ const FILES_EVERY: Duration = Duration::from_secs(120);
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is read.
-pub(crate) struct Observer {
-    pub(crate) engine: Arc<Engine>,
+pub struct Observer {
+    pub engine: Arc<Engine>,
     /// The log on this machine.
-    pub(crate) log: Arc<SledLog>,
-    pub(crate) search: Arc<Search>,
-    pub(crate) snapshots: Arc<Keeper>,
-    pub(crate) pushers: Arc<Pushers>,
-    pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    pub log: Arc<SledLog>,
+    pub search: Arc<Search>,
+    pub snapshots: Arc<Keeper>,
+    pub pushers: Arc<Pushers>,
+    pub cluster: Option<Arc<dyn Cluster>>,
     /// How far the archive is, and why it cannot be written if it cannot.
-    pub(crate) archive: Option<Archive>,
-    pub(crate) directories: Directories,
+    pub archive: Option<Archive>,
+    pub directories: Directories,
     /// When the files were last looked at, and what the runtime had done by the last look.
-    pub(crate) last: Mutex<Last>,
+    pub last: Mutex<Last>,
 }
 
 /// The archive.
-pub(crate) struct Archive {
-    pub(crate) archived: watch::Receiver<Offset>,
-    pub(crate) failure: watch::Receiver<Option<String>>,
+pub struct Archive {
+    pub archived: watch::Receiver<Offset>,
+    pub failure: watch::Receiver<Option<String>>,
 }
 
 /// Where the data is.
-pub(crate) struct Directories {
-    pub(crate) data: PathBuf,
-    pub(crate) archive: Option<PathBuf>,
-    pub(crate) media: PathBuf,
+pub struct Directories {
+    pub data: PathBuf,
+    pub archive: Option<PathBuf>,
+    pub media: PathBuf,
 }
 
 impl Directories {
     /// Those of a data directory that nothing is configured for.
-    pub(crate) fn of(data_dir: &Path) -> Self {
+    pub fn of(data_dir: &Path) -> Self {
         Self {
             data: data_dir.to_owned(),
             archive: Some(archive_dir(data_dir)),
@@ -76,7 +74,7 @@ impl Directories {
     }
 
     /// How much each part takes on disk, in bytes. What is missing takes nothing.
-    pub(crate) fn sizes(&self) -> [(Disk, u64); 6] {
+    pub fn sizes(&self) -> [(Disk, u64); 6] {
         let Self { data, archive, media } = self;
         let thumbnails = disk::tree_bytes(&media.join("thumbnails"));
         [
@@ -92,14 +90,14 @@ impl Directories {
 
 /// What was found at the last look.
 #[derive(Default)]
-pub(crate) struct Last {
+pub struct Last {
     files: Option<Instant>,
     busy: Duration,
 }
 
 impl Observer {
     /// Reads everything.
-    pub(crate) async fn look(&self) {
+    pub async fn look(&self) {
         let metrics = metrics();
         metrics.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let head = self.engine.head().offset();

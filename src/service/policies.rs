@@ -2,17 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    config::{self, Config, EraseAfter},
-    decide::{
-        quota::{Exempt, Quotas},
-        retention::{Retention, SweepPolicy},
-    },
-    snapshot,
+use logcabin_config::{self as config, Config, EraseAfter};
+use logcabin_decide::{
+    quota::{Exempt, Quotas},
+    retention::{Retention, SweepPolicy},
 };
+use logcabin_snapshot as snapshot;
 
 /// What sweeps erase, and how often.
-pub(crate) fn sweep_policy(config: &Config) -> SweepPolicy {
+pub fn sweep_policy(config: &Config) -> SweepPolicy {
     let redacted_after = match config.erasure.redacted_after_seconds {
         EraseAfter::Off => None,
         EraseAfter::Seconds(seconds) => Some(Duration::from_secs(seconds.into())),
@@ -39,7 +37,7 @@ pub(crate) fn sweep_policy(config: &Config) -> SweepPolicy {
 }
 
 /// The quotas, without exemptions.
-pub(crate) fn quotas(of: &config::Quotas) -> Quotas {
+pub fn quotas(of: &config::Quotas) -> Quotas {
     let config::Quotas {
         account_data_types,
         account_data_bytes,
@@ -78,7 +76,7 @@ pub(crate) fn quotas(of: &config::Quotas) -> Quotas {
 }
 
 /// When snapshots are written and compared, and how many are kept.
-pub(crate) fn snapshot_policy(of: &config::Snapshots) -> snapshot::Policy {
+pub fn snapshot_policy(of: &config::Snapshots) -> snapshot::Policy {
     let config::Snapshots { every_records, keep, scrub_hours } = *of;
     let scrub_every = (scrub_hours > 0).then(|| Duration::from_secs(scrub_hours * 3600));
     snapshot::Policy { every: every_records, keep, scrub_every }

@@ -10,12 +10,15 @@ use ruma::{
     room::{JoinRuleKind, RoomType},
 };
 
-use crate::{log::ReadError, read::events::EventStore, record::Offset, state::Room};
+use logcabin_log::ReadError;
+use logcabin_read::events::EventStore;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The descriptions of listed rooms that were requested so far. Each is cached until the state that
 /// it was made from changes.
 #[derive(Debug, Default)]
-pub(crate) struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
+pub struct Catalogue(DashMap<OwnedRoomId, (MadeFrom, Arc<PublicRoomsChunk>)>);
 
 /// The state events that describe a room.
 const DESCRIBING: [StateEventType; 8] = [
@@ -36,7 +39,7 @@ impl Catalogue {
     const MOST: usize = 100_000;
 
     /// The room's description, with the present number of members.
-    pub(crate) fn describe(
+    pub fn describe(
         &self,
         events: &EventStore,
         room: &Room,
@@ -66,7 +69,7 @@ impl Catalogue {
 }
 
 /// The directory's description of a room as of `at`.
-pub(crate) fn describe(
+pub fn describe(
     events: &EventStore,
     room: &Room,
     at: Offset,

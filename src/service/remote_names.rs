@@ -14,17 +14,15 @@ use parking_lot::Mutex;
 use ruma::{OwnedMxcUri, OwnedRoomId, OwnedUserId, UserId, events::StateEventType};
 use serde::Deserialize;
 
-use crate::{
-    base::limits,
-    decide::is_local,
-    engine::Engine,
-    log::ReadError,
-    read::events::as_shown,
-    record::Offset,
-    state::{
-        Room,
-        names::{Fit, Names},
-    },
+use logcabin_base::limits;
+use logcabin_decide::is_local;
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_read::events::as_shown;
+use logcabin_record::Offset;
+use logcabin_state::{
+    Room,
+    names::{Fit, Names},
 };
 
 /// How many names more than there are users may have been removed before an index is made again.
@@ -32,15 +30,15 @@ const REMOVED: usize = 500;
 
 /// A user of another homeserver, as the rooms show them in which they were found.
 #[derive(Clone, Debug)]
-pub(crate) struct RemoteUser {
-    pub(crate) fit: Fit,
-    pub(crate) display_name: Option<String>,
-    pub(crate) avatar_url: Option<OwnedMxcUri>,
+pub struct RemoteUser {
+    pub fit: Fit,
+    pub display_name: Option<String>,
+    pub avatar_url: Option<OwnedMxcUri>,
 }
 
 /// The indexes of the rooms that were searched lately.
 #[derive(Default)]
-pub(crate) struct RemoteNames(Mutex<Inner>);
+pub struct RemoteNames(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -78,7 +76,7 @@ struct Profile {
 
 impl RemoteNames {
     /// The users in these rooms whose names match, as [`Names::find`] says.
-    pub(crate) fn find(
+    pub fn find(
         &self,
         engine: &Engine,
         rooms: impl IntoIterator<Item = Arc<Room>>,

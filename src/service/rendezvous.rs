@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::base::{
+use logcabin_base::{
     clock::{millis, random_token},
     limits,
     tag::Tag,
@@ -15,7 +15,7 @@ use crate::base::{
 
 /// The open sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Meetings {
+pub struct Meetings {
     inner: Mutex<Inner>,
     tag: Tag,
 }
@@ -29,22 +29,22 @@ struct Inner {
 
 /// The content of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Meeting {
+pub struct Meeting {
     /// The last text.
-    pub(crate) data: Bytes,
+    pub data: Bytes,
     /// The number of writes, from 1.
-    pub(crate) writing: u64,
+    pub writing: u64,
     /// When it was written, in milliseconds since the Unix epoch.
-    pub(crate) written_ms: u64,
+    pub written_ms: u64,
     /// When the session expires, in milliseconds since the Unix epoch.
-    pub(crate) ends_ms: u64,
+    pub ends_ms: u64,
     /// The results of writes with a transaction id.
     outcomes: HashMap<String, Result<u64, WriteError>>,
 }
 
 /// Why a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteError {
+pub enum WriteError {
     /// The session does not exist, or has expired.
     NoMeeting,
     /// The writer has not seen the current text.
@@ -55,12 +55,12 @@ pub(crate) enum WriteError {
 
 impl Meetings {
     /// No sessions yet; the ids of those to come have this mark.
-    pub(crate) fn tagged(tag: Tag) -> Self {
+    pub fn tagged(tag: Tag) -> Self {
         Self { inner: Mutex::default(), tag }
     }
 
     /// Opens a session. Returns its id and content. If there are too many, the oldest is closed.
-    pub(crate) fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
+    pub fn begin(&self, data: Bytes, now_ms: u64) -> (String, Meeting) {
         let id = self.tag.mark(random_token());
         let lasts_ms = millis(limits::RENDEZVOUS);
         let ends_ms = now_ms.saturating_add(lasts_ms);
@@ -82,14 +82,14 @@ impl Meetings {
     }
 
     /// The content.
-    pub(crate) fn look(&self, id: &str, now_ms: u64) -> Option<Meeting> {
+    pub fn look(&self, id: &str, now_ms: u64) -> Option<Meeting> {
         let inner = self.inner.lock();
         inner.meetings.get(id).filter(|meeting| now_ms < meeting.ends_ms).cloned()
     }
 
     /// Writes to a session, if the writer has `seen` the current text: the number of that write. A
     /// transaction is carried out once, and has the same result each time.
-    pub(crate) fn write(
+    pub fn write(
         &self,
         id: &str,
         transaction: Option<&str>,
@@ -122,7 +122,7 @@ impl Meetings {
     }
 
     /// Closes a session. Returns whether there was one.
-    pub(crate) fn end(&self, id: &str, now_ms: u64) -> bool {
+    pub fn end(&self, id: &str, now_ms: u64) -> bool {
         let ended = self.inner.lock().meetings.remove(id);
         ended.is_some_and(|meeting| now_ms < meeting.ends_ms)
     }

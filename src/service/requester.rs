@@ -6,7 +6,7 @@ use ruma::{OwnedServerName, OwnedUserId};
 
 /// Who makes a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Requester {
+pub enum Requester {
     User(OwnedUserId),
     Address(IpAddr),
     Server(OwnedServerName),

@@ -14,7 +14,7 @@ use super::{
     growth::{Growth, Sizes},
     observe::Observer,
 };
-use crate::base::{
+use logcabin_base::{
     background::at_length,
     disk,
     metrics::{self, LATENCY, WriteStage},
@@ -39,27 +39,27 @@ const FILE: &str = "console.samples";
 /// starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Sample {
+pub struct Sample {
     /// In milliseconds since the Unix epoch.
-    pub(crate) at_ms: u64,
-    pub(crate) requests: f64,
+    pub at_ms: u64,
+    pub requests: f64,
     /// Requests that failed because of the server.
-    pub(crate) errors: f64,
-    pub(crate) records: f64,
+    pub errors: f64,
+    pub records: f64,
     /// The seconds that writes waited for the disk, and how many there were.
-    pub(crate) sync_seconds: f64,
-    pub(crate) syncs: f64,
+    pub sync_seconds: f64,
+    pub syncs: f64,
     /// The seconds until waiting clients had what was new, and how many there were.
-    pub(crate) delay_seconds: f64,
-    pub(crate) delays: f64,
+    pub delay_seconds: f64,
+    pub delays: f64,
     /// How many of them were within each of [`LATENCY`].
-    pub(crate) delays_within: [f64; LATENCY.len()],
-    pub(crate) waiting: f64,
-    pub(crate) cpu_seconds: f64,
-    pub(crate) memory: f64,
-    pub(crate) disk_used: f64,
-    pub(crate) disk_free: f64,
-    pub(crate) lag: f64,
+    pub delays_within: [f64; LATENCY.len()],
+    pub waiting: f64,
+    pub cpu_seconds: f64,
+    pub memory: f64,
+    pub disk_used: f64,
+    pub disk_free: f64,
+    pub lag: f64,
 }
 
 impl Sample {
@@ -92,7 +92,7 @@ impl Sample {
 
 /// The samples.
 #[derive(Debug)]
-pub(crate) struct Samples {
+pub struct Samples {
     file: PathBuf,
     rings: Mutex<Rings>,
 }
@@ -109,7 +109,7 @@ struct Rings {
 
 impl Samples {
     /// Those that an earlier process kept in `data_dir`, if they can be read.
-    pub(crate) fn of(data_dir: &std::path::Path) -> Self {
+    pub fn of(data_dir: &std::path::Path) -> Self {
         let file = data_dir.join(FILE);
         let rings = std::fs::read(&file).ok();
         let rings = rings.and_then(|json| serde_json::from_slice::<Rings>(&json).ok());
@@ -119,7 +119,7 @@ impl Samples {
     }
 
     /// Takes samples until the server stops.
-    pub(crate) async fn collect(self: Arc<Self>, observer: Arc<Observer>, shutdown: Shutdown) {
+    pub async fn collect(self: Arc<Self>, observer: Arc<Observer>, shutdown: Shutdown) {
         loop {
             observer.look().await;
             let now_ms = observer.engine.clock().now_ms();
@@ -142,17 +142,17 @@ impl Samples {
     }
 
     /// The samples of the last hour, from the oldest on.
-    pub(crate) fn hour(&self) -> Vec<Sample> {
+    pub fn hour(&self) -> Vec<Sample> {
         self.rings.lock().hour.iter().copied().collect()
     }
 
     /// Some samples of the last day, from the oldest on.
-    pub(crate) fn day(&self) -> Vec<Sample> {
+    pub fn day(&self) -> Vec<Sample> {
         self.rings.lock().day.iter().copied().collect()
     }
 
     /// How full the disk was over the last year.
-    pub(crate) fn growth(&self) -> Growth {
+    pub fn growth(&self) -> Growth {
         self.rings.lock().growth.clone()
     }
 }

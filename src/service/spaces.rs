@@ -16,26 +16,24 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::walks::Walk;
-use crate::{
-    base::{canonical::is_readable, limits},
-    read::events::to_raw,
-    record::Offset,
-};
+use logcabin_base::{canonical::is_readable, limits};
+use logcabin_read::events::to_raw;
+use logcabin_record::Offset;
 
 /// A room as another homeserver describes it.
 #[derive(Debug)]
-pub(crate) struct Described {
-    pub(crate) summary: RoomSummary,
+pub struct Described {
+    pub summary: RoomSummary,
     /// In display order.
-    pub(crate) children: Vec<RemoteChild>,
+    pub children: Vec<RemoteChild>,
 }
 
 /// A room in a space of others.
 #[derive(Debug)]
-pub(crate) struct RemoteChild {
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) via: Vec<OwnedServerName>,
-    pub(crate) suggested: bool,
+pub struct RemoteChild {
+    pub room_id: OwnedRoomId,
+    pub via: Vec<OwnedServerName>,
+    pub suggested: bool,
     event: Box<RawValue>,
 }
 
@@ -65,18 +63,18 @@ impl RemoteChild {
         (!via.is_empty()).then_some((place, Self { room_id, via, suggested, event }))
     }
 
-    pub(crate) fn stripped<T>(&self) -> Raw<T> {
+    pub fn stripped<T>(&self) -> Raw<T> {
         Raw::from_json(self.event.clone())
     }
 
     /// Its size in a response, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.event.get().len()
     }
 }
 
 impl Described {
-    pub(crate) fn new(said: SpaceHierarchyParentSummary) -> Self {
+    pub fn new(said: SpaceHierarchyParentSummary) -> Self {
         let SpaceHierarchyParentSummary { summary, children_state, .. } = said;
         let mut children: Vec<_> = children_state
             .into_iter()
@@ -100,7 +98,7 @@ impl Described {
 type Asked = (OwnedRoomId, Vec<OwnedServerName>);
 
 /// What other homeservers said of rooms, or that nobody would say anything, for some minutes.
-pub(crate) struct Descriptions(Cache<Asked, Description, ByWeight>);
+pub struct Descriptions(Cache<Asked, Description, ByWeight>);
 
 #[derive(Clone)]
 struct Description {
@@ -127,17 +125,13 @@ impl Default for Descriptions {
 
 impl Descriptions {
     /// What is known of a room; `None` if that is not known either.
-    pub(crate) fn get(
-        &self,
-        room_id: &RoomId,
-        via: &[OwnedServerName],
-    ) -> Option<Option<Arc<Described>>> {
+    pub fn get(&self, room_id: &RoomId, via: &[OwnedServerName]) -> Option<Option<Arc<Described>>> {
         let known = self.0.get(&(room_id.to_owned(), via.to_vec()));
         known.filter(|known| Instant::now() < known.until).map(|known| known.said)
     }
 
     /// Remembers what was said of a room, or that nobody said anything.
-    pub(crate) fn keep(&self, asked: Asked, said: Option<Described>) {
+    pub fn keep(&self, asked: Asked, said: Option<Described>) {
         let time: Duration =
             if said.is_some() { limits::DESCRIPTION_TIME.0 } else { limits::DESCRIPTION_TIME.1 };
         let weight = said.as_ref().map_or(0, Described::weight) as u64;
@@ -148,26 +142,26 @@ impl Descriptions {
 
 /// A room to visit.
 #[derive(Clone, Debug)]
-pub(crate) struct Visit {
-    pub(crate) room_id: OwnedRoomId,
+pub struct Visit {
+    pub room_id: OwnedRoomId,
     /// Homeservers that may know it.
-    pub(crate) via: Vec<OwnedServerName>,
-    pub(crate) depth: u64,
+    pub via: Vec<OwnedServerName>,
+    pub depth: u64,
 }
 
 /// The position of a paused walk.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Paused {
+pub struct Paused {
     /// Rooms to visit, next one last.
-    pub(crate) stack: Vec<Visit>,
+    pub stack: Vec<Visit>,
     /// The rooms that were visited, by their `created`.
-    pub(crate) seen: HashSet<Offset>,
+    pub seen: HashSet<Offset>,
     /// The rooms of others that were visited.
-    pub(crate) seen_elsewhere: HashSet<OwnedRoomId>,
+    pub seen_elsewhere: HashSet<OwnedRoomId>,
     /// The number of rooms that it has passed.
-    pub(crate) passed: usize,
+    pub passed: usize,
     /// The number of rooms and children that were examined.
-    pub(crate) looks: usize,
+    pub looks: usize,
 }
 
 impl Walk for Paused {

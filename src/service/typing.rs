@@ -2,13 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{decide::ephemeral::SetTyping, engine::Engine, record::Origin};
+use logcabin_decide::ephemeral::SetTyping;
+use logcabin_engine::Engine;
+use logcabin_record::Origin;
 
 /// The longest time until a typing notification must be repeated.
-pub(crate) const LONGEST: Duration = Duration::from_secs(120);
+pub const LONGEST: Duration = Duration::from_secs(120);
 
 /// Restarts the timers that end typing after a restart of the server, for waiting syncs.
-pub(crate) fn resume(engine: &Arc<Engine>) {
+pub fn resume(engine: &Arc<Engine>) {
     for room in engine.state().rooms.all() {
         for (user_id, until_ms) in room.typing().0 {
             let lasts = until_ms.saturating_sub(engine.clock().now_ms());
@@ -20,7 +22,7 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
 }
 
 /// Ends a user's typing after a while, unless it was repeated or ended by then.
-pub(crate) fn end_after(engine: Arc<Engine>, lasts: Duration, typing: SetTyping) {
+pub fn end_after(engine: Arc<Engine>, lasts: Duration, typing: SetTyping) {
     tokio::spawn(async move {
         tokio::time::sleep(lasts).await;
         let until = Some(typing.until_ms);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::{base::limits, read::view::relations::ThreadsWalk};
+use logcabin_base::limits;
+use logcabin_read::view::relations::ThreadsWalk;
 
 /// The size of a walk.
-pub(crate) trait Walk {
+pub trait Walk {
     /// Its approximate size in memory, in bytes.
     fn weight(&self) -> u64;
 }
@@ -20,7 +21,7 @@ impl Walk for ThreadsWalk {
 }
 
 /// Walks of one kind, by the token of the next page together with the other parameters.
-pub(crate) struct Walks<W>(Cache<String, Arc<W>, ByWeight>);
+pub struct Walks<W>(Cache<String, Arc<W>, ByWeight>);
 
 #[derive(Clone)]
 struct ByWeight;
@@ -41,12 +42,12 @@ impl<W: Walk> Default for Walks<W> {
 
 impl<W: Walk> Walks<W> {
     /// The walk that this page continues, if it is still cached. A page may be requested twice.
-    pub(crate) fn get(&self, token: &str) -> Option<Arc<W>> {
+    pub fn get(&self, token: &str) -> Option<Arc<W>> {
         self.0.get(token)
     }
 
     /// Caches a walk for the page with this token.
-    pub(crate) fn keep(&self, token: String, walk: W) {
+    pub fn keep(&self, token: String, walk: W) {
         self.0.insert(token, Arc::new(walk));
     }
 }

@@ -4,10 +4,8 @@
 use ciborium::Value;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    record::Offset,
-    state::{Section, State},
-};
+use logcabin_record::Offset;
+use logcabin_state::{Section, State};
 
 /// The length to which a shown value is cut.
 const SHOWN: usize = 120;
@@ -15,7 +13,7 @@ const SHOWN: usize = 120;
 /// The first place where a projection differs from a replay of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The projection: see [`crate::state::SECTIONS`].
+    /// The projection: see [`logcabin_state::SECTIONS`].
     pub projection: String,
     /// The path within it, outermost first.
     pub place: String,

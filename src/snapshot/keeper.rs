@@ -15,22 +15,20 @@ use tracing::{error, info, warn};
 use super::{
     Difference, Header, Kept, SnapshotError, StartedFrom, differ::difference, list, read, write,
 };
-use crate::{
-    base::{
-        background::{self, Pace},
-        clock::millis,
-        disk,
-        metrics::{Background, metrics},
-        progress::{self, Work},
-        shutdown::Shutdown,
-    },
-    engine::{Engine, OpenError, replay_onto},
-    log::{Log, verify::Checker},
-    read::notifications::{Unread, unread::written_at},
-    record::{Offset, Record},
-    snapshot::shutdown_digest::ShutdownDigest,
-    state::{SECTIONS, Section, State},
+use crate::shutdown_digest::ShutdownDigest;
+use logcabin_base::{
+    background::{self, Pace},
+    clock::millis,
+    disk,
+    metrics::{Background, metrics},
+    progress::{self, Work},
+    shutdown::Shutdown,
 };
+use logcabin_engine::{Engine, OpenError, replay_onto};
+use logcabin_log::{Log, verify::Checker};
+use logcabin_read::notifications::{Unread, unread::written_at};
+use logcabin_record::{Offset, Record};
+use logcabin_state::{SECTIONS, Section, State};
 
 /// The file beside the snapshots that stores the newest [`Status`].
 const STATUS: &str = "status.json";
@@ -162,7 +160,7 @@ impl Found {
 impl Keeper {
     /// A keeper of the snapshots in `dir`, and of the projections of `engine`, which started from
     /// `begun`.
-    pub(crate) fn new(
+    pub fn new(
         dir: PathBuf,
         engine: Arc<Engine>,
         policy: Policy,
@@ -186,7 +184,7 @@ impl Keeper {
     }
 
     /// The same, with `unread` counts stored beside the snapshots; reads the stored ones. Blocks.
-    pub(crate) fn with_counts(mut self, unread: Arc<Unread>) -> Self {
+    pub fn with_counts(mut self, unread: Arc<Unread>) -> Self {
         if self.are_exact() {
             let generation = self.engine.state().generation();
             match unread.read(&self.dir.join(COUNTS), &**self.engine.log(), generation) {
@@ -228,7 +226,7 @@ impl Keeper {
     }
 
     /// Writes snapshots and scrubs when they are due, until the server stops.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub async fn run(self: Arc<Self>) {
         let (mut put_off, mut scrubbed) = (Instant::now(), Instant::now());
         // Projections of another version are rebuilt at once.
         let mut again = (!self.status().provisional.is_empty()).then(Instant::now);
@@ -316,7 +314,7 @@ impl Keeper {
 
     /// Writes a snapshot of the live projections. Must be called once nothing is applied any more.
     /// Blocks.
-    pub(crate) fn make_last(&self) -> Result<(), SnapshotError> {
+    pub fn make_last(&self) -> Result<(), SnapshotError> {
         self.write_counts();
         if !self.is_due(WORTH_WRITING) || !self.are_exact() {
             return Ok(());
@@ -336,7 +334,7 @@ impl Keeper {
     /// Writes the digest of the live projections to `data_dir`, for `logcabin verify`; no digest if
     /// they are not exact. Nothing depends on it. Must be called once nothing is applied any more.
     /// Blocks.
-    pub(crate) fn note_state(&self, data_dir: &Path) {
+    pub fn note_state(&self, data_dir: &Path) {
         let noted = if self.are_exact() {
             ShutdownDigest::write(data_dir, &self.engine.state()).map(drop)
         } else {
@@ -643,14 +641,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        decide::account::{Met, Register},
-        engine::Options,
-        log::memory::MemoryLog,
-        record::{Origin, command::AccountKind},
-        state::sections,
-    };
+    use logcabin_base::clock::Clock;
+    use logcabin_decide::account::{Met, Register};
+    use logcabin_engine::Options;
+    use logcabin_log::memory::MemoryLog;
+    use logcabin_record::{Origin, command::AccountKind};
+    use logcabin_state::sections;
 
     fn register(writer: usize, number: usize) -> Register {
         Register {
@@ -714,7 +710,7 @@ mod tests {
         }
         let state = engine.state();
         assert_eq!(state.accounts.user_ids().len(), written);
-        let (whole, _) = crate::engine::replay(&*log, |_, _| {}).unwrap();
+        let (whole, _) = logcabin_engine::replay(&*log, |_, _| {}).unwrap();
         assert!(sections::bytes(&whole) == sections::bytes(&state));
     }
 }

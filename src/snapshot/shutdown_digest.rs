@@ -11,7 +11,9 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{base::disk, record::Offset, state::State};
+use logcabin_base::disk;
+use logcabin_record::Offset;
+use logcabin_state::State;
 
 /// The file's name in the data directory, which is older than the signed checkpoints of the log
 /// (`ops::proof`) and has nothing to do with them.

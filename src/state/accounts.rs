@@ -11,7 +11,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{history::History, kept};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{
         AccountDataSet, AccountKind, DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh,
@@ -320,7 +320,7 @@ impl Accounts {
     }
 
     /// Shows `look` each user with the record of the registration, in no order.
-    pub(crate) fn each_registration(&self, mut look: impl FnMut(&UserId, Offset)) {
+    pub fn each_registration(&self, mut look: impl FnMut(&UserId, Offset)) {
         for account in &self.users {
             look(account.key(), account.value().read().registered);
         }

@@ -7,7 +7,7 @@ use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomAliasId, RoomId, User
 use serde::{Deserialize, Serialize};
 
 use super::{history::History, kept};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{AliasRemove, AliasSet},
 };

@@ -9,7 +9,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{kept, usage::Kept};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{BackedUpKey, KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet},
 };

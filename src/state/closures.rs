@@ -7,7 +7,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{Replacement, RoomBlock, RoomShutdown, RoomShutdownFinish},
 };
@@ -47,11 +47,6 @@ impl Closures {
     /// The record that blocked the room, if it is blocked.
     pub fn blocked(&self, room_id: &RoomId) -> Option<Offset> {
         self.0.read().blocked.get(room_id).copied()
-    }
-
-    /// The blocked rooms, in the order of their ids.
-    pub fn all_blocked(&self) -> Vec<OwnedRoomId> {
-        self.0.read().blocked.keys().cloned().collect()
     }
 
     /// The shutdown of this id.

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{BackupMade, BackupMoment, FileHash},
 };
@@ -83,7 +83,7 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Epoch;
+    use logcabin_record::Epoch;
 
     #[test]
     fn a_backup_contains_the_records_from_its_time_until_it_is_removed() {

@@ -13,7 +13,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule},
 };
@@ -22,7 +22,7 @@ use crate::record::{
 const FINISHED_KEPT: usize = 1000;
 
 /// How long finished events are kept, in milliseconds: seven days, as MSC4140 recommends.
-pub(crate) const FINISHED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+pub const FINISHED_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// One delayed event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

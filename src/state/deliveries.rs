@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{DeliveryAdvance, SetAside, UnderWay},
 };

@@ -7,7 +7,7 @@ use ruma::{OwnedServerName, ServerName};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{Failing, PeerReached, Reached, SetAside},
 };
@@ -53,8 +53,7 @@ impl Destinations {
         inner.servers.iter().map(|(name, of)| (name.clone(), of.clone())).collect()
     }
 
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.inner.read().servers.len()
     }
 

@@ -7,10 +7,8 @@ use ruma::{OwnedServerName, OwnedUserId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::{
-    base::limits,
-    record::{Offset, command::PeerDevices},
-};
+use logcabin_base::limits;
+use logcabin_record::{Offset, command::PeerDevices};
 
 /// The lists of users of other homeservers.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -142,7 +140,7 @@ mod tests {
     use ruma::{server_name, user_id};
 
     use super::*;
-    use crate::record::command::DeviceList;
+    use logcabin_record::command::DeviceList;
 
     fn note(
         lists: &DeviceLists,

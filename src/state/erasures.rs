@@ -12,7 +12,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, RoomVersionId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{Offset, command::LogErase};
+use logcabin_record::{Offset, command::LogErase};
 
 /// What is to be erased, and what was.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -220,7 +220,7 @@ pub(super) fn named(runs: &[(Offset, Offset)], offset: Offset) -> BTreeSet<Offse
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::command::Taken;
+    use logcabin_record::command::Taken;
 
     #[test]
     fn erased_records_are_not_erased_again() {
@@ -250,7 +250,7 @@ mod tests {
         };
         assert_eq!(condemned(9), [(2, 10), (3, 10), (4, 10), (5, 11)]);
         assert_eq!((condemned(1), erasures.condemned_for(offset(10))), (vec![(2, 10)], 3));
-        let reduced = crate::record::command::Reduced {
+        let reduced = logcabin_record::command::Reduced {
             offset: offset(2),
             because: offset(10),
             room_version: None,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// The values of something, each with the offset of the record that set it.
 ///

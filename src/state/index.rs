@@ -16,7 +16,7 @@ use serde::{
 };
 
 use super::kept;
-use crate::record::{Offset, Stream, command::Transaction};
+use logcabin_record::{Offset, Stream, command::Transaction};
 
 /// The offset of each event. It stores 8 bytes of hash for each event, so a lookup returns
 /// candidates, and the caller compares the id in the log.

@@ -12,7 +12,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{index::hash, kept};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{KeysClaim, KeysCrossSign, KeysSign, KeysUpload},
 };

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::kept;
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// The lifetime of events in a room according to its state, in milliseconds.
 #[derive(
@@ -31,7 +31,7 @@ pub const RETENTION: [&str; 2] = ["m.room.retention", "org.matrix.msc1763.retent
 
 /// The lifetime of events by the content of such a state event; `None` if it sets none, or an
 /// invalid one.
-pub(crate) fn lifetime(content: &RawValue) -> Option<Own> {
+pub fn lifetime(content: &RawValue) -> Option<Own> {
     #[derive(Deserialize)]
     struct Retention {
         #[serde(default)]

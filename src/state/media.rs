@@ -9,7 +9,7 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{FileHash, MediaCreate, MediaProtect, MediaQuarantine, MediaUpload},
 };

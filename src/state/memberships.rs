@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kept;
 use super::{history::History, rooms::Membership};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// A user's relation to a room.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

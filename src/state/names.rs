@@ -10,7 +10,7 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::base::{limits, text};
+use logcabin_base::{limits, text};
 
 /// The present names of all local users, derived from the accounts.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -142,7 +142,7 @@ impl Names {
         found
     }
 
-    pub(crate) fn add(&self, user_id: &UserId) {
+    pub fn add(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         if inner.numbers.contains_key(user_id) {
             return;
@@ -155,7 +155,7 @@ impl Names {
     }
 
     /// Removes a user from the index.
-    pub(crate) fn remove(&self, user_id: &UserId) {
+    pub fn remove(&self, user_id: &UserId) {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.remove(user_id) else { return };
         inner.unindex(number);
@@ -164,7 +164,7 @@ impl Names {
         }
     }
 
-    pub(crate) fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {
+    pub fn set_display_name(&self, user_id: &UserId, name: Option<&str>) {
         let mut inner = self.0.write();
         let Some(number) = inner.numbers.get(user_id).copied() else { return };
         inner.unindex(number);

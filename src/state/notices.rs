@@ -7,7 +7,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::command::NoticeRoom;
+use logcabin_record::command::NoticeRoom;
 
 /// The server notices room of each user who has one.
 #[derive(Debug, Default, Serialize, Deserialize)]

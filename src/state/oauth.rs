@@ -16,17 +16,15 @@ use ruma::{OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{accounts::IssuedTokens, kept};
-use crate::{
-    base::limits,
-    record::{
-        Offset,
-        client::ClientMetadata,
-        command::{
-            BrowserSignIn, OauthClient, OauthCode, OauthDeviceAnswer, OauthDeviceRequest,
-            OauthGrant, OauthKey, OauthRefresh, SignedInBy, TokenHash, Tokens,
-        },
-        scope::Scope,
+use logcabin_base::limits;
+use logcabin_record::{
+    Offset,
+    client::ClientMetadata,
+    command::{
+        BrowserSignIn, OauthClient, OauthCode, OauthDeviceAnswer, OauthDeviceRequest, OauthGrant,
+        OauthKey, OauthRefresh, SignedInBy, TokenHash, Tokens,
     },
+    scope::Scope,
 };
 
 /// A client.
@@ -170,7 +168,7 @@ pub struct Oauth(#[serde(with = "kept::locked")] RwLock<Inner>);
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Written")]
 struct Inner {
-    clients: BTreeMap<String, Client>,
+    pub clients: BTreeMap<String, Client>,
     codes: BTreeMap<TokenHash, Code>,
     requests: BTreeMap<TokenHash, DeviceRequest>,
     grants: BTreeMap<String, Grant>,
@@ -268,8 +266,8 @@ impl Oauth {
         self.0.read().index.in_use.contains_key(client_id)
     }
 
-    /// How many clients there are.
-    pub fn client_count(&self) -> usize {
+    #[cfg(test)]
+    fn client_count(&self) -> usize {
         self.0.read().clients.len()
     }
 

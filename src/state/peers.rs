@@ -7,7 +7,7 @@ use ruma::{OwnedServerName, ServerName};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{OldKey, PeerKeys, ServerIdentity, ServerKey},
 };

@@ -1,6 +1,6 @@
 //! The presence of each user as others see it, and the order of changes.
 //!
-//! Only recorded presence is here. [`crate::service::presence`] decides what is recorded (the
+//! Only recorded presence is here. [`logcabin_service::presence`] decides what is recorded (the
 //! devices that are online, idle times).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{PresenceSet, PresenceState},
 };

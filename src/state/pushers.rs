@@ -10,7 +10,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     pusher::{PusherAdvance, PusherIds, PusherKind, PusherMail, PusherRemove, PusherSet},
 };
@@ -253,7 +253,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::record::pusher::{PusherEnd, PusherKind};
+    use logcabin_record::pusher::{PusherEnd, PusherKind};
 
     fn body(user: &str, device: &str, pushkey: &str) -> PusherSet {
         PusherSet {

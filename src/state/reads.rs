@@ -10,7 +10,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{history::History, kept};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// What a receipt covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::command::{RegistrationTokenSet, TokenHash};
+use logcabin_record::command::{RegistrationTokenSet, TokenHash};
 
 /// A registration token. The token itself is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,10 +18,8 @@ use serde_json::value::RawValue;
 
 pub use self::index::Sought;
 use self::index::{Index, Kin, MANY};
-use crate::{
-    base::{limits, work},
-    record::Offset,
-};
+use logcabin_base::{limits, work};
+use logcabin_record::Offset;
 
 /// The `rel_type` of a reply in a thread.
 pub const THREAD: &str = "m.thread";

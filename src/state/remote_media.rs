@@ -8,7 +8,7 @@ use ruma::{MxcUri, OwnedMxcUri};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{Offset, command::MediaQuarantine};
+use logcabin_record::{Offset, command::MediaQuarantine};
 
 /// By address, the record that put the file into quarantine.
 #[derive(Debug, Default, Serialize, Deserialize)]

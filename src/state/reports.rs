@@ -7,7 +7,7 @@ use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{ReportCreate, ReportRemove},
 };
@@ -20,7 +20,7 @@ pub struct Reports(#[serde(with = "kept::locked")] RwLock<Open>);
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<Offset, Report>")]
 struct Open {
-    reports: BTreeMap<Offset, Report>,
+    pub reports: BTreeMap<Offset, Report>,
     /// The number of reports by reporter.
     #[serde(skip)]
     by_reporter: HashMap<OwnedUserId, usize>,

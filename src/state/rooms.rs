@@ -48,7 +48,7 @@ use super::{
     lifetimes::{Lifetimes, Own},
     relations::{NewRelation, Relations},
 };
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// One room.
 #[derive(Debug, Deserialize)]
@@ -211,7 +211,7 @@ impl Room {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Rooms {
     #[serde(with = "stored::by_id")]
-    rooms: DashMap<OwnedRoomId, Arc<Room>>,
+    pub rooms: DashMap<OwnedRoomId, Arc<Room>>,
     /// The rooms in the public directory.
     #[serde(with = "kept::locked")]
     public: RwLock<BTreeSet<OwnedRoomId>>,

@@ -14,7 +14,7 @@ use ciborium::Value;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Epoch, History, ServerIdentity, State, digest::Digest};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// Moves a projection that was read into the state.
 type Put = Box<dyn FnOnce(&mut State) + Send>;
@@ -79,7 +79,7 @@ impl Section {
     }
 
     /// The projection as a tree, to look for differences.
-    pub(crate) fn outline(&self, state: &State) -> Value {
+    pub fn outline(&self, state: &State) -> Value {
         (self.outline)(state)
     }
 }

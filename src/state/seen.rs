@@ -1,4 +1,4 @@
-//! The recorded last use of each device. [`crate::service::last_seen`] has what is not recorded
+//! The recorded last use of each device. [`logcabin_service::last_seen`] has what is not recorded
 //! yet.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{DeviceSeen, Sighting},
 };

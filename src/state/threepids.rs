@@ -7,7 +7,7 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::threepid::{
+use logcabin_record::threepid::{
     Threepid, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind,
 };
 

@@ -1,4 +1,4 @@
-//! The [Merkle tree](crate::record::merkle) over the records, and the checkpoints of it.
+//! The [Merkle tree](logcabin_record::merkle) over the records, and the checkpoints of it.
 //!
 //! It stores the frontier, which gives the root, and the roots over each [`BLOCK`] of leaves. With
 //! these, a proof needs to read at most two blocks of records.
@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{
+use logcabin_record::{
     Chain, Offset, Record, codec,
     merkle::{self, Frontier, Hash},
 };

@@ -7,7 +7,7 @@ use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::record::{Epoch, Offset, command::RoomUndo};
+use logcabin_record::{Epoch, Offset, command::RoomUndo};
 
 /// By user, the rooms.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl Undone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::command::UndoneRoom;
+    use logcabin_record::command::UndoneRoom;
 
     #[test]
     fn only_clients_that_knew_a_membership_learn_that_it_was_undone() {

@@ -12,7 +12,7 @@ use ruma::{OwnedRoomId, OwnedUserId, RoomId, ServerName, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{index::hash, kept, rooms::Membership};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{AccountDataSet, FilterCreate},
 };

@@ -11,15 +11,13 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use super::kept;
-use crate::{
-    base::limits,
-    record::{
-        Offset,
-        command::TokenHash,
-        threepid::{
-            Purpose, Threepid, ValidationComplete, ValidationMiss, ValidationRequest,
-            ValidationSent, ValidationUse,
-        },
+use logcabin_base::limits;
+use logcabin_record::{
+    Offset,
+    command::TokenHash,
+    threepid::{
+        Purpose, Threepid, ValidationComplete, ValidationMiss, ValidationRequest, ValidationSent,
+        ValidationUse,
     },
 };
 
@@ -247,7 +245,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::threepid::Medium;
+    use logcabin_record::threepid::Medium;
 
     fn request(sid: &str, address: &str, send_attempt: u64, expires_ms: u64) -> ValidationRequest {
         ValidationRequest {

@@ -8,7 +8,7 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{Payer, Shares};
-use crate::base::{
+use crate::{
     limits,
     metrics::{Transfer, metrics},
 };

@@ -19,11 +19,11 @@ use tokio::{
 };
 
 use super::Payer;
-use crate::base::limits;
+use crate::limits;
 
 /// Who waits for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
+pub enum Urgency {
     /// This user of this server.
     Asked(OwnedUserId),
     /// Nobody: another homeserver was the cause.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 const LARGEST: u64 = (1 << 53) - 1;
 
 /// Whether canonical JSON has this number of a JSON text, written like this.
-pub(crate) fn is_strict(token: &str) -> bool {
+pub fn is_strict(token: &str) -> bool {
     let digits = token.strip_prefix('-').unwrap_or(token);
     token != "-0"
         && digits.bytes().all(|byte| byte.is_ascii_digit())
@@ -15,7 +15,7 @@ pub(crate) fn is_strict(token: &str) -> bool {
 
 /// Whether other homeservers can hold this number of a JSON text, if it is finite: a signed integer
 /// of 64 bits, or a number with a fraction or an exponent.
-pub(crate) fn is_held(token: &str) -> bool {
+pub fn is_held(token: &str) -> bool {
     !is_integer(token) || token.parse::<i64>().is_ok()
 }
 
@@ -29,7 +29,7 @@ const FINITE_DIGITS: usize = 300;
 /// A number of a JSON text as Python writes it, which is how Synapse signs and hashes it; `None` if
 /// it is beyond the range of doubles: many who read JSON then refuse the whole text. An integer
 /// keeps all its digits. Anything else is a double in the shortest form that reads as the same.
-pub(crate) fn normal(token: &str) -> Option<Cow<'_, str>> {
+pub fn normal(token: &str) -> Option<Cow<'_, str>> {
     if is_integer(token) {
         let is_finite = || token.parse().is_ok_and(|value: f64| value.is_finite());
         if token.len() > FINITE_DIGITS && !is_finite() {

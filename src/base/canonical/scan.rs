@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{NotCanonical, Numbers, is_held, is_strict, normal};
-use crate::base::limits;
+use crate::limits;
 
 /// What a walk over a JSON text finds.
 #[derive(Debug)]
@@ -323,7 +323,7 @@ pub(super) fn scalar_end(text: &str, at: usize) -> usize {
 
 /// A token of a text in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Token<'a> {
+pub enum Token<'a> {
     /// An object begins: names and values follow each other up to its end.
     BeginObject,
     BeginArray,
@@ -337,7 +337,7 @@ pub(crate) enum Token<'a> {
 }
 
 /// The tokens of a text in canonical form.
-pub(crate) fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
+pub fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         while matches!(text.as_bytes().get(at), Some(b',' | b':')) {

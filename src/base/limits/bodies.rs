@@ -5,15 +5,15 @@ use std::time::Duration;
 /// What a client may send on a stream of HTTP/2, and on all of a connection, before somebody reads
 /// it: so much is in memory for one connection whose requests are not read. Another homeserver may
 /// be far away, but proxies are near, and they are who speaks HTTP/2.
-pub(crate) const HTTP2_WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
+pub const HTTP2_WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
 
 /// A body of at most this size, all of which is there, counts for nothing: with its connection, it
 /// takes little more than the connection alone. While it is on its way, it counts like others.
-pub(crate) const SMALL_BODY_BYTES: usize = 4 * 1024;
+pub const SMALL_BODY_BYTES: usize = 4 * 1024;
 
 /// What a byte of a JSON body counts for: itself, and its copy in what is made of the body, where
 /// texts and events are kept as they were written.
-pub(crate) const BODY_WEIGHT: u64 = 2;
+pub const BODY_WEIGHT: u64 = 2;
 
 /// In which steps memory is reserved for a body as it arrives.
 pub(crate) const BODY_QUANTUM: u64 = 16 * 1024;
@@ -37,10 +37,10 @@ pub(crate) const BODY_YIELDS: Duration = Duration::from_secs(1);
 pub(crate) const BODY_HANDLED: Duration = Duration::from_secs(10);
 
 /// How long the body of a request waits for room. Then its sender is asked to come back.
-pub(crate) const BODY_PATIENCE: Duration = Duration::from_secs(5);
+pub const BODY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// When a sender whose body found no room, or had to make some, is asked to come back.
-pub(crate) const BODY_AGAIN: Duration = Duration::from_secs(2);
+pub const BODY_AGAIN: Duration = Duration::from_secs(2);
 
 /// How many bodies of requests wait for room; more are refused at once. Each holds what was read of
 /// it last.
@@ -48,7 +48,7 @@ pub(crate) const BODIES_WAITING: usize = 256;
 
 /// The largest JSON body of a request without an access token, in bytes: names, passwords and
 /// proofs of who one is.
-pub(crate) const ANONYMOUS_BODY_BYTES: usize = 64 * 1024;
+pub const ANONYMOUS_BODY_BYTES: usize = 64 * 1024;
 
 /// How often an answer that a user waits for looks, before its turn, whether one that nobody waits
 /// for has had its turn for long.
@@ -58,7 +58,7 @@ pub(crate) const LARGE_ANSWER_YIELDS: Duration = Duration::from_secs(15);
 
 /// The slowest pace of an answer: in so long, so many bytes have to come. One that stops half-way
 /// is not waited for until its request has taken too long.
-pub(crate) const ANSWER_PACE: (usize, Duration) = (16 * 1024, Duration::from_secs(10));
+pub const ANSWER_PACE: (usize, Duration) = (16 * 1024, Duration::from_secs(10));
 
 /// The same of a large answer at its turn, since others wait for it: half a megabyte a second.
-pub(crate) const LARGE_ANSWER_PACE: (usize, Duration) = (2 << 20, Duration::from_secs(4));
+pub const LARGE_ANSWER_PACE: (usize, Duration) = (2 << 20, Duration::from_secs(4));

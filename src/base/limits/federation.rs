@@ -2,143 +2,143 @@
 
 use std::time::Duration;
 
-use crate::base::rate::Rate;
+use crate::rate::Rate;
 
 /// How many homeservers' signing keys are kept. The public network has some ten thousand.
-pub(crate) const PEERS: usize = 100_000;
+pub const PEERS: usize = 100_000;
 
 /// How many keys a homeserver may publish, and as many old ones are kept.
-pub(crate) const PEER_OLD_KEYS: usize = 32;
+pub const PEER_OLD_KEYS: usize = 32;
 
 /// The largest document with the signing keys of a homeserver. Such a document is recorded; those
 /// of homeservers have some hundred bytes.
-pub(crate) const PEER_KEYS_BYTES: usize = 16 * 1024;
+pub const PEER_KEYS_BYTES: usize = 16 * 1024;
 
 /// How many requests for keys of homeservers are made at a time: of those whose keys are known, of
 /// those that failed to answer the last time, of unknown ones, and ahead.
-pub(crate) const PEER_KEYS_FETCHES: usize = 16;
+pub const PEER_KEYS_FETCHES: usize = 16;
 
 /// How long a request for the keys of one homeserver may take.
-pub(crate) const PEER_KEYS_TIME: Duration = Duration::from_secs(10);
+pub const PEER_KEYS_TIME: Duration = Duration::from_secs(10);
 
 /// A homeserver that takes longer to answer with its keys is asked again as rarely as one that does
 /// not answer.
-pub(crate) const PEER_KEYS_SLOW: Duration = Duration::from_secs(5);
+pub const PEER_KEYS_SLOW: Duration = Duration::from_secs(5);
 
 /// How long before the keys of a homeserver expire a request of it has them fetched again, and how
 /// often.
-pub(crate) const PEER_KEYS_AHEAD: (Duration, Duration) =
+pub const PEER_KEYS_AHEAD: (Duration, Duration) =
     (Duration::from_secs(3600), Duration::from_secs(600));
 
 /// The same as [`PEER_KEYS_FETCHES`] for the keys that the events of an answer need, which may be
 /// of very many homeservers, and how long each request may take.
-pub(crate) const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
+pub const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
 
 /// How often the keys of homeservers that were not known are recorded: what bounds how fast the log
 /// grows by names that somebody makes up.
-pub(crate) const PEERS_NEW: Rate = Rate::per_minute(60, 2_000);
+pub const PEERS_NEW: Rate = Rate::per_minute(60, 2_000);
 
 /// How long the keys of a homeserver are not fetched again after they were, and after that failed;
 /// the latter grows with each failure, up to the third.
-pub(crate) const PEER_KEYS_AGAIN: [Duration; 3] =
+pub const PEER_KEYS_AGAIN: [Duration; 3] =
     [Duration::from_secs(30), Duration::from_secs(60), Duration::from_secs(3600)];
 
 /// The longest that published keys of another homeserver are believed (server-server API,
 /// "Publishing Keys": 7 days).
-pub(crate) const PEER_KEYS_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
+pub const PEER_KEYS_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 
 /// How long this server's published keys are valid.
-pub(crate) const OWN_KEYS_LIFETIME: Duration = Duration::from_secs(86_400);
+pub const OWN_KEYS_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// How many homeservers one request to a notary may name. Each may be a request to another server.
-pub(crate) const NOTARY_SERVERS: usize = 50;
+pub const NOTARY_SERVERS: usize = 50;
 
 /// How many such requests this server makes at a time to one notary, and how long it asks notaries
 /// for the keys that one answer needs.
-pub(crate) const NOTARY_REQUESTS: usize = 4;
+pub const NOTARY_REQUESTS: usize = 4;
 /// See [`NOTARY_REQUESTS`].
-pub(crate) const NOTARY_TIME: Duration = Duration::from_secs(30);
+pub const NOTARY_TIME: Duration = Duration::from_secs(30);
 
 /// How many wrong signatures may come from one address.
-pub(crate) const WRONG_SIGNATURES: Rate = Rate::per_minute(20, 50);
+pub const WRONG_SIGNATURES: Rate = Rate::per_minute(20, 50);
 
 /// Time limit for a request to another homeserver, including its response.
-pub(crate) const FEDERATION_TIMEOUT: Duration = Duration::from_secs(30);
+pub const FEDERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit for a TLS handshake, on either side.
-pub(crate) const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
+pub const TLS_HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// How many connections to one homeserver are kept, and how long. 10,000 homeservers may be idle.
-pub(crate) const FEDERATION_IDLE: (usize, Duration) = (2, Duration::from_secs(20));
+pub const FEDERATION_IDLE: (usize, Duration) = (2, Duration::from_secs(20));
 
 /// How many homeservers' delegations are remembered.
-pub(crate) const DELEGATIONS: usize = 20_000;
+pub const DELEGATIONS: usize = 20_000;
 
 /// The largest `/.well-known/matrix/server`, and how many redirects lead to it.
-pub(crate) const DELEGATION_BYTES: usize = 50 * 1024;
+pub const DELEGATION_BYTES: usize = 50 * 1024;
 /// See [`DELEGATION_BYTES`].
-pub(crate) const DELEGATION_REDIRECTS: usize = 5;
+pub const DELEGATION_REDIRECTS: usize = 5;
 
 /// The time limit for all of it.
-pub(crate) const DELEGATION_TIMEOUT: Duration = Duration::from_secs(10);
+pub const DELEGATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a delegation is believed: at least, if it does not say, and at most (server-server API,
 /// "Resolving server names").
-pub(crate) const DELEGATION_LIFETIME: [Duration; 3] =
+pub const DELEGATION_LIFETIME: [Duration; 3] =
     [Duration::from_secs(3600), Duration::from_secs(24 * 3600), Duration::from_secs(48 * 3600)];
 
 /// How long it is believed that there is none: after the first failure, and at most.
-pub(crate) const NO_DELEGATION_LIFETIME: [Duration; 2] =
+pub const NO_DELEGATION_LIFETIME: [Duration; 2] =
     [Duration::from_secs(60), Duration::from_secs(3600)];
 
 /// How many addresses of one homeserver are tried.
-pub(crate) const FEDERATION_ADDRESSES: usize = 6;
+pub const FEDERATION_ADDRESSES: usize = 6;
 
 /// How often the files of a certificate are looked at for a change.
-pub(crate) const CERTIFICATE_LOOK: Duration = Duration::from_secs(2);
+pub const CERTIFICATE_LOOK: Duration = Duration::from_secs(2);
 
 /// The buffer of a connection to another homeserver, which bounds the head of its answers.
-pub(crate) const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
+pub const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
 
 /// How often a caller has other homeservers asked for profiles, aliases and public rooms.
-pub(crate) const REMOTE_QUESTIONS: Rate = Rate::per_second(5, 60);
+pub const REMOTE_QUESTIONS: Rate = Rate::per_second(5, 60);
 
 /// How often a user has this server write to homeservers that it has never reached: each may be a
 /// name that somebody made up, is tried for [`STRANGER_TIME`], and leaves a position behind.
-pub(crate) const STRANGERS: Rate = Rate::per_minute(1, 60);
+pub const STRANGERS: Rate = Rate::per_minute(1, 60);
 
 /// How long a homeserver without a room in common may be unreachable before what waits for it is
 /// dropped.
-pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(86_400);
+pub const STRANGER_TIME: Duration = Duration::from_secs(86_400);
 
 /// Homeservers that are asked for a room of a space, one after the other.
-pub(crate) const HIERARCHY_VIA: usize = 3;
+pub const HIERARCHY_VIA: usize = 3;
 
 /// Rooms of spaces that other homeservers are asked for during one request of a client. The next
 /// page continues there.
-pub(crate) const HIERARCHY_ASKED: usize = 20;
+pub const HIERARCHY_ASKED: usize = 20;
 
 /// Memory for what other homeservers said of rooms.
-pub(crate) const DESCRIPTIONS_BYTES: u64 = 8 << 20;
+pub const DESCRIPTIONS_BYTES: u64 = 8 << 20;
 
 /// How long that is believed, and how long it is believed that nobody says anything.
-pub(crate) const DESCRIPTION_TIME: (Duration, Duration) =
+pub const DESCRIPTION_TIME: (Duration, Duration) =
     (Duration::from_secs(300), Duration::from_secs(60));
 
 /// Characters of why another homeserver refuses a request, which a client is told, and the longest
 /// pause that it may ask for.
-pub(crate) const REFUSED_TEXT: usize = 500;
+pub const REFUSED_TEXT: usize = 500;
 /// See [`REFUSED_TEXT`].
-pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
 
 /// How many servers that have a room are told to a client.
-pub(crate) const REMOTE_SERVERS: usize = 50;
+pub const REMOTE_SERVERS: usize = 50;
 
 /// The answer to a question for one event, in bytes.
-pub(crate) const ONE_EVENT_BYTES: usize = 320 << 10;
+pub const ONE_EVENT_BYTES: usize = 320 << 10;
 
 /// Predecessors that an event names (room version 1, "Event format").
-pub(crate) const PREDECESSORS: usize = 20;
+pub const PREDECESSORS: usize = 20;
 
 /// Forward extremities of a room: an event of this server names all of them. A homeserver that
 /// lacks some asks for the events before it; Synapse asks for ten, and refuses an event if one of
@@ -146,11 +146,11 @@ pub(crate) const PREDECESSORS: usize = 20;
 pub const EXTREMITIES: usize = 10;
 
 /// How many of them are of one homeserver.
-pub(crate) const EXTREMITIES_OF_ONE: usize = 5;
+pub const EXTREMITIES_OF_ONE: usize = 5;
 
 /// Refused events that are looked at on the way back from an event, for the extremities that it
 /// follows by way of them. An extremity that is not found is only named once more.
-pub(crate) const REFUSED_BEFORE: usize = 100;
+pub const REFUSED_BEFORE: usize = 100;
 
 /// Events that are considered to resolve the state of a room where branches meet: those for whose
 /// keys the branches have different events, and the authorities in which they differ. If there are
@@ -159,17 +159,17 @@ pub const RESOLUTION_EVENTS: usize = 50_000;
 
 /// Authorities of these events, and theirs, and so on, that the memo of a room knows of. With some
 /// 400 bytes each, this bounds the memory that one resolution takes.
-pub(crate) const RESOLUTION_CHAIN: usize = 200_000;
+pub const RESOLUTION_CHAIN: usize = 200_000;
 
 /// Visits of events to resolve one state. The other limits keep it far below, but for rooms that
 /// somebody built to reach it.
-pub(crate) const RESOLUTION_WORK: usize = 2_000_000;
+pub const RESOLUTION_WORK: usize = 2_000_000;
 
 /// The same while the room's other events wait: some milliseconds.
-pub(crate) const RESOLUTION_IN_TURN: usize = 500;
+pub const RESOLUTION_IN_TURN: usize = 500;
 
 /// After how many visits a resolution looks whether others wait: about a millisecond.
-pub(crate) const RESOLUTION_PAUSE: usize = 500;
+pub const RESOLUTION_PAUSE: usize = 500;
 
 /// Over which time the processor time counts that was used for a homeserver or a room, to decide
 /// who comes first.
@@ -184,24 +184,24 @@ pub(crate) const TURNS_PAUSED: usize = 1;
 
 /// How often a resolution is prepared for one event because the room has moved on meanwhile. After
 /// that, it takes place in the room's turn.
-pub(crate) const RESOLUTION_TRIES: usize = 4;
+pub const RESOLUTION_TRIES: usize = 4;
 
 /// States of a room that are remembered. Most are nearly the same, and take some KiB each.
-pub(crate) const RESOLUTION_STATES: usize = 256;
+pub const RESOLUTION_STATES: usize = 256;
 
 /// Results of state resolution that are remembered of a room.
-pub(crate) const RESOLUTION_RESULTS: usize = 16;
+pub const RESOLUTION_RESULTS: usize = 16;
 
 /// Memory for what is remembered of rooms to resolve their states. A room of 50,000 members takes
 /// about a third of it.
-pub(crate) const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
+pub const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
 
 /// The last erasures from payloads that memos of rooms are told of. A memo that missed more is
 /// dropped.
-pub(crate) const RESOLUTION_REDUCED: usize = 10_000;
+pub const RESOLUTION_REDUCED: usize = 10_000;
 
 /// Events that are visited for one list of authorities that a homeserver asks for.
-pub(crate) const AUTHORITIES_VISITED: usize = 50_000;
+pub const AUTHORITIES_VISITED: usize = 50_000;
 
 /// Conflicts that the record of a resolution explains.
 pub const RESOLUTION_CONFLICTS: usize = 100;
@@ -210,23 +210,23 @@ pub const RESOLUTION_CONFLICTS: usize = 100;
 /// room; or as many as there are keys in which these two differ, if that is more. So reading a
 /// state takes no longer than it is large, and writing it again costs little compared to its
 /// changes.
-pub(crate) const STATE_LINKS: usize = 1000;
+pub const STATE_LINKS: usize = 1000;
 
 /// How many events are recorded in one commit as known without a place in the timeline, and their
 /// size in bytes.
-pub(crate) const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
+pub const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
 
 /// From how many events on their signatures are verified on all processors, and how many are before
 /// it is the turn of other answers.
-pub(crate) const VERIFIED_IN_PARALLEL: usize = 32;
-pub(crate) const VERIFIED_AT_ONCE: usize = 2000;
+pub const VERIFIED_IN_PARALLEL: usize = 32;
+pub const VERIFIED_AT_ONCE: usize = 2000;
 
 /// Up to which size a body is verified on the thread that answers: below a millisecond.
-pub(crate) const VERIFIED_AT_ONCE_BYTES: usize = 64 * 1024;
+pub const VERIFIED_AT_ONCE_BYTES: usize = 64 * 1024;
 
 /// How long the signing keys that the events of one answer need are fetched. If there is no time
 /// for the keys of events on which others may rest, the answer is not used.
-pub(crate) const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);
+pub const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);
 
 /// The state before an event, as what it differs in from another one, in the record of the event;
 /// and the same of what the event changes, and of its conflicts. In bytes.
@@ -248,158 +248,158 @@ pub const ENTERED_BYTES: usize = 3 << 20;
 
 /// The joins that cannot be verified when a room of other homeservers is entered: users and events,
 /// in bytes.
-pub(crate) const UNVERIFIED_BYTES: usize = 256 << 10;
+pub const UNVERIFIED_BYTES: usize = 256 << 10;
 
 /// Events in the state of a room when it is taken from another homeserver.
-pub(crate) const STATE_EVENTS: usize = 250_000;
+pub const STATE_EVENTS: usize = 250_000;
 
 /// The answer of a homeserver with the state of a room, in bytes.
-pub(crate) const FEDERATION_STATE_BYTES: usize = 64 << 20;
+pub const FEDERATION_STATE_BYTES: usize = 64 << 20;
 
 /// The answer with the ids of a room's state, in bytes: [`STATE_EVENTS`] ids of state and as many
 /// of authorities, of 44 characters each.
-pub(crate) const FEDERATION_IDS_BYTES: usize = 24 << 20;
+pub const FEDERATION_IDS_BYTES: usize = 24 << 20;
 
 /// Connections of one address to the listener for other homeservers, if no proxy is before it. A
 /// homeserver of many workers has some for each of them.
-pub(crate) const FEDERATION_CONNECTIONS: usize = 250;
+pub const FEDERATION_CONNECTIONS: usize = 250;
 
 /// How long this server waits for the state of a room.
-pub(crate) const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
+pub const FEDERATION_STATE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Events that are fetched because another one comes after them: requests, events, bytes and time.
-pub(crate) const MISSING_EVENTS: (usize, usize, usize, Duration) =
+pub const MISSING_EVENTS: (usize, usize, usize, Duration) =
     (10, 500, 5 << 20, Duration::from_secs(30));
 
 /// Events of one transaction whose content does not match their hash and that their senders'
 /// homeservers are asked for, and the time for that in all: those homeservers may be gone.
-pub(crate) const SENDERS_ASKED: (usize, Duration) = (100, Duration::from_secs(5));
+pub const SENDERS_ASKED: (usize, Duration) = (100, Duration::from_secs(5));
 
 /// How many of them are asked for at the same time.
-pub(crate) const SENDERS_AT_ONCE: usize = 20;
+pub const SENDERS_AT_ONCE: usize = 20;
 
 /// For how long the keys are fetched with which the events of one transaction are signed. Other
 /// homeservers give up a transaction after a minute.
-pub(crate) const TRANSACTION_KEYS_TIME: Duration = Duration::from_secs(20);
+pub const TRANSACTION_KEYS_TIME: Duration = Duration::from_secs(20);
 
 /// Events in one answer about missing ones or those before.
-pub(crate) const EVENTS_FOR_SERVER: usize = 100;
+pub const EVENTS_FOR_SERVER: usize = 100;
 
 /// Events of a room's state that are fetched one by one; for more, the whole state is.
-pub(crate) const EVENTS_ONE_BY_ONE: usize = 30;
+pub const EVENTS_ONE_BY_ONE: usize = 30;
 
 /// Events of other servers in one transaction (server-server API, "Transactions").
-pub(crate) const TRANSACTION_PDUS: usize = 50;
+pub const TRANSACTION_PDUS: usize = 50;
 
 /// The body of a transaction, in bytes: `TRANSACTION_PDUS` events of the largest size, and EDUs.
-pub(crate) const TRANSACTION_BYTES: usize = 8 << 20;
+pub const TRANSACTION_BYTES: usize = 8 << 20;
 
 /// EDUs in one transaction (same section).
-pub(crate) const TRANSACTION_EDUS: usize = 100;
+pub const TRANSACTION_EDUS: usize = 100;
 
 /// Homeservers to which this one sends at the same time.
-pub(crate) const DESTINATIONS_AT_ONCE: usize = 100;
+pub const DESTINATIONS_AT_ONCE: usize = 100;
 
 /// Events that are noted for a homeserver. What it has missed beyond that is found in the rooms.
-pub(crate) const DESTINATION_EVENTS: usize = 1000;
+pub const DESTINATION_EVENTS: usize = 1000;
 
 /// Events of one room of which a homeserver is told after it was away: of more, it is told the
 /// newest.
-pub(crate) const DESTINATION_MISSED: usize = 50;
+pub const DESTINATION_MISSED: usize = 50;
 
 /// How long a homeserver may take to answer a transaction.
-pub(crate) const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
+pub const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A homeserver that takes longer to answer a transaction waits for a place with others like it: in
 /// what time, and how many places these have.
-pub(crate) const DESTINATION_SLOW: (Duration, usize) = (Duration::from_secs(5), 50);
+pub const DESTINATION_SLOW: (Duration, usize) = (Duration::from_secs(5), 50);
 
 /// For how long a homeserver fails by itself before that may be because of a single item.
-pub(crate) const DESTINATION_FAULTS: Duration = Duration::from_secs(600);
+pub const DESTINATION_FAULTS: Duration = Duration::from_secs(600);
 
 /// The first and the longest pause before a homeserver that failed is tried again.
-pub(crate) const DESTINATION_RETRY: (Duration, Duration) =
+pub const DESTINATION_RETRY: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(6 * 3600));
 
 /// The shortest pause before a homeserver that takes no more for now is asked again.
-pub(crate) const DESTINATION_PATIENCE: Duration = Duration::from_millis(500);
+pub const DESTINATION_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How often it is recorded what homeservers were told.
-pub(crate) const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
+pub const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
 
 /// How many of the events and EDUs that were set aside for a homeserver are kept, the newest. Each
 /// record of its position repeats them: with a reason each, they take some 2 KB.
-pub(crate) const SET_ASIDE_KEPT: usize = 8;
+pub const SET_ASIDE_KEPT: usize = 8;
 
 /// The reason why an item was set aside, in bytes, of which the homeserver says a part.
-pub(crate) const SET_ASIDE_REASON_BYTES: usize = 200;
+pub const SET_ASIDE_REASON_BYTES: usize = 200;
 
 /// Homeservers in one such record.
-pub(crate) const DESTINATIONS_IN_RECORD: usize = 1000;
+pub const DESTINATIONS_IN_RECORD: usize = 1000;
 
 /// The size of such a record: less than a record may have, whatever homeservers said of what they
 /// refuse.
-pub(crate) const DESTINATIONS_RECORD_BYTES: usize = 128 << 10;
+pub const DESTINATIONS_RECORD_BYTES: usize = 128 << 10;
 
 /// The text of the error with which a homeserver was not reached, in bytes.
-pub(crate) const FAILURE_BYTES: usize = 400;
+pub const FAILURE_BYTES: usize = 400;
 
 /// Homeservers or rooms in one answer of `federation status`.
-pub(crate) const DESTINATION_ROWS: usize = 1000;
+pub const DESTINATION_ROWS: usize = 1000;
 
 /// Events that are looked at for one such answer: some tens of milliseconds.
-pub(crate) const DESTINATION_LOOK: usize = 20_000;
+pub const DESTINATION_LOOK: usize = 20_000;
 
 /// The newest rejected and soft-failed events that can be listed.
-pub(crate) const REFUSED_EVENTS: usize = 10_000;
+pub const REFUSED_EVENTS: usize = 10_000;
 
 /// How long a policy server may take to sign an event.
-pub(crate) const POLICY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const POLICY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a policy server that did not answer is not asked about events of this homeserver.
-pub(crate) const POLICY_PAUSE: Duration = Duration::from_secs(5);
+pub const POLICY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The largest answer of a policy server: a signature, or why there is none.
-pub(crate) const POLICY_ANSWER_BYTES: usize = 16 * 1024;
+pub const POLICY_ANSWER_BYTES: usize = 16 * 1024;
 
 /// Characters of why a policy server does not sign an event.
-pub(crate) const POLICY_REASON: usize = 500;
+pub const POLICY_REASON: usize = 500;
 
 /// How long policy servers are asked during one transaction of another homeserver.
-pub(crate) const POLICY_TIME: Duration = Duration::from_secs(15);
+pub const POLICY_TIME: Duration = Duration::from_secs(15);
 
 /// How often an event is made and signed again because others came before it.
-pub(crate) const POLICY_ATTEMPTS: usize = 8;
+pub const POLICY_ATTEMPTS: usize = 8;
 
 /// Events of the stripped state that comes with an invite.
-pub(crate) const STRIPPED_EVENTS: usize = 50;
+pub const STRIPPED_EVENTS: usize = 50;
 
 /// Files of other homeservers that are fetched at a time: of one homeserver, for one caller, and in
 /// all. Others wait for their turn.
-pub(crate) const REMOTE_FILES_AT_ONCE: (usize, usize, usize) = (4, 16, 256);
+pub const REMOTE_FILES_AT_ONCE: (usize, usize, usize) = (4, 16, 256);
 
 /// Files of other homeservers that are fetched or wait for their turn: for one caller, and in all.
-pub(crate) const REMOTE_FILES_WANTED: (usize, usize) = (100, 2000);
+pub const REMOTE_FILES_WANTED: (usize, usize) = (100, 2000);
 
 /// How fast such a file must arrive, in bytes each second, beyond `media.remote_wait_seconds`.
-pub(crate) const REMOTE_FILE_PACE: u64 = 64 * 1024;
+pub const REMOTE_FILE_PACE: u64 = 64 * 1024;
 
 /// What comes before such a file in an answer, in bytes.
-pub(crate) const REMOTE_FILE_HEAD_BYTES: usize = 32 * 1024;
+pub const REMOTE_FILE_HEAD_BYTES: usize = 32 * 1024;
 
 /// The answer of a homeserver that does not have a file, in bytes.
-pub(crate) const REMOTE_FILE_ERROR_BYTES: usize = 64 * 1024;
+pub const REMOTE_FILE_ERROR_BYTES: usize = 64 * 1024;
 
 /// Redirects that lead to such a file.
-pub(crate) const REMOTE_FILE_REDIRECTS: usize = 5;
+pub const REMOTE_FILE_REDIRECTS: usize = 5;
 
 /// How long a homeserver is not asked again for a file that it did not have, and for any file if it
 /// could not be reached.
-pub(crate) const REMOTE_FILE_FAILED: (Duration, Duration) =
+pub const REMOTE_FILE_FAILED: (Duration, Duration) =
     (Duration::from_secs(60), Duration::from_secs(10));
 
 /// How many such failures are remembered.
-pub(crate) const REMOTE_FILES_FAILED: usize = 10_000;
+pub const REMOTE_FILES_FAILED: usize = 10_000;
 
 /// How many homeservers' newest to-device messages are remembered by their ids, and how many of
 /// each: a homeserver repeats what it has sent in its last second, or its last transaction.
@@ -407,59 +407,57 @@ pub const RECEIVED_IDS: (usize, usize) = (10_000, 1_000);
 
 /// The longest id of a to-device message of another homeserver, in bytes: 32 characters
 /// (server-server API, "Send-to-device messaging").
-pub(crate) const MESSAGE_ID_BYTES: usize = 128;
+pub const MESSAGE_ID_BYTES: usize = 128;
 
 /// The EDUs of a transaction in bytes, without its PDUs: with them it fits into what homeservers
 /// take. One EDU may be larger than that.
-pub(crate) const TRANSACTION_EDU_BYTES: usize = 2 << 20;
+pub const TRANSACTION_EDU_BYTES: usize = 2 << 20;
 
 /// The largest event or EDU that is sent: with the frame of a transaction, it fits into what
 /// homeservers take.
-pub(crate) const TRANSACTION_ITEM_BYTES: usize = TRANSACTION_BYTES - (64 << 10);
+pub const TRANSACTION_ITEM_BYTES: usize = TRANSACTION_BYTES - (64 << 10);
 
 /// Transient EDUs, such as typing, that wait for a homeserver while a transaction to it is in
 /// progress.
-pub(crate) const DESTINATION_TRANSIENT: usize = 100;
+pub const DESTINATION_TRANSIENT: usize = 100;
 
 /// The rates of typing, receipts and presence from a homeserver, and about each of its users. Each
 /// is a record, if it changes something.
-pub(crate) const REMOTE_EPHEMERAL: (Rate, Rate) =
-    (Rate::per_second(50, 1000), Rate::per_second(2, 60));
+pub const REMOTE_EPHEMERAL: (Rate, Rate) = (Rate::per_second(50, 1000), Rate::per_second(2, 60));
 
 /// How long a user of another homeserver types, unless it says so again or otherwise.
-pub(crate) const REMOTE_TYPING: Duration = Duration::from_secs(60);
+pub const REMOTE_TYPING: Duration = Duration::from_secs(60);
 
 /// Events that one receipt of another homeserver may name. The last of them counts.
-pub(crate) const RECEIPT_EVENTS: usize = 10;
+pub const RECEIPT_EVENTS: usize = 10;
 
 /// How old the presence of a user of another homeserver is when it is recorded again as it was, and
 /// when it ends, because its homeserver has not repeated it.
-pub(crate) const REMOTE_PRESENCE: (Duration, Duration) =
+pub const REMOTE_PRESENCE: (Duration, Duration) =
     (Duration::from_secs(10 * 60), Duration::from_secs(40 * 60));
 
 /// How often other homeservers are told again of the presence of a user who stays. They take it for
 /// over after half an hour.
-pub(crate) const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
+pub const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
 
 /// Users of whose presence a homeserver is told when its first user enters their room, and how many
 /// of them one EDU names. Of others it is told at their next change.
-pub(crate) const PRESENCE_AT_JOIN: usize = 500;
+pub const PRESENCE_AT_JOIN: usize = 500;
 /// See [`PRESENCE_AT_JOIN`].
-pub(crate) const PRESENCE_IN_EDU: usize = 50;
+pub const PRESENCE_IN_EDU: usize = 50;
 
 /// How long after its join a homeserver is told, and how much later once more: it drops what comes
 /// before it has recorded the join.
-pub(crate) const PRESENCE_AFTER_JOIN: [Duration; 2] =
-    [Duration::from_secs(2), Duration::from_secs(30)];
+pub const PRESENCE_AFTER_JOIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
 
 /// How often it is looked whether presence is to be told again, or has ended.
-pub(crate) const PRESENCE_LOOK: Duration = Duration::from_secs(60);
+pub const PRESENCE_LOOK: Duration = Duration::from_secs(60);
 
 /// Members of rooms, users of other homeservers, whose names are kept for the user directory.
-pub(crate) const REMOTE_NAMES: usize = 200_000;
+pub const REMOTE_NAMES: usize = 200_000;
 
 /// The longest name of such a user that is found, in bytes.
-pub(crate) const REMOTE_NAME_BYTES: usize = 1024;
+pub const REMOTE_NAME_BYTES: usize = 1024;
 
 /// How many users' device lists of other homeservers are kept.
 pub const DEVICE_LISTS: usize = 100_000;
@@ -470,112 +468,111 @@ pub const DEVICE_LIST_BYTES: usize = 160 * 1024;
 
 /// The largest list of which one device is changed: a larger one is fetched again instead, so that
 /// small EDUs do not make large records.
-pub(crate) const DEVICE_LIST_CHANGED_BYTES: usize = 16 * 1024;
+pub const DEVICE_LIST_CHANGED_BYTES: usize = 16 * 1024;
 
 /// How often a change of a list is tried again because the list has changed meanwhile. After that,
 /// the list is fetched.
-pub(crate) const DEVICE_CHANGE_TRIES: usize = 4;
+pub const DEVICE_CHANGE_TRIES: usize = 4;
 
 /// The answer of a homeserver with keys of its users, in bytes.
-pub(crate) const REMOTE_KEYS_BYTES: usize = 8 << 20;
+pub const REMOTE_KEYS_BYTES: usize = 8 << 20;
 
 /// The same of one user's devices.
-pub(crate) const REMOTE_DEVICES_BYTES: usize = 1 << 20;
+pub const REMOTE_DEVICES_BYTES: usize = 1 << 20;
 
 /// How many homeservers are asked for keys at a time, for all users and for one. Some do not
 /// answer.
-pub(crate) const REMOTE_KEYS_IN_ALL: usize = 512;
-pub(crate) const REMOTE_KEYS_BY_ONE: usize = 32;
+pub const REMOTE_KEYS_IN_ALL: usize = 512;
+pub const REMOTE_KEYS_BY_ONE: usize = 32;
 
 /// How many device lists are fetched at a time because their homeservers say that they changed.
-pub(crate) const DEVICE_LISTS_IN_ALL: usize = 32;
+pub const DEVICE_LISTS_IN_ALL: usize = 32;
 
 /// Keys of users of other homeservers in the answer to one request of a client, in bytes. Of more,
 /// it is said that they are missing.
-pub(crate) const REMOTE_KEYS_ANSWERED: usize = 16 << 20;
+pub const REMOTE_KEYS_ANSWERED: usize = 16 << 20;
 
 /// How often the devices of a user of another homeserver may change so that each change is made in
 /// the list that is kept, and how often the list is fetched. Beyond that, it is out of date, and is
 /// fetched when somebody asks for it.
-pub(crate) const DEVICE_CHANGES: Rate = Rate::per_minute(10, 60);
+pub const DEVICE_CHANGES: Rate = Rate::per_minute(10, 60);
 
 /// How long a client may have this server wait for the keys of others: what it asks for, or the
 /// first if it does not, and at most the second.
-pub(crate) const REMOTE_KEYS_TIMEOUT: (Duration, Duration) =
+pub const REMOTE_KEYS_TIMEOUT: (Duration, Duration) =
     (Duration::from_secs(10), Duration::from_secs(30));
 
 /// How many homeservers are asked at the same time for one request about keys.
-pub(crate) const REMOTE_KEYS_AT_ONCE: usize = 50;
+pub const REMOTE_KEYS_AT_ONCE: usize = 50;
 
 /// How many homeservers one request about keys has asked.
-pub(crate) const REMOTE_KEYS_SERVERS: usize = 2000;
+pub const REMOTE_KEYS_SERVERS: usize = 2000;
 
 /// How many device lists are fetched from a homeserver after one of its transactions.
-pub(crate) const DEVICE_LISTS_FETCHED: usize = 50;
+pub const DEVICE_LISTS_FETCHED: usize = 50;
 
 /// Devices of a user of which a homeserver is told one by one. If more are new to it or are removed
 /// at once, it is told that it has missed a change, so that it fetches the list.
-pub(crate) const DEVICES_TOLD: usize = 20;
+pub const DEVICES_TOLD: usize = 20;
 
 /// Changes of a user's devices of which a homeserver is told one by one after it was away.
-pub(crate) const DEVICE_CHANGES_TOLD: usize = 3;
+pub const DEVICE_CHANGES_TOLD: usize = 3;
 
 /// How many device lists are recorded together.
-pub(crate) const DEVICE_LISTS_AT_ONCE: usize = 100;
+pub const DEVICE_LISTS_AT_ONCE: usize = 100;
 
 /// How long a homeserver that could not be reached last may take to answer about keys.
-pub(crate) const REMOTE_KEYS_FAILING: Duration = Duration::from_secs(3);
+pub const REMOTE_KEYS_FAILING: Duration = Duration::from_secs(3);
 
 /// How long a request of a client waits for what is missing in a room's history.
-pub(crate) const GAP_TIMEOUT: Duration = Duration::from_secs(30);
+pub const GAP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often one such request has others asked.
-pub(crate) const GAP_ROUNDS: usize = 5;
+pub const GAP_ROUNDS: usize = 5;
 
 /// Events of a gap that are fetched at once, and the largest answer: so many of the largest size,
 /// and some more for what it takes to judge them.
-pub(crate) const GAP_EVENTS: usize = 100;
+pub const GAP_EVENTS: usize = 100;
 /// See [`GAP_EVENTS`].
-pub(crate) const GAP_BYTES: usize = 8 << 20;
+pub const GAP_BYTES: usize = 8 << 20;
 
 /// Homeservers that are asked for a gap.
-pub(crate) const GAP_SERVERS: usize = 3;
+pub const GAP_SERVERS: usize = 3;
 
 /// Missing events that a gap remembers: where its branches go on. Of more, some are left out.
 pub const GAP_ENDS: usize = 100;
 
 /// Requests for authorities that it takes at most to judge one answer.
-pub(crate) const GAP_REQUESTS: usize = 100;
+pub const GAP_REQUESTS: usize = 100;
 
 /// Events that are recorded at most to judge one answer.
-pub(crate) const GAP_AUTHORITIES: usize = 1000;
+pub const GAP_AUTHORITIES: usize = 1000;
 
 /// What is recorded for the gaps of one room, in bytes. A room of others is worth no more disk.
 pub const ROOM_GAP_BYTES: u64 = 2 << 30;
 
 /// What may come from one homeserver for gaps, in KiB: a large room at once, and then as much as
 /// somebody reads.
-pub(crate) const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
+pub const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
 
 /// How many gaps are filled at a time; each may take the memory of an answer, and now and then that
 /// of a room's state.
-pub(crate) const GAPS_AT_ONCE: usize = 24;
+pub const GAPS_AT_ONCE: usize = 24;
 
 /// How many of them a user has filled at a time: who reads in one room, and now and then another.
-pub(crate) const GAPS_OF_USER: usize = 2;
+pub const GAPS_OF_USER: usize = 2;
 
 /// How many of them one homeserver is asked for at a time, so that one that does not answer leaves
 /// most of the places to others.
-pub(crate) const GAPS_OF_ORIGIN: usize = 4;
+pub const GAPS_OF_ORIGIN: usize = 4;
 
 /// How many gaps it is remembered of which homeserver could not fill them.
-pub(crate) const GAPS_REMEMBERED: usize = 10_000;
+pub const GAPS_REMEMBERED: usize = 10_000;
 
 /// When a homeserver that could not be reached is asked again for a gap: at first, and at most.
-pub(crate) const GAP_RETRY: (Duration, Duration) =
-    (Duration::from_secs(5), Duration::from_secs(300));
+pub const GAP_RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// For how long homeservers cannot be reached before a gap is given up, and for how long that is
 /// so.
-pub(crate) const GAP_GIVEN_UP: (Duration, Duration) =
+pub const GAP_GIVEN_UP: (Duration, Duration) =
     (Duration::from_secs(3600), Duration::from_secs(24 * 3600));

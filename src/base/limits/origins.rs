@@ -1,9 +1,9 @@
 //! What other homeservers may have this one take: see
-//! [`Accounts`](crate::outside::federation::Accounts).
+//! [`Accounts`](logcabin_outside::federation::Accounts).
 
 use std::time::Duration;
 
-use crate::base::rate::Rate;
+use crate::rate::Rate;
 
 /// How often and how much one homeserver may have this one take, by what it is: a stranger has no
 /// user in a room with a user of this server, a newcomer has one but was heard of for the first
@@ -14,22 +14,22 @@ use crate::base::rate::Rate;
 /// The first amount of a neighbour must be enough for all that it has to catch up with after an
 /// outage.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shares {
-    pub(crate) stranger: Rate,
-    pub(crate) newcomer: Rate,
-    pub(crate) neighbour: Rate,
+pub struct Shares {
+    pub stranger: Rate,
+    pub newcomer: Rate,
+    pub neighbour: Rate,
     /// Of all strangers together.
-    pub(crate) strangers: Rate,
+    pub strangers: Rate,
     /// Of all newcomers together.
-    pub(crate) newcomers: Rate,
+    pub newcomers: Rate,
 }
 
 /// How many times the share of a neighbour all neighbours of one
-/// [`Site`](crate::outside::federation::Site) have together.
-pub(crate) const SITE_NEIGHBOURS: u32 = 4;
+/// [`Site`](logcabin_outside::federation::Site) have together.
+pub const SITE_NEIGHBOURS: u32 = 4;
 
 /// Bodies of requests, in KiB.
-pub(crate) const ORIGIN_KIB: Shares = Shares {
+pub const ORIGIN_KIB: Shares = Shares {
     stranger: Rate::per_second(32, 4 * 1024),
     newcomer: Rate::per_second(1024, 64 * 1024),
     neighbour: Rate::per_second(4096, 512 * 1024),
@@ -38,7 +38,7 @@ pub(crate) const ORIGIN_KIB: Shares = Shares {
 };
 
 /// Events in transactions.
-pub(crate) const ORIGIN_EVENTS: Shares = Shares {
+pub const ORIGIN_EVENTS: Shares = Shares {
     stranger: Rate::per_second(1, 100),
     newcomer: Rate::per_second(100, 10_000),
     neighbour: Rate::per_second(200, 20_000),
@@ -48,7 +48,7 @@ pub(crate) const ORIGIN_EVENTS: Shares = Shares {
 
 /// Messages to devices of users who share no room with the sender. There are some: who has left a
 /// room may still be sent its keys.
-pub(crate) const ORIGIN_LETTERS: Shares = Shares {
+pub const ORIGIN_LETTERS: Shares = Shares {
     stranger: Rate::per_second(1, 50),
     newcomer: Rate::per_second(2, 200),
     neighbour: Rate::per_second(10, 1000),
@@ -57,7 +57,7 @@ pub(crate) const ORIGIN_LETTERS: Shares = Shares {
 };
 
 /// Users who were in no room that this server knows: a homeserver can make up any number.
-pub(crate) const ORIGIN_NEW_USERS: Shares = Shares {
+pub const ORIGIN_NEW_USERS: Shares = Shares {
     stranger: Rate::per_minute(20, 50),
     newcomer: Rate::per_minute(60, 500),
     neighbour: Rate::per_minute(600, 5000),
@@ -66,7 +66,7 @@ pub(crate) const ORIGIN_NEW_USERS: Shares = Shares {
 };
 
 /// EDUs about devices and cross-signing keys.
-pub(crate) const ORIGIN_DEVICE_LISTS: Shares = Shares {
+pub const ORIGIN_DEVICE_LISTS: Shares = Shares {
     stranger: Rate::per_second(1, 20),
     newcomer: Rate::per_second(10, 1000),
     neighbour: Rate::per_second(50, 5000),
@@ -76,7 +76,7 @@ pub(crate) const ORIGIN_DEVICE_LISTS: Shares = Shares {
 
 /// EDUs of other kinds: typing, receipts and presence, which have rates of their own for what is
 /// recorded ([`REMOTE_EPHEMERAL`]), and those that this server does not know.
-pub(crate) const ORIGIN_EDUS: Shares = Shares {
+pub const ORIGIN_EDUS: Shares = Shares {
     stranger: Rate::per_second(1, 50),
     newcomer: Rate::per_second(50, 2000),
     neighbour: Rate::per_second(100, 5000),
@@ -85,7 +85,7 @@ pub(crate) const ORIGIN_EDUS: Shares = Shares {
 };
 
 /// Invites. A first contact between two homeservers is one.
-pub(crate) const ORIGIN_INVITES: Shares = Shares {
+pub const ORIGIN_INVITES: Shares = Shares {
     stranger: Rate::per_minute(6, 20),
     newcomer: Rate::per_minute(30, 100),
     neighbour: Rate::per_minute(120, 300),
@@ -93,7 +93,7 @@ pub(crate) const ORIGIN_INVITES: Shares = Shares {
     newcomers: Rate::per_minute(120, 500),
 };
 
-pub(crate) const ORIGIN_KNOCKS: Shares = Shares {
+pub const ORIGIN_KNOCKS: Shares = Shares {
     stranger: Rate::per_minute(6, 20),
     newcomer: Rate::per_minute(6, 20),
     neighbour: Rate::per_minute(60, 100),
@@ -103,7 +103,7 @@ pub(crate) const ORIGIN_KNOCKS: Shares = Shares {
 
 /// Requests other than transactions: they have this server look for an answer. How long it computes
 /// is bounded by `rate_limits.processor_percent`.
-pub(crate) const ORIGIN_QUESTIONS: Shares = Shares {
+pub const ORIGIN_QUESTIONS: Shares = Shares {
     stranger: Rate::per_second(5, 200),
     newcomer: Rate::per_second(20, 2000),
     neighbour: Rate::per_second(50, 5000),
@@ -113,7 +113,7 @@ pub(crate) const ORIGIN_QUESTIONS: Shares = Shares {
 
 /// Answers, in KiB: counted once they are made. Even a stranger must get the state of a large room,
 /// which it joins.
-pub(crate) const ORIGIN_ANSWERS_KIB: Shares = Shares {
+pub const ORIGIN_ANSWERS_KIB: Shares = Shares {
     stranger: Rate::per_second(128, 64 * 1024),
     newcomer: Rate::per_second(512, 128 * 1024),
     neighbour: Rate::per_second(2048, 512 * 1024),
@@ -124,7 +124,7 @@ pub(crate) const ORIGIN_ANSWERS_KIB: Shares = Shares {
 /// Records that come of requests, in KiB: counted once they are recorded, with all that an event
 /// has this server record besides. Strangers have no rooms here, so they leave messages to devices
 /// and invites only.
-pub(crate) const ORIGIN_RECORDED_KIB: Shares = Shares {
+pub const ORIGIN_RECORDED_KIB: Shares = Shares {
     stranger: Rate::per_second(4, 4 * 1024),
     newcomer: Rate::per_second(256, 64 * 1024),
     neighbour: Rate::per_second(1024, 256 * 1024),
@@ -133,58 +133,56 @@ pub(crate) const ORIGIN_RECORDED_KIB: Shares = Shares {
 };
 
 /// For how long a homeserver that shares a room is a newcomer, after it was first heard of.
-pub(crate) const NEWCOMER_TIME: Duration = Duration::from_secs(600);
+pub const NEWCOMER_TIME: Duration = Duration::from_secs(600);
 
 /// How long it is believed what a homeserver is: a stranger, and one that shares a room. To find
 /// out takes a look at every room.
-pub(crate) const STANDING_TIME: (Duration, Duration) =
-    (Duration::from_secs(5), Duration::from_secs(60));
+pub const STANDING_TIME: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 /// How many homeservers have accounts of their own: some 6 MB. What comes from others then counts
 /// for all strangers together only.
-pub(crate) const ORIGIN_ACCOUNTS: usize = 20_000;
+pub const ORIGIN_ACCOUNTS: usize = 20_000;
 
 /// The largest transaction, in bytes, that is counted without letting other answers go first: one
 /// message to devices may be for very many users.
-pub(crate) const COUNTED_BYTES: usize = 64 * 1024;
+pub const COUNTED_BYTES: usize = 64 * 1024;
 
 /// What is counted in hindsight at one node of a cluster, in KiB, without the others being told.
-pub(crate) const ORIGIN_TOLD: u64 = 16;
+pub const ORIGIN_TOLD: u64 = 16;
 
 /// The longest that a homeserver waits for what it has spent beyond its share: what is counted in
 /// hindsight can exceed it by far.
-pub(crate) const ORIGIN_DEBT: Duration = Duration::from_secs(600);
+pub const ORIGIN_DEBT: Duration = Duration::from_secs(600);
 
 /// Messages of a homeserver that wait for one device of a user who shares no room with the sender.
 /// Of more, the new ones are dropped. Strangers also leave half of `quotas.to_device` free.
-pub(crate) const STRANGE_LETTERS: usize = 200;
+pub const STRANGE_LETTERS: usize = 200;
 
 /// Pending invites of one user by people of other homeservers who share no room with the user: of
 /// one homeserver, and of all. Of more, the oldest are rejected.
-pub(crate) const STRANGE_INVITES: (usize, usize) = (20, 500);
+pub const STRANGE_INVITES: (usize, usize) = (20, 500);
 
 /// Pending knocks on a room by users of one homeserver, and of all other homeservers.
-pub(crate) const ROOM_KNOCKS: (usize, usize) = (50, 1000);
+pub const ROOM_KNOCKS: (usize, usize) = (50, 1000);
 
 /// When a homeserver whose knock was one too many may try again: members of the room have to answer
 /// others first.
-pub(crate) const ROOM_KNOCKS_AGAIN: Duration = Duration::from_secs(600);
+pub const ROOM_KNOCKS_AGAIN: Duration = Duration::from_secs(600);
 
 /// How often users of one homeserver may knock on one room, and those of all other homeservers:
 /// each leaves a member in the state of the room, even if the knock is withdrawn.
-pub(crate) const ROOM_KNOCK_RATES: (Rate, Rate) =
-    (Rate::per_minute(1, 50), Rate::per_minute(10, 300));
+pub const ROOM_KNOCK_RATES: (Rate, Rate) = (Rate::per_minute(1, 50), Rate::per_minute(10, 300));
 
 /// The rate of typing, receipts and presence from all neighbours together, and from all other
 /// homeservers together. Each is a record, and wakes those who see it.
-pub(crate) const REMOTE_EPHEMERAL_IN_ALL: Rate = Rate::per_second(100, 2000);
+pub const REMOTE_EPHEMERAL_IN_ALL: Rate = Rate::per_second(100, 2000);
 
 /// Users in the presence of one transaction. Others are passed over: presence is repeated.
-pub(crate) const PRESENCE_UPDATES: usize = 1000;
+pub const PRESENCE_UPDATES: usize = 1000;
 
 /// What is held of answers to other homeservers until these have read them, in bytes. Beyond it,
 /// who has not read an answer gets no other large one, and beyond twice as much, nobody does.
-pub(crate) const ANSWERS_TO_SERVERS_BYTES: u64 = 128 << 20;
+pub const ANSWERS_TO_SERVERS_BYTES: u64 = 128 << 20;
 
 /// Pieces of long work done at a time for other homeservers, for each processor: fewer than for
 /// users, who come first.

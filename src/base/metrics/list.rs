@@ -8,7 +8,7 @@ use super::{
 };
 
 /// From a tenth of a millisecond to ten seconds, and a long poll.
-pub(crate) const LATENCY: &[f64] = &[
+pub const LATENCY: &[f64] = &[
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
 ];
@@ -176,18 +176,18 @@ label! {
 }
 
 /// No labels. Such a metric exists from when it is first set.
-pub(crate) const NONE: &[&str] = &[];
+pub const NONE: &[&str] = &[];
 
 /// Generates [`Metrics`] from one list.
 macro_rules! metrics {
     ($($field:ident: $Type:ty = $name:literal $help:literal $make:expr;)+) => {
         /// The metrics of the process.
         #[derive(Debug)]
-        pub(crate) struct Metrics {
+        pub struct Metrics {
             pub(super) registry: Registry,
             $(
                 #[doc = $help]
-                pub(crate) $field: $Type,
+                pub $field: $Type,
             )+
         }
 

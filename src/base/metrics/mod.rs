@@ -8,35 +8,35 @@
 //! configuration.
 
 mod list;
-pub(crate) mod otlp;
+pub mod otlp;
 mod process;
 
 use std::{collections::HashMap, marker::PhantomData, sync::LazyLock, time::Instant};
 
-pub(crate) use prometheus::{Counter, Histogram, IntCounter, IntGauge};
+pub use prometheus::{Counter, Histogram, IntCounter, IntGauge};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
     core::Collector, proto::MetricFamily,
 };
 
-pub(crate) use list::{
+pub use list::{
     Background, CacheName, Disk, LATENCY, Metrics, NONE, PduOutcome, Reachable, SyncStage,
     Transfer, Tried, Withheld, WriteStage,
 };
 
 /// The media type of [`text`].
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 /// The metrics of the process.
-pub(crate) fn metrics() -> &'static Metrics {
+pub fn metrics() -> &'static Metrics {
     &METRICS
 }
 
 impl Metrics {
     /// Notes how long background work took that began at this moment, and whether it was done.
-    pub(crate) fn worked(&self, work: Background, began: Instant, done: bool) {
+    pub fn worked(&self, work: Background, began: Instant, done: bool) {
         if done {
             self.work.since(work, began);
         } else {
@@ -45,7 +45,7 @@ impl Metrics {
     }
 
     /// Counts a look-up in a cache.
-    pub(crate) fn looked_up(&self, cache: CacheName, found: bool) {
+    pub fn looked_up(&self, cache: CacheName, found: bool) {
         let counters = if found { &self.cache_hits } else { &self.cache_misses };
         counters.of_value(cache).inc();
     }
@@ -55,7 +55,7 @@ impl Metrics {
 ///
 /// # Errors
 /// When a metric cannot be encoded, which is a bug.
-pub(crate) fn text() -> Result<String, prometheus::Error> {
+pub fn text() -> Result<String, prometheus::Error> {
     TextEncoder::new().encode_to_string(&gather())
 }
 
@@ -66,7 +66,7 @@ fn gather() -> Vec<MetricFamily> {
 /// What every metric comes to over all of its labels, by its name; of a histogram the sum, and with
 /// `_count` behind its name how often something was measured. Besides, `errors` are the requests
 /// that failed because of the server.
-pub(crate) fn totals() -> HashMap<String, f64> {
+pub fn totals() -> HashMap<String, f64> {
     let mut totals = HashMap::new();
     for family in gather() {
         let name = family.name();
@@ -94,7 +94,7 @@ pub(crate) fn totals() -> HashMap<String, f64> {
 }
 
 /// How often each bound of a histogram was not exceeded, in the order of the bounds.
-pub(crate) fn within(histogram: &Histogram) -> Vec<u64> {
+pub fn within(histogram: &Histogram) -> Vec<u64> {
     let families = histogram.collect();
     let measured = families.iter().flat_map(|family| family.get_metric());
     let buckets = measured.flat_map(|metric| metric.get_histogram().get_bucket());
@@ -102,7 +102,7 @@ pub(crate) fn within(histogram: &Histogram) -> Vec<u64> {
 }
 
 /// The values of a label that are known when the program is written.
-pub(crate) trait Label: Copy + 'static {
+pub trait Label: Copy + 'static {
     /// All values.
     const ALL: &'static [Self];
     /// The place of this one among them.
@@ -116,11 +116,11 @@ macro_rules! label {
     ($(#[$doc:meta])* $Label:ident { $($(#[$value_doc:meta])* $Value:ident = $name:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum $Label {
+        pub enum $Label {
             $($(#[$value_doc])* $Value,)+
         }
 
-        impl $crate::base::metrics::Label for $Label {
+        impl $crate::metrics::Label for $Label {
             const ALL: &'static [Self] = &[$(Self::$Value),+];
 
             fn index(self) -> usize {
@@ -139,7 +139,7 @@ use label;
 
 /// A metric for each value of a label.
 #[derive(Debug)]
-pub(crate) struct Each<L, M> {
+pub struct Each<L, M> {
     each: Vec<M>,
     label: PhantomData<L>,
 }
@@ -151,7 +151,7 @@ impl<L: Label, M: Clone> Each<L, M> {
     }
 
     /// The metric of this value.
-    pub(crate) fn of_value(&self, value: L) -> &M {
+    pub fn of_value(&self, value: L) -> &M {
         // `index` is the place in `ALL`.
         &self.each[value.index()]
     }
@@ -159,7 +159,7 @@ impl<L: Label, M: Clone> Each<L, M> {
 
 impl<L: Label> Each<L, Histogram> {
     /// Notes how long something took that began at this moment.
-    pub(crate) fn since(&self, value: L, began: Instant) {
+    pub fn since(&self, value: L, began: Instant) {
         self.of_value(value).observe(began.elapsed().as_secs_f64());
     }
 }

@@ -21,7 +21,7 @@ use prost::Message as _;
 use super::gather;
 
 /// The media type of [`request`].
-pub(crate) const CONTENT_TYPE: &str = "application/x-protobuf";
+pub const CONTENT_TYPE: &str = "application/x-protobuf";
 
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 
@@ -29,12 +29,12 @@ const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 static SINCE: LazyLock<u64> = LazyLock::new(now_ns);
 
 /// Begins to count. Later calls have no effect.
-pub(crate) fn begin() {
+pub fn begin() {
     LazyLock::force(&SINCE);
 }
 
 /// What a collector is sent: all metrics of the process, which these attributes tell from others.
-pub(crate) fn request(attributes: &[(&str, String)]) -> Vec<u8> {
+pub fn request(attributes: &[(&str, String)]) -> Vec<u8> {
     let times = Times { since: *SINCE, now: now_ns() };
     let metrics = gather().iter().filter_map(|family| times.metric(family)).collect();
     let scope = InstrumentationScope {

@@ -10,15 +10,13 @@ use futures_util::{StreamExt as _, future::BoxFuture};
 use tokio::fs::File;
 
 use super::failed;
-use crate::{
-    base::clock::Clock,
-    log::nats::{NatsError, NatsLog, patiently},
-    media::depot::{Contents, Depot},
-    record::command::FileHash,
-};
+use logcabin_base::clock::Clock;
+use logcabin_log::nats::{NatsError, NatsLog, patiently};
+use logcabin_media::depot::{Contents, Depot};
+use logcabin_record::command::FileHash;
 
 /// The files of a cluster, each under its hash in hex.
-pub(crate) struct Files {
+pub struct Files {
     bucket: ObjectStore,
     clock: Clock,
 }
@@ -31,7 +29,7 @@ impl fmt::Debug for Files {
 
 impl Files {
     /// Opens the object store of the cluster of `log`, which is made if it is not there.
-    pub(crate) async fn open(log: &NatsLog, clock: Clock) -> Result<Self, NatsError> {
+    pub async fn open(log: &NatsLog, clock: Clock) -> Result<Self, NatsError> {
         let config = object_store::Config {
             bucket: bucket_name(log),
             description: Some("The uploaded files of a Logcabin cluster.".to_owned()),
@@ -53,7 +51,7 @@ impl Files {
     }
 
     /// Removes the object store of the cluster of `log`.
-    pub(crate) async fn delete(log: &NatsLog) -> Result<(), NatsError> {
+    pub async fn delete(log: &NatsLog) -> Result<(), NatsError> {
         let deleted = log.jetstream().delete_object_store(bucket_name(log)).await;
         deleted.map_err(|error| failed(&error))
     }

@@ -7,7 +7,7 @@
 mod files;
 mod upkeep;
 
-pub(crate) use files::Files;
+pub use files::Files;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -29,14 +29,12 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use super::{Answer, Cluster, Hear, LEASE, Lease, Node, Replica, Status, StreamStatus, Work};
-use crate::{
-    base::{clock::Clock, shutdown::Shutdown},
-    log::{
-        Log as _,
-        nats::{NatsError, NatsLog, patiently},
-    },
-    record::Offset,
+use logcabin_base::{clock::Clock, shutdown::Shutdown};
+use logcabin_log::{
+    Log as _,
+    nats::{NatsError, NatsLog, patiently},
 };
+use logcabin_record::Offset;
 
 /// How often an entry is renewed.
 const RENEW: Duration = Duration::from_millis(1000);
@@ -57,7 +55,7 @@ const NODE: &str = "node.";
 const LEASED: &str = "lease.";
 
 /// A node among others.
-pub(crate) struct Nodes {
+pub struct Nodes {
     log: Arc<NatsLog>,
     bucket: Store,
     told: mpsc::Sender<(Option<u16>, Bytes)>,
@@ -71,13 +69,13 @@ pub(crate) struct Nodes {
 
 /// What a node says of itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Me {
+pub struct Me {
     /// The name. No two nodes have the same.
-    pub(crate) name: String,
+    pub name: String,
     /// The id, the same over restarts.
-    pub(crate) id: String,
+    pub id: String,
     /// The addresses that it listens on.
-    pub(crate) bind: Vec<String>,
+    pub bind: Vec<String>,
 }
 
 /// The entries of the bucket, each with the moment at which it was renewed, as seen from here.
@@ -158,7 +156,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When the bucket cannot be made, or a node of this name is there already.
-    pub(crate) async fn join(
+    pub async fn join(
         log: Arc<NatsLog>,
         me: Me,
         clock: Clock,
@@ -187,7 +185,7 @@ impl Nodes {
     }
 
     /// The names of the nodes of the cluster of `log` that are there now.
-    pub(crate) async fn live(log: &NatsLog) -> Result<Vec<String>, NatsError> {
+    pub async fn live(log: &NatsLog) -> Result<Vec<String>, NatsError> {
         let bucket = log.jetstream().get_key_value(nodes_bucket(log)).await;
         let Ok(bucket) = bucket else { return Ok(Vec::new()) };
         let mut keys = bucket.keys().await.map_err(|error| failed(&error))?;
@@ -206,7 +204,7 @@ impl Nodes {
     }
 
     /// Removes what the nodes of the cluster of `log` shared besides it.
-    pub(crate) async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
+    pub async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
         for bucket in [nodes_bucket(log), shared_bucket(log)] {
             let deleted = log.jetstream().delete_key_value(bucket).await;
             deleted.map_err(|error| failed(&error))?;
@@ -215,7 +213,7 @@ impl Nodes {
     }
 
     /// The value that all nodes use for something: that of the first node to name one.
-    pub(crate) async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
+    pub async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
         let config = kv::Config {
             bucket: shared_bucket(&self.log),
             description: "What the nodes of a Logcabin cluster share.".to_owned(),

@@ -11,13 +11,11 @@ use tokio::time::{Duration, sleep};
 use tracing::{debug, info, warn};
 
 use super::Nodes;
-use crate::{
-    cluster::Cluster as _,
-    log::Log as _,
-    record::{
-        Offset,
-        command::{Body as _, LogErase},
-    },
+use crate::Cluster as _;
+use logcabin_log::Log as _;
+use logcabin_record::{
+    Offset,
+    command::{Body as _, LogErase},
 };
 
 /// The lease.

@@ -4,7 +4,7 @@ use ruma::OwnedUserId;
 use toml::Value;
 
 use super::{Given, Setting};
-use crate::base::rate::Rate;
+use logcabin_base::rate::Rate;
 
 /// Whether anyone may create an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Localpart(Box<str>);
 
 impl Localpart {
     /// This one, which is to be such.
-    pub(in crate::config) fn new(localpart: &str) -> Self {
+    pub(crate) fn new(localpart: &str) -> Self {
         Self(localpart.into())
     }
 

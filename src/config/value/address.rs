@@ -6,7 +6,7 @@ use ruma::OwnedServerName;
 use toml::Value;
 
 use super::{Given, Setting};
-use crate::base::{glob::Glob, network::Range};
+use logcabin_base::{glob::Glob, network::Range};
 
 impl Setting for OwnedServerName {
     const ALLOWED: &'static str = "a host name or address, with a port if need be, such as \
@@ -126,7 +126,7 @@ impl Setting for UrlPattern {
 pub struct PathPrefix(Box<str>);
 
 impl PathPrefix {
-    pub(in crate::config) fn new(prefix: &str) -> Self {
+    pub(crate) fn new(prefix: &str) -> Self {
         Self(prefix.into())
     }
 }
@@ -221,7 +221,7 @@ impl Setting for PublicUrl {
 pub struct WebUrl(Box<str>);
 
 impl WebUrl {
-    pub(in crate::config) fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         Self(url.into())
     }
 

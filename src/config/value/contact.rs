@@ -5,7 +5,7 @@ use ruma::{OwnedServerName, OwnedUserId};
 use toml::Value;
 
 use super::{Given, Setting, address::web_address};
-use crate::record::address::Pattern;
+use logcabin_record::address::Pattern;
 
 /// How to reach the administrators of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use toml::Value;
 
 use super::{Given, Setting};
-use crate::base::lifetime::Rule;
+use logcabin_base::lifetime::Rule;
 
 /// What the paths serve that need no access token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use ruma::{OwnedMxcUri, RoomVersionId};
 use toml::Value;
 
 use super::{Given, Setting};
-use crate::record::room_version::is_for_new_rooms;
+use logcabin_record::room_version::is_for_new_rooms;
 
 /// A version of rooms.
 #[derive(Clone, Debug, PartialEq, Eq)]

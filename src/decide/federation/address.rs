@@ -8,7 +8,7 @@ use ruma::{
 };
 
 use super::template::TemplateError;
-use crate::decide::{
+use crate::{
     Env, Membership, NewEvent, Refusal, RoomDraft, is_local,
     member_event::{must_not_be_blocked, must_take_invites},
     membership::address_invite_content,

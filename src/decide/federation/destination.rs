@@ -2,12 +2,10 @@
 
 use ruma::OwnedServerName;
 
-use crate::{
-    decide::{Commit, Proposal, Refusal},
-    record::{
-        Stream,
-        command::{Failing, PeerReached, Reached, SetAside},
-    },
+use crate::{Commit, Proposal, Refusal};
+use logcabin_record::{
+    Stream,
+    command::{Failing, PeerReached, Reached, SetAside},
 };
 
 /// Retry a failing homeserver at once.

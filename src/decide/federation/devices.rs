@@ -2,13 +2,11 @@
 
 use ruma::{OwnedServerName, OwnedUserId};
 
-use crate::{
-    base::limits,
-    decide::{Commit, Proposal, Refusal},
-    record::{
-        Offset, Stream,
-        command::{DeviceList, PeerDevices},
-    },
+use crate::{Commit, Proposal, Refusal};
+use logcabin_base::limits;
+use logcabin_record::{
+    Offset, Stream,
+    command::{DeviceList, PeerDevices},
 };
 
 /// Record a homeserver's news of its users' devices.
@@ -59,15 +57,5 @@ impl Proposal for NoteDevices {
             commit.append(self.stream(), body);
         }
         Ok(all)
-    }
-}
-
-impl DeviceList {
-    /// Its size in a record.
-    pub(crate) fn bytes(&self) -> usize {
-        let Self { stream_id: _, devices, master_key, self_signing_key } = self;
-        let devices = devices.iter().map(|(id, keys)| 2 * id.len() + keys.get().len() + 8);
-        let keys = [master_key, self_signing_key].into_iter().flatten();
-        devices.sum::<usize>() + keys.map(|key| key.get().len()).sum::<usize>()
     }
 }

@@ -9,16 +9,14 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::resolve::NoState;
-use crate::{
-    base::limits,
-    decide::Commit,
-    record::{
-        Stream,
-        command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
-        lax_object::LaxObject,
-    },
-    state::Room,
+use crate::Commit;
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    command::{RoomPdu, RoomState, StateBase, StateBefore, StateChange},
+    lax_object::LaxObject,
 };
+use logcabin_state::Room;
 
 /// How many bytes a change, or a description of one, takes in a record.
 pub(super) fn recorded(change: &impl serde::Serialize) -> usize {

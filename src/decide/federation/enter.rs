@@ -17,22 +17,20 @@ use super::{
     resolve::{NoState, changes, differences, say_lifetimes},
 };
 use crate::{
-    base::limits,
-    decide::{
-        Commit, Proposal, Refusal, RoomDraft, is_local,
-        member_event::{may_come, must_not_be_blocked},
-        not_in_it,
-    },
-    log::MAX_BATCH_BYTES,
-    read::{
-        branches::{Branches, PENDING, View},
-        events::StoredEvent,
-    },
-    record::{
-        Offset, Stream,
-        command::{Outcome, Received, RoomPdu, StateBase, StateBefore, StateChange},
-        event_format::differ,
-    },
+    Commit, Proposal, Refusal, RoomDraft, is_local,
+    member_event::{may_come, must_not_be_blocked},
+    not_in_it,
+};
+use logcabin_base::limits;
+use logcabin_log::MAX_BATCH_BYTES;
+use logcabin_read::{
+    branches::{Branches, PENDING, View},
+    events::StoredEvent,
+};
+use logcabin_record::{
+    Offset, Stream,
+    command::{Outcome, Received, RoomPdu, StateBase, StateBefore, StateChange},
+    event_format::differ,
 };
 
 /// Make a room of other homeservers known by its `m.room.create` event, which was verified.

@@ -25,15 +25,13 @@ use super::{
     reference::{run, state_maps},
     resolve::{NoState, after_each},
 };
-use crate::{
-    base::limits,
-    read::{
-        branches::{Branches, is_about_power},
-        events::{EventRef, EventStore, StoredEvent},
-    },
-    record::{Offset, command::Conflict},
-    state::{Room, State},
+use logcabin_base::limits;
+use logcabin_read::{
+    branches::{Branches, is_about_power},
+    events::{EventRef, EventStore, StoredEvent},
 };
+use logcabin_record::{Offset, command::Conflict};
+use logcabin_state::{Room, State};
 
 /// The outcome of state resolution for a key for which the branches had different events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -203,8 +201,8 @@ impl From<NoState> for Unexplained {
     }
 }
 
-impl From<crate::log::ReadError> for Unexplained {
-    fn from(error: crate::log::ReadError) -> Self {
+impl From<logcabin_log::ReadError> for Unexplained {
+    fn from(error: logcabin_log::ReadError) -> Self {
         Self::Failed(error.to_string())
     }
 }

@@ -14,10 +14,8 @@ use super::{
     resolution_v1::{Pass, rank},
     resolve::NoState,
 };
-use crate::{
-    read::{branches::Branches, events::EventRef},
-    record::command::Conflict,
-};
+use logcabin_read::{branches::Branches, events::EventRef};
+use logcabin_record::command::Conflict;
 
 type Key = (StateEventType, String);
 

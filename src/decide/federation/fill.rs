@@ -10,20 +10,18 @@ use ruma::{
 };
 
 use super::receive::are_of_one_server;
-use crate::{
-    base::limits,
-    decide::{Commit, Powers, Proposal, Refusal, not_in_it},
-    log::ReadError,
-    read::{
-        branches::{Branches, ChainError},
-        events::{EventRef, EventStore, StoredEvent},
-    },
-    record::{
-        Offset, Stream,
-        command::{Filled, RoomGap},
-    },
-    state::{Room, State, rooms::graph::Aside},
+use crate::{Commit, Powers, Proposal, Refusal, not_in_it};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    branches::{Branches, ChainError},
+    events::{EventRef, EventStore, StoredEvent},
 };
+use logcabin_record::{
+    Offset, Stream,
+    command::{Filled, RoomGap},
+};
+use logcabin_state::{Room, State, rooms::graph::Aside};
 
 /// Put events into a gap of a room's history, or give it up for some time.
 #[derive(Clone, Debug)]

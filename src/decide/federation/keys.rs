@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::decide::{Commit, Proposal, Refusal};
-use crate::{
-    base::limits,
-    record::{
-        Stream,
-        command::{OldKey, PeerKeys, ServerKey},
-    },
-    state::peers::Peer,
+use crate::{Commit, Proposal, Refusal};
+use logcabin_base::limits;
+use logcabin_record::{
+    Stream,
+    command::{OldKey, PeerKeys, ServerKey},
 };
+use logcabin_state::peers::Peer;
 
 /// Record the signing keys that another homeserver publishes. Its document was verified. Its old
 /// keys need not include those that it no longer publishes.

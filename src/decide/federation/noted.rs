@@ -5,16 +5,14 @@
 //! keys. It differs from the state before the previous event of its branch in at most one.
 
 use super::resolve::{NoState, differences};
-use crate::{
-    base::limits,
-    read::{
-        branches::{Branches, Tree, View},
-        events::{EventRef, StoredEvent},
-    },
-    record::{
-        Offset,
-        command::{StateBase, StateBefore},
-    },
+use logcabin_base::limits;
+use logcabin_read::{
+    branches::{Branches, Tree, View},
+    events::{EventRef, StoredEvent},
+};
+use logcabin_record::{
+    Offset,
+    command::{StateBase, StateBefore},
 };
 
 pub(super) struct Noting<'a, 'b> {

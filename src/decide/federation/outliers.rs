@@ -10,17 +10,15 @@ use super::{
     receive::{Receipt, TAKEN, Verdict, body},
     resolve::NoState,
 };
-use crate::{
-    decide::{Commit, Proposal, Refusal, not_in_it},
-    read::{
-        branches::{Branches, PENDING},
-        events::StoredEvent,
-    },
-    record::{
-        Stream,
-        command::{Outcome, RoomPdu},
-        event_format::differ,
-    },
+use crate::{Commit, Proposal, Refusal, not_in_it};
+use logcabin_read::{
+    branches::{Branches, PENDING},
+    events::StoredEvent,
+};
+use logcabin_record::{
+    Stream,
+    command::{Outcome, RoomPdu},
+    event_format::differ,
 };
 
 /// Record events of another homeserver as outliers.

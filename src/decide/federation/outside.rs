@@ -12,20 +12,18 @@ use serde_json::value::RawValue;
 
 use super::receive::body;
 use crate::{
-    decide::{
-        Commit, Membership, Proposal, Refusal, RoomDraft, is_local,
-        member_event::{may_come, may_reject, must_not_be_blocked, must_take_invites},
-    },
-    read::{
-        branches::PENDING,
-        events::{EventRef, StoredEvent},
-    },
-    record::{
-        Offset, Stream,
-        command::{Received, RoomEvent},
-    },
-    state::Room,
+    Commit, Membership, Proposal, Refusal, RoomDraft, is_local,
+    member_event::{may_come, may_reject, must_not_be_blocked, must_take_invites},
 };
+use logcabin_read::{
+    branches::PENDING,
+    events::{EventRef, StoredEvent},
+};
+use logcabin_record::{
+    Offset, Stream,
+    command::{Received, RoomEvent},
+};
+use logcabin_state::Room;
 
 /// Record a membership of a user of this homeserver in a room that it is not in.
 #[derive(Clone, Debug)]

@@ -1,11 +1,9 @@
 //! The delivery positions of other homeservers.
 
-use crate::{
-    decide::{Commit, Proposal, Refusal},
-    record::{
-        Stream,
-        command::{PeerReached, Reached},
-    },
+use crate::{Commit, Proposal, Refusal};
+use logcabin_record::{
+    Stream,
+    command::{PeerReached, Reached},
 };
 
 /// Record the delivery positions of homeservers.

@@ -19,25 +19,23 @@ use super::{
     noted::Noting,
     resolve::{Joined, NoState, States, after_each, changes, say_lifetimes},
 };
-use crate::{
-    base::limits,
-    decide::{Commit, Env, Powers, Proposal, Refusal, not_in_it},
-    log::ReadError,
-    read::{
-        branches::{Branches, Effort, PENDING, View},
-        events::{EventRef, StoredEvent},
+use crate::{Commit, Env, Powers, Proposal, Refusal, not_in_it};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    branches::{Branches, Effort, PENDING, View},
+    events::{EventRef, StoredEvent},
+};
+use logcabin_record::{
+    Offset, Stream,
+    command::{
+        Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, StateBase, StateBefore,
+        StateChange,
     },
-    record::{
-        Offset, Stream,
-        command::{
-            Extremity, Outcome, Received, Resolved, RoomEvent, RoomPdu, StateBase, StateBefore,
-            StateChange,
-        },
-    },
-    state::{
-        Room,
-        rooms::{Tip, graph::Aside},
-    },
+};
+use logcabin_state::{
+    Room,
+    rooms::{Tip, graph::Aside},
 };
 
 /// Why an event is rejected whose id another one has. It is not recorded: what is known of that id

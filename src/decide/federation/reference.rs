@@ -13,10 +13,8 @@ use ruma::{
 };
 
 use super::resolve::NoState;
-use crate::{
-    read::branches::{Branches, Keys, View},
-    record::Offset,
-};
+use logcabin_read::branches::{Branches, Keys, View};
+use logcabin_record::Offset;
 
 /// The different states of branches, as event ids with their offsets; `None` if all branches have
 /// the same state.

@@ -24,13 +24,11 @@ use ruma::{
 };
 
 use super::resolve::{NoState, read, record};
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::{
-        branches::{Branches, ChainError, Levels, Memo, NOBODY, Resolved, Tree},
-        events::EventRef,
-    },
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    branches::{Branches, ChainError, Levels, Memo, NOBODY, Resolved, Tree},
+    events::EventRef,
 };
 
 /// Resolves different states, of which there are at least two.

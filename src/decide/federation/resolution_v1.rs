@@ -23,13 +23,11 @@ use ruma::{
 use sha1::{Digest as _, Sha1};
 
 use super::resolve::{NoState, read, record};
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::{
-        branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree},
-        events::{EventRef, StoredEvent},
-    },
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree},
+    events::{EventRef, StoredEvent},
 };
 
 /// The passes, in their order: the rules look at what the earlier ones settle.

@@ -11,23 +11,21 @@ use ruma::{
 };
 
 use super::{division::recorded, resolution, resolution_v1};
-use crate::{
-    base::{
-        limits,
-        metrics::{Tried, metrics},
-    },
-    decide::Refusal,
-    log::ReadError,
-    read::{
-        branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree, View},
-        events::EventRef,
-    },
-    record::{
-        Offset,
-        command::{Conflict, SaidLifetime, StateChange},
-    },
-    state::{RETENTION, lifetime, lifetimes::Own},
+use crate::Refusal;
+use logcabin_base::{
+    limits,
+    metrics::{Tried, metrics},
 };
+use logcabin_log::ReadError;
+use logcabin_read::{
+    branches::{Branches, ChainError, Memo, NOBODY, Resolved, Tree, View},
+    events::EventRef,
+};
+use logcabin_record::{
+    Offset,
+    command::{Conflict, SaidLifetime, StateChange},
+};
+use logcabin_state::{RETENTION, lifetime, lifetimes::Own};
 
 /// Why a state cannot be computed.
 #[derive(Debug, thiserror::Error)]

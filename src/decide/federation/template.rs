@@ -6,7 +6,7 @@ use ruma::{
     events::{TimelineEventType, room::member::MembershipState},
 };
 
-use crate::decide::{
+use crate::{
     Env, Membership, NewEvent, Refusal, RoomDraft,
     member_event::{authorise_join, member_content, must_not_be_blocked},
     not_in_it,
@@ -65,7 +65,7 @@ fn may_join(
     user_id: &UserId,
     content: &mut CanonicalJsonObject,
 ) -> Result<(), Refusal> {
-    use crate::state::Membership::{Ban, Invite, Join};
+    use logcabin_state::Membership::{Ban, Invite, Join};
     match draft.membership(env, user_id)? {
         Some(Join | Invite | Ban) => Ok(()),
         _ => authorise_join(env, draft, user_id, content),

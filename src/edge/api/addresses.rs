@@ -3,7 +3,8 @@
 use reqwest::Url;
 use ruma::api::client::session::login::v3 as login_v3;
 
-use crate::{base::text::encoded, config::Config};
+use logcabin_base::text::encoded;
+use logcabin_config::Config;
 
 /// The public address of the client-server API.
 pub(super) fn client_api(config: &Config) -> String {

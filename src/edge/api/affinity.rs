@@ -6,7 +6,9 @@ use http::{Method, Uri};
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::Deserialize;
 
-use crate::{base::tag::Tag, read::view::token::Pos, record::Stream};
+use logcabin_base::tag::Tag;
+use logcabin_read::view::token::Pos;
+use logcabin_record::Stream;
 
 /// A larger body has none of these ids.
 const BODY_BYTES: usize = 256 * 1024;
@@ -91,10 +93,8 @@ fn decoded(text: &str) -> std::borrow::Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        read::view::token::Token,
-        record::{Epoch, Offset},
-    };
+    use logcabin_read::view::token::Token;
+    use logcabin_record::{Epoch, Offset};
 
     fn of(uri: &str, body: &str) -> Option<u16> {
         process_of(&uri.parse().unwrap(), body.as_bytes())

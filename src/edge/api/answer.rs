@@ -2,10 +2,8 @@
 
 use std::cell::Cell;
 
-use crate::{
-    base::canonical::{self, Numbers},
-    edge::http::{ApiError, Json},
-};
+use crate::http::{ApiError, Json};
+use logcabin_base::canonical::{self, Numbers};
 
 /// The refusal for a room whose existence must not be revealed to the caller.
 pub(super) fn not_in_it() -> ApiError {

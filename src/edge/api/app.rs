@@ -14,12 +14,10 @@ use super::{
     console::visitor,
     server::{Server, told::Told},
 };
-use crate::{
-    edge::http::{ApiError, App, OpenTo, Reply, Session},
-    outside::{appservice::Service, federation::Kind},
-    record::{Stream, command::TokenHash},
-    service::health::Trouble,
-};
+use crate::http::{ApiError, App, OpenTo, Reply, Session};
+use logcabin_outside::{appservice::Service, federation::Kind};
+use logcabin_record::{Stream, command::TokenHash};
+use logcabin_service::health::Trouble;
 
 impl App for Server {
     fn elsewhere(&self, method: &Method, uri: &Uri, body: &[u8]) -> Option<u16> {

@@ -8,10 +8,8 @@ use http::Uri;
 use ruma::RoomVersionId;
 use serde_json::{Map, Value};
 
-use crate::{
-    edge::http::{ApiError, ErrorCode, Place, json_error, query_parameter},
-    record::address::is_opaque_id,
-};
+use crate::http::{ApiError, ErrorCode, Place, json_error, query_parameter};
+use logcabin_record::address::is_opaque_id;
 
 /// The structs of a filter (client-server API, "Filtering").
 pub(super) const FILTER: &[Place] = &[
@@ -151,7 +149,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::edge::http::{Policy, cheap, decode_as};
+    use crate::http::{Policy, cheap, decode_as};
 
     fn decode<R: IncomingRequest>(policy: Policy, args: &[&str], body: &'static [u8]) -> String {
         decode_as::<R>(policy, args, body).map_or_else(|error| error, |_| "ok".to_owned())

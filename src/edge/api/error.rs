@@ -2,16 +2,14 @@
 
 use http::StatusCode;
 
-use crate::{
-    base::limits,
-    decide::Refusal,
-    edge::http::{ApiError, ErrorCode},
-    engine::Rejected,
-    log::{AppendError, ReadError},
-    service::{
-        accounts::{identity::IdentityError, names::InvalidName},
-        passwords::{Denied, policy::Unfit},
-    },
+use crate::http::{ApiError, ErrorCode};
+use logcabin_base::limits;
+use logcabin_decide::Refusal;
+use logcabin_engine::Rejected;
+use logcabin_log::{AppendError, ReadError};
+use logcabin_service::{
+    accounts::{identity::IdentityError, names::InvalidName},
+    passwords::{Denied, policy::Unfit},
 };
 
 impl From<Rejected> for ApiError {

@@ -1,7 +1,7 @@
 //! The endpoints: each handler turns a typed request into a proposal or a look, and the outcome
 //! into a typed response. What the server serves is the list in [`endpoints`].
 
-pub(crate) mod about;
+pub mod about;
 pub(crate) mod account;
 mod addresses;
 mod admin;
@@ -15,26 +15,32 @@ pub(crate) mod browser;
 mod console;
 pub(crate) mod e2ee;
 mod error;
-pub(crate) mod federation;
+pub mod federation;
 pub(crate) mod media;
 pub(crate) mod oauth;
 mod outgoing;
-pub(crate) mod push;
-pub(crate) mod room;
+pub mod push;
+pub mod room;
 mod server;
 mod sso;
-pub(crate) mod sync;
+pub mod sync;
 
-pub(crate) use self::{
+pub use self::{
     auth::sso::callback as sso_callback,
     push::unsubscribe::url as unsubscribe_url,
     room::delayed::given_up,
     server::{Authentication, Listing, Oauth, Outside, Server, Signing, Synchronisation},
 };
-use crate::{config::Config, edge::http::Table};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tokio::net::TcpListener;
+
+use crate::http::{Edge, Table, serve as http_serve, tls::Tls};
+use logcabin_config::Config;
 
 /// Every endpoint there is, section by section of the client-server API.
-pub(crate) fn endpoints(config: &Config) -> Table<Server> {
+pub fn endpoints(config: &Config) -> Table<Server> {
     let table = Table::new(&config.server.prefixes);
     let sections = [
         admin::endpoints,
@@ -55,12 +61,23 @@ pub(crate) fn endpoints(config: &Config) -> Table<Server> {
     sections.into_iter().fold(table, |table, section| section(table))
 }
 
+/// Serves endpoints on every listener: see [`run_with`](http_serve::run_with). It is boxed, so that
+/// a caller does not compile all of them once more.
+pub fn serve(
+    listeners: Vec<Arc<TcpListener>>,
+    tls: Option<Arc<Tls>>,
+    edge: Arc<Edge<Server>>,
+    closed: Box<dyn FnOnce(usize) + Send>,
+) -> BoxFuture<'static, ()> {
+    Box::pin(http_serve::run_with(listeners, tls, edge, closed))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::edge::http::Class;
+    use crate::http::Class;
 
     /// The name of an endpoint in `docs/limits.md`: its path without what all paths of the
     /// client-server API begin with.
@@ -126,7 +143,7 @@ mod tests {
             include_str!("../../base/limits/origins.rs")
         );
         let settings = include_str!("../../config/list.rs");
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for name in quoted(chapter) {
             if name.starts_with("src/") {
                 assert!(root.join(name).is_file(), "there is no {name}");

@@ -17,15 +17,13 @@ use ruma::{
 };
 
 use super::{ApiError, ErrorCode, Refusal};
-use crate::{
-    outside::appservice::Service,
-    record::{Offset, Origin},
-};
+use logcabin_outside::appservice::Service;
+use logcabin_record::{Offset, Origin};
 
 /// Whom an access token stands for: a client that is logged in, or an application service that acts
 /// for one of its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Session {
+pub struct Session {
     /// Whose it is.
     pub(crate) user_id: OwnedUserId,
     /// The device that logged in. Empty for an application service that names none: see
@@ -62,7 +60,7 @@ impl Session {
 /// One who has sent a token where only that of an application service means something: the service
 /// that it is of, or none.
 #[derive(Clone, Debug)]
-pub(crate) struct Appservice(pub(super) Option<Arc<Service>>);
+pub struct Appservice(pub(super) Option<Arc<Service>>);
 
 impl Appservice {
     /// The service, if the token is that of one.
@@ -73,11 +71,11 @@ impl Appservice {
 
 /// Another homeserver, which has signed its request.
 #[derive(Clone, Debug)]
-pub(crate) struct Homeserver(pub(crate) OwnedServerName);
+pub struct Homeserver(pub(crate) OwnedServerName);
 
 /// Which accounts may call an endpoint, besides those without any restriction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpenTo {
+pub struct OpenTo {
     /// Guests (client-server API, "Guest Access").
     pub(crate) guests: bool,
     /// Suspended users (client-server API, "Account suspension").
@@ -112,7 +110,7 @@ impl OpenTo {
 
 /// Whether an endpoint wants an access token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// A token means nothing here and is not looked at.
     None,
     /// A good token is needed.
@@ -134,10 +132,10 @@ pub(crate) enum Access {
 
 /// The scheme of endpoints that anybody may read as of now, and those who administer the server as
 /// of earlier moments.
-pub(crate) struct AsOf;
+pub struct AsOf;
 
 /// The authentication scheme of an endpoint: says what to check and what its handler receives.
-pub(crate) trait Gate {
+pub trait Gate {
     /// What the handler is told of the caller.
     type Caller: Caller;
     /// What is checked before the handler runs.
@@ -151,7 +149,7 @@ pub(crate) trait Gate {
 
 /// Whom a request's token stands for, as far as the endpoint asks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Who {
+pub struct Who {
     /// Where a session is asked for.
     pub(crate) session: Option<Session>,
     /// Where an application service is asked for.
@@ -163,7 +161,7 @@ pub(crate) struct Who {
 }
 
 /// What a handler may be told of its caller.
-pub(crate) trait Caller: Send + 'static {
+pub trait Caller: Send + 'static {
     /// The caller's session, if it has one.
     fn session(&self) -> Option<&Session>;
 
@@ -251,7 +249,7 @@ gates! {
 }
 
 /// The access token of a request: from the `Authorization` header, or else from the query.
-pub(crate) fn access_token<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Cow<'a, str>> {
+pub fn access_token<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<Cow<'a, str>> {
     bearer(headers).map(Cow::Borrowed).or_else(|| query_token(uri)).filter(|t| !t.is_empty())
 }
 

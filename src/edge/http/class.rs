@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use http::Method;
 
-use crate::{base::rate::Rate, config::RateLimits};
+use logcabin_base::rate::Rate;
+use logcabin_config::RateLimits;
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $class:ident = $setting:ident;)+) => {
         /// Endpoints that share a limit of their own, besides the one on all that a caller does.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub(crate) enum Class {
+        pub enum Class {
             $($(#[$doc])* $class,)+
             /// Limited, and not in a class of its own.
             Other,

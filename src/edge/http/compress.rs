@@ -9,7 +9,7 @@ use std::{cmp::Reverse, io::Write as _};
 use flate2::{Compression, write::GzEncoder};
 use http::{HeaderMap, HeaderValue, header::ACCEPT_ENCODING};
 
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// How a body can be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

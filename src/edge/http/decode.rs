@@ -34,7 +34,7 @@ use super::{
     ApiError,
     objects::{self, Place},
 };
-use crate::base::{clock::millis, json_error::describe, limits};
+use logcabin_base::{clock::millis, json_error::describe, limits};
 
 /// A check of one endpoint's body that ruma does not make, or not without harm.
 pub(crate) type Precheck = fn(&[u8]) -> Result<(), ApiError>;
@@ -85,7 +85,7 @@ pub(crate) fn query_parameter(uri: &Uri, name: &str) -> Result<Option<String>, A
 }
 
 /// The query of a request that ruma has no type for. Parameters without a value count as not given.
-pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+pub fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let given: Vec<_> = pairs.filter(|pair| !pair.ends_with('=')).collect();
     serde_html_form::from_str(&given.join("&")).map_err(|error| {
@@ -99,7 +99,7 @@ pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
 }
 
 /// The body of a request that ruma has no type for, or one that lacks something.
-pub(crate) fn body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub fn body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::bad_json(describe(&error, body)))
 }
 
@@ -285,7 +285,7 @@ fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
 /// may meet a value of the wrong kind before the place where the body ends to be JSON at all, and
 /// some of ruma's request types leave off in the middle of an object in which they do not find what
 /// they look for.
-pub(crate) fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
+pub fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
     if is_json(body) {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.
         ApiError::bad_json(describe(error, body))

@@ -37,20 +37,18 @@ use super::{
     table::{Answering, Call, Route, Routes},
     throttle::{Spent, Throttle},
 };
-use crate::{
-    base::{
-        arrival::Pace,
-        bodies::{self, Bodies, Payer},
-        clock, limits,
-        rate::household,
-        shutdown::Shutdown,
-        traces::{Begun, traces},
-    },
-    config::Config,
+use logcabin_base::{
+    arrival::Pace,
+    bodies::{self, Bodies, Payer},
+    clock, limits,
+    rate::household,
+    shutdown::Shutdown,
+    traces::{Begun, traces},
 };
+use logcabin_config::Config;
 
 /// The edge of a running server: the program with its table of endpoints.
-pub(crate) struct Edge<A> {
+pub struct Edge<A> {
     app: Arc<A>,
     routes: Routes<A>,
     /// Whether it serves other homeservers.
@@ -68,7 +66,7 @@ pub(crate) struct Edge<A> {
     in_progress: Option<Arc<ByAddress>>,
     by_address: Option<usize>,
     pub(super) shutdown: Shutdown,
-    pub(super) limits: crate::config::Http,
+    pub(super) limits: logcabin_config::Http,
 }
 
 /// A request as it comes from the connection.
@@ -82,7 +80,7 @@ pub(super) struct Inbound<S> {
 
 impl<A: App> Edge<A> {
     /// An edge for `app` with these endpoints.
-    pub(crate) fn new(
+    pub fn new(
         app: Arc<A>,
         table: Table<A>,
         config: &Config,
@@ -118,14 +116,14 @@ impl<A: App> Edge<A> {
     }
 
     /// The same for other homeservers.
-    pub(crate) fn for_servers(mut self) -> Self {
+    pub fn for_servers(mut self) -> Self {
         self.for_servers = true;
         self.outgoing = Arc::new(self.outgoing.bounded(limits::ANSWERS_TO_SERVERS_BYTES));
         self
     }
 
     /// The same with a budget for bodies that others share.
-    pub(crate) fn sharing(mut self, bodies: &Arc<Bodies>) -> Self {
+    pub fn sharing(mut self, bodies: &Arc<Bodies>) -> Self {
         self.bodies = Arc::clone(bodies);
         self
     }
@@ -211,7 +209,7 @@ impl<A: App> Edge<A> {
     }
 
     /// Notes what another node reported. `for_servers` is the edge for other homeservers.
-    pub(crate) fn heard(&self, message: &[u8], for_servers: Option<&Self>) {
+    pub fn heard(&self, message: &[u8], for_servers: Option<&Self>) {
         match serde_json::from_slice::<Spent>(message) {
             Ok(spent) if !spent.is_for_servers() => self.throttle.take_spent(spent),
             Ok(spent) => {
@@ -224,7 +222,7 @@ impl<A: App> Edge<A> {
     }
 
     /// Answers a request that another node forwarded.
-    pub(crate) async fn answer_forwarded(&self, request: Bytes) -> Bytes {
+    pub async fn answer_forwarded(&self, request: Bytes) -> Bytes {
         let Some(received) = forward::received(&request) else {
             let error = ApiError::internal("a forwarded request is not understood");
             report(&error);

@@ -16,7 +16,7 @@ use super::{
 
 /// How an endpoint's body is read and checked before the request is made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub enum Body {
     /// Not looked at.
     None,
     /// One JSON object, of at most the configured size.
@@ -41,7 +41,7 @@ impl Body {
 /// from it where and how the endpoint is served.
 ///
 /// [`Table::on`]: super::Table::on
-pub(crate) trait Endpoint: Send + Sized + 'static {
+pub trait Endpoint: Send + Sized + 'static {
     /// Whether an access token is needed, and what the handler is told of the caller.
     type Gate: Gate;
     const METHOD: Method;
@@ -63,7 +63,7 @@ pub(crate) trait Endpoint: Send + Sized + 'static {
 }
 
 /// What was received, for [`Endpoint::read`] to take its parts from.
-pub(crate) struct Received<'a> {
+pub struct Received<'a> {
     pub(super) method: Method,
     pub(crate) uri: &'a Uri,
     pub(super) headers: HeaderMap,
@@ -100,7 +100,7 @@ impl Received<'_> {
     }
 
     /// The whole query.
-    pub(crate) fn query<T: DeserializeOwned>(&mut self, _: &str) -> Result<T, ApiError> {
+    pub fn query<T: DeserializeOwned>(&mut self, _: &str) -> Result<T, ApiError> {
         decode::query(self.uri)
     }
 
@@ -155,7 +155,7 @@ where
 
 /// A request that anybody may make, and those who administer the server as of an earlier moment:
 /// with `at` in the query the handler is told who asks.
-pub(crate) struct AsOfRequest<R>(pub(crate) R);
+pub struct AsOfRequest<R>(pub(crate) R);
 
 impl<R: IncomingRequest + Send + 'static> Endpoint for AsOfRequest<R> {
     type Gate = AsOf;
@@ -177,7 +177,7 @@ impl<R: IncomingRequest + Send + 'static> Endpoint for AsOfRequest<R> {
 }
 
 /// A request whose body is a file, which the handler reads as it arrives.
-pub(crate) struct Upload<R> {
+pub struct Upload<R> {
     /// What comes before the body. Its own field for the file is empty.
     pub(crate) request: R,
     /// The body.
@@ -210,7 +210,7 @@ where
 
 /// A request for a file, with the headers that say which part of it is wanted, and which version
 /// the client has.
-pub(crate) struct Download<R> {
+pub struct Download<R> {
     pub(crate) request: R,
     pub(crate) headers: HeaderMap,
 }
@@ -252,6 +252,7 @@ where
 ///
 /// Before the fields, `body Body::Bytes;` says how the body is read if it is not JSON, and
 /// `refusal page::refusal;` by which page a refusal is shown.
+#[macro_export]
 macro_rules! endpoint {
     (
         $(#[$meta:meta])*
@@ -266,32 +267,32 @@ macro_rules! endpoint {
             $($(#[$field_meta])* $field: $Type,)*
         }
 
-        impl $crate::edge::http::Endpoint for $Name {
+        impl $crate::http::Endpoint for $Name {
             type Gate = $gate;
             const METHOD: ::http::Method = ::http::Method::$method;
-            $(const REFUSAL: Option<$crate::edge::http::Refusal> = Some($refusal);)?
+            $(const REFUSAL: Option<$crate::http::Refusal> = Some($refusal);)?
 
             fn paths() -> Vec<&'static str> {
                 vec![$($path),+]
             }
 
-            $(fn body() -> $crate::edge::http::Body {
+            $(fn body() -> $crate::http::Body {
                 $body
             })?
 
             #[allow(unused_mut, unused_variables, reason = "some requests have no parts")]
             fn read(
-                mut received: $crate::edge::http::Received<'_>,
-            ) -> Result<Self, $crate::edge::http::ApiError> {
+                mut received: $crate::http::Received<'_>,
+            ) -> Result<Self, $crate::http::ApiError> {
                 Ok(Self { $($field: received.$part(stringify!($field))?),* })
             }
         }
     };
 }
-pub(crate) use endpoint;
+pub use endpoint;
 
 /// JSON text: the answer of a handler that puts it together itself.
-pub(crate) struct Json(pub(crate) Bytes);
+pub struct Json(pub(crate) Bytes);
 
 impl<T: Into<Bytes>> From<T> for Json {
     fn from(text: T) -> Self {
@@ -301,7 +302,7 @@ impl<T: Into<Bytes>> From<T> for Json {
 
 /// What a handler of the requests `R` may answer with: ruma's response to `R`, JSON text, or a
 /// reply.
-pub(crate) trait Answer<R>: Send {
+pub trait Answer<R>: Send {
     /// The reply.
     fn reply(self) -> Result<Reply, ApiError>;
 }

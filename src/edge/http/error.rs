@@ -14,11 +14,11 @@ use ruma::{
 use serde_json::{Map, Value, json};
 
 use super::Reply;
-use crate::base::clock::millis;
+use logcabin_base::clock::millis;
 
 /// The codes of the standard error response, each with the fields it adds to the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorCode {
+pub enum ErrorCode {
     BadAlias,
     BadJson,
     BadState,
@@ -228,7 +228,7 @@ impl ErrorCode {
 
 /// What a client must still do to authenticate a request: the 401 of user-interactive endpoints.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AuthRequired {
+pub struct AuthRequired {
     /// The ways to authenticate, each a sequence of stages.
     pub(crate) flows: Vec<AuthFlow>,
     /// Stages completed so far.
@@ -244,7 +244,7 @@ pub(crate) struct AuthRequired {
 type Cause = Box<dyn Error + Send + Sync>;
 
 /// The failure of a request: what the client is told, and what the log is told.
-pub(crate) struct ApiError(Box<Inner>);
+pub struct ApiError(Box<Inner>);
 
 struct Inner {
     code: ErrorCode,
@@ -260,7 +260,7 @@ struct Inner {
 }
 
 /// The reply that shows a failed request in another form than JSON.
-pub(crate) type Refusal = fn(&ApiError) -> Reply;
+pub type Refusal = fn(&ApiError) -> Reply;
 
 impl ApiError {
     /// An error with this code, its usual status, and this sentence for the client.
@@ -386,7 +386,7 @@ impl ApiError {
     }
 
     /// `M_UNKNOWN_TOKEN`: log in again; with `soft_logout` the client may keep its keys.
-    pub(crate) fn unknown_token(soft_logout: bool) -> Self {
+    pub fn unknown_token(soft_logout: bool) -> Self {
         Self::new(ErrorCode::UnknownToken { soft_logout }, "The access token is not known.")
             .unless_behind()
     }
@@ -408,12 +408,12 @@ impl ApiError {
     }
 
     /// `M_UNKNOWN` with 500: a fault of the server; the cause goes to its log.
-    pub(crate) fn internal(cause: impl Into<Cause>) -> Self {
+    pub fn internal(cause: impl Into<Cause>) -> Self {
         Self::new(ErrorCode::Unknown, "The server failed to do this.").with_cause(cause)
     }
 
     /// `M_UNKNOWN` with 503: not now, for example while the disk is full.
-    pub(crate) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::Unknown, message).with_status(StatusCode::SERVICE_UNAVAILABLE)
     }
 
@@ -483,7 +483,7 @@ impl ApiError {
     }
 
     /// The body of the response.
-    pub(crate) fn body(&self) -> Value {
+    pub fn body(&self) -> Value {
         let mut body = Map::new();
         if let Some(auth) = &self.0.auth {
             body.insert("flows".to_owned(), json!(auth.flows));

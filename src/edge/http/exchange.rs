@@ -34,7 +34,7 @@ use tokio_rustls::server::TlsStream;
 use warp::reply::Response;
 
 use super::outgoing::{Held, OfStream, Piece, Stall, Streams};
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// A request in place of one that hyper has read before. Only requests that it stands for are put
 /// aside: see [`can_be_put_aside`].

@@ -29,7 +29,7 @@ struct AnswerLine {
 }
 
 /// A request that another node received.
-pub(super) struct Received {
+pub(crate) struct Received {
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,

@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, header::CONTENT_LENGTH};
 
 use super::{ApiError, Who, incoming, table::Answering};
-use crate::base::{
+use logcabin_base::{
     arrival::Pace,
     bodies::{self, Bodies, Full, Payer},
     limits,

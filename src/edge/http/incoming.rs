@@ -8,10 +8,10 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::ApiError;
-use crate::base::{arrival::Pace, limits};
+use logcabin_base::{arrival::Pace, limits};
 
 /// A body on its way.
-pub(crate) struct Incoming {
+pub struct Incoming {
     pieces: BoxStream<'static, Result<Bytes, ApiError>>,
     declared: Option<u64>,
     limit: u64,

@@ -8,7 +8,7 @@ use std::{
 use http::{Method, StatusCode};
 use opentelemetry::KeyValue;
 
-use crate::base::{
+use logcabin_base::{
     metrics::{Histogram, IntCounter, metrics},
     traces::{Begun, traces},
 };

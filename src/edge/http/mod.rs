@@ -34,7 +34,7 @@ mod class;
 mod compress;
 mod decode;
 mod edge;
-mod endpoint;
+pub mod endpoint;
 mod error;
 mod exchange;
 mod forward;
@@ -46,12 +46,12 @@ mod outgoing;
 mod policy;
 mod reach;
 mod reply;
-pub(crate) mod serve;
+pub mod serve;
 mod table;
 #[cfg(test)]
 mod tests;
 mod throttle;
-pub(crate) mod tls;
+pub mod tls;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -61,12 +61,14 @@ use ruma::{OwnedServerName, ServerName};
 
 #[cfg(test)]
 pub(crate) use self::decode::decode_as;
-pub(crate) use self::{
+
+pub(crate) use self::decode::query_parameter;
+pub use self::{
     caller::{
         Access, Appservice, AsOf, Caller, Gate, Homeserver, OpenTo, Session, Who, access_token,
     },
     class::Class,
-    decode::{body as read_body, json_error, query as read_query, query_parameter},
+    decode::{body as read_body, json_error, query as read_query},
     edge::Edge,
     endpoint::{AsOfRequest, Body, Download, Endpoint, Json, Received, Upload, endpoint},
     error::{ApiError, AuthRequired, ErrorCode, Refusal},
@@ -76,10 +78,12 @@ pub(crate) use self::{
     reply::Reply,
     table::{Table, TableError},
 };
-use crate::{base::shutdown::Shutdown, outside::appservice::Service, record::Origin};
+use logcabin_base::shutdown::Shutdown;
+use logcabin_outside::appservice::Service;
+use logcabin_record::Origin;
 
 /// What the edge needs of the program behind it.
-pub(crate) trait App: Send + Sync + 'static {
+pub trait App: Send + Sync + 'static {
     /// Waits until a request that begins now sees every write that was acknowledged before it,
     /// anywhere; `false` if that is not known. `None` if it does so anyway.
     fn catch_up(&self) -> Option<BoxFuture<'_, bool>> {
@@ -197,9 +201,9 @@ pub(crate) trait App: Send + Sync + 'static {
 
 /// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose
 /// type is decided by the endpoint's authentication scheme (see [`Gate`]).
-pub(crate) struct Cx<A, C = Session> {
+pub struct Cx<A, C = Session> {
     /// The program.
-    pub(crate) app: Arc<A>,
+    pub app: Arc<A>,
     /// Who is calling.
     pub(crate) caller: C,
     /// The request's id in the log, also sent to the client as `X-Request-Id`.
@@ -232,7 +236,7 @@ impl<A, C> Cx<A, C> {
 
     /// A parameter of the query that ruma's request type lacks. One without a value is as good as
     /// none.
-    pub(crate) fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
+    pub fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
         query_parameter(&self.uri, name)
     }
 }

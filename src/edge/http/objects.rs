@@ -14,13 +14,13 @@ use super::ApiError;
 
 /// The way to a struct from the top of a body. `*` stands for every member of an object and for
 /// every element of an array.
-pub(crate) type Place = &'static [&'static str];
+pub type Place = &'static [&'static str];
 
 /// Checks that there is no array at any of `places`.
 ///
 /// # Errors
 /// `M_BAD_JSON`. Text that is not JSON at all is found elsewhere.
-pub(crate) fn check(body: &[u8], places: &[Place]) -> Result<(), ApiError> {
+pub fn check(body: &[u8], places: &[Place]) -> Result<(), ApiError> {
     if places.is_empty() || !body.contains(&b'[') {
         return Ok(());
     }

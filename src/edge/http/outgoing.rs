@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::ApiError;
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// Who a response is for.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Outgoing {
     }
 
     /// Refuses a recipient who has not read enough of what was answered before.
-    pub(super) fn check(&self, recipient: &Recipient) -> Result<(), ApiError> {
+    pub(crate) fn check(&self, recipient: &Recipient) -> Result<(), ApiError> {
         // Nearly always nobody holds anything.
         if self.total.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -273,7 +273,7 @@ impl ByAddress {
 
 /// One that counts.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     all: Arc<ByAddress>,
     address: IpAddr,
 }

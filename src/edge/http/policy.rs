@@ -14,7 +14,7 @@ use super::{
 /// Restricted accounts may call nothing that does not say so. The exception is that suspended users
 /// may call whatever only reads (`GET`).
 #[derive(Clone, Copy)]
-pub(crate) struct Policy {
+pub struct Policy {
     pub(super) rate: Rate,
     pub(super) open_to: OpenTo,
     pub(super) reach: Reach,
@@ -41,17 +41,17 @@ pub(super) enum Rate {
 }
 
 /// Limited together with the others of `class`.
-pub(crate) const fn limited(class: Class) -> Policy {
+pub const fn limited(class: Class) -> Policy {
     Policy::new(Rate::Of(class))
 }
 
 /// Not limited, for this reason, although it writes or the Matrix specification has it limited.
-pub(crate) const fn unlimited(reason: &'static str) -> Policy {
+pub const fn unlimited(reason: &'static str) -> Policy {
     Policy::new(Rate::Unlimited(reason))
 }
 
 /// Not limited, because it only reads, and little. The table refuses writes with this policy.
-pub(crate) const fn cheap() -> Policy {
+pub const fn cheap() -> Policy {
     Policy::new(Rate::Cheap)
 }
 

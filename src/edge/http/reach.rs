@@ -7,7 +7,7 @@
 //! is checked strictly unless its policy says why what it takes stays here.
 
 use super::{Access, ApiError, Body};
-use crate::base::canonical::{self, Numbers};
+use logcabin_base::canonical::{self, Numbers};
 
 /// Who gets what is in the body of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) enum Reach {
 ///
 /// # Errors
 /// `M_BAD_JSON`.
-pub(super) fn check(body: &[u8], kind: Body, access: Access, reach: Reach) -> Result<(), ApiError> {
+pub(crate) fn check(body: &[u8], kind: Body, access: Access, reach: Reach) -> Result<(), ApiError> {
     // What another homeserver sends is judged item by item.
     if !kind.is_json() || access == Access::Server || body == b"{}" {
         return Ok(());

@@ -19,7 +19,7 @@ use super::{
     ApiError,
     compress::{self, Encoding},
 };
-use crate::base::{background, clock, limits};
+use logcabin_base::{background, clock, limits};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -33,7 +33,7 @@ pub(crate) enum Content {
 }
 
 /// A response before it gets the headers that all of them carry.
-pub(crate) struct Reply {
+pub struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     content: Content,
@@ -46,7 +46,7 @@ impl Reply {
     }
 
     /// 200 with these bytes of this content type.
-    pub(crate) fn bytes(content_type: &'static str, bytes: impl Into<Bytes>) -> Self {
+    pub fn bytes(content_type: &'static str, bytes: impl Into<Bytes>) -> Self {
         Self::new(HeaderValue::from_static(content_type), Content::Bytes(bytes.into()))
     }
 
@@ -82,7 +82,7 @@ impl Reply {
 
     /// The same reply with one more header.
     #[must_use]
-    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
         self
     }

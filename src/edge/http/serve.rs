@@ -51,7 +51,7 @@ use super::{
     outgoing::{ByAddress, Place, Stall, Streams},
     tls::Tls,
 };
-use crate::base::{limits, metrics::metrics, rate::household, shutdown::Shutdown};
+use logcabin_base::{limits, metrics::metrics, rate::household, shutdown::Shutdown};
 
 /// How long there is nothing to do for hyper before it is dropped, while there are few connections
 /// with one. To make it again costs more than to keep it for those who go on soon.
@@ -70,7 +70,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Serves `edge` on every listener until its shutdown signal is given; then accepts no more, and
 /// returns when all requests in progress are answered or the configured time for that is over.
 /// Calls `closed` with the number of open connections as soon as it accepts no more.
-pub(crate) async fn run<A: App>(
+pub async fn run<A: App>(
     listeners: Vec<Arc<TcpListener>>,
     edge: Arc<Edge<A>>,
     closed: impl FnOnce(usize) + Send,

@@ -24,10 +24,10 @@ use super::{
     policy::{Policy, Rate},
     reach,
 };
-use crate::base::shutdown::Shutdown;
+use logcabin_base::shutdown::Shutdown;
 
 /// The endpoints, while they are being registered.
-pub(crate) struct Table<A> {
+pub struct Table<A> {
     prefixes: Vec<String>,
     paths: BTreeMap<String, Methods<A>>,
     problem: Option<TableError>,
@@ -35,7 +35,7 @@ pub(crate) struct Table<A> {
 
 /// Two endpoints cannot be told apart, or a path cannot be matched.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(crate) enum TableError {
+pub enum TableError {
     /// Two handlers for the same requests.
     #[error("{method} {path} is registered twice")]
     Twice {
@@ -59,14 +59,14 @@ pub(crate) enum TableError {
 
 /// One method of one path that is served.
 #[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) method: Method,
+pub struct Served {
+    pub method: Method,
     /// The path, with the names of its parameters in braces.
-    pub(crate) path: String,
+    pub path: String,
     /// Whether an access token is needed.
-    pub(crate) access: Access,
+    pub access: Access,
     /// With which others it is limited in rate; `None` if it is not.
-    pub(crate) class: Option<Class>,
+    pub class: Option<Class>,
     #[cfg(test)]
     pub(crate) open_to: OpenTo,
     /// A body that is missing counts as one without members.
@@ -126,7 +126,7 @@ type Methods<A> = Vec<(Method, Arc<Route<A>>)>;
 impl<A: Send + Sync + 'static> Table<A> {
     /// An empty table whose endpoints will be served under each of `prefixes`, for example
     /// `/_matrix`.
-    pub(crate) fn new<P: ToString>(prefixes: &[P]) -> Self {
+    pub fn new<P: ToString>(prefixes: &[P]) -> Self {
         Self {
             prefixes: prefixes.iter().map(ToString::to_string).collect(),
             paths: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl<A: Send + Sync + 'static> Table<A> {
     ///
     /// A path under `/_matrix` is served under each prefix.
     #[must_use]
-    pub(crate) fn on<R, H, F, T>(mut self, handler: H, policy: Policy) -> Self
+    pub fn on<R, H, F, T>(mut self, handler: H, policy: Policy) -> Self
     where
         R: Endpoint,
         H: Fn(Cx<A, <R::Gate as Gate>::Caller>, R) -> F + Copy + Send + Sync + 'static,
@@ -184,7 +184,7 @@ impl<A: Send + Sync + 'static> Table<A> {
     }
 
     /// What is served, in the order of the paths.
-    pub(crate) fn list(&self) -> Vec<Served> {
+    pub fn list(&self) -> Vec<Served> {
         let served = |path: &str, (method, route): &(Method, Arc<Route<A>>)| Served {
             method: method.clone(),
             path: named(path, route.path),

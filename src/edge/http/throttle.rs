@@ -10,14 +10,12 @@ use ruma::{OwnedServerName, OwnedUserId, ServerName};
 use serde::{Deserialize, Serialize};
 
 use super::{ApiError, Class, ErrorCode, Session};
-use crate::{
-    base::{
-        metrics::metrics,
-        rate::{Limiter, Rate, household},
-    },
-    config::{OwnRate, RateLimits, UserRate},
-    record::Offset,
+use logcabin_base::{
+    metrics::metrics,
+    rate::{Limiter, Rate, household},
 };
+use logcabin_config::{OwnRate, RateLimits, UserRate};
+use logcabin_record::Offset;
 
 /// The rate limiters.
 pub(super) struct Throttle(Option<Limiters>);
@@ -132,7 +130,7 @@ impl Throttle {
     }
 
     /// Counts one request to an endpoint of `class`; refuses it when the caller has made too many.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         class: Class,
         session: Option<&Session>,

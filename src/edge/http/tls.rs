@@ -17,15 +17,15 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tracing::{info, warn};
 
-use crate::base::{background::at_length, certificates, limits};
+use logcabin_base::{background::at_length, certificates, limits};
 
 /// What does TLS on a listener.
-pub(crate) struct Tls(TlsAcceptor);
+pub struct Tls(TlsAcceptor);
 
 impl Tls {
     /// # Errors
     /// When the certificate and its key are not usable.
-    pub(crate) fn new(certificate: PathBuf, key: PathBuf) -> Result<Self, String> {
+    pub fn new(certificate: PathBuf, key: PathBuf) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let kept = Kept::read(Files { certificate, key })?;
         let config = ServerConfig::builder_with_provider(provider)

@@ -11,11 +11,9 @@ use std::{
 use tokio::{runtime, sync::watch, time::sleep};
 
 use super::{ArchiveError, ArchiveOptions, eraser::Eraser, segment::Writer};
-use crate::{
-    base::clock::Clock,
-    log::{Log, follow::Follow},
-    record::Offset,
-};
+use crate::{Log, follow::Follow};
+use logcabin_base::clock::Clock;
+use logcabin_record::Offset;
 
 /// How long new records wait for others, with which they share a sync. With the copy and the sync
 /// on top, well below [`LAG`](super::LAG).

@@ -27,16 +27,14 @@ use super::{
     segment::{Segment, SegmentReader, segments},
 };
 use crate::{
-    base::disk,
-    log::{
-        Log, ReadError,
-        erase::{Targets, erasure},
-    },
-    record::{
-        Offset, Payload, Record,
-        codec::{self, CodecError},
-        command::{Body as _, LogErase, RoomPurge, UserErase},
-    },
+    Log, ReadError,
+    erase::{Targets, erasure},
+};
+use logcabin_base::disk;
+use logcabin_record::{
+    Offset, Payload, Record,
+    codec::{self, CodecError},
+    command::{Body as _, LogErase, RoomPurge, UserErase},
 };
 
 /// The pause after a failure, usually a damaged segment or a full disk.

@@ -3,7 +3,7 @@
 //! The [`Archiver`] follows the log's durable watermark in its own thread and copies new records
 //! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only reads the
 //! log, so it can be slow, fail and catch up without blocking anything. [`ArchiveReader`] reads an
-//! archive back and verifies it; [`crate::ops::restore`] builds a new log from one. `archiver`
+//! archive back and verifies it; [`logcabin_ops::restore`] builds a new log from one. `archiver`
 //! writes `segment` files and `reader` reads them; `eraser` rewrites segments after an erasure;
 //! `spare` serves records that the log itself cannot read.
 //!
@@ -20,7 +20,7 @@ use std::{
 };
 
 use super::{ReadError, VerifyError};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 mod archiver;
 mod eraser;
@@ -33,7 +33,7 @@ mod tests;
 pub use archiver::Archiver;
 pub use eraser::has_erased;
 pub use reader::{ArchiveReader, ArchiveRecords, TornTail, VerifiedArchive, verify_archive};
-pub(crate) use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
+pub use segment::{MAGIC, MAX_FRAME_BYTES, Segment, TAG_RECORD, TAG_SEAL};
 pub(crate) use spare::{Erased, Spare, SpareError, Wanted};
 
 /// How far the archive may lag the log while its disk works.

@@ -10,10 +10,8 @@ use super::{
     ArchiveError,
     segment::{SegmentFault, SegmentReader, record_follows, segments},
 };
-use crate::{
-    log::{VerifyError, erase::Audit, fault::Fault, verify::Checker},
-    record::{CHAIN_START, Chain, Offset, Record, codec::CodecError},
-};
+use crate::{VerifyError, erase::Audit, fault::Fault, verify::Checker};
+use logcabin_record::{CHAIN_START, Chain, Offset, Record, codec::CodecError};
 
 /// The records of an archive.
 #[derive(Debug)]
@@ -29,13 +27,13 @@ impl ArchiveReader {
     }
 
     /// Reads these segments, each with its first offset, in order.
-    pub(crate) const fn of(segments: Vec<(Offset, PathBuf)>) -> Self {
+    pub const fn of(segments: Vec<(Offset, PathBuf)>) -> Self {
         Self { segments }
     }
 
     /// The records of one segment, which must follow those that `before` has checked; `None` for
     /// the first segment.
-    pub(crate) fn segment(path: PathBuf, before: Option<Checker>) -> ArchiveRecords {
+    pub fn segment(path: PathBuf, before: Option<Checker>) -> ArchiveRecords {
         let mut records = Self::of(vec![(Offset::ZERO, path)]).records(Offset::ZERO);
         records.checker = before;
         records
@@ -94,7 +92,7 @@ impl ArchiveRecords {
     }
 
     /// The checker of all records, once the iterator has ended.
-    pub(crate) fn into_checker(self) -> Option<Checker> {
+    pub fn into_checker(self) -> Option<Checker> {
         self.checker
     }
 

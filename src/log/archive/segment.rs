@@ -13,23 +13,21 @@ use std::{
 use bytes::Bytes;
 
 use super::{ArchiveError, ArchiveOptions};
-use crate::{
-    base::disk,
-    log::{Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError, verify::Checker},
-    record::{
-        CHAIN_START, Chain, Offset, Record,
-        codec::{self, Frame},
-    },
+use crate::{Log, MAX_HEADER_TEXT_BYTES, MAX_PAYLOAD_BYTES, ReadError, verify::Checker};
+use logcabin_base::disk;
+use logcabin_record::{
+    CHAIN_START, Chain, Offset, Record,
+    codec::{self, Frame},
 };
 
-pub(crate) const MAGIC: &[u8; 8] = b"LCSEG\r\n\x01";
+pub const MAGIC: &[u8; 8] = b"LCSEG\r\n\x01";
 pub(super) const HEADER_BYTES: usize = 8 + 8 + 32;
-pub(crate) const TAG_RECORD: u8 = b'R';
-pub(crate) const TAG_SEAL: u8 = b'S';
+pub const TAG_RECORD: u8 = b'R';
+pub const TAG_SEAL: u8 = b'S';
 const EXTENSION: &str = "lcseg";
 
 /// No frame is longer: a payload, a header with all its texts, the chain value, the state.
-pub(crate) const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + MAX_HEADER_TEXT_BYTES + 512;
+pub const MAX_FRAME_BYTES: usize = MAX_PAYLOAD_BYTES + MAX_HEADER_TEXT_BYTES + 512;
 
 /// Writes segments.
 pub(super) struct Writer {
@@ -42,7 +40,7 @@ pub(super) struct Writer {
 }
 
 /// A segment that is being written.
-pub(crate) struct Segment {
+pub struct Segment {
     path: PathBuf,
     file: BufWriter<File>,
     hasher: blake3::Hasher,
@@ -145,11 +143,7 @@ impl Segment {
     }
 
     /// Creates a segment under any name, which need not survive a power failure yet.
-    pub(crate) fn create_at(
-        path: PathBuf,
-        first: Offset,
-        before: &Chain,
-    ) -> Result<Self, ArchiveError> {
+    pub fn create_at(path: PathBuf, first: Offset, before: &Chain) -> Result<Self, ArchiveError> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -170,7 +164,7 @@ impl Segment {
         Ok(segment)
     }
 
-    pub(crate) fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
+    pub fn append(&mut self, frame: &[u8]) -> Result<(), ArchiveError> {
         let too_long = |_| ArchiveError::Io {
             path: self.path.clone(),
             source: io::Error::other("a frame is too long"),
@@ -183,7 +177,7 @@ impl Segment {
         Ok(())
     }
 
-    pub(crate) fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
+    pub fn seal(&mut self, chain: &Chain) -> Result<(), ArchiveError> {
         self.put(&[TAG_SEAL])?;
         self.put(&self.count.to_be_bytes())?;
         self.put(chain)?;
@@ -193,12 +187,12 @@ impl Segment {
     }
 
     /// How many bytes were written.
-    pub(crate) const fn length(&self) -> u64 {
+    pub const fn length(&self) -> u64 {
         self.length
     }
 
     /// blake3 of all that was written.
-    pub(crate) fn hash(&self) -> blake3::Hash {
+    pub fn hash(&self) -> blake3::Hash {
         self.hasher.finalize()
     }
 

@@ -12,12 +12,10 @@ use parking_lot::Mutex;
 
 use super::{ArchiveError, ArchiveReader, eraser};
 use crate::{
-    log::{
-        ReadError,
-        erase::{EraseError, Targets, erasure, remainder},
-    },
-    record::{Chain, Offset, Payload, Record},
+    ReadError,
+    erase::{EraseError, Targets, erasure, remainder},
 };
+use logcabin_record::{Chain, Offset, Payload, Record};
 
 /// Which erasures the archive's records must reflect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -17,15 +17,13 @@ use super::{
     *,
 };
 use crate::{
-    base::clock::Clock,
-    log::{
-        Appending, Batch, Follower, Log, ReadError, StreamHeads,
-        contract::{batch, erasure, event, one, passing, payload, start},
-        memory::MemoryLog,
-        store::{SledLog, SledOptions, log_dir},
-    },
-    record::{Offset, Record},
+    Appending, Batch, Follower, Log, ReadError, StreamHeads,
+    memory::MemoryLog,
+    samples::{batch, erasure, event, one, passing, payload, start},
+    store::{SledLog, SledOptions, log_dir},
 };
+use logcabin_base::clock::Clock;
+use logcabin_record::{Offset, Record};
 
 struct Place(tempfile::TempDir);
 
@@ -444,7 +442,7 @@ async fn a_payload_missing_from_an_archive_without_an_erasure_is_damage() {
     // Intact in itself, except that nobody erased it.
     let gone = whole.into_iter().map(|mut record| {
         if record.offset() == Offset::new(2) {
-            record.payload = crate::record::Payload::Erased;
+            record.payload = logcabin_record::Payload::Erased;
         }
         Arc::new(record)
     });
@@ -508,14 +506,14 @@ async fn superseded_payloads_wait_until_a_rewrite_pays_or_a_user_is_erased() {
     archiver.stop();
     let archiver = start(&options).unwrap();
     log.append(one(erasure(&*log, &[], &[(4, 4)]))).await.unwrap();
-    let erase = crate::record::command::UserErase {
+    let erase = logcabin_record::command::UserErase {
         user_id: "@ann:test".try_into().unwrap(),
         because: Offset::new(1),
         records: Vec::new(),
         more: false,
     };
-    let (stream, origin) = (crate::record::Stream::server(), crate::record::Origin::server());
-    let record = crate::record::NewRecord::new(stream, origin, &erase.into());
+    let (stream, origin) = (logcabin_record::Stream::server(), logcabin_record::Origin::server());
+    let record = logcabin_record::NewRecord::new(stream, origin, &erase.into());
     log.append(one(record)).await.unwrap();
     wait_until_gone(&place, "3 swiftly").await;
     archiver.stop();

@@ -63,11 +63,9 @@ use super::{
     AppendError, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, ReadError, StreamHeads,
     check_size, store::SledLog,
 };
-use crate::{
-    base::clock::{Clock, random_bytes},
-    config::Config,
-    record::{Offset, Record},
-};
+use logcabin_base::clock::{Clock, random_bytes};
+use logcabin_config::Config;
+use logcabin_record::{Offset, Record};
 
 /// How a node reaches the stream.
 #[derive(Clone, Debug)]

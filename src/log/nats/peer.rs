@@ -18,13 +18,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::{Shared, position::Position, take::PAUSE};
-use crate::{
-    log::{Log as _, ReadError, store::SledLog},
-    record::{
-        Offset,
-        codec::{self, Frame},
-        hex,
-    },
+use crate::{Log as _, ReadError, store::SledLog};
+use logcabin_record::{
+    Offset,
+    codec::{self, Frame},
+    hex,
 };
 
 /// An answer has about this many bytes of frames.

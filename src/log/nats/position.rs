@@ -9,11 +9,9 @@ use async_nats::jetstream::stream;
 use serde::{Deserialize, Serialize};
 
 use super::NatsError;
-use crate::{
-    base::{clock::random_letters, disk},
-    log::store::{CLUSTER_FILE, SledLog},
-    record::Offset,
-};
+use crate::store::{CLUSTER_FILE, SledLog};
+use logcabin_base::{clock::random_letters, disk};
+use logcabin_record::Offset;
 
 /// A message of the stream, and the last record that it and those before it made.
 ///

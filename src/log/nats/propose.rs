@@ -21,7 +21,7 @@ use super::{
     Shared,
     wire::{self, Message, Proposed},
 };
-use crate::log::{AppendError, Appended, Appending, Batch};
+use crate::{AppendError, Appended, Appending, Batch};
 
 /// How long a proposal may take. Then its caller gets an error, and does not know whether it will
 /// be appended yet: a request with a transaction id can be repeated.

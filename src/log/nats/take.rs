@@ -25,12 +25,10 @@ use super::{
     subject,
     wire::{Message, Proposed},
 };
-use crate::{
-    log::{AppendError, Appended, Batch, Log as _, store::SledLog},
-    record::{
-        Offset, Record,
-        command::{Body as _, LogErase},
-    },
+use crate::{AppendError, Appended, Batch, Log as _, store::SledLog};
+use logcabin_record::{
+    Offset, Record,
+    command::{Body as _, LogErase},
 };
 
 /// How many messages a request asks for at once.

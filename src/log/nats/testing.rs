@@ -9,13 +9,13 @@ use std::{
 };
 
 use super::NatsOptions;
-use crate::base::clock::{Clock, random_letters};
+use logcabin_base::clock::{Clock, random_letters};
 
 /// The program: that which `LOGCABIN_NATS_SERVER` names, or that of `.ci/run`.
 fn program() -> PathBuf {
     match env::var_os("LOGCABIN_NATS_SERVER") {
         Some(program) => program.into(),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("target/e2e/venv/bin/nats-server"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/venv/bin/nats-server"),
     }
 }
 

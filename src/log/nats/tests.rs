@@ -5,8 +5,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::{testing::NatsServer, *};
-use crate::log::{
-    contract::{batch, payload, record, start, stream},
+use crate::{
+    samples::{batch, payload, record, start, stream},
     store::SledOptions,
 };
 

@@ -13,12 +13,10 @@
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    log::Batch,
-    record::{
-        Class, NewRecord, Offset, Origin, Stream,
-        command::{KINDS, Kind},
-    },
+use crate::Batch;
+use logcabin_record::{
+    Class, NewRecord, Offset, Origin, Stream,
+    command::{KINDS, Kind},
 };
 
 /// The version of the format. A node refuses to follow a stream that has a newer one.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{OpenError, Store};
-use crate::base::{clock::random_bytes, disk};
+use logcabin_base::{clock::random_bytes, disk};
 
 /// The free space that opening a database needs: sled writes less than one of its segments of 16
 /// MiB.

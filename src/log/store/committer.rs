@@ -11,20 +11,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Current, Shared, Store, aside::ROOM_TO_OPEN, decode, recover};
 use crate::{
-    base::{
-        clock::Clock,
-        metrics::{WriteStage, metrics},
-        traces::{self, Traced, traces},
-    },
-    log::{
-        AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by,
-        tip_file::Noted,
-    },
-    record::{
-        Offset, Record,
-        codec::{self, Frame, Tip},
-        command::{Body as _, LogErase},
-    },
+    AppendError, Appended, Batch, Follower, StreamHeads, check_expected, erased_by, tip_file::Noted,
+};
+use logcabin_base::{
+    clock::Clock,
+    metrics::{WriteStage, metrics},
+    traces::{self, Traced, traces},
+};
+use logcabin_record::{
+    Offset, Record,
+    codec::{self, Frame, Tip},
+    command::{Body as _, LogErase},
 };
 
 pub(super) enum Message {

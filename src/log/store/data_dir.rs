@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{OpenError, remove_dir, shadow};
-use crate::base::disk;
+use logcabin_base::disk;
 
 /// The log's directory in a data directory.
 pub fn log_dir(data_dir: &Path) -> PathBuf {
@@ -17,29 +17,29 @@ pub fn log_dir(data_dir: &Path) -> PathBuf {
 }
 
 /// Where an import builds the log of a data directory until it is complete.
-pub(crate) fn importing_dir(data_dir: &Path) -> PathBuf {
+pub fn importing_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.importing")
 }
 
 /// Where an in-place restore keeps the log that is about to replace the present one, and afterwards
 /// the replaced one.
-pub(crate) fn ready_dir(data_dir: &Path) -> PathBuf {
+pub fn ready_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.ready")
 }
 
 /// Where the present log is while the two swap names, if that takes more than one step.
-pub(crate) fn swapping_dir(data_dir: &Path) -> PathBuf {
+pub fn swapping_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("log.swapping")
 }
 
 /// Whether a data directory contains a log, even if it is about to get its name.
-pub(crate) fn has_log(data_dir: &Path) -> bool {
+pub fn has_log(data_dir: &Path) -> bool {
     log_dir(data_dir).is_dir() || swapping_dir(data_dir).is_dir()
 }
 
 /// Creates the data directory, if need be, and takes the lock that keeps other processes out.
 /// Completes an interrupted swap, so that the log has its name.
-pub(crate) fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
+pub fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     make_private_dir(data_dir)?;
     let path = data_dir.join("lock");
     let failed = |source| OpenError::Io { path: path.clone(), source };
@@ -95,7 +95,7 @@ pub(super) fn make_private_dir(path: &Path) -> Result<(), OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::store::{SledLog, SledOptions};
+    use crate::store::{SledLog, SledOptions};
 
     #[test]
     fn directories_are_private() {

@@ -7,7 +7,7 @@
 //!   sled's data file, through a handle of our own. sled's timed flush is off.
 //! - **Blobs.** sled writes a page larger than a quarter of a segment to a file of its own, and
 //!   never syncs that file. A page holds up to 17 values, so segments are as large as sled allows
-//!   and [`MAX_PAYLOAD_BYTES`](crate::log::MAX_PAYLOAD_BYTES) keeps 17 of the largest groups below
+//!   and [`MAX_PAYLOAD_BYTES`](crate::MAX_PAYLOAD_BYTES) keeps 17 of the largest groups below
 //!   the quarter. No record is ever in a blob.
 //! - **Reuse of space.** sled may overwrite a segment once all its pages were rewritten elsewhere
 //!   and flushed *in its sense*. A group writes less than one segment, so our `fdatasync` always
@@ -35,17 +35,15 @@ use super::{
     OpenError,
     group::{self, Packer},
 };
-use crate::{
-    base::{
-        disk,
-        metrics::{CacheName, metrics},
-    },
-    log::{ReadError, block::Block},
-    record::{Offset, codec::CodecError},
+use crate::{ReadError, block::Block};
+use logcabin_base::{
+    disk,
+    metrics::{CacheName, metrics},
 };
+use logcabin_record::{Offset, codec::CodecError};
 
 /// A sled database, with panics caught and writes made durable.
-pub(crate) struct Store {
+pub struct Store {
     pub(super) records: sled::Tree,
     packer: Packer,
     /// The groups that were read last.
@@ -71,7 +69,7 @@ impl Weighter<Offset, Arc<Block>> for ByBytes {
 
 /// Why a store could not be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
+pub enum StoreError {
     /// A call into sled, or a sync, failed.
     #[error("{0}")]
     Failed(String),
@@ -120,7 +118,7 @@ const LOCK_RETRIES: u32 = 100;
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Store {
-    pub(crate) fn open(dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
+    pub fn open(dir: &Path, cache_bytes: u64) -> Result<Self, OpenError> {
         let unusable = |error: StoreError| OpenError::Store {
             path: dir.to_owned(),
             reason: error.to_string(),
@@ -177,7 +175,7 @@ impl Store {
 
     /// Writes the frames of consecutive records and what remains of erased ones atomically, and
     /// returns once they are durable.
-    pub(crate) fn put(
+    pub fn put(
         &self,
         frames: &[(Offset, Vec<u8>)],
         remains: Vec<(Offset, Vec<u8>)>,
@@ -238,7 +236,7 @@ impl Store {
     }
 
     /// Notes that this store never contained what was erased up to `offset`.
-    pub(crate) fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
+    pub fn note_compacted(&self, offset: Offset) -> Result<(), StoreError> {
         fenced("writing", || self.about.insert(COMPACTED, &key(offset)))?;
         self.sync()
     }

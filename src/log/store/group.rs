@@ -9,12 +9,10 @@ use parking_lot::Mutex;
 
 use super::StoreError;
 use crate::{
-    log::{
-        archive::MAX_FRAME_BYTES,
-        block::{self, Block},
-    },
-    record::{Offset, codec::FORMAT},
+    archive::MAX_FRAME_BYTES,
+    block::{self, Block},
 };
+use logcabin_record::{Offset, codec::FORMAT};
 
 /// The first byte of a group. A value with any other is the frame of one record, as earlier
 /// versions wrote them.

@@ -11,17 +11,15 @@ use quick_cache::{Weighter, sync::Cache};
 
 use super::{OpenError, ReadError, Store, StoreError, aside, decode, remove_dir};
 use crate::{
-    base::{
-        disk,
-        metrics::{CacheName, metrics},
-    },
-    log::{
-        archive::{Erased, Spare, SpareError, Wanted},
-        block::Block,
-        volume::{self, Volume, VolumeError},
-    },
-    record::{CHAIN_START, Offset, Record, codec},
+    archive::{Erased, Spare, SpareError, Wanted},
+    block::Block,
+    volume::{self, Volume, VolumeError},
 };
+use logcabin_base::{
+    disk,
+    metrics::{CacheName, metrics},
+};
+use logcabin_record::{CHAIN_START, Offset, Record, codec};
 
 /// The directory of the volumes.
 pub(super) fn volumes_dir(log_dir: &Path) -> PathBuf {

@@ -10,12 +10,10 @@ use super::{
     Message, SledLog,
     committer::{Request, Work},
 };
-use crate::{
-    log::{AppendError, Appended, Batch, check_size},
-    record::{
-        codec::Frame,
-        command::{Body as _, LogErase},
-    },
+use crate::{AppendError, Appended, Batch, check_size};
+use logcabin_record::{
+    codec::Frame,
+    command::{Body as _, LogErase},
 };
 
 #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "used by nodes of a cluster"))]
@@ -61,7 +59,7 @@ impl SledLog {
     ///
     /// # Errors
     /// [`AppendError::Foreign`], and when the log is closed or fails.
-    pub(crate) async fn copy(&self, frames: Vec<(Frame, Bytes)>) -> Result<(), AppendError> {
+    pub async fn copy(&self, frames: Vec<(Frame, Bytes)>) -> Result<(), AppendError> {
         let mut piece = Vec::new();
         let mut is_whole = true;
         for (frame, bytes) in frames {

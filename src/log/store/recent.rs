@@ -5,10 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::RwLock;
 
-use crate::{
-    base::metrics::{CacheName, metrics},
-    record::{Offset, Record},
-};
+use logcabin_base::metrics::{CacheName, metrics};
+use logcabin_record::{Offset, Record};
 
 /// How many bytes of payloads are kept: at a thousand messages a second, those of some seconds.
 const BYTES: usize = 4 * 1024 * 1024;
@@ -81,10 +79,8 @@ fn size(record: &Record) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        log::contract::{payload, record},
-        record::codec::Tip,
-    };
+    use crate::samples::{payload, record};
+    use logcabin_record::codec::Tip;
 
     fn records(count: u64) -> Vec<Arc<Record>> {
         let mut tip = Tip::default();

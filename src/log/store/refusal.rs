@@ -3,7 +3,8 @@
 use std::{path::Path, sync::atomic::Ordering};
 
 use super::{Shared, SledLog};
-use crate::{base::disk, log::AppendError};
+use crate::AppendError;
+use logcabin_base::disk;
 
 impl SledLog {
     /// The error that an append would get now because of the log or its disk.

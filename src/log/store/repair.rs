@@ -15,18 +15,16 @@ use super::{
     lock_data_dir, log_dir,
 };
 use crate::{
-    base::disk,
-    log::{
-        ReadError,
-        archive::{Erased, Spare, SpareError, Wanted},
-        fault::VerifyError,
-        store::DEFAULT_CACHE_BYTES,
-        tip_file,
-        verify::Checker,
-        volume::{EXTENSION, Volume, VolumeError, Writer},
-    },
-    record::{CHAIN_START, Chain, Offset, Record, codec},
+    ReadError,
+    archive::{Erased, Spare, SpareError, Wanted},
+    fault::VerifyError,
+    store::DEFAULT_CACHE_BYTES,
+    tip_file,
+    verify::Checker,
+    volume::{EXTENSION, Volume, VolumeError, Writer},
 };
+use logcabin_base::disk;
+use logcabin_record::{CHAIN_START, Chain, Offset, Record, codec};
 
 /// A volume that was repaired.
 #[derive(Clone, Debug, PartialEq, Eq)]

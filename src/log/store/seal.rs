@@ -24,19 +24,17 @@ use super::{
     layers::{self, Layers},
 };
 use crate::{
-    base::{
-        background::{self, Pace},
-        clock::millis,
-        disk,
-        metrics::{Background, metrics},
-    },
-    log::{
-        archive::Erased,
-        verify::Checker,
-        volume::{Volume, VolumeError, Writer},
-    },
-    record::{CHAIN_START, Chain, Offset, codec::Frame},
+    archive::Erased,
+    verify::Checker,
+    volume::{Volume, VolumeError, Writer},
 };
+use logcabin_base::{
+    background::{self, Pace},
+    clock::millis,
+    disk,
+    metrics::{Background, metrics},
+};
+use logcabin_record::{CHAIN_START, Chain, Offset, codec::Frame};
 
 /// It may pause after this many bytes.
 const PIECE_BYTES: usize = 1024 * 1024;

@@ -18,10 +18,8 @@ use super::{
     OpenError, SledLog, SledOptions, importing_dir, layers, lock_data_dir, log_dir,
     make_private_dir, remove_dir,
 };
-use crate::{
-    base::disk,
-    log::{tip_file, volume},
-};
+use crate::{tip_file, volume};
+use logcabin_base::disk;
 
 /// Where the copy is. A killed process leaves it behind. The next lock on the data directory
 /// removes it, because it may contain content that is to be erased.
@@ -30,7 +28,7 @@ pub(super) fn shadow_dir(data_dir: &Path) -> PathBuf {
 }
 
 /// A copy of the log in a data directory. It is removed when this is dropped.
-pub(crate) struct Shadow {
+pub struct Shadow {
     data_dir: PathBuf,
     /// A data directory with the copy in it.
     dir: PathBuf,
@@ -40,7 +38,7 @@ pub(crate) struct Shadow {
 
 impl Shadow {
     /// Copies the files that opening the log would write to. Blocks.
-    pub(crate) fn of(data_dir: &Path) -> Result<Self, OpenError> {
+    pub fn of(data_dir: &Path) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: data_dir.to_owned(), source };
         let lock = lock_data_dir(data_dir)?;
         if importing_dir(data_dir).exists() {
@@ -86,7 +84,7 @@ impl Shadow {
     }
 
     /// Opens the copy without verifying records.
-    pub(crate) fn open(&self) -> Result<SledLog, OpenError> {
+    pub fn open(&self) -> Result<SledLog, OpenError> {
         let options = SledOptions { verify_tail: 0, ..SledOptions::new(&self.dir) };
         SledLog::open(options).map_err(|error| self.named(error))
     }

@@ -7,13 +7,11 @@ use contents::files_with;
 
 use super::*;
 use crate::{
-    log::{
-        MAX_PAYLOAD_BYTES,
-        contract::{batch, erasure, event, one, passing, payload, record, start},
-        verify,
-    },
-    record::{NewRecord, codec},
+    MAX_PAYLOAD_BYTES,
+    samples::{batch, erasure, event, one, passing, payload, record, start},
+    verify,
 };
+use logcabin_record::{NewRecord, codec};
 
 fn options(dir: &tempfile::TempDir) -> SledOptions {
     SledOptions { clock: Clock::manual(1_000), ..SledOptions::new(dir.path()) }
@@ -409,7 +407,7 @@ async fn content_erased_from_volumes_leaves_them_with_the_next_compaction() {
     for offset in [8, 121] {
         log.append(one(erasure(&*log, &[offset], &[]))).await.unwrap();
         let left = log.get(Offset::new(offset)).unwrap().unwrap();
-        assert!(matches!(left.payload, crate::record::Payload::Reduced(_)), "{offset}");
+        assert!(matches!(left.payload, logcabin_record::Payload::Reduced(_)), "{offset}");
     }
     let all = log.read(Offset::new(1), 1000).unwrap();
     compact().await.unwrap();
@@ -597,9 +595,9 @@ async fn archived(dir: &tempfile::TempDir, usual: &str) -> (SledOptions, Vec<Rec
 
 /// The same with an archive that ends with record 119 if `end` is less than 120.
 async fn archived_to(dir: &tempfile::TempDir, usual: &str, end: u64) -> (SledOptions, Vec<Record>) {
-    let archive = crate::log::archive::ArchiveOptions {
+    let archive = crate::archive::ArchiveOptions {
         erase_quiet: Duration::from_secs(1000),
-        ..crate::log::archive::ArchiveOptions::new(dir.path().join("archive"))
+        ..crate::archive::ArchiveOptions::new(dir.path().join("archive"))
     };
     let options = SledOptions {
         archive: Some(archive.dir.clone()),
@@ -613,7 +611,7 @@ async fn archived_to(dir: &tempfile::TempDir, usual: &str, end: u64) -> (SledOpt
         log.append(one(event(text))).await.unwrap();
     }
     let archiver =
-        crate::log::archive::Archiver::start(archive, Arc::clone(&log) as Arc<dyn Log>).unwrap();
+        crate::archive::Archiver::start(archive, Arc::clone(&log) as Arc<dyn Log>).unwrap();
     let mut archived = archiver.archived();
     archived.wait_for(|archived| archived.get() >= 119).await.unwrap();
     let archiver = if end < 120 {

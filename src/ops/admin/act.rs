@@ -6,18 +6,16 @@ use super::{
     form::Form,
     office::{ActError, Office},
 };
-use crate::{
-    decide::{Proposal, moderation::Because},
-    engine::Rejected,
-    record::Origin,
-};
+use logcabin_decide::{Proposal, moderation::Because};
+use logcabin_engine::Rejected;
+use logcabin_record::Origin;
 
 /// The longest reason, in bytes: a paragraph.
 const REASON_BYTES: usize = 2048;
 
 /// Something that an operator can have done. Its fields name users by their ids or by the part
 /// before the colon, and rooms by their ids or aliases.
-pub(crate) trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its name on the admin socket.
     const NAME: &'static str;
 
@@ -49,16 +47,16 @@ pub(crate) trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'stat
 
 /// An act, the reason for it, and whether to only describe what it would do.
 #[derive(Clone, Debug)]
-pub(crate) struct Order<A> {
-    pub(crate) act: A,
-    pub(crate) reason: Option<String>,
-    pub(crate) dry_run: bool,
+pub struct Order<A> {
+    pub act: A,
+    pub reason: Option<String>,
+    pub dry_run: bool,
 }
 
 /// What an order resulted in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome<D> {
+pub enum Outcome<D> {
     Done(D),
     /// Nothing was done: the sentences describe what would have been.
     WouldDo(Vec<String>),
@@ -66,7 +64,7 @@ pub(crate) enum Outcome<D> {
 
 /// Who does something, and why.
 #[derive(Clone, Debug)]
-pub(crate) struct Attribution {
+pub struct Attribution {
     pub(crate) origin: Origin,
     pub(crate) reason: Option<String>,
 }
@@ -78,7 +76,7 @@ impl<A> From<A> for Order<A> {
 }
 
 impl<A: Act> Order<A> {
-    pub(crate) async fn carry_out(
+    pub async fn carry_out(
         self,
         office: &Office,
         origin: Origin,

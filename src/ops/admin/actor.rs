@@ -3,7 +3,7 @@
 use nix::unistd::{Uid, User};
 
 /// The name of a user of this machine.
-pub(crate) fn name(uid: Option<u32>) -> String {
+pub fn name(uid: Option<u32>) -> String {
     uid.map_or_else(
         || "unknown".to_owned(),
         |uid| match User::from_uid(Uid::from_raw(uid)) {

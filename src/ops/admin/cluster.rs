@@ -6,11 +6,11 @@ use super::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
-use crate::cluster::Status;
+use logcabin_cluster::Status;
 
 /// Asks how the cluster is.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct ClusterStatus {}
+pub struct ClusterStatus {}
 
 impl Act for ClusterStatus {
     const NAME: &'static str = "cluster-status";

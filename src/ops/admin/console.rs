@@ -7,30 +7,28 @@ use super::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
-use crate::{
-    base::{clock::millis, limits},
-    record::command::Secret,
-    service::accounts::login_token::{self, Purpose},
-};
+use logcabin_base::{clock::millis, limits};
+use logcabin_record::command::Secret;
+use logcabin_service::accounts::login_token::{self, Purpose};
 
 /// Of how many administrators an error names the ids.
 const NAMED: usize = 5;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MakeConsoleLink {
+pub struct MakeConsoleLink {
     /// None for the only administrator.
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ConsoleLink {
-    pub(crate) user_id: OwnedUserId,
+pub struct ConsoleLink {
+    pub user_id: OwnedUserId,
     /// Where the server is reached, if its console is on.
-    pub(crate) server: Option<String>,
+    pub server: Option<String>,
     /// The secret part of the link's address, which is not stored.
-    pub(crate) secret: Secret,
+    pub secret: Secret,
     /// When it expires, in milliseconds since the Unix epoch.
-    pub(crate) expires_ms: u64,
+    pub expires_ms: u64,
 }
 
 impl Act for MakeConsoleLink {

@@ -9,30 +9,30 @@ use serde_json::{Map, Value, json};
 
 /// The form of an act.
 #[derive(Debug)]
-pub(crate) struct Form {
+pub struct Form {
     /// What the act is called.
-    pub(crate) title: &'static str,
+    pub title: &'static str,
     /// What it asks for, in order.
     pub(crate) fields: &'static [Field],
     /// Whether the act cannot be undone.
-    pub(crate) is_final: bool,
+    pub is_final: bool,
     /// Whether the act can say beforehand what it would do.
-    pub(crate) foretells: bool,
+    pub foretells: bool,
 }
 
 /// A parameter of an act.
 #[derive(Debug)]
-pub(crate) struct Field {
+pub struct Field {
     /// Its name in the act. A slash separates the names of nested objects.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// What people read.
-    pub(crate) label: &'static str,
-    pub(crate) kind: Kind,
+    pub label: &'static str,
+    pub kind: Kind,
 }
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Text that must be there.
     Text,
     /// Text that may be missing.
@@ -64,21 +64,21 @@ pub(crate) enum Kind {
 /// What was filled in is not what a field holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is missing, or not what it should be.")]
-pub(crate) struct Unfit(pub(crate) &'static str);
+pub struct Unfit(pub(crate) &'static str);
 
 impl Form {
     /// The fields that are filled in at first, and shown.
-    pub(crate) fn open(&self) -> impl Iterator<Item = &Field> {
+    pub fn open(&self) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(|field| !matches!(field.kind, Kind::Fixed(_) | Kind::Secret))
     }
 
     /// The secrets, which are asked for when the act is confirmed.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Field> {
+    pub fn secrets(&self) -> impl Iterator<Item = &Field> {
         self.fields.iter().filter(|field| matches!(field.kind, Kind::Secret))
     }
 
     /// The act's JSON, from what was filled in.
-    pub(crate) fn act(&self, given: impl Fn(&str) -> Option<String>) -> Result<Value, Unfit> {
+    pub fn act(&self, given: impl Fn(&str) -> Option<String>) -> Result<Value, Unfit> {
         let mut act = json!({});
         for field in self.fields {
             let text = given(field.name).unwrap_or_default();

@@ -6,28 +6,28 @@
 //! its own: the type with its parameters, what it does ([`act::Act::perform`]), what it would do
 //! ([`act::Act::effect`]), and its result. The running server performs it or, while none runs, the
 //! command line does ([`offline`]). [`registry`] lists the acts that the socket takes. The protocol
-//! is in [`socket`](crate::ops::socket).
+//! is in [`socket`](crate::socket).
 
-pub(crate) mod act;
-pub(crate) mod actor;
-pub(crate) mod cluster;
-pub(crate) mod console;
-pub(crate) mod erasures;
-pub(crate) mod federation;
-pub(crate) mod form;
-pub(crate) mod media;
-pub(crate) mod notices;
-pub(crate) mod office;
-pub(crate) mod offline;
-pub(crate) mod proofs;
-pub(crate) mod registry;
-pub(crate) mod reports;
-pub(crate) mod rooms;
+pub mod act;
+pub mod actor;
+pub mod cluster;
+pub mod console;
+pub mod erasures;
+pub mod federation;
+pub mod form;
+pub mod media;
+pub mod notices;
+pub mod office;
+pub mod offline;
+pub mod proofs;
+pub mod registry;
+pub mod reports;
+pub mod rooms;
 mod serve;
-pub(crate) mod snapshots;
-pub(crate) mod tokens;
-pub(crate) mod users;
-pub(crate) mod work;
+pub mod snapshots;
+pub mod tokens;
+pub mod users;
+pub mod work;
 
-pub(crate) use serve::serve;
+pub use serve::serve;
 pub use serve::serve_until;

@@ -10,36 +10,34 @@ use super::{
     form::{Field, Form, Kind},
     office::{ActError, Office},
 };
-use crate::{
-    decide::{
-        account::{Met, Register, SetProfile},
-        canonical,
-        notice::{InviteAgain, OpenNoticeRoom},
-        send::SendEvent,
-    },
-    read::events::to_raw,
-    record::{
-        Origin,
-        command::{AccountKind, Transaction},
-    },
-    service::accounts::profile,
+use logcabin_decide::{
+    account::{Met, Register, SetProfile},
+    canonical,
+    notice::{InviteAgain, OpenNoticeRoom},
+    send::SendEvent,
 };
+use logcabin_read::events::to_raw;
+use logcabin_record::{
+    Origin,
+    command::{AccountKind, Transaction},
+};
+use logcabin_service::accounts::profile;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SendNotice {
-    pub(crate) user: String,
-    pub(crate) event_type: String,
-    pub(crate) state_key: Option<String>,
-    pub(crate) content: Value,
+pub struct SendNotice {
+    pub user: String,
+    pub event_type: String,
+    pub state_key: Option<String>,
+    pub content: Value,
     /// A repetition with the same transaction is not sent again.
-    pub(crate) transaction: Option<Transaction>,
+    pub transaction: Option<Transaction>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct NoticeSent {
-    pub(crate) user_id: OwnedUserId,
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) event_id: OwnedEventId,
+pub struct NoticeSent {
+    pub user_id: OwnedUserId,
+    pub room_id: OwnedRoomId,
+    pub event_id: OwnedEventId,
 }
 
 impl Act for SendNotice {

@@ -7,63 +7,61 @@ use ruma::{
 };
 
 use super::rooms::names::Names;
-use crate::{
-    base::{clock::random_letters, signed::Signer},
-    cluster::Cluster,
-    config::{self, IdentityServer},
-    decide::Refusal,
-    engine::{self, Engine, Rejected},
-    log::{ReadError, store::OpenError},
-    media::remote::RemoteFiles,
-    ops::proof,
-    outside::{federation::Federation, outbound::Outbound},
-    record::{Offset, Origin, command::Secret},
-    service::{
-        accounts::{
-            identity::{self, IdentityServers},
-            names::{InvalidName, new_user_id_of},
-        },
-        last_seen::LastSeen,
-        passwords::{
-            Passwords,
-            policy::{self, Unfit},
-        },
+use crate::proof;
+use logcabin_base::{clock::random_letters, signed::Signer};
+use logcabin_cluster::Cluster;
+use logcabin_config::{self as config, IdentityServer};
+use logcabin_decide::Refusal;
+use logcabin_engine::{self as engine, Engine, Rejected};
+use logcabin_log::{ReadError, store::OpenError};
+use logcabin_media::remote::RemoteFiles;
+use logcabin_outside::{federation::Federation, outbound::Outbound};
+use logcabin_record::{Offset, Origin, command::Secret};
+use logcabin_service::{
+    accounts::{
+        identity::{self, IdentityServers},
+        names::{InvalidName, new_user_id_of},
     },
-    snapshot,
-    state::Room,
+    last_seen::LastSeen,
+    passwords::{
+        Passwords,
+        policy::{self, Unfit},
+    },
 };
+use logcabin_snapshot as snapshot;
+use logcabin_state::Room;
 
 /// What acts of administration work with.
-pub(crate) struct Office {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) passwords: Arc<Passwords>,
-    pub(crate) policy: config::Passwords,
+pub struct Office {
+    pub engine: Arc<Engine>,
+    pub passwords: Arc<Passwords>,
+    pub policy: config::Passwords,
     /// Signs what this server recognises later.
-    pub(crate) signer: Signer,
+    pub signer: Signer,
     /// The trusted identity servers and the client for them; none if requests to other servers are
     /// not possible.
-    pub(crate) identity: Option<(Outbound, Vec<IdentityServer>)>,
-    pub(crate) snapshots: Arc<snapshot::Keeper>,
-    pub(crate) last_seen: Arc<LastSeen>,
+    pub identity: Option<(Outbound, Vec<IdentityServer>)>,
+    pub snapshots: Arc<snapshot::Keeper>,
+    pub last_seen: Arc<LastSeen>,
     /// Where this server is reached, if its console is on.
-    pub(crate) console: Option<String>,
+    pub console: Option<String>,
     /// What rooms are called.
-    pub(crate) room_names: Names,
-    pub(crate) notices: config::ServerNotices,
-    pub(crate) federation: config::Federation,
+    pub room_names: Names,
+    pub notices: config::ServerNotices,
+    pub federation: config::Federation,
     /// The directory of the archive, if there is one.
-    pub(crate) archive: Option<PathBuf>,
+    pub archive: Option<PathBuf>,
     /// Copies of files of other homeservers; none while no server runs.
-    pub(crate) remote_files: Option<Arc<RemoteFiles>>,
+    pub remote_files: Option<Arc<RemoteFiles>>,
     /// Other homeservers; none without federation, or while no server runs.
-    pub(crate) others: Option<Arc<Federation>>,
+    pub others: Option<Arc<Federation>>,
     /// The other nodes, if there are any.
-    pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    pub cluster: Option<Arc<dyn Cluster>>,
 }
 
 /// Why an act was not done.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ActError {
+pub enum ActError {
     #[error("there is no user `{0}` on this server")]
     NoUser(String),
     #[error("the user name of {0} is taken")]
@@ -136,7 +134,7 @@ impl ActError {
 
 impl Office {
     /// The account that an order names by its id or its local part.
-    pub(crate) fn user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
+    pub fn user_id(&self, name: &str) -> Result<OwnedUserId, ActError> {
         let server = &self.engine.env().server.name;
         let user_id = match UserId::parse(name) {
             Ok(user_id) => Some(user_id),
@@ -209,7 +207,7 @@ impl Office {
     }
 
     /// The room that an order names by its id or an alias.
-    pub(crate) fn room(&self, name: &str) -> Result<Arc<Room>, ActError> {
+    pub fn room(&self, name: &str) -> Result<Arc<Room>, ActError> {
         let room_id = self.room_id(name)?;
         let room = self.engine.state().rooms.get(&room_id);
         room.ok_or_else(|| ActError::NoRoom(name.to_owned()))
@@ -257,7 +255,7 @@ impl Office {
     }
 
     /// When a record was written, in milliseconds since the Unix epoch.
-    pub(crate) fn time_of(&self, offset: Offset) -> Result<u64, ReadError> {
+    pub fn time_of(&self, offset: Offset) -> Result<u64, ReadError> {
         let records = self.engine.log().read(offset, 1)?;
         Ok(records.first().map_or(0, |record| record.header.time_ms))
     }

@@ -2,61 +2,80 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use tokio::runtime::Runtime;
+
 use super::{
     act::{Act, Order, Outcome},
     office::{ActError, Office},
+    registry::Message,
 };
-use crate::{
-    base::{bodies::Bodies, clock::Clock, shutdown::Shutdown, token_key},
-    config::Config,
-    decide::{account::AccountLimit, ephemeral::Gather},
-    engine::{self, Engine},
-    log::{
-        Log,
-        store::{SledLog, SledOptions, has_log},
-    },
-    outside::outbound::Outbound,
-    record::Origin,
-    service::{last_seen::LastSeen, passwords::Passwords, policies},
-    snapshot::{self, StartedFrom},
+use logcabin_base::{bodies::Bodies, clock::Clock, shutdown::Shutdown, token_key};
+use logcabin_config::Config;
+use logcabin_decide::{account::AccountLimit, ephemeral::Gather};
+use logcabin_engine::{self as engine, Engine};
+use logcabin_log::{
+    Log,
+    store::{SledLog, SledOptions, has_log},
 };
+use logcabin_outside::outbound::Outbound;
+use logcabin_record::Origin;
+use logcabin_service::{last_seen::LastSeen, passwords::Passwords, policies};
+use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// Carries out an order on the log in the data directory of `config`, with the lock and the
 /// decisions of a server.
 ///
 /// # Errors
 /// If the log cannot be opened (a running server holds it, for example), or the act fails.
-pub(crate) async fn carry_out<A: Act>(
+pub fn carry_out<A: Act>(
+    runtime: &Runtime,
     config: &Config,
-    order: Order<A>,
+    order: &Order<A>,
     actor: &str,
 ) -> Result<Outcome<A::Done>, ActError> {
-    let data_dir = &config.server.data_dir;
-    // Opening creates a log, and a server name that nobody chose could not be changed later.
-    if !has_log(data_dir) {
-        return Err(ActError::NoLog(data_dir.display().to_string()));
-    }
-    let mut options = SledOptions::new(data_dir);
-    options.min_free_bytes = config.log.min_free_bytes;
-    options.archive = config.archive_dir();
-    let log = Arc::new(SledLog::open(options)?);
-    let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, order, actor).await;
-    log.close();
-    let (done, snapshots) = done?;
-    snapshots.note_state(data_dir);
-    done
+    let message = Message::of(order).map_err(ActError::invalid)?;
+    let json = runtime.block_on(on_data_dir(config, message, A::REPLAYS, actor))?;
+    serde_json::from_str(&json).map_err(ActError::invalid)
 }
 
-type Carried<D> = (Result<Outcome<D>, ActError>, Arc<snapshot::Keeper>);
+/// Carries out a message, whatever the act. Returns the JSON of the outcome. Boxed, so that it is
+/// not compiled once for each act.
+fn on_data_dir<'a>(
+    config: &'a Config,
+    message: Message,
+    replays: bool,
+    actor: &'a str,
+) -> BoxFuture<'a, Result<String, ActError>> {
+    Box::pin(async move {
+        let data_dir = &config.server.data_dir;
+        // Opening creates a log, and a server name that nobody chose could not be changed later.
+        if !has_log(data_dir) {
+            return Err(ActError::NoLog(data_dir.display().to_string()));
+        }
+        let mut options = SledOptions::new(data_dir);
+        options.min_free_bytes = config.log.min_free_bytes;
+        options.archive = config.archive_dir();
+        let log = Arc::new(SledLog::open(options)?);
+        let done = on_log(config, Arc::clone(&log) as Arc<dyn Log>, message, replays, actor).await;
+        log.close();
+        let (done, snapshots) = done?;
+        snapshots.note_state(data_dir);
+        done
+    })
+}
 
-async fn on_log<A: Act>(
+type Carried = (Result<String, ActError>, Arc<snapshot::Keeper>);
+
+async fn on_log(
     config: &Config,
     log: Arc<dyn Log>,
-    order: Order<A>,
+    message: Message,
+    replays: bool,
     actor: &str,
-) -> Result<Carried<A::Done>, ActError> {
+) -> Result<Carried, ActError> {
     let snapshots = snapshot::directory(&config.server.data_dir);
-    let (state, begun) = match A::REPLAYS {
+    let (state, begun) = match replays {
         true => (engine::replay(&*log, |_, _| {})?.0, StartedFrom::default()),
         false => snapshot::recall(&snapshots, &*log)?,
     };
@@ -108,6 +127,6 @@ async fn on_log<A: Act>(
         others: None,
         cluster: None,
     };
-    let done = order.carry_out(&office, Origin::administrator(actor)).await;
+    let done = message.carry_out(&office, Origin::administrator(actor)).await;
     Ok((done, snapshots))
 }

@@ -7,11 +7,14 @@ use super::{
     form::{Field, Form, Kind},
     office::{ActError, Office},
 };
-use crate::{log::ReadError, ops::proof, record::Offset, state::tree::Covered};
+use crate::proof;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::tree::Covered;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Prove(pub(crate) proof::Asked);
+pub struct Prove(pub proof::Asked);
 
 impl Act for Prove {
     const NAME: &'static str = "prove";
@@ -35,42 +38,42 @@ impl Act for Prove {
 
 /// List the checkpoints that proofs rest on, the newest first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListCheckpoints {
+pub struct ListCheckpoints {
     /// Only those before this record.
     #[serde(default)]
-    pub(crate) before: Option<Offset>,
+    pub before: Option<Offset>,
     /// How many.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Checkpoints {
+pub struct Checkpoints {
     /// The server's public key, by which they are verified, and its name; none before the server
     /// has one.
-    pub(crate) key: Option<Key>,
-    pub(crate) checkpoints: Vec<CheckpointRow>,
+    pub key: Option<Key>,
+    pub checkpoints: Vec<CheckpointRow>,
     /// How many there are in all.
-    pub(crate) total: usize,
+    pub total: usize,
     /// The last record of the log.
-    pub(crate) end: Offset,
+    pub end: Offset,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Key {
-    pub(crate) key_id: String,
+pub struct Key {
+    pub key_id: String,
     /// In unpadded base64.
-    pub(crate) public_key: String,
+    pub public_key: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CheckpointRow {
-    pub(crate) record: Offset,
+pub struct CheckpointRow {
+    pub record: Offset,
     /// The last record that it covers.
-    pub(crate) upto: Offset,
+    pub upto: Offset,
     /// When it was signed, in milliseconds since the Unix epoch.
-    pub(crate) time_ms: u64,
+    pub time_ms: u64,
     /// Who had it made.
-    pub(crate) who: String,
+    pub who: String,
 }
 
 impl Act for ListCheckpoints {
@@ -84,7 +87,7 @@ impl Act for ListCheckpoints {
 }
 
 /// Up to `limit` of the newest checkpoints before a record.
-pub(crate) fn checkpoints(
+pub fn checkpoints(
     office: &Office,
     before: Offset,
     limit: usize,

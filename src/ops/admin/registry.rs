@@ -38,18 +38,36 @@ use super::{
     },
     work::ListWork,
 };
-use crate::{
-    ops::socket::{Client, SocketError},
-    record::Origin,
-};
+use crate::socket::{Client, SocketError};
+use logcabin_record::Origin;
 
 /// An order as the socket carries it.
 #[derive(Serialize, Deserialize)]
-struct Message {
+pub(super) struct Message {
     name: String,
     act: Box<RawValue>,
     reason: Option<String>,
     dry_run: bool,
+}
+
+impl Message {
+    pub(super) fn of<A: Act>(order: &Order<A>) -> Result<Self, serde_json::Error> {
+        let Order { act, reason, dry_run } = order;
+        let act = serde_json::value::to_raw_value(act)?;
+        Ok(Self { name: A::NAME.to_owned(), act, reason: reason.clone(), dry_run: *dry_run })
+    }
+
+    /// Carries it out. Returns the JSON of the outcome.
+    pub(super) async fn carry_out(
+        self,
+        office: &Office,
+        origin: Origin,
+    ) -> Result<String, ActError> {
+        let known = HANDLERS.iter().find(|known| known.name == self.name);
+        let known =
+            known.ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
+        (known.handle)(self, office, origin).await
+    }
 }
 
 /// Carries out a message. Returns the JSON of the outcome.
@@ -157,18 +175,16 @@ pub(super) async fn answer(
     origin: Origin,
 ) -> Result<String, ActError> {
     let message: Message = serde_json::from_str(json).map_err(not_an_act)?;
-    let known = HANDLERS.iter().find(|known| known.name == message.name);
-    let known = known.ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
-    (known.handle)(message, office, origin).await
+    message.carry_out(office, origin).await
 }
 
 /// The form of the act of this name, if it has one.
-pub(crate) fn form(name: &str) -> Option<&'static Form> {
+pub fn form(name: &str) -> Option<&'static Form> {
     HANDLERS.iter().find(|known| known.name == name)?.form
 }
 
 /// Carries out the act of this name, which a form has put together.
-pub(crate) async fn carry_out(
+pub async fn carry_out(
     name: &str,
     order: Order<Value>,
     office: &Office,
@@ -188,12 +204,9 @@ impl<A: Act> Order<A> {
     ///
     /// # Errors
     /// If the server refuses: then it was not done. If the connection fails: then it may have been.
-    pub(crate) fn send(&self, server: &mut Client) -> Result<Outcome<A::Done>, SocketError> {
-        let Self { act, reason, dry_run } = self;
+    pub fn send(&self, server: &mut Client) -> Result<Outcome<A::Done>, SocketError> {
         let unwritable = |_| SocketError::Protocol("an act cannot be written");
-        let act = serde_json::value::to_raw_value(act).map_err(unwritable)?;
-        let message =
-            Message { name: A::NAME.to_owned(), act, reason: reason.clone(), dry_run: *dry_run };
+        let message = Message::of(self).map_err(unwritable)?;
         let json = serde_json::to_string(&message).map_err(unwritable)?;
         serde_json::from_slice(&server.act(json)?)
             .map_err(|_| SocketError::Protocol("it does not say what was done"))
@@ -205,11 +218,11 @@ mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
     use super::*;
-    use crate::ops::admin::form::Kind;
+    use crate::admin::form::Kind;
 
     #[test]
     fn every_act_has_a_handler_under_a_name_of_its_own() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops/admin");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("admin");
         let names: BTreeSet<_> = HANDLERS.iter().map(|known| known.name).collect();
         assert_eq!(names.len(), HANDLERS.len());
         assert_eq!(acts_in(&folder), HANDLERS.len());

@@ -16,19 +16,17 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{actor, office::Office, registry};
-use crate::{
-    base::{limits, shutdown::Shutdown},
-    log::{
-        Log, ReadError,
-        archive::{MAGIC, TAG_RECORD, TAG_SEAL},
-    },
-    ops::socket::{
-        BadRequest, DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR,
-    },
-    record::{
-        CHAIN_START, Chain, Offset, Origin, Record,
-        codec::{self, CodecError},
-    },
+use crate::socket::{
+    BadRequest, DONE_BYTES, PATIENCE, REQUEST_BYTES, Request, TAG_DONE, TAG_END, TAG_ERROR,
+};
+use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_log::{
+    Log, ReadError,
+    archive::{MAGIC, TAG_RECORD, TAG_SEAL},
+};
+use logcabin_record::{
+    CHAIN_START, Chain, Offset, Origin, Record,
+    codec::{self, CodecError},
 };
 
 /// People with a terminal and a script or two.
@@ -40,7 +38,7 @@ const CHUNK: usize = 64;
 /// Serves `log` and what `office` does on a socket at `path` until the server goes down; then the
 /// socket is removed and the task ends. To be called by the process that holds the data directory's
 /// lock: a socket that is there already is a dead one. Must be called within a tokio runtime.
-pub(crate) fn serve(
+pub fn serve(
     path: &Path,
     log: Arc<dyn Log>,
     office: Option<Arc<Office>>,

@@ -6,15 +6,15 @@ use super::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
-use crate::base::progress::{self, Progress};
+use logcabin_base::progress::{self, Progress};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct ListWork {}
+pub struct ListWork {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct UnderWay {
+pub struct UnderWay {
     /// The oldest first.
-    pub(crate) work: Vec<Progress>,
+    pub work: Vec<Progress>,
 }
 
 impl Act for ListWork {

@@ -9,14 +9,12 @@ use std::{
 use serde::Serialize;
 
 use super::BackupError;
-use crate::{
-    log::{archive::ArchiveReader, erase::Audit, verify::Checker},
-    media::store,
-    ops::source::{Manifest, Source, SourceError},
-    record::{
-        Chain, Command, Epoch, Offset,
-        command::{BackupMoment, FileHash, ServerIdentity},
-    },
+use crate::source::{Manifest, Source, SourceError};
+use logcabin_log::{archive::ArchiveReader, erase::Audit, verify::Checker};
+use logcabin_media::store;
+use logcabin_record::{
+    Chain, Command, Epoch, Offset,
+    command::{BackupMoment, FileHash, ServerIdentity},
 };
 
 /// The results of a check.
@@ -293,7 +291,8 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ops::source::MediaEntry, record::signed_json::tests::identity};
+    use crate::source::MediaEntry;
+    use crate::source::manifest::tests::identity;
 
     #[test]
     fn a_signature_by_a_key_of_another_name_than_the_log_has_is_found() {

@@ -1,7 +1,7 @@
 //! Backups: the log and the uploaded files as of certain moments, in a directory of their own.
 //!
 //! A backup is made of a running server (through its admin socket) or a stopped one, and copies
-//! only what the directory lacks. [`check`] verifies backups, [`crate::ops::restore`] restores
+//! only what the directory lacks. [`check`] verifies backups, [`crate::restore`] restores
 //! them:
 //!
 //! ```text
@@ -37,12 +37,10 @@ use std::{
 pub use check::{Checked, Moment, check};
 pub use take::{Options, Taken, take};
 
-use crate::{
-    base::disk,
-    log::VerifyError,
-    ops::source::{ManifestError, SourceError},
-    record::codec::CodecError,
-};
+use crate::source::{ManifestError, SourceError};
+use logcabin_base::disk;
+use logcabin_log::VerifyError;
+use logcabin_record::codec::CodecError;
 
 /// Why a backup cannot be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +56,7 @@ pub enum BackupError {
     None {
         dir: PathBuf,
         /// The requested one.
-        offset: Option<crate::record::Offset>,
+        offset: Option<logcabin_record::Offset>,
     },
     /// The directory contains backups of another server.
     #[error("{} holds backups of the server {found}, and this is {ours}", .dir.display())]
@@ -91,7 +89,7 @@ pub enum BackupError {
     Codec(#[from] CodecError),
     /// A segment cannot be read or written.
     #[error(transparent)]
-    Segment(#[from] crate::log::archive::ArchiveError),
+    Segment(#[from] logcabin_log::archive::ArchiveError),
 }
 
 impl From<SourceError> for BackupError {
@@ -117,7 +115,7 @@ pub(crate) fn copy_media(
     from: &Path,
     to: &Path,
     incoming: &Path,
-    hash: &crate::record::command::FileHash,
+    hash: &logcabin_record::command::FileHash,
 ) -> io::Result<Option<u64>> {
     use std::{io::Read as _, io::Write as _, os::unix::fs::DirBuilderExt as _};
     let mut file = File::open(from)?;

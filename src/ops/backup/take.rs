@@ -9,19 +9,17 @@ use std::{
 };
 
 use super::{BackupError, copy_media, sync_dir};
-use crate::{
-    base::clock::Clock,
-    log::{
-        archive::Segment,
-        erase::{Targets, erasure},
-        verify::Checker,
-    },
-    media::store,
-    ops::source::{Manifest, MediaEntry, SegmentEntry, Source, SourceError},
-    record::{
-        CHAIN_START, Command, Offset, Record, codec,
-        command::{BackupMoment, FileHash, ServerIdentity},
-    },
+use crate::source::{Manifest, MediaEntry, SegmentEntry, Source, SourceError};
+use logcabin_base::clock::Clock;
+use logcabin_log::{
+    archive::Segment,
+    erase::{Targets, erasure},
+    verify::Checker,
+};
+use logcabin_media::store;
+use logcabin_record::{
+    CHAIN_START, Command, Offset, Record, codec,
+    command::{BackupMoment, FileHash, ServerIdentity},
 };
 
 /// The options of a backup.
@@ -35,7 +33,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { keep: None, segment_bytes: crate::log::archive::DEFAULT_SEGMENT_BYTES }
+        Self { keep: None, segment_bytes: logcabin_log::archive::DEFAULT_SEGMENT_BYTES }
     }
 }
 
@@ -288,7 +286,7 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
         let (mut checker, mut chain) = (Checker::from_start(), CHAIN_START);
         if from > Offset::new(1) {
             let missing = || {
-                BackupError::from(SourceError::from(crate::log::ReadError::Missing(from.prev())))
+                BackupError::from(SourceError::from(logcabin_log::ReadError::Missing(from.prev())))
             };
             let before = self.record(from.prev())?.ok_or_else(missing)?;
             (checker, chain) = (Checker::after(&before), before.chain);
@@ -320,7 +318,8 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
             made.push(full.seal(self.dest, checker.last(), &chain)?);
         }
         if checker.last() != to {
-            let missing = SourceError::from(crate::log::ReadError::Missing(checker.last().next()));
+            let missing =
+                SourceError::from(logcabin_log::ReadError::Missing(checker.last().next()));
             return Err(missing.into());
         }
         self.bytes += made.iter().map(|segment| segment.bytes).sum::<u64>();

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{
-    log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads},
-    ops::source::{Source, SourceError},
-    record::{Offset, Record},
-};
+use crate::source::{Source, SourceError};
+use logcabin_log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads};
+use logcabin_record::{Offset, Record};
 
 /// How many records are requested at once: the events of a room are close together, and a request
 /// costs more than a few records.

@@ -7,14 +7,12 @@ use std::collections::HashMap;
 use ruma::{OwnedRoomId, RoomId, RoomVersionId};
 use serde_json::value::RawValue;
 
-use crate::{
-    record::{
-        Command, Offset, Record,
-        command::{RoomEvent, RoomPdu},
-        lax_object::LaxObject,
-    },
-    state::State,
+use logcabin_record::{
+    Command, Offset, Record,
+    command::{RoomEvent, RoomPdu},
+    lax_object::LaxObject,
 };
+use logcabin_state::State;
 
 /// An id is that of an earlier event.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

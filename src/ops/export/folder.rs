@@ -12,13 +12,11 @@ use super::{
     ExportError, at,
     manifest::{self, Entry, Manifest, Missing},
 };
-use crate::{
-    base::disk,
-    media::store,
-    record::{
-        Offset,
-        command::{FileHash, ServerIdentity},
-    },
+use logcabin_base::disk;
+use logcabin_media::store;
+use logcabin_record::{
+    Offset,
+    command::{FileHash, ServerIdentity},
 };
 
 /// The temporary name of the manifest. While this file exists, the export is unfinished.

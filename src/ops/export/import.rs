@@ -13,21 +13,19 @@ use super::{
     manifest::Unbelievable,
 };
 use crate::{
-    base::{clock::Clock, disk},
-    log::{
-        VerifyError,
-        erase::{self, Audit, Targets},
-        store::{self, DEFAULT_CACHE_BYTES, OpenError, Store, importing_dir},
-        verify::Checker,
-    },
-    ops::{
-        history::progress::Progress,
-        restore::{OfflineWriter, WriteError},
-    },
-    record::{Chain, Command, Epoch, Record, command::ServerRestore},
-    snapshot::shutdown_digest::ShutdownDigest,
-    state::State,
+    history::progress::Progress,
+    restore::{OfflineWriter, WriteError},
 };
+use logcabin_base::{clock::Clock, disk};
+use logcabin_log::{
+    VerifyError,
+    erase::{self, Audit, Targets},
+    store::{self, DEFAULT_CACHE_BYTES, OpenError, Store, importing_dir},
+    verify::Checker,
+};
+use logcabin_record::{Chain, Command, Epoch, Record, command::ServerRestore};
+use logcabin_snapshot::shutdown_digest::ShutdownDigest;
+use logcabin_state::State;
 
 /// The longest line: a record with the largest payload, twice.
 const LINE_BYTES: u64 = 1024 * 1024;

@@ -19,23 +19,21 @@ use super::{
     Holds, ImportError, Manifest, folder,
     import::{at, gone_or, read_manifest},
 };
-use crate::{
-    base::limits,
-    decide::{
-        Refusal,
-        account::{Met, Register, SetProfile},
-        account_data::SetAccountData,
-        import::ImportAccount,
-        key_backup::{PutKeys, SetBackup},
-        media::AddMedia,
-    },
-    engine::{Engine, Rejected},
-    media::store,
-    read::{events::to_raw, notifications::ruleset},
-    record::{
-        Origin,
-        command::{AccountKind, BackedUpKey, FileHash},
-    },
+use logcabin_base::limits;
+use logcabin_decide::{
+    Refusal,
+    account::{Met, Register, SetProfile},
+    account_data::SetAccountData,
+    import::ImportAccount,
+    key_backup::{PutKeys, SetBackup},
+    media::AddMedia,
+};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_media::store;
+use logcabin_read::{events::to_raw, notifications::ruleset};
+use logcabin_record::{
+    Origin,
+    command::{AccountKind, BackedUpKey, FileHash},
 };
 
 /// The account data that records the origin of an account, and whether the import was completed.

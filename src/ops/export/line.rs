@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hex;
-use crate::record::{Class, Encoding, Epoch, Header, Offset, Origin, Payload, Record, Stream};
+use logcabin_record::{Class, Encoding, Epoch, Header, Offset, Origin, Payload, Record, Stream};
 
 /// The members of a line, in order.
 #[derive(Debug, Serialize, Deserialize)]

@@ -11,10 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ExportError;
-use crate::{
-    record::{Epoch, Offset, command::ServerIdentity, signed_json},
-    state::State,
-};
+use logcabin_record::{Epoch, Offset, command::ServerIdentity, signed_json};
+use logcabin_state::State;
 
 /// The file's name.
 pub(super) const FILE: &str = "manifest.json";
@@ -184,7 +182,7 @@ fn is_inside(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::signed_json::tests::identity;
+    use crate::source::manifest::tests::identity;
 
     fn manifest(identity: &ServerIdentity, path: &str) -> Manifest {
         let entry = Entry {

@@ -9,7 +9,7 @@
 //!   header and chain value, and every file that a record refers to.
 //! - [`import_server`] creates a data directory with the same records, and so the same chain and
 //!   state. It checks everything before it writes.
-//! - [`export_user`] uses the same [`View`](crate::read::view::View) as the endpoints, so it
+//! - [`export_user`] uses the same [`View`](logcabin_read::view::View) as the endpoints, so it
 //!   contains nothing that the user could not have requested. The parts that can live on another
 //!   server become an account there ([`place_files`], and an act of administration).
 
@@ -35,12 +35,10 @@ pub use manifest::{Entry, Holds, Manifest, Missing};
 pub use server::export_server;
 pub use user::export_user;
 
-use crate::{
-    log::{ReadError, VerifyError},
-    ops::source::SourceError,
-    record::{Offset, hex},
-    state::ApplyError,
-};
+use crate::source::SourceError;
+use logcabin_log::{ReadError, VerifyError};
+use logcabin_record::{Offset, hex};
+use logcabin_state::ApplyError;
 
 /// The maximum size of a file of records, in bytes.
 pub const FILE_BYTES: u64 = 64 * 1024 * 1024;
@@ -69,7 +67,7 @@ pub enum ExportError {
     Apply(#[from] ApplyError),
     /// The projections cannot be opened.
     #[error(transparent)]
-    Replay(Box<crate::engine::OpenError>),
+    Replay(Box<logcabin_engine::OpenError>),
     /// A record cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -93,8 +91,8 @@ pub enum ExportError {
     Signing(String),
 }
 
-impl From<crate::engine::OpenError> for ExportError {
-    fn from(error: crate::engine::OpenError) -> Self {
+impl From<logcabin_engine::OpenError> for ExportError {
+    fn from(error: logcabin_engine::OpenError) -> Self {
         Self::Replay(Box::new(error))
     }
 }

@@ -7,16 +7,14 @@ use super::{
     folder::{Folder, Lines},
     hex, line,
 };
-use crate::{
-    base::clock::Clock,
-    log::{
-        erase::{Audit, remainder},
-        verify::Checker,
-    },
-    ops::{history::progress::Progress, source::Source},
-    record::{Offset, Record},
-    state::State,
+use crate::{history::progress::Progress, source::Source};
+use logcabin_base::clock::Clock;
+use logcabin_log::{
+    erase::{Audit, remainder},
+    verify::Checker,
 };
+use logcabin_record::{Offset, Record};
+use logcabin_state::State;
 
 /// How many times the log of a running server is read further because it erased payloads meanwhile.
 /// Each pass is shorter.

@@ -7,22 +7,20 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{ExportError, Holds, Manifest, bodies::Bodies, folder::Folder, hex};
-use crate::{
-    base::{clock::Clock, limits},
-    engine,
-    log::{Log, ReadError},
-    media::store,
-    ops::source::Source,
-    read::{
-        events::{ClientEvent, EventForm, EventRef, EventStore, Viewer},
-        notifications::ruleset,
-        sync::to_device,
-        view::{View, filter::EventFilter, key_backup::room_keys, past::Wanted},
-    },
-    record::{Command, Offset, command::BackedUpKey, pusher::PusherKind},
-    snapshot,
-    state::{Account, Room, RoomMembership, media::Item, rooms::gaps::Place},
+use crate::source::Source;
+use logcabin_base::{clock::Clock, limits};
+use logcabin_engine as engine;
+use logcabin_log::{Log, ReadError};
+use logcabin_media::store;
+use logcabin_read::{
+    events::{ClientEvent, EventForm, EventRef, EventStore, Viewer},
+    notifications::ruleset,
+    sync::to_device,
+    view::{View, filter::EventFilter, key_backup::room_keys, past::Wanted},
 };
+use logcabin_record::{Command, Offset, command::BackedUpKey, pusher::PusherKind};
+use logcabin_snapshot as snapshot;
+use logcabin_state::{Account, Room, RoomMembership, media::Item, rooms::gaps::Place};
 
 /// How many bytes of parsed events are kept meanwhile.
 const EVENT_CACHE_BYTES: u64 = 64 << 20;

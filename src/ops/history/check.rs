@@ -9,25 +9,23 @@ use serde::Serialize;
 
 use super::{HistoryError, look::grouped, progress::Progress, query::Counts};
 use crate::{
-    log::{
-        ReadError, VerifyError,
-        archive::{ArchiveError, ArchiveReader, archive_dir},
-        erase::Audit,
-        fault::Fault,
-        store::{OpenError, RepairError, Repaired},
-        verify::Checker,
-    },
-    media::store,
-    ops::{
-        proof::{self, Witness},
-        socket::SocketError,
-        source::{Source, SourceError},
-    },
-    record::{CHAIN_START, Offset, Record, codec::CodecError},
-    snapshot,
-    snapshot::shutdown_digest::ShutdownDigest,
-    state::{State, media::Stored},
+    proof::{self, Witness},
+    socket::SocketError,
+    source::{Source, SourceError},
 };
+use logcabin_log::{
+    ReadError, VerifyError,
+    archive::{ArchiveError, ArchiveReader, archive_dir},
+    erase::Audit,
+    fault::Fault,
+    store::{OpenError, RepairError, Repaired},
+    verify::Checker,
+};
+use logcabin_media::store;
+use logcabin_record::{CHAIN_START, Offset, Record, codec::CodecError};
+use logcabin_snapshot as snapshot;
+use logcabin_snapshot::shutdown_digest::ShutdownDigest;
+use logcabin_state::{State, media::Stored};
 
 /// How many records are compared with the archive at a time.
 const CHUNK: usize = 512;
@@ -301,7 +299,11 @@ pub fn unopened(place: &str, error: OpenError) -> Result<Report, HistoryError> {
 
 /// Checks that the archive in `dir` is a prefix of the log of `source`, as far as that is intact,
 /// and adds the result to `report`.
-pub fn check_archive(report: &mut Report, source: &Source, dir: &Path) -> Result<(), HistoryError> {
+pub(crate) fn check_archive(
+    report: &mut Report,
+    source: &Source,
+    dir: &Path,
+) -> Result<(), HistoryError> {
     const NAME: &str = "archive";
     let place = dir.display();
     let Some(log) = source.log() else { return Ok(()) };

@@ -12,13 +12,11 @@ use super::{
     moment::{Moment, Time},
     query::KindRow,
 };
-use crate::{
-    record::{
-        Offset, Record,
-        command::{Body as _, RoomEvent},
-    },
-    state::Room,
+use logcabin_record::{
+    Offset, Record,
+    command::{Body as _, RoomEvent},
 };
+use logcabin_state::Room;
 
 /// The scope of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,12 +8,10 @@ use std::{
 use serde::Serialize;
 
 use super::{History, HistoryError, Source, moment::Time};
-use crate::{
-    base::metrics::Label as _,
-    record::Record,
-    service::{observe::Directories, tally::sizes},
-    state::{SECTIONS, Section},
-};
+use logcabin_base::metrics::Label as _;
+use logcabin_record::Record;
+use logcabin_service::{observe::Directories, tally::sizes};
+use logcabin_state::{SECTIONS, Section};
 
 /// How many rooms and users are listed.
 const LARGEST: usize = 20;

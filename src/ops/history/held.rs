@@ -3,10 +3,8 @@
 use serde_json::Value;
 
 use super::HistoryError;
-use crate::{
-    ops::source::Source,
-    record::{Offset, mask},
-};
+use crate::source::Source;
+use logcabin_record::{Offset, mask};
 
 /// What a record makes of a key.
 #[derive(Debug)]

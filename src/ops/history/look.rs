@@ -40,7 +40,7 @@ impl Look {
     }
 
     /// `text` in `style`. The text must be harmless: see [`clean`].
-    pub fn paint(&self, style: Style, text: &str) -> String {
+    pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         if self.colour && style != PLAIN && !text.is_empty() {
             format!("{style}{text}{style:#}")
         } else {

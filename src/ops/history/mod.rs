@@ -10,12 +10,10 @@ use std::{io, path::PathBuf};
 
 use ruma::OwnedRoomId;
 
-use crate::{
-    log::archive::ArchiveError,
-    record::{CommandError, Offset},
-    snapshot::shutdown_digest::ShutdownDigestError,
-    state::ApplyError,
-};
+use logcabin_log::archive::ArchiveError;
+use logcabin_record::{CommandError, Offset};
+use logcabin_snapshot::shutdown_digest::ShutdownDigestError;
+use logcabin_state::ApplyError;
 
 pub mod audit;
 pub mod check;
@@ -37,7 +35,7 @@ mod unread;
 pub mod why;
 pub mod words;
 
-pub use crate::ops::source::{Source, SourceError};
+pub use crate::source::{Source, SourceError};
 pub use check::Report;
 pub use look::Look;
 pub use moment::Moment;

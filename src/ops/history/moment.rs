@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// A moment as given on a command line.
 ///
@@ -48,7 +48,7 @@ impl FromStr for Moment {
 }
 
 /// The length of `90s`, `10m`, `3h`, `2d` or `1w` in milliseconds.
-pub(crate) fn duration_ms(text: &str) -> Option<u64> {
+pub fn duration_ms(text: &str) -> Option<u64> {
     let unit = text.chars().last()?;
     let count: u64 = text.strip_suffix(unit)?.parse().ok()?;
     let unit_ms = match unit {

@@ -13,11 +13,9 @@ use super::{
     unread::unread,
     why::{Chain, Fact, Subject},
 };
-use crate::{
-    base::limits,
-    record::{Offset, Record},
-    state::Room,
-};
+use logcabin_base::limits;
+use logcabin_record::{Offset, Record};
+use logcabin_state::Room;
 
 /// How much is read for one answer.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// Shorter work needs no progress bar.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -19,19 +19,17 @@ use super::{
     progress::Progress,
     words,
 };
-use crate::{
-    base::{clock::Clock, traces::trace_of},
-    log::erase::erasure,
-    ops::source::Source,
-    read::events::StoredEvent,
-    record::{
-        Class, Command, Offset, Payload, Record,
-        command::{AccountKind, Body as _, RoomEvent},
-        mask,
-    },
-    snapshot,
-    state::{Membership, Room, State},
+use crate::source::Source;
+use logcabin_base::{clock::Clock, traces::trace_of};
+use logcabin_log::erase::erasure;
+use logcabin_read::events::StoredEvent;
+use logcabin_record::{
+    Class, Command, Offset, Payload, Record,
+    command::{AccountKind, Body as _, RoomEvent},
+    mask,
 };
+use logcabin_snapshot as snapshot;
+use logcabin_state::{Membership, Room, State};
 
 /// How many event bodies are held in memory while a timeline is written.
 const CHUNK: usize = 512;
@@ -51,7 +49,7 @@ pub struct History<'a> {
 }
 
 /// The last record up to a moment; [`Offset::ZERO`] if there is none.
-pub fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError> {
+pub(crate) fn offset_of(source: &Source, moment: Moment) -> Result<Offset, HistoryError> {
     let end = source.end()?;
     let until = match moment.from_now(Clock::system().now_ms()) {
         Moment::At(offset) => return Ok(offset.min(end)),

@@ -19,7 +19,7 @@ use super::{
     rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
     step::Step,
 };
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 const CLOCK: usize = 12;
 const OFFSET: usize = 7;

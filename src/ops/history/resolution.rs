@@ -9,14 +9,12 @@ use ruma::RoomId;
 use serde::Serialize;
 
 use super::{History, HistoryError, audit::Bodies, moment::Time, step::Step};
-use crate::{
-    decide::federation::explain::{Contender, Dispute, explain},
-    log::Log,
-    ops::source::SourceError,
-    read::events::EventStore,
-    record::{Command, Offset},
-    state::Room,
-};
+use crate::source::SourceError;
+use logcabin_decide::federation::explain::{Contender, Dispute, explain};
+use logcabin_log::Log;
+use logcabin_read::events::EventStore;
+use logcabin_record::{Command, Offset};
+use logcabin_state::Room;
 
 /// About how many bytes of parsed events are kept.
 const EVENT_CACHE_BYTES: u64 = 16 << 20;

@@ -8,10 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{History, HistoryError, moment::Time, query::EventRow};
-use crate::{
-    record::{Command, Offset, pusher::PusherKind},
-    state::{Account, Device, Room},
-};
+use logcabin_record::{Command, Offset, pusher::PusherKind};
+use logcabin_state::{Account, Device, Room};
 
 /// A user's membership of a room.
 #[derive(Clone, Debug, Serialize)]
@@ -250,7 +248,7 @@ impl History<'_> {
     pub fn pushers(&self, user_id: Option<&UserId>) -> Vec<PusherRow> {
         let pushers = &self.state().pushers;
         let all = user_id.map_or_else(|| pushers.all(), |user_id| pushers.of_user(user_id));
-        let row = |pusher: std::sync::Arc<crate::state::Pusher>| PusherRow {
+        let row = |pusher: std::sync::Arc<logcabin_state::Pusher>| PusherRow {
             user_id: pusher.body.user_id.to_string(),
             app_id: pusher.body.ids.app_id.clone(),
             kind: match pusher.body.kind {

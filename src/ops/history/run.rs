@@ -17,12 +17,10 @@ use super::{
     select::{Kinds, Selection},
     why::{Subject, why},
 };
-use crate::{
-    ops::source::Source,
-    record::{
-        Offset, Record,
-        command::{Body as _, ReportCreate},
-    },
+use crate::source::Source;
+use logcabin_record::{
+    Offset, Record,
+    command::{Body as _, ReportCreate},
 };
 
 /// A question about a log.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::Deserialize;
 
-use crate::record::{Command, Record, Stream, command::KINDS};
+use logcabin_record::{Command, Record, Stream, command::KINDS};
 
 /// Chooses records. One that chooses nothing in particular chooses all.
 #[derive(Clone, Debug, Default)]

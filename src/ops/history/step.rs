@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::resolution::Resolution;
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// A record about the value.
 #[derive(Clone, Debug, Serialize)]

@@ -7,16 +7,14 @@ use ruma::{UserId, events::StateEventType};
 use serde_json::{Value, json};
 
 use super::{History, HistoryError, SourceError, audit::Bodies, moment::Time, step::Step, words};
-use crate::{
-    base::limits,
-    log::{Log, ReadError},
-    read::{
-        events::EventStore,
-        notifications::{Judge, Unread},
-    },
-    record::{Offset, Record},
-    state::{Room, reads::Thread},
+use logcabin_base::limits;
+use logcabin_log::{Log, ReadError};
+use logcabin_read::{
+    events::EventStore,
+    notifications::{Judge, Unread},
 };
+use logcabin_record::{Offset, Record};
+use logcabin_state::{Room, reads::Thread};
 
 /// About how many bytes of parsed events are kept.
 const EVENT_CACHE_BYTES: u64 = 16 << 20;

@@ -19,13 +19,11 @@ use super::{
     unread::unread,
     words,
 };
-use crate::{
-    ops::source::Source,
-    record::{
-        Command, Offset, Record,
-        command::{KINDS, RoomEvent, Topic, if_about},
-        mask,
-    },
+use crate::source::Source;
+use logcabin_record::{
+    Command, Offset, Record,
+    command::{KINDS, RoomEvent, Topic},
+    if_about, mask,
 };
 
 /// The value in question.

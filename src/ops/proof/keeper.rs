@@ -4,14 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use tracing::warn;
 
-use crate::{
-    base::shutdown::Shutdown,
-    config,
-    decide::maintenance::SignCheckpoint,
-    engine::{Engine, Rejected},
-    record::{Offset, Origin},
-    state::State,
-};
+use logcabin_base::shutdown::Shutdown;
+use logcabin_config as config;
+use logcabin_decide::maintenance::SignCheckpoint;
+use logcabin_engine::{Engine, Rejected};
+use logcabin_record::{Offset, Origin};
+use logcabin_state::State;
 
 /// How often the schedule is checked.
 const TICK: Duration = Duration::from_secs(5);
@@ -38,7 +36,7 @@ impl Policy {
 }
 
 /// Makes checkpoints until the server stops.
-pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: Shutdown) {
+pub async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: Shutdown) {
     let Some(policy) = policy else { return };
     let mut failed = false;
     loop {
@@ -62,7 +60,7 @@ pub(crate) async fn keep(engine: Arc<Engine>, policy: Option<Policy>, shutdown: 
 }
 
 /// Makes the last checkpoint of a server that stops, if anything was written since the one before.
-pub(crate) async fn keep_last(engine: &Engine, policy: Option<Policy>) {
+pub async fn keep_last(engine: &Engine, policy: Option<Policy>) {
     let always = Policy { every_records: Some(1), every: None };
     if policy.is_some()
         && is_due(&engine.state(), always, 0)
@@ -93,13 +91,11 @@ pub async fn checkpoint(engine: &Engine, origin: Origin) -> Result<Offset, Rejec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        engine::Options,
-        log::{Batch, memory::MemoryLog},
-        ops::proof::Witness,
-        record::{Command, NewRecord, Stream, command::RoomTyping},
-    };
+    use crate::proof::Witness;
+    use logcabin_base::clock::Clock;
+    use logcabin_engine::Options;
+    use logcabin_log::{Batch, memory::MemoryLog};
+    use logcabin_record::{Command, NewRecord, Stream, command::RoomTyping};
 
     const POLICY: Policy = Policy { every_records: Some(3), every: Some(Duration::from_secs(60)) };
 

@@ -1,11 +1,11 @@
 //! Proofs about a log for people who do not have it.
 //!
 //! A *checkpoint* is a record with a signed statement of the server about its log: the number of
-//! records, the chain value of the last, the root of the [Merkle tree](crate::record::merkle) over
-//! their headers. [`keep`] makes them. Given one, a few dozen hashes prove that a record is in the
-//! log ([`Prover::inclusion`]), or that the log of an earlier checkpoint, of a backup for example,
-//! is a prefix of that of a later one ([`Prover::consistency`]). `log_format.md` defines the bytes,
-//! and `examples/verify_proof.rs` verifies proofs with none of this code.
+//! records, the chain value of the last, the root of the [Merkle tree](logcabin_record::merkle)
+//! over their headers. [`keep`] makes them. Given one, a few dozen hashes prove that a record is in
+//! the log ([`Prover::inclusion`]), or that the log of an earlier checkpoint, of a backup for
+//! example, is a prefix of that of a later one ([`Prover::consistency`]). `log_format.md` defines
+//! the bytes, and `examples/verify_proof.rs` verifies proofs with none of this code.
 
 mod keeper;
 mod witness;
@@ -17,22 +17,20 @@ use ruma::{SigningKeyAlgorithm, signatures::verify_canonical_json_bytes};
 use serde::{Deserialize, Serialize};
 
 pub use keeper::{Policy, checkpoint};
-pub(crate) use keeper::{keep, keep_last};
+pub use keeper::{keep, keep_last};
 pub use witness::{Fault, Witness};
 
-use crate::{
-    engine::{Engine, Rejected},
-    log::{Log, ReadError},
-    record::{
-        Command, Offset, Origin, Payload, Record, codec,
-        command::{LogCheckpoint, ServerIdentity},
-        mask,
-        merkle::{self, Hash},
-    },
-    state::{
-        Tree,
-        tree::{BLOCK, Covered},
-    },
+use logcabin_engine::{Engine, Rejected};
+use logcabin_log::{Log, ReadError};
+use logcabin_record::{
+    Command, Offset, Origin, Payload, Record, codec,
+    command::{LogCheckpoint, ServerIdentity},
+    mask,
+    merkle::{self, Hash},
+};
+use logcabin_state::{
+    Tree,
+    tree::{BLOCK, Covered},
 };
 
 /// A proof, for a program to verify. Hashes and headers are in lower-case hexadecimal.

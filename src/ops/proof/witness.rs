@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::check;
-use crate::record::{
+use logcabin_record::{
     Chain, Command, Offset, Record, codec,
     command::{Body as _, LogCheckpoint, ServerIdentity},
     merkle::{self, Frontier, Hash},

@@ -17,7 +17,7 @@
 //! The transaction id of a dropped event is dropped, too: a client that retries wants the event to
 //! be sent. Those of messages to devices are kept.
 //!
-//! [`Restore`]: crate::record::command::Restore
+//! [`Restore`]: logcabin_record::command::Restore
 
 use std::collections::BTreeMap;
 
@@ -25,19 +25,16 @@ use ruma::{OwnedDeviceId, OwnedRoomId, OwnedUserId, UserId};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{
-    record::{
-        Command, Offset, Record,
-        command::{
-            AccountDataSet, DelayedFinish, DelayedOutcome, DelayedRestart, DeliveryAdvance,
-            DeviceRename, DeviceSeen, LogErase, ProfileSet, RoomErase, RoomEvent, RoomPurge,
-            RoomReceipt, RoomShutdown, ToDeviceAck, ToDeviceSend, Transaction, UserRegister,
-            by_restore,
-        },
-        pusher::{PusherAdvance, PusherMail},
+use logcabin_record::{
+    Command, Offset, Record, by_restore,
+    command::{
+        AccountDataSet, DelayedFinish, DelayedOutcome, DelayedRestart, DeliveryAdvance,
+        DeviceRename, DeviceSeen, LogErase, ProfileSet, RoomErase, RoomEvent, RoomPurge,
+        RoomReceipt, RoomShutdown, ToDeviceAck, ToDeviceSend, Transaction, UserRegister,
     },
-    state::State,
+    pusher::{PusherAdvance, PusherMail},
 };
+use logcabin_state::State;
 
 /// What happens to a record after the moment.
 #[derive(Debug)]
@@ -375,12 +372,13 @@ mod tests {
     use std::{collections::BTreeSet, path::Path};
 
     use super::*;
-    use crate::{log::archive::ArchiveReader, record::Class};
+    use logcabin_log::archive::ArchiveReader;
+    use logcabin_record::Class;
 
     /// A restore to the moment before each record of a log with every kind of command.
     #[test]
     fn what_must_not_be_rewound_is_carried_over() {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/0.1.0");
         let state = State::default();
         let mut rewound = BTreeSet::new();
         for record in ArchiveReader::open(&golden).unwrap().records(Offset::new(1)) {

@@ -30,37 +30,35 @@ use ruma::{
 use serde::Serialize;
 
 use crate::{
-    base::{clock::Clock, disk},
-    decide::{
-        account::AccountLimit,
-        ephemeral::Gather,
-        erasure::{EraseAgain, reduced_event},
-        send::SendEvent,
-    },
-    engine::{self, Engine},
-    log::{
-        Log, ReadError, VerifyError,
-        erase::{Targets, erasure},
-        store::{self, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store},
-        verify::Checker,
-    },
-    ops::{
-        backup::BackupError,
-        history::moment::Moment,
-        history::progress::Progress,
-        source::{Manifest, ManifestError, Source, SourceError},
-    },
-    record::{
-        Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
-        command::{
-            Body as _, DelayedFinish, DelayedOutcome, KeysDrop, LogErase, Reduced, RoomEvent,
-            RoomReceipt, ServerRestore,
-        },
-        hex,
-    },
-    state::{ApplyError, State},
+    backup::BackupError,
+    history::moment::Moment,
+    history::progress::Progress,
+    source::{Manifest, ManifestError, Source, SourceError},
 };
 use carry::{Carrier, Carry, Key, Redaction};
+use logcabin_base::{clock::Clock, disk};
+use logcabin_decide::{
+    account::AccountLimit,
+    ephemeral::Gather,
+    erasure::{EraseAgain, reduced_event},
+    send::SendEvent,
+};
+use logcabin_engine::{self as engine, Engine};
+use logcabin_log::{
+    Log, ReadError, VerifyError,
+    erase::{Targets, erasure},
+    store::{self, AtRest, DEFAULT_CACHE_BYTES, OpenError, SledLog, SledOptions, Store},
+    verify::Checker,
+};
+use logcabin_record::{
+    Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
+    command::{
+        Body as _, DelayedFinish, DelayedOutcome, KeysDrop, LogErase, Reduced, RoomEvent,
+        RoomReceipt, ServerRestore,
+    },
+    hex,
+};
+use logcabin_state::{ApplyError, State};
 use undone::UndoneRooms;
 pub(crate) use writing::OfflineWriter;
 pub use writing::WriteError;
@@ -262,7 +260,7 @@ impl Origins {
             } else {
                 Source::open(&place.to_string_lossy())?
             };
-            let media = is_log.then(|| crate::media::store::directory(place));
+            let media = is_log.then(|| logcabin_media::store::directory(place));
             let name = if is_log { "log" } else { "archive" };
             let epochs = Epoch::default();
             return Ok(Self { source, name, complete: is_log, media, epochs });

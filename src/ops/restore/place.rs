@@ -12,15 +12,13 @@ use std::{
 };
 
 use super::{From, Request, RestoreError, Restored};
-use crate::{
-    base::disk,
-    log::store::{self, AtRest},
-    media::store as files,
-    ops::source::{Source, SourceError},
-    record::{Chain, Epoch, Offset, Record, command::FileHash},
-    snapshot,
-    snapshot::shutdown_digest::ShutdownDigest,
-};
+use crate::source::{Source, SourceError};
+use logcabin_base::disk;
+use logcabin_log::store::{self, AtRest};
+use logcabin_media::store as files;
+use logcabin_record::{Chain, Epoch, Offset, Record, command::FileHash};
+use logcabin_snapshot as snapshot;
+use logcabin_snapshot::shutdown_digest::ShutdownDigest;
 
 /// Where the new log is built: a data directory of its own.
 pub(super) fn aside(data_dir: &Path) -> PathBuf {
@@ -89,7 +87,7 @@ pub(super) fn copy_files(
             restored.missing_files += 1;
             continue;
         };
-        let copied = crate::ops::backup::copy_media(&source, &to, &incoming, hash);
+        let copied = crate::backup::copy_media(&source, &to, &incoming, hash);
         match copied.map_err(RestoreError::io(&source))? {
             Some(_) => restored.files += 1,
             None => {

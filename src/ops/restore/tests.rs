@@ -3,14 +3,14 @@
 use std::{fs::OpenOptions, path::PathBuf, sync::Arc, time::Duration};
 
 use super::*;
-use crate::log::{
+use logcabin_log::{
     Batch,
     archive::{ArchiveOptions, ArchiveReader, Archiver, DEFAULT_SEGMENT_BYTES, archive_dir},
-    contract::{batch, erasure, event, one, passing, payload, record, start},
+    samples::{batch, erasure, event, one, passing, payload, record, start},
     store::log_dir,
     verify,
 };
-use crate::record::codec;
+use logcabin_record::codec;
 
 struct Place(tempfile::TempDir);
 

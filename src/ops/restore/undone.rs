@@ -6,13 +6,11 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::Deserialize;
 
-use crate::{
-    record::{
-        Epoch, Offset, Record,
-        command::{RoomEvent, RoomUndo, UndoneRoom},
-    },
-    state::{Membership, State},
+use logcabin_record::{
+    Epoch, Offset, Record,
+    command::{RoomEvent, RoomUndo, UndoneRoom},
 };
+use logcabin_state::{Membership, State};
 
 /// How many rooms one record names. Even with the longest ids it stays far below the size limit of
 /// a record.

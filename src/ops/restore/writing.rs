@@ -5,18 +5,16 @@
 //! log, and this log is not complete yet. Its records were decided when they were first written.
 //! Once it is complete, a restore continues through an engine as well.
 
-use crate::{
-    log::{
-        erase::{Targets, remainder},
-        store::{Store, StoreError},
-    },
-    record::{
-        Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
-        codec::{self, Tip},
-        command::ServerRestore,
-    },
-    state::{ApplyError, State},
+use logcabin_log::{
+    erase::{Targets, remainder},
+    store::{Store, StoreError},
 };
+use logcabin_record::{
+    Command, Epoch, NewRecord, Offset, Origin, Record, Stream,
+    codec::{self, Tip},
+    command::ServerRestore,
+};
+use logcabin_state::{ApplyError, State};
 
 /// The new log is made durable in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1024 * 1024;

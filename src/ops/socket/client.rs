@@ -10,13 +10,11 @@ use std::{
 use bytes::Bytes;
 
 use super::{DONE_BYTES, PATIENCE, Request, SocketError, TAG_DONE, TAG_END, TAG_ERROR};
-use crate::{
-    log::{
-        archive::{MAGIC, MAX_FRAME_BYTES, TAG_RECORD, TAG_SEAL},
-        verify::Checker,
-    },
-    record::{CHAIN_START, Offset, Record, codec::Frame},
+use logcabin_log::{
+    archive::{MAGIC, MAX_FRAME_BYTES, TAG_RECORD, TAG_SEAL},
+    verify::Checker,
 };
+use logcabin_record::{CHAIN_START, Offset, Record, codec::Frame};
 
 /// A blocking connection to a running server.
 #[derive(Debug)]
@@ -105,7 +103,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection fails or the server refuses.
-    pub fn into_follow(self, from: Offset) -> Result<Answer<Self>, SocketError> {
+    pub(crate) fn into_follow(self, from: Offset) -> Result<Answer<Self>, SocketError> {
         let forever = self.stream.get_ref().set_read_timeout(None);
         forever.map_err(|source| SocketError::Io { path: self.path.clone(), source })?;
         Answer::to(self, Request::Records { from, to: Offset::MAX, follow: true })

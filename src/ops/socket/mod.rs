@@ -34,10 +34,8 @@ use std::{
 
 pub use client::{Answer, Client};
 
-use crate::{
-    log::VerifyError,
-    record::{Offset, codec::CodecError},
-};
+use logcabin_log::VerifyError;
+use logcabin_record::{Offset, codec::CodecError};
 
 pub(crate) const TAG_END: u8 = b'D';
 pub(crate) const TAG_DONE: u8 = b'A';

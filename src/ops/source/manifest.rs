@@ -8,13 +8,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    base::disk,
-    record::{
-        Epoch, Offset,
-        command::{BackupMoment, FileHash, ServerIdentity},
-        signed_json,
-    },
+use logcabin_base::disk;
+use logcabin_record::{
+    Epoch, Offset,
+    command::{BackupMoment, FileHash, ServerIdentity},
+    signed_json,
 };
 
 /// Why a manifest, or a list that it names, cannot be read or written.
@@ -255,9 +253,18 @@ fn store(incoming: &Path, path: &Path, bytes: &[u8]) -> Result<(), ManifestError
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::record::signed_json::tests::identity;
+    use logcabin_record::{
+        command::{ServerIdentity, ServerKey},
+        server_keys::new_key,
+    };
+
+    /// An identity with a new key.
+    pub(crate) fn identity() -> ServerIdentity {
+        let ServerKey { key_id, private_key, public_key } = new_key().unwrap();
+        ServerIdentity { server_name: "test.example".to_owned(), key_id, private_key, public_key }
+    }
 
     fn manifest(identity: &ServerIdentity, dir: &Path) -> Manifest {
         let files = BTreeMap::from([(FileHash([3; 32]), 5), (FileHash([1; 32]), 7)]);

@@ -9,17 +9,15 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{
-    log::{
-        Log, ReadError,
-        archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
-        store::{OpenError, Shadow, SledLog, SledOptions, has_log},
-    },
-    ops::socket::{Client, SocketError, socket_path},
-    record::{Offset, Record},
+use crate::socket::{Client, SocketError, socket_path};
+use logcabin_log::{
+    Log, ReadError,
+    archive::{ArchiveError, ArchiveReader, ArchiveRecords, TornTail, archive_dir},
+    store::{OpenError, Shadow, SledLog, SledOptions, has_log},
 };
+use logcabin_record::{Offset, Record};
 
-mod manifest;
+pub(crate) mod manifest;
 
 pub use manifest::{Manifest, ManifestError, MediaEntry, SegmentEntry};
 
@@ -147,7 +145,7 @@ impl Source {
     }
 
     /// The log of this process, if it is what this reads: any record of it costs one look.
-    pub fn own_log(&self) -> Option<&Arc<dyn Log>> {
+    pub(crate) fn own_log(&self) -> Option<&Arc<dyn Log>> {
         match &self.kind {
             Kind::Own(log, _) => Some(log),
             _ => None,

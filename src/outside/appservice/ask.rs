@@ -17,28 +17,26 @@ use tokio::{
 };
 
 use super::{Service, Services};
-use crate::{
-    base::limits,
-    outside::outbound::{Answer, Ask, Outbound, OutboundError},
-};
+use crate::outbound::{Answer, Ask, Outbound, OutboundError};
+use logcabin_base::limits;
 
 /// A request to a service.
 #[derive(Clone, Debug)]
-pub(crate) struct Request<'a> {
-    pub(crate) method: Method,
+pub struct Request<'a> {
+    pub method: Method,
     /// The segments of the path after `/_matrix/app/v1`, unencoded.
-    pub(crate) path: &'a [&'a str],
+    pub path: &'a [&'a str],
     /// The query, unencoded.
-    pub(crate) query: &'a [(String, String)],
+    pub query: &'a [(String, String)],
     /// A JSON body, or none.
-    pub(crate) body: Bytes,
+    pub body: Bytes,
     /// The limit on the whole exchange.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
 }
 
 impl<'a> Request<'a> {
     /// A query on which a client waits.
-    pub(crate) fn get(path: &'a [&'a str]) -> Self {
+    pub fn get(path: &'a [&'a str]) -> Self {
         let timeout = limits::OUTBOUND_TIMEOUT;
         Self { method: Method::GET, path, query: &[], body: Bytes::new(), timeout }
     }
@@ -47,7 +45,7 @@ impl<'a> Request<'a> {
 /// The result of querying a service for a user or alias, which the service creates if it should
 /// exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub enum Asked {
     /// It answered: if it wanted to create something, it has.
     Answered,
     /// There was no answer.
@@ -56,7 +54,7 @@ pub(crate) enum Asked {
 
 /// Sends requests to the services.
 #[derive(Debug)]
-pub(crate) struct Questions {
+pub struct Questions {
     outbound: Outbound,
     token_in_query: bool,
     /// The state for each service: a limit on concurrent queries, and what wakes its delivery.
@@ -64,24 +62,24 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    pub(crate) fn new(outbound: Outbound, services: &Services, token_in_query: bool) -> Self {
+    pub fn new(outbound: Outbound, services: &Services, token_in_query: bool) -> Self {
         let place = || (Semaphore::new(limits::APPSERVICE_QUESTIONS), Arc::default());
         let places = services.iter().map(|service| (service.id.clone(), place())).collect();
         Self { outbound, token_in_query, places }
     }
 
     /// Notified when the service has shown that it is up.
-    pub(crate) fn is_back(&self, service: &Service) -> Arc<Notify> {
+    pub fn is_back(&self, service: &Service) -> Arc<Notify> {
         self.places.get(&service.id).map(|(_, back)| Arc::clone(back)).unwrap_or_default()
     }
 
     /// Queries the service for this user.
-    pub(crate) async fn user(&self, service: &Service, user_id: &UserId) -> Asked {
+    pub async fn user(&self, service: &Service, user_id: &UserId) -> Asked {
         self.ask_for(service, &["users", user_id.as_str()]).await
     }
 
     /// Queries the service for this alias.
-    pub(crate) async fn alias(&self, service: &Service, alias: &RoomAliasId) -> Asked {
+    pub async fn alias(&self, service: &Service, alias: &RoomAliasId) -> Asked {
         self.ask_for(service, &["rooms", alias.as_str()]).await
     }
 
@@ -112,7 +110,7 @@ impl Questions {
 
     /// Sends a query on which a client waits. The number of concurrent queries to a service is
     /// limited, so that one that does not answer does not keep everybody waiting.
-    pub(crate) async fn question(
+    pub async fn question(
         &self,
         service: &Service,
         request: Request<'_>,

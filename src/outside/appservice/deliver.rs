@@ -11,17 +11,15 @@ use super::{
     interest::{Found, Interest},
     transaction::{self, Parcel},
 };
-use crate::{
-    base::{limits, text::beginning},
-    decide::to_device::Acknowledge,
-    engine::Engine,
-    log::ReadError,
-    outside::delivery::{NotTaken, Receiver},
-    record::{Offset, Origin, Record},
-};
+use crate::delivery::{NotTaken, Receiver};
+use logcabin_base::{limits, text::beginning};
+use logcabin_decide::to_device::Acknowledge;
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_record::{Offset, Origin, Record};
 
 /// Delivers to one service.
-pub(crate) struct Transactions {
+pub struct Transactions {
     name: String,
     service: Arc<Service>,
     interest: Interest,
@@ -33,7 +31,7 @@ pub(crate) struct Transactions {
 
 impl Transactions {
     /// For this service, with this timeout.
-    pub(crate) fn new(
+    pub fn new(
         service: &Arc<Service>,
         engine: &Arc<Engine>,
         questions: &Arc<Questions>,

@@ -13,16 +13,17 @@ use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{Service, any};
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::events::{EventRef, StoredEvent, to_raw},
-    record::{
-        Command, Offset, Record,
-        command::{PresenceSet, Receipt, RoomEvent, ToDeviceSend},
-    },
-    state::{Membership, State, presence::Shown},
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    events::{EventRef, StoredEvent, to_raw},
+    view,
 };
+use logcabin_record::{
+    Command, Offset, Record,
+    command::{PresenceSet, Receipt, RoomEvent, ToDeviceSend},
+};
+use logcabin_state::{Membership, State, presence::Shown};
 
 /// What concerns a service, found record by record.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(crate) struct Interest {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub struct Found {
     pub(super) events: Vec<EventRef>,
     /// Ephemeral events, in order.
     pub(super) passing: Vec<Passing>,
@@ -351,5 +352,5 @@ fn key_counts(found: &mut Found, user_id: OwnedUserId, device_id: OwnedDeviceId)
 fn presence(offset: Offset, body: PresenceSet, time_ms: u64) -> Box<RawValue> {
     let PresenceSet { user_id, presence, status_msg, currently_active, last_active_ms } = body;
     let shown = Shown { offset, presence, status_msg, currently_active, last_active_ms };
-    shown.event(&user_id, time_ms)
+    view::presence::event(&user_id, &shown, time_ms)
 }

@@ -20,33 +20,31 @@ use reqwest::Url;
 use ruma::{OwnedUserId, RoomAliasId, RoomId, ServerName, UserId};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
-pub(crate) use ask::{Asked, Questions, Request};
-pub(crate) use deliver::Transactions;
+pub use ask::{Asked, Questions, Request};
+pub use deliver::Transactions;
 use registration::RegistrationError;
 
-use crate::{
-    config::FilePath,
-    record::command::{Secret, TokenHash},
-};
+use logcabin_config::FilePath;
+use logcabin_record::command::{Secret, TokenHash};
 
 /// One application service, as it is registered.
 #[derive(Clone, Debug)]
-pub(crate) struct Service {
-    pub(crate) id: String,
+pub struct Service {
+    pub id: String,
     /// Its address; `None` if it only calls this server.
-    pub(crate) url: Option<Url>,
+    pub url: Option<Url>,
     /// The token with which it authenticates here.
     as_token: TokenHash,
     /// The token with which this server authenticates there.
     hs_token: Secret,
     /// The user as whom it acts by default.
-    pub(crate) sender: OwnedUserId,
+    pub sender: OwnedUserId,
     users: Vec<Namespace>,
     aliases: Vec<Namespace>,
     rooms: Vec<Namespace>,
     rate_limited: bool,
     /// The networks that it bridges.
-    pub(crate) protocols: Vec<String>,
+    pub protocols: Vec<String>,
     /// Whether it receives ephemeral events: receipts, typing, presence.
     ephemeral: bool,
     /// Whether it expects ephemeral events under the name of their proposal (MSC2409).
@@ -80,14 +78,14 @@ fn any_exclusive(namespaces: &[Namespace], name: &str) -> bool {
 
 impl Service {
     /// Whether it may act as this user: a local user in its namespace, or its own.
-    pub(crate) fn owns_user(&self, user_id: &UserId) -> bool {
+    pub fn owns_user(&self, user_id: &UserId) -> bool {
         self.sender == user_id
             || (user_id.server_name() == self.sender.server_name()
                 && any(&self.users, user_id.as_str()))
     }
 
     /// Whether this alias is in its namespaces.
-    pub(crate) fn owns_alias(&self, alias: &RoomAliasId) -> bool {
+    pub fn owns_alias(&self, alias: &RoomAliasId) -> bool {
         any(&self.aliases, alias.as_str())
     }
 
@@ -104,21 +102,21 @@ impl Service {
     }
 
     /// Whether its requests as `user_id` are exempt from rate limits.
-    pub(crate) fn is_exempt(&self, user_id: &UserId) -> bool {
+    pub fn is_exempt(&self, user_id: &UserId) -> bool {
         !self.rate_limited || self.sender == user_id
     }
 }
 
 /// All application services.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Services(Vec<Arc<Service>>);
+pub struct Services(Vec<Arc<Service>>);
 
 impl Services {
     /// Reads their registration files.
     ///
     /// # Errors
     /// When one cannot be read, or two could be confused.
-    pub(crate) fn load(files: &[FilePath], server: &ServerName) -> Result<Self, RegistrationError> {
+    pub fn load(files: &[FilePath], server: &ServerName) -> Result<Self, RegistrationError> {
         let mut services: Vec<Arc<Service>> = Vec::with_capacity(files.len());
         for FilePath(file) in files {
             let service = registration::read(file, server)?;
@@ -143,12 +141,12 @@ impl Services {
     }
 
     /// Each of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.0.iter()
     }
 
     /// The service with this token. Takes the same time for all.
-    pub(crate) fn by_token(&self, token: &TokenHash) -> Option<Arc<Service>> {
+    pub fn by_token(&self, token: &TokenHash) -> Option<Arc<Service>> {
         let mut found = u64::MAX;
         for (index, service) in (0_u64..).zip(&self.0) {
             let same: Choice = service.as_token.0.ct_eq(&token.0);
@@ -160,19 +158,19 @@ impl Services {
     /// Whether quotas do not apply to this user. This follows the rule for rate limits: users of a
     /// service are exempt unless its registration says otherwise. Users in a namespace that is not
     /// exclusive are ordinary users for whom the service may act, so quotas do apply to them.
-    pub(crate) fn exempt(&self, user_id: &UserId) -> bool {
+    pub fn exempt(&self, user_id: &UserId) -> bool {
         self.0.iter().any(|of| of.has_for_itself(user_id) && of.is_exempt(user_id))
     }
 
     /// Whether this user is reserved for somebody other than `caller`.
-    pub(crate) fn user_is_reserved(&self, user_id: &UserId, caller: Option<&Service>) -> bool {
+    pub fn user_is_reserved(&self, user_id: &UserId, caller: Option<&Service>) -> bool {
         self.others(caller).any(|service| {
             service.sender == user_id || any_exclusive(&service.users, user_id.as_str())
         })
     }
 
     /// Whether this alias is reserved for somebody other than `caller`.
-    pub(crate) fn alias_is_reserved(&self, alias: &RoomAliasId, caller: Option<&Service>) -> bool {
+    pub fn alias_is_reserved(&self, alias: &RoomAliasId, caller: Option<&Service>) -> bool {
         self.others(caller).any(|service| any_exclusive(&service.aliases, alias.as_str()))
     }
 

@@ -14,15 +14,13 @@ use serde_saphyr::Spanned;
 use thiserror::Error;
 
 use super::{Namespace, Service};
-use crate::{
-    base::{limits, secret_text::SecretText},
-    record::command::{Secret, TokenHash},
-};
+use logcabin_base::{limits, secret_text::SecretText};
+use logcabin_record::command::{Secret, TokenHash};
 
 /// Why a registration file is not usable.
 #[derive(Debug, Error)]
 #[error("{}{}: {reason}", .file.display(), Line(*.line))]
-pub(crate) struct RegistrationError {
+pub struct RegistrationError {
     file: PathBuf,
     line: Option<u64>,
     reason: String,
@@ -194,7 +192,7 @@ mod tests {
     use ruma::{server_name, user_id};
 
     use super::*;
-    use crate::base::secret_text::is_told;
+    use logcabin_base::secret_text::testing::is_told;
 
     fn service(text: &str) -> Result<Service, String> {
         parse(Path::new("bridge.yaml"), text, server_name!("test")).map_err(|e| e.to_string())

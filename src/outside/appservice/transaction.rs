@@ -10,17 +10,17 @@ use super::{
     Service,
     interest::{Found, Passing},
 };
-use crate::{
-    decide::Env,
-    log::ReadError,
-    read::events::{self, ClientEvent, EventForm, EventRef, Unsigned, age, as_shown, to_raw},
-    record::Offset,
-    state::{Membership, Room, keys::DeviceKeys},
+use logcabin_decide::Env;
+use logcabin_log::ReadError;
+use logcabin_read::events::{
+    self, ClientEvent, EventForm, EventRef, Unsigned, age, as_shown, to_raw,
 };
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room, keys::DeviceKeys};
 
 /// A transaction, the same at each attempt.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub struct Parcel {
     pub(super) body: Bytes,
     /// The devices with messages in it, each with its last message.
     pub(super) received: Vec<(OwnedUserId, OwnedDeviceId, Offset)>,

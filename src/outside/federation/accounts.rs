@@ -18,22 +18,20 @@ use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use super::site::Site;
-use crate::{
-    base::{
-        clock::millis,
-        limits::{self, Shares},
-        metrics::metrics,
-        rate::Rate,
-    },
-    engine::Engine,
-    record::Offset,
-    state::Room,
+use logcabin_base::{
+    clock::millis,
+    limits::{self, Shares},
+    metrics::metrics,
+    rate::Rate,
 };
+use logcabin_engine::Engine;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub enum Kind {
     /// KiB of request bodies.
     Body,
     /// Events in transactions.
@@ -111,7 +109,7 @@ impl Kind {
 }
 
 /// Amounts of some kinds. An amount of zero asks that the share is not used up.
-pub(crate) type Amounts = Vec<(Kind, u64)>;
+pub type Amounts = Vec<(Kind, u64)>;
 
 /// The relation of a homeserver to this one: see [`Shares`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -350,7 +348,7 @@ impl Ledger {
 
 /// How much of its shares a homeserver has used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Use {
+pub struct Use {
     pub(crate) standing: Standing,
     /// Of the shares that are partly used up: how much, in percent. More than 100 is a debt, with
     /// which the homeserver waits.
@@ -374,7 +372,7 @@ impl fmt::Display for Use {
 type Tell = dyn Fn(&ServerName, &[(Kind, u64)]) + Send + Sync;
 
 /// The accounts of other homeservers.
-pub(crate) struct Accounts {
+pub struct Accounts {
     engine: Arc<Engine>,
     is_enabled: bool,
     began: Instant,
@@ -402,12 +400,12 @@ impl Accounts {
     }
 
     /// Whether they bound anything.
-    pub(crate) const fn is_enabled(&self) -> bool {
+    pub const fn is_enabled(&self) -> bool {
         self.is_enabled
     }
 
     /// From now on, has the other nodes told what was spent here. To be called once.
-    pub(crate) fn tell_others_with(
+    pub fn tell_others_with(
         &self,
         tell: impl Fn(&ServerName, &[(Kind, u64)]) + Send + Sync + 'static,
     ) {
@@ -422,11 +420,7 @@ impl Accounts {
     ///
     /// # Errors
     /// How long to wait until all of them are free.
-    pub(crate) fn admit(
-        &self,
-        server: &ServerName,
-        amounts: &[(Kind, u64)],
-    ) -> Result<(), Duration> {
+    pub fn admit(&self, server: &ServerName, amounts: &[(Kind, u64)]) -> Result<(), Duration> {
         if !self.is_enabled {
             return Ok(());
         }
@@ -456,12 +450,12 @@ impl Accounts {
     }
 
     /// Charges bytes, in units of a KiB.
-    pub(crate) fn charge_bytes(&self, server: &ServerName, kind: Kind, bytes: u64) {
+    pub fn charge_bytes(&self, server: &ServerName, kind: Kind, bytes: u64) {
         self.charge(server, kind, bytes.div_ceil(1024));
     }
 
     /// Charges what was spent at another node.
-    pub(crate) fn note(&self, server: &ServerName, amounts: &[(Kind, u64)]) {
+    pub fn note(&self, server: &ServerName, amounts: &[(Kind, u64)]) {
         if !self.is_enabled {
             return;
         }
@@ -474,7 +468,7 @@ impl Accounts {
     /// How long a homeserver that has overdrawn its account has to wait with any request. Nothing
     /// is charged, so it may be asked of one that a request only claims to be from: whoever it is
     /// from, it would be refused.
-    pub(crate) fn overdrawn(&self, server: &ServerName) -> Option<Duration> {
+    pub fn overdrawn(&self, server: &ServerName) -> Option<Duration> {
         if !self.is_enabled {
             return None;
         }
@@ -498,7 +492,7 @@ impl Accounts {
 
     /// What a homeserver has used up, by itself or with the other neighbours of its site; nothing,
     /// if that is not bounded.
-    pub(crate) fn used(&self, server: &ServerName) -> Option<Use> {
+    pub fn used(&self, server: &ServerName) -> Option<Use> {
         if !self.is_enabled {
             return None;
         }
@@ -518,17 +512,17 @@ impl Accounts {
     }
 
     /// Whether a homeserver shares a room, and has done so for some time.
-    pub(crate) fn is_neighbour(&self, server: &ServerName) -> bool {
+    pub fn is_neighbour(&self, server: &ServerName) -> bool {
         self.standing(server, self.now()) == Standing::Neighbour
     }
 
     /// Whether a homeserver shares no room.
-    pub(crate) fn is_stranger(&self, server: &ServerName) -> bool {
+    pub fn is_stranger(&self, server: &ServerName) -> bool {
         self.standing(server, self.now()) == Standing::Stranger
     }
 
     /// The relation of a homeserver has changed.
-    pub(crate) fn judge_again(&self, server: &ServerName) {
+    pub fn judge_again(&self, server: &ServerName) {
         if let Some(account) = self.ledger.lock().accounts.get_mut(server) {
             account.is_judged = false;
         }

@@ -24,15 +24,13 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::Unreachable;
-use crate::{
-    base::{
-        certificates,
-        clock::random_bytes,
-        limits,
-        network::{Range, is_public},
-    },
-    config::{Federation, FilePath},
+use logcabin_base::{
+    certificates,
+    clock::random_bytes,
+    limits,
+    network::{Range, is_public},
 };
+use logcabin_config::{Federation, FilePath};
 
 /// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,14 +21,12 @@ use super::{
     multipart::{Pieces, SecondPart, boundary},
     whole,
 };
-use crate::{
-    base::{limits, text::encoded},
-    outside::outbound::{Ask, Outbound, OutboundError},
-};
+use crate::outbound::{Ask, Outbound, OutboundError};
+use logcabin_base::{limits, text::encoded};
 
 /// Why a file of another homeserver is not available.
 #[derive(Clone, Debug, Error)]
-pub(crate) enum NoFile {
+pub enum NoFile {
     #[error("it does not have the file")]
     NotFound,
     /// Nobody has uploaded it yet.
@@ -46,13 +44,13 @@ pub(crate) enum NoFile {
 }
 
 /// A file that has begun to arrive.
-pub(crate) struct OnItsWay {
+pub struct OnItsWay {
     /// Its type, according to the homeserver.
-    pub(crate) content_type: Option<String>,
+    pub content_type: Option<String>,
     /// Its name, according to the homeserver.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// Its approximate size in bytes, according to the homeserver. It may be wrong.
-    pub(crate) length: Option<u64>,
+    pub length: Option<u64>,
     content: Content,
 }
 
@@ -84,7 +82,7 @@ impl OnItsWay {
     }
 
     /// A file that another node of this server's cluster has a copy of.
-    pub(crate) fn of_node(
+    pub fn of_node(
         content_type: Option<String>,
         name: Option<String>,
         length: u64,
@@ -97,7 +95,7 @@ impl OnItsWay {
     ///
     /// # Errors
     /// When it ends early.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Unreachable> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Unreachable> {
         match &mut self.content {
             Content::Whole(pieces) => pieces.next().await.transpose(),
             Content::Part(part) => part.next().await,
@@ -108,7 +106,7 @@ impl OnItsWay {
 impl Peers {
     /// Asks `server` for a file of its own, and lets it wait for the upload for this long. The
     /// caller limits the time and the size. `outbound` follows a redirect to the file.
-    pub(crate) async fn file(
+    pub async fn file(
         &self,
         outbound: &Outbound,
         server: &ServerName,

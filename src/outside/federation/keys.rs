@@ -25,20 +25,18 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::{Peers, Question, Unreachable, XMatrix, x_matrix::NotSigned};
-use crate::{
-    base::{background, clock::millis, limits, rate::Limiter},
-    decide::federation::LearnKeys,
-    engine::Engine,
-    record::{
-        Command, Origin,
-        command::{OldKey, PeerKeys},
-    },
-    state::peers::Peer,
+use logcabin_base::{background, clock::millis, limits, rate::Limiter};
+use logcabin_decide::federation::LearnKeys;
+use logcabin_engine::Engine;
+use logcabin_record::{
+    Command, Origin,
+    command::{OldKey, PeerKeys},
 };
+use logcabin_state::peers::Peer;
 
 /// Why a signature is not accepted.
 #[derive(Clone, Debug, Error)]
-pub(crate) enum KeyError {
+pub enum KeyError {
     #[error("the keys of {0} cannot be fetched: {1}")]
     Unreachable(OwnedServerName, Unreachable),
     /// They could not be fetched a moment ago, and it is too soon to retry.
@@ -80,7 +78,7 @@ impl Known {
 
 /// What keys are fetched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Haste {
+pub enum Haste {
     /// One request or event.
     Urgent,
     /// The events of an answer. Requests for these do not delay urgent ones.
@@ -92,7 +90,7 @@ pub(crate) enum Haste {
 /// The keys with which a homeserver has signed events, each with the end of its validity, in
 /// milliseconds since the Unix epoch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct EventKeys(Vec<(String, Base64, u64)>);
+pub struct EventKeys(Vec<(String, Base64, u64)>);
 
 impl From<Peer> for EventKeys {
     fn from(Peer { keys, old, valid_until_ms, .. }: Peer) -> Self {
@@ -125,17 +123,17 @@ impl EventKeys {
     }
 
     /// Whether none is known.
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether one of these keys was valid at `ts_ms`.
-    pub(crate) fn has_any(&self, key_ids: &[String], ts_ms: u64) -> bool {
+    pub fn has_any(&self, key_ids: &[String], ts_ms: u64) -> bool {
         self.0.iter().any(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id))
     }
 
     /// The subset of these keys that was valid at `ts_ms`.
-    pub(crate) fn valid(&self, key_ids: &[String], ts_ms: u64) -> BTreeMap<String, Base64> {
+    pub fn valid(&self, key_ids: &[String], ts_ms: u64) -> BTreeMap<String, Base64> {
         let valid =
             self.0.iter().filter(|(id, _, until_ms)| ts_ms <= *until_ms && key_ids.contains(id));
         valid.map(|(id, key, _)| (id.clone(), key.clone())).collect()
@@ -177,7 +175,7 @@ impl Drop for Turn<'_> {
 }
 
 /// The keys of other homeservers.
-pub(crate) struct KeyRing {
+pub struct KeyRing {
     peers: Arc<Peers>,
     engine: Arc<Engine>,
     notaries: Vec<OwnedServerName>,
@@ -225,7 +223,7 @@ impl KeyRing {
     ///
     /// # Errors
     /// When the signature is wrong, or cannot be checked.
-    pub(crate) async fn verify_request(
+    pub async fn verify_request(
         self: &Arc<Self>,
         signed: &XMatrix,
         request: &http::Request<&[u8]>,
@@ -279,7 +277,7 @@ impl KeyRing {
     }
 
     /// The known keys with which a homeserver, or this one, has signed events.
-    pub(crate) fn known_for_events(&self, server: &ServerName) -> EventKeys {
+    pub fn known_for_events(&self, server: &ServerName) -> EventKeys {
         let env = self.engine.env();
         if server != env.server.name {
             return env.state.peers.get(server).map(EventKeys::from).unwrap_or_default();
@@ -301,7 +299,7 @@ impl KeyRing {
     ///
     /// # Errors
     /// When they are unknown and cannot be fetched, or none was valid then.
-    pub(crate) async fn for_event(
+    pub async fn for_event(
         &self,
         server: &ServerName,
         key_ids: &[String],
@@ -320,7 +318,7 @@ impl KeyRing {
     ///
     /// # Errors
     /// When they are unknown and cannot be fetched.
-    pub(crate) async fn for_events(
+    pub async fn for_events(
         &self,
         server: &ServerName,
         key_ids: &[String],
@@ -348,7 +346,7 @@ impl KeyRing {
     ///
     /// # Errors
     /// When they are unknown and cannot be fetched.
-    pub(crate) async fn document(
+    pub async fn document(
         &self,
         server: &ServerName,
         until_ms: u64,
@@ -504,7 +502,7 @@ impl KeyRing {
     ///
     /// A room may have users of thousands of homeservers that are gone: there is no time to wait
     /// for each of them.
-    pub(crate) async fn vouched_in_bulk(
+    pub async fn vouched_in_bulk(
         &self,
         mut wanted: BTreeMap<OwnedServerName, BTreeMap<String, u64>>,
     ) -> HashMap<OwnedServerName, EventKeys> {
@@ -546,7 +544,7 @@ impl KeyRing {
     }
 
     /// Whether anybody attests the keys of others.
-    pub(crate) fn has_notaries(&self) -> bool {
+    pub fn has_notaries(&self) -> bool {
         !self.notaries.is_empty()
     }
 
@@ -714,7 +712,7 @@ mod tests {
     use ruma::signatures::{Ed25519KeyPair, sign_json};
 
     use super::*;
-    use crate::record::Offset;
+    use logcabin_record::Offset;
 
     fn pair(version: &str) -> Ed25519KeyPair {
         Ed25519KeyPair::from_der(&Ed25519KeyPair::generate(), version.to_owned()).unwrap()

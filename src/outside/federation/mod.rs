@@ -43,35 +43,33 @@ use tokio::{
     time::{self, timeout, timeout_at},
 };
 
-pub(crate) use accounts::{Accounts, Amounts, Kind, Use};
-pub(crate) use device_changes::{DeviceChanges, Fetch};
-pub(crate) use files::{NoFile, OnItsWay};
-pub(crate) use gaps::{GapFilling, Memory};
-pub(crate) use keys::{EventKeys, Haste, KeyError, KeyRing};
+pub use accounts::{Accounts, Amounts, Kind, Use};
+pub use device_changes::{DeviceChanges, Fetch};
+pub use files::{NoFile, OnItsWay};
+pub use gaps::{GapFilling, Memory};
+pub use keys::{EventKeys, Haste, KeyError, KeyRing};
 use names::Names;
 pub(crate) use policy::PolicyServers;
 pub(crate) use rates::{EphemeralRates, Knocks};
-pub(crate) use refused::Refused;
+pub use refused::Refused;
 pub(crate) use sender::Sender;
-pub(crate) use site::Site;
-pub(crate) use x_matrix::XMatrix;
+pub use site::Site;
+pub use x_matrix::XMatrix;
 
-use crate::{
-    base::{
-        bodies::{self, Bodies, Body, Payer, Strides, Urgency},
-        limits,
-        places::Places,
-        turns::Turns,
-    },
-    config::{self, Config},
-    engine::{Engine, Voucher},
-    outside::federation::connect::{Dialer, Line},
-    record::server_keys::ServerKeys,
+use crate::federation::connect::{Dialer, Line};
+use logcabin_base::{
+    bodies::{self, Bodies, Body, Payer, Strides, Urgency},
+    limits,
+    places::Places,
+    turns::Turns,
 };
+use logcabin_config::{self as config, Config};
+use logcabin_engine::{Engine, Voucher};
+use logcabin_record::server_keys::ServerKeys;
 
 /// Why another homeserver gave no answer.
 #[derive(Clone, Debug, Error)]
-pub(crate) enum Unreachable {
+pub enum Unreachable {
     /// The configuration denies it.
     #[error("this homeserver does not federate with it")]
     Denied,
@@ -111,16 +109,16 @@ pub(crate) enum Unreachable {
 
 /// A request to another homeserver.
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
+pub struct Question {
     pub(crate) method: Method,
     /// The path, with the query.
     pub(crate) path: String,
     /// The body, which is JSON.
     pub(crate) body: Option<Vec<u8>>,
     /// The limit on the whole exchange.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// The largest answer, in bytes.
-    pub(crate) max_bytes: usize,
+    pub max_bytes: usize,
     /// Whether it is signed. Public endpoints need no signature.
     pub(crate) signed: bool,
     /// The memory that a byte of the answer counts for, including what is built from it.
@@ -131,7 +129,7 @@ pub(crate) struct Question {
 
 impl Question {
     /// A request without a body.
-    pub(crate) fn get(path: impl Into<String>) -> Self {
+    pub fn get(path: impl Into<String>) -> Self {
         Self {
             method: Method::GET,
             path: path.into(),
@@ -147,7 +145,7 @@ impl Question {
     /// The same if the answer may be as large as the state of a room. It is kept as it is, and its
     /// events are parts of it: see [`Answer::parts`].
     #[must_use]
-    pub(crate) fn of_state(mut self, urgency: Urgency) -> Self {
+    pub fn of_state(mut self, urgency: Urgency) -> Self {
         self.max_bytes = limits::FEDERATION_STATE_BYTES;
         self.timeout = limits::FEDERATION_STATE_TIMEOUT;
         (self.weight, self.urgency) = (1, urgency);
@@ -155,13 +153,13 @@ impl Question {
     }
 
     /// A request with a JSON body.
-    pub(crate) fn post(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
+    pub fn post(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
         let body = serde_json::to_vec(body).unwrap_or_default();
         Self { method: Method::POST, body: Some(body), ..Self::get(path) }
     }
 
     /// The same by `PUT`.
-    pub(crate) fn put(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
+    pub fn put(path: impl Into<String>, body: &impl serde::Serialize) -> Self {
         Self { method: Method::PUT, ..Self::post(path, body) }
     }
 
@@ -175,20 +173,20 @@ impl Question {
 
 /// The answer of another homeserver, whatever its status.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
+pub struct Answer {
+    pub status: StatusCode,
     /// The whole body.
-    pub(crate) body: Bytes,
+    pub body: Bytes,
 }
 
 impl Answer {
     /// The body as JSON, if the request succeeded.
-    pub(crate) fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Unreachable> {
+    pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Unreachable> {
         self.parts()
     }
 
     /// The same for JSON whose parts refer to the body, so that they are not copied.
-    pub(crate) fn parts<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Unreachable> {
+    pub fn parts<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Unreachable> {
         if !self.status.is_success() {
             return Err(Unreachable::Status(self.status.as_u16()));
         }
@@ -198,7 +196,7 @@ impl Answer {
 }
 
 /// Requests to other homeservers.
-pub(crate) struct Peers {
+pub struct Peers {
     config: config::Federation,
     own: Arc<ServerKeys>,
     names: Arc<Names>,
@@ -225,12 +223,12 @@ impl Peers {
     }
 
     /// The name of this homeserver.
-    pub(crate) fn own_name(&self) -> &ServerName {
+    pub fn own_name(&self) -> &ServerName {
         &self.own.name
     }
 
     /// Whether the configuration allows `server`.
-    pub(crate) fn permits(&self, server: &ServerName) -> bool {
+    pub fn permits(&self, server: &ServerName) -> bool {
         self.config.permits(server)
     }
 
@@ -238,7 +236,7 @@ impl Peers {
     ///
     /// # Errors
     /// When there is no answer in time, or it is too large.
-    pub(crate) async fn ask(
+    pub async fn ask(
         &self,
         server: &ServerName,
         question: Question,
@@ -420,41 +418,41 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 /// Federation, if it is enabled.
-pub(crate) struct Federation {
+pub struct Federation {
     /// Requests to other homeservers.
-    pub(crate) peers: Arc<Peers>,
-    pub(crate) keys: Arc<KeyRing>,
+    pub peers: Arc<Peers>,
+    pub keys: Arc<KeyRing>,
     /// Held while a large batch of events is verified.
-    pub(crate) verifying: tokio::sync::Mutex<()>,
+    pub verifying: tokio::sync::Mutex<()>,
     /// Delivers events and EDUs to them.
-    pub(crate) sender: Arc<Sender>,
+    pub sender: Arc<Sender>,
     /// Gaps in rooms' histories that are being filled.
-    pub(crate) gaps: GapFilling,
+    pub gaps: GapFilling,
     /// Policy servers, which sign events of their rooms.
-    pub(crate) policy: Arc<PolicyServers>,
+    pub policy: Arc<PolicyServers>,
     /// The homeservers whose users' devices are being fetched.
-    pub(crate) fetching_devices: Mutex<HashSet<OwnedServerName>>,
+    pub fetching_devices: Mutex<HashSet<OwnedServerName>>,
     /// The rate at which their users' devices change.
-    pub(crate) device_changes: Arc<DeviceChanges>,
+    pub device_changes: Arc<DeviceChanges>,
     /// Places for key queries, in all and by user: a user who queries unresponsive homeservers does
     /// not block others.
-    pub(crate) key_answers: Semaphore,
-    pub(crate) key_askers: Arc<Places<OwnedUserId>>,
+    pub key_answers: Semaphore,
+    pub key_askers: Arc<Places<OwnedUserId>>,
     /// Places for fetches of device lists, for which no user waits.
-    pub(crate) device_fetches: Semaphore,
+    pub device_fetches: Semaphore,
     /// The rates of their typing, receipts and presence.
-    pub(crate) ephemeral_rates: EphemeralRates,
+    pub ephemeral_rates: EphemeralRates,
     /// How much they may have this server accept.
-    pub(crate) accounts: Accounts,
+    pub accounts: Accounts,
     /// How often they may knock on rooms.
-    pub(crate) knocks: Knocks,
+    pub knocks: Knocks,
     /// Events that wait until a state is resolved, each in its turn.
-    pub(crate) resolving: Arc<Turns>,
-    pub(crate) has_presence: bool,
+    pub resolving: Arc<Turns>,
+    pub has_presence: bool,
 }
 
 impl Federation {
-    pub(crate) fn new(
+    pub fn new(
         config: &Config,
         engine: &Arc<Engine>,
         bodies: &Arc<Bodies>,

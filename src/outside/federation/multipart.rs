@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 use memchr::memmem;
 
 use super::Unreachable;
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// The bytes of the body, as they arrive.
 pub(crate) type Pieces = BoxStream<'static, Result<Bytes, Unreachable>>;

@@ -28,7 +28,7 @@ use super::{
     connect::{Dialer, Target, unbracketed},
     whole,
 };
-use crate::base::{bodies::Bodies, limits};
+use logcabin_base::{bodies::Bodies, limits};
 
 /// The default port of homeservers.
 const PORT: u16 = 8448;

@@ -16,16 +16,14 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use tracing::debug;
 
 use super::{Peers, Question, Unreachable};
-use crate::{
-    base::limits,
-    decide::{Env, Refusal, policy::Unsigned},
-    engine::Voucher,
-    read::policy::{PolicyServer, is_subject_object},
-    record::{Offset, Stream, lax_object::LaxObject},
-};
+use logcabin_base::limits;
+use logcabin_decide::{Env, Refusal, policy::Unsigned};
+use logcabin_engine::Voucher;
+use logcabin_read::policy::{PolicyServer, is_subject_object};
+use logcabin_record::{Offset, Stream, lax_object::LaxObject};
 
 /// Asks policy servers.
-pub(crate) struct PolicyServers {
+pub struct PolicyServers {
     peers: Arc<Peers>,
     /// The streams of rooms in which an event is being signed.
     turns: Mutex<HashMap<Stream, Weak<Turn<()>>>>,
@@ -41,7 +39,7 @@ impl std::fmt::Debug for PolicyServers {
 
 /// Why a policy server does not sign an event.
 #[derive(Debug)]
-pub(crate) enum NotSigned {
+pub enum NotSigned {
     /// It refuses.
     Refused { status: u16, errcode: String, error: String },
     /// It cannot be asked, or its answer is not a signature.
@@ -104,7 +102,7 @@ impl PolicyServers {
     }
 
     /// A valid signature of the policy server for an event.
-    pub(crate) async fn signed(
+    pub async fn signed(
         &self,
         policy: &PolicyServer,
         pdu: &LaxObject,
@@ -123,7 +121,7 @@ impl PolicyServers {
     /// Checks that an event of another homeserver has the policy server's signature, or asks for
     /// it; `Ok` means that the signature is new. An error gives the reason. The policy server is
     /// asked at most `left` times and until `until`, and not again after it fails to answer.
-    pub(crate) async fn recommends(
+    pub async fn recommends(
         &self,
         policy: &PolicyServer,
         pdu: &mut LaxObject,

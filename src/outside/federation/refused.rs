@@ -6,19 +6,19 @@ use ruma::RoomVersionId;
 use serde::Deserialize;
 
 use super::Answer;
-use crate::base::limits;
+use logcabin_base::limits;
 
 /// The refusal of another homeserver: its status, and what it says in a standard error response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) status: u16,
+pub struct Refused {
+    pub status: u16,
     /// Empty if the answer is no standard error response, such as a proxy's page.
-    pub(crate) errcode: String,
-    pub(crate) error: String,
+    pub errcode: String,
+    pub error: String,
     /// With `M_INCOMPATIBLE_ROOM_VERSION`.
-    pub(crate) room_version: Option<RoomVersionId>,
+    pub room_version: Option<RoomVersionId>,
     /// With `M_LIMIT_EXCEEDED`.
-    pub(crate) retry_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
 /// A standard error response.
@@ -41,7 +41,7 @@ struct Pause {
 
 impl Refused {
     /// Whether the homeserver does not know the endpoint, so that an older one may do.
-    pub(crate) fn is_of_unknown_endpoint(&self) -> bool {
+    pub fn is_of_unknown_endpoint(&self) -> bool {
         match &*self.errcode {
             "M_UNRECOGNIZED" => matches!(self.status, 400 | 404 | 405),
             // Servers without Matrix at that path.
@@ -53,7 +53,7 @@ impl Refused {
 
 impl Answer {
     /// What it refuses with, unless the request succeeded.
-    pub(crate) fn refused(&self) -> Option<Refused> {
+    pub fn refused(&self) -> Option<Refused> {
         if self.status.is_success() {
             return None;
         }

@@ -36,21 +36,19 @@ use self::{
     transaction::Failure,
 };
 use super::Peers;
-use crate::{
-    base::{clock::millis, limits, shutdown::Shutdown, text::beginning},
-    decide::federation::NoteReached,
-    engine::Engine,
-    log::ReadError,
-    read::{
-        events::EventRef,
-        servers::{Stay, concerns, is_told, target},
-    },
-    record::{
-        Command, Offset, Origin, Record,
-        command::{Body as _, Failing, PeerReached},
-    },
-    state::Room,
+use logcabin_base::{clock::millis, limits, shutdown::Shutdown, text::beginning};
+use logcabin_decide::federation::NoteReached;
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    events::EventRef,
+    servers::{Stay, concerns, is_told, target},
 };
+use logcabin_record::{
+    Command, Offset, Origin, Record,
+    command::{Body as _, Failing, PeerReached},
+};
+use logcabin_state::Room;
 
 /// The servers with users in a room, as of the last change of its state.
 type Present = (Offset, Arc<[OwnedServerName]>);
@@ -62,7 +60,7 @@ type TellOthers = Box<dyn Fn(&ServerName) + Send + Sync>;
 ///
 /// In a cluster, one node runs this. The other nodes report reachable homeservers to it by
 /// [`Sender::tell_others_with`].
-pub(crate) struct Sender {
+pub struct Sender {
     engine: Arc<Engine>,
     peers: Arc<Peers>,
     /// Empty while this node does not deliver.
@@ -98,13 +96,13 @@ impl Sender {
     }
 
     /// Sets how to notify other nodes that a homeserver is reachable again. Call it once.
-    pub(crate) fn tell_others_with(&self, tell: impl Fn(&ServerName) + Send + Sync + 'static) {
+    pub fn tell_others_with(&self, tell: impl Fn(&ServerName) + Send + Sync + 'static) {
         // A second call has no effect.
         let _ = self.tell_others.set(Box::new(tell));
     }
 
     /// A request of this homeserver has arrived: it is reachable again.
-    pub(crate) fn is_back(&self, server: &ServerName) {
+    pub fn is_back(&self, server: &ServerName) {
         if self.is_back_elsewhere(server) {
             return;
         }
@@ -117,14 +115,14 @@ impl Sender {
 
     /// Like [`Self::is_back`], for a request that another node received. Returns whether this node
     /// delivers to that homeserver.
-    pub(crate) fn is_back_elsewhere(&self, server: &ServerName) -> bool {
+    pub fn is_back_elsewhere(&self, server: &ServerName) -> bool {
         let mut destinations = self.destinations.lock();
         let destination = destinations.get_mut(server);
         destination.map(Destination::is_back).is_some()
     }
 
     /// Whether this homeserver was unreachable at the last attempt, and its retry is not due yet.
-    pub(crate) fn is_failing(&self, server: &ServerName) -> bool {
+    pub fn is_failing(&self, server: &ServerName) -> bool {
         let now_ms = self.engine.clock().now_ms();
         let again_ms = |failing: &Failing| failing.again_ms;
         let again_ms = match self.destinations.lock().get(server) {
@@ -139,7 +137,7 @@ impl Sender {
     }
 
     /// Delivers until the server shuts down.
-    pub(crate) async fn run(self: Arc<Self>, shutdown: Shutdown) {
+    pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
         let _telling = Telling(&self);
         // These tasks end with this one: when the lease is lost, another node delivers.
         let mut tasks = JoinSet::new();

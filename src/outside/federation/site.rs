@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ruma::ServerName;
 
-use crate::base::rate::household;
+use logcabin_base::rate::household;
 
 /// What homeservers have in common that one operator can have any number of: a host without its
 /// port, a domain that was probably registered as a whole, without the names below it, and the
@@ -13,7 +13,7 @@ use crate::base::rate::household;
 /// Names are compared by their form. Customers of a provider who have names below one domain are
 /// one site: what they share is several times what one homeserver needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Site(Box<str>);
+pub struct Site(Box<str>);
 
 /// Countries register names below these.
 const KINDS: [&str; 24] = [
@@ -22,7 +22,7 @@ const KINDS: [&str; 24] = [
 ];
 
 impl Site {
-    pub(crate) fn of(server: &ServerName) -> Self {
+    pub fn of(server: &ServerName) -> Self {
         let host = server.host();
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         // Nobody else can have names of this machine.
@@ -42,7 +42,7 @@ impl Site {
         Self(kept.iter().rev().copied().collect::<Vec<_>>().join(".").into())
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -12,17 +12,17 @@ use ruma::{
     signatures::{Ed25519KeyPair, KeyPair as _, verify_canonical_json_bytes},
 };
 
-use crate::base::canonical::{NotCanonical, Numbers, canonical};
+use logcabin_base::canonical::{NotCanonical, Numbers, canonical};
 
 const SCHEME: &str = "X-Matrix";
 
 /// The `Authorization` header of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct XMatrix {
+pub struct XMatrix {
     /// The homeserver that sent it.
-    pub(crate) origin: OwnedServerName,
+    pub origin: OwnedServerName,
     /// The homeserver that it is for. Older ones do not say.
-    pub(crate) destination: Option<OwnedServerName>,
+    pub destination: Option<OwnedServerName>,
     /// The id of the key that it is signed with.
     pub(crate) key_id: String,
     signature: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct XMatrix {
 
 /// Why a signature is not one of the request.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum NotSigned {
+pub enum NotSigned {
     /// The body has no canonical form.
     #[error("the body cannot be signed: {0}")]
     Body(#[from] NotCanonical),
@@ -43,7 +43,7 @@ pub(crate) enum NotSigned {
 
 impl XMatrix {
     /// The signature in the headers of a request; `None` if there is none.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::parse(headers.get(AUTHORIZATION)?.to_str().ok()?)
     }
 

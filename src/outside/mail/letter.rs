@@ -13,7 +13,7 @@ use super::{
 
 /// The subject of a message.
 #[derive(Clone, Debug)]
-pub(crate) enum Topic {
+pub enum Topic {
     /// A registration with the address.
     Register {
         /// The confirmation.
@@ -38,7 +38,7 @@ pub(crate) enum Topic {
 
 /// How a reader confirms an address.
 #[derive(Clone, Debug)]
-pub(crate) enum Proof {
+pub enum Proof {
     Link(String),
     /// By a code to type into the app.
     Code(String),
@@ -46,7 +46,7 @@ pub(crate) enum Proof {
 
 /// A rendered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub struct Letter {
     /// The subject line.
     subject: String,
     /// The text before the button.
@@ -64,7 +64,7 @@ const NOT_YOU: &str = "If this was not you, someone has probably mistyped their 
 
 impl Topic {
     /// The message, from the server of this name.
-    pub(crate) fn letter(&self, server: &str) -> Letter {
+    pub fn letter(&self, server: &str) -> Letter {
         let confirm = |subject: &str, opening: String, proof: &Proof, what_for: &str| {
             let (action, short) = match proof {
                 Proof::Link(link) => {

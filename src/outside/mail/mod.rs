@@ -17,17 +17,15 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 pub(crate) use digest::{Digest, InviteDigest, Line, Place, RoomDigest, Said, cut};
-pub(crate) use letter::{Proof, Topic};
+pub use letter::{Proof, Topic};
 
-use crate::{
-    config::{Email, Sms},
-    outside::outbound::{Outbound, OutboundError},
-    record::threepid::{Medium, Threepid},
-};
+use crate::outbound::{Outbound, OutboundError};
+use logcabin_config::{Email, Sms};
+use logcabin_record::threepid::{Medium, Threepid};
 
 /// Why the configured ways are not usable.
 #[derive(Debug, Error)]
-pub(crate) enum SetupError {
+pub enum SetupError {
     /// A setting is not usable.
     #[error("`{setting}`: {reason}")]
     Setting {
@@ -39,7 +37,7 @@ pub(crate) enum SetupError {
 
 /// Why a message was not sent.
 #[derive(Debug, Error)]
-pub(crate) enum SendError {
+pub enum SendError {
     /// No way is configured for this medium.
     #[error("it is not configured")]
     NotConfigured,
@@ -72,7 +70,7 @@ impl SendError {
 
 /// The configured ways to send messages.
 #[derive(Debug)]
-pub(crate) struct Messages {
+pub struct Messages {
     server: String,
     mail: Option<Lane<smtp::Mailer>>,
     sms: Option<Lane<sms::Gateway>>,
@@ -101,7 +99,7 @@ impl<T> Lane<T> {
 
 impl Messages {
     /// The ways that are configured.
-    pub(crate) fn new(
+    pub fn new(
         email: &Email,
         sms: &Sms,
         server: &ServerName,
@@ -123,7 +121,7 @@ impl Messages {
     }
 
     /// Whether something can be sent to identifiers of this medium.
-    pub(crate) const fn reach(&self, medium: Medium) -> bool {
+    pub const fn reach(&self, medium: Medium) -> bool {
         match medium {
             Medium::Email => self.mail.is_some(),
             Medium::Msisdn => self.sms.is_some(),
@@ -134,7 +132,7 @@ impl Messages {
     ///
     /// # Errors
     /// When it was not handed over, as far as is known.
-    pub(crate) async fn send(&self, to: &Threepid, topic: &Topic) -> Result<(), SendError> {
+    pub async fn send(&self, to: &Threepid, topic: &Topic) -> Result<(), SendError> {
         let letter = topic.letter(&self.server);
         match to.medium {
             Medium::Email => {

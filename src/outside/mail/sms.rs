@@ -7,10 +7,8 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::{SendError, SetupError};
-use crate::{
-    config::Sms,
-    outside::outbound::{Ask, Outbound},
-};
+use crate::outbound::{Ask, Outbound};
+use logcabin_config::Sms;
 
 /// A gateway.
 #[derive(Debug)]

@@ -19,10 +19,8 @@ use lettre::{
 use ruma::ServerName;
 
 use super::{SendError, SetupError};
-use crate::{
-    base::clock::random_token,
-    config::{Email, FilePath, Hidden, MailSecurity},
-};
+use logcabin_base::clock::random_token;
+use logcabin_config::{Email, FilePath, Hidden, MailSecurity};
 
 /// A mail server, with the credentials for it.
 pub(super) struct Mailer {
@@ -47,7 +45,7 @@ pub(crate) struct Mail {
     pub(crate) subject: String,
     /// The plain text.
     pub(crate) plain: String,
-    pub(crate) html: String,
+    pub html: String,
     /// The address for one-click unsubscribing (RFC 8058).
     pub(crate) unsubscribe: Option<String>,
 }

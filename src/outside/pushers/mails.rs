@@ -29,31 +29,29 @@ use tracing::{error, info, warn};
 
 use super::{missed::Look, unsubscribe};
 use crate::{
-    base::{
-        clock::millis,
-        limits,
-        metrics::metrics,
-        shutdown::Shutdown,
-        signed::Signer,
-        timers::{self, Timed},
-        traces::traces,
-    },
-    config::{Email, Push},
-    decide::pusher::NoteMailed,
-    engine::Engine,
-    log::ReadError,
-    outside::{
-        delivery::Retry,
-        mail::{Digest, Messages, cut},
-    },
-    read::notifications::Unread,
-    record::{Offset, Origin, pusher::PusherMail, threepid::Medium},
-    state::State,
-    state::{Mailed, Pusher},
+    delivery::Retry,
+    mail::{Digest, Messages, cut},
 };
+use logcabin_base::{
+    clock::millis,
+    limits,
+    metrics::metrics,
+    shutdown::Shutdown,
+    signed::Signer,
+    timers::{self, Timed},
+    traces::traces,
+};
+use logcabin_config::{Email, Push};
+use logcabin_decide::pusher::NoteMailed;
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_read::notifications::Unread;
+use logcabin_record::{Offset, Origin, pusher::PusherMail, threepid::Medium};
+use logcabin_state::State;
+use logcabin_state::{Mailed, Pusher};
 
 /// Sends mail about missed messages.
-pub(crate) struct Mails {
+pub struct Mails {
     engine: Arc<Engine>,
     unread: Arc<Unread>,
     messages: Arc<Messages>,
@@ -231,7 +229,7 @@ impl From<ReadError> for Made {
 
 impl Mails {
     /// `None` if no mail can be sent.
-    pub(crate) fn new(
+    pub fn new(
         (push, email): (&Push, &Email),
         engine: &Arc<Engine>,
         unread: &Arc<Unread>,
@@ -282,7 +280,7 @@ impl Mails {
             yield_now().await;
         }
         let (clock, shutdown) = (self.engine.clock().clone(), self.shutdown.clone());
-        timers::keep(self, clock, shutdown).await;
+        timers::keep(Due(self), clock, shutdown).await;
     }
 
     /// Waits until mail in progress is accepted and recorded, and starts no more.
@@ -460,20 +458,23 @@ impl Mails {
     }
 }
 
-impl Timed for Arc<Mails> {
+/// The mails that are due.
+struct Due(Arc<Mails>);
+
+impl Timed for Due {
     fn next_ms(&self) -> Option<u64> {
-        self.waiting.lock().due.first().map(|(due_ms, _)| *due_ms)
+        self.0.waiting.lock().due.first().map(|(due_ms, _)| *due_ms)
     }
 
     async fn changed(&mut self) {
-        self.changed.notified().await;
+        self.0.changed.notified().await;
     }
 
     async fn fire(&self, now_ms: u64) {
         // The semaphore is never closed.
-        while let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await {
-            let Some(since) = self.waiting.lock().begin(now_ms) else { return };
-            let mails = Self::clone(self);
+        while let Ok(turn) = Arc::clone(&self.0.turns).acquire_owned().await {
+            let Some(since) = self.0.waiting.lock().begin(now_ms) else { return };
+            let mails = Arc::clone(&self.0);
             tokio::spawn(async move {
                 mails.work(since).await;
                 drop(turn);

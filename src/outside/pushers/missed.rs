@@ -10,17 +10,15 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::state_text;
-use crate::{
-    base::limits,
-    log::ReadError,
-    outside::mail::{InviteDigest, Line, Place, RoomDigest, Said, cut},
-    read::{
-        events::{EventRef, EventStore},
-        notifications::{Judge, Unread, UnreadEvent},
-    },
-    record::Offset,
-    state::{Membership, Room, State},
+use crate::mail::{InviteDigest, Line, Place, RoomDigest, Said, cut};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    events::{EventRef, EventStore},
+    notifications::{Judge, Unread, UnreadEvent},
 };
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room, State};
 
 /// A user, and a range of the log.
 #[derive(Clone, Copy, Debug)]

@@ -56,38 +56,36 @@ use tokio::{
 use tracing::{debug, error, warn};
 
 use crate::{
-    base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown},
-    config::Push as Settings,
-    decide::pusher::{NoteTold, RemovePusher},
-    engine::Engine,
-    log::{ReadError, follow::Follow},
-    outside::{
-        delivery::Retry,
-        outbound::{Ask, Outbound},
-    },
-    read::{
-        events::{EventRef, EventStore},
-        notifications::{Judge, Unread},
-    },
-    record::{Command, Offset, Origin, Record, pusher::PusherEnd},
-    state::{Membership, Pusher, Room, State},
+    delivery::Retry,
+    outbound::{Ask, Outbound},
 };
+use logcabin_base::{background::at_length, limits, metrics::metrics, shutdown::Shutdown};
+use logcabin_config::Push as Settings;
+use logcabin_decide::pusher::{NoteTold, RemovePusher};
+use logcabin_engine::Engine;
+use logcabin_log::{ReadError, follow::Follow};
+use logcabin_read::{
+    events::{EventRef, EventStore},
+    notifications::{Judge, Unread},
+};
+use logcabin_record::{Command, Offset, Origin, Record, pusher::PusherEnd};
+use logcabin_state::{Membership, Pusher, Room, State};
 use notification::About;
 use queues::{Item, Queues, What};
 
-pub(crate) use mails::Mails;
-pub(crate) use notification::EVENT_ID_ONLY;
-pub(crate) use unsubscribe::unsubscription;
+pub use mails::Mails;
+pub use notification::EVENT_ID_ONLY;
+pub use unsubscribe::unsubscription;
 
 /// The path of every push gateway.
-pub(crate) const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
+pub const NOTIFY_PATH: &str = "/_matrix/push/v1/notify";
 
 /// The names under which the metrics know push gateways and mail about what was missed.
-pub(crate) const PUSHERS: &str = "pushers";
-pub(crate) const MAIL: &str = "mail";
+pub const PUSHERS: &str = "pushers";
+pub const MAIL: &str = "mail";
 
 /// Sends notifications to push gateways.
-pub(crate) struct Pushers {
+pub struct Pushers {
     engine: Arc<Engine>,
     unread: Arc<Unread>,
     /// The mail pushers, if mail can be sent.
@@ -109,13 +107,13 @@ pub(crate) struct Pushers {
 }
 
 /// What still has to be sent.
-pub(crate) struct Backlog {
+pub struct Backlog {
     /// Everything up to here was sent.
-    pub(crate) told: Offset,
+    pub told: Offset,
     /// How many notifications are queued.
-    pub(crate) notifications: usize,
+    pub notifications: usize,
     /// How many mails are to be sent, and for how many milliseconds the first has been due.
-    pub(crate) mails: Option<(usize, u64)>,
+    pub mails: Option<(usize, u64)>,
 }
 
 /// Ends what sends notifications when [`Pushers::run`] is dropped: another node sends them then.
@@ -148,7 +146,7 @@ struct Follower {
 }
 
 impl Pushers {
-    pub(crate) fn new(
+    pub fn new(
         engine: &Arc<Engine>,
         unread: &Arc<Unread>,
         mails: Option<Arc<Mails>>,
@@ -173,7 +171,7 @@ impl Pushers {
     }
 
     /// What still has to be sent; `None` if this process does not send anything.
-    pub(crate) fn backlog(&self) -> Option<Backlog> {
+    pub fn backlog(&self) -> Option<Backlog> {
         let at = Some(self.at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         let (notifications, first) = self.queues.lock().waiting();
         let at = Offset::new(at);
@@ -186,7 +184,7 @@ impl Pushers {
 
     /// Follows the log and sends notifications until the server shuts down, and those in progress
     /// have arrived.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub async fn run(self: Arc<Self>) {
         let _ends = EndsSenders(&self);
         let mut follower = self.begin();
         // After that: the mail that it finds pending is up to the position from which the follower

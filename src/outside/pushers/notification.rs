@@ -3,13 +3,11 @@
 use ruma::{push::Action, serde::Raw};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    read::{events::StoredEvent, notifications::Outcome},
-    state::Pusher,
-};
+use logcabin_read::{events::StoredEvent, notifications::Outcome};
+use logcabin_state::Pusher;
 
 /// The `format` in which a gateway learns only the id and room of an event.
-pub(crate) const EVENT_ID_ONLY: &str = "event_id_only";
+pub const EVENT_ID_ONLY: &str = "event_id_only";
 
 /// An event that notifies a user, with the circumstances when it came.
 #[derive(Debug)]
@@ -101,13 +99,11 @@ mod tests {
     use ruma::UserId;
 
     use super::*;
-    use crate::{
-        read::events::to_raw,
-        record::{
-            Offset,
-            command::RoomEvent,
-            pusher::{PusherIds, PusherKind, PusherSet},
-        },
+    use logcabin_read::events::to_raw;
+    use logcabin_record::{
+        Offset,
+        command::RoomEvent,
+        pusher::{PusherIds, PusherKind, PusherSet},
     };
 
     fn pusher(data: Value) -> Pusher {

@@ -2,10 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{
-    base::limits,
-    record::{Offset, pusher::PusherAdvance},
-};
+use logcabin_base::limits;
+use logcabin_record::{Offset, pusher::PusherAdvance};
 
 /// The subject of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

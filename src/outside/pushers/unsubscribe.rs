@@ -7,11 +7,9 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    base::signed::Signer,
-    record::pusher::PusherIds,
-    state::{Pusher, State},
-};
+use logcabin_base::signed::Signer;
+use logcabin_record::pusher::PusherIds;
+use logcabin_state::{Pusher, State};
 
 const PURPOSE: &str = "end of mail about what was missed";
 
@@ -26,10 +24,10 @@ struct Statement {
 
 /// What a link ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unsubscription {
-    pub(crate) user_id: OwnedUserId,
+pub struct Unsubscription {
+    pub user_id: OwnedUserId,
     /// The pusher; `None` if it no longer exists.
-    pub(crate) ids: Option<PusherIds>,
+    pub ids: Option<PusherIds>,
 }
 
 fn of(ids: &PusherIds) -> String {
@@ -50,11 +48,7 @@ pub(super) fn token(signer: &Signer, pusher: &Pusher) -> Result<String, serde_js
 }
 
 /// What a token ends; `None` if this server has not made it.
-pub(crate) fn unsubscription(
-    signer: &Signer,
-    state: &State,
-    token: &str,
-) -> Option<Unsubscription> {
+pub fn unsubscription(signer: &Signer, state: &State, token: &str) -> Option<Unsubscription> {
     let (Statement { user_id, pusher }, _) = signer.open(PURPOSE, token, 0)?;
     let own = state.pushers.of_user(&user_id);
     let found = own.iter().find(|own| own.is_mail() && of(&own.body.ids) == pusher);

@@ -17,49 +17,47 @@ use ruma::{
 };
 
 use super::{Branches, ChainError, EventRef, Memo, memo::is_stand_in};
-use crate::{
-    base::limits,
-    log::ReadError,
-    record::{Offset, event_format::has_chosen_ids},
-};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::{Offset, event_format::has_chosen_ids};
 
 /// What is known of an event.
 #[derive(Debug)]
-pub(crate) struct Known {
-    pub(crate) id: OwnedEventId,
+pub struct Known {
+    pub id: OwnedEventId,
     /// Its record, or what stands for it; 0 if the event is not known.
-    pub(crate) record: u64,
+    pub record: u64,
     /// Whether that is its last record, whatever comes.
     is_final: bool,
     /// The newest record that might be one of it, when it was last looked for.
     checked: Offset,
     /// A hash of its content, of which different homeservers may have sent more or less.
     print: u64,
-    pub(crate) rejected: bool,
+    pub rejected: bool,
     /// Whether it may take somebody's power.
-    pub(crate) is_about_power: bool,
+    pub is_about_power: bool,
     is_levels: bool,
     /// The numbers of the events that authorise it.
-    pub(crate) auth: Box<[u32]>,
+    pub auth: Box<[u32]>,
     /// The power levels among them.
-    pub(crate) levels: Levels,
+    pub levels: Levels,
     /// The length of the longest way by authorities to an event without any.
-    pub(crate) generation: u32,
+    pub generation: u32,
     /// The number of its key, if it is a state event.
-    pub(crate) key: Option<u32>,
-    pub(crate) ts: u64,
+    pub key: Option<u32>,
+    pub ts: u64,
     /// The power of its sender, once it was needed.
-    pub(crate) power: Option<Result<UserPowerLevel, String>>,
+    pub power: Option<Result<UserPowerLevel, String>>,
     /// The numbers of the keys that the rules look at for it, once they were needed; none if it is
     /// malformed.
-    pub(crate) needs: Option<Option<Box<[u32]>>>,
+    pub needs: Option<Option<Box<[u32]>>>,
     /// The events that held these keys when the rules last looked at it, and what they said.
-    pub(crate) verdict: Option<(Box<[u32]>, bool)>,
+    pub verdict: Option<(Box<[u32]>, bool)>,
 }
 
 /// The power levels that an event depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Levels {
+pub enum Levels {
     /// It names none.
     None,
     /// This event.
@@ -69,7 +67,7 @@ pub(crate) enum Levels {
 }
 
 /// Stands for no event in the lists of those that hold keys.
-pub(crate) const NOBODY: u32 = u32::MAX;
+pub const NOBODY: u32 = u32::MAX;
 
 /// An event that was read, until all its authorities are known.
 struct Sketch {
@@ -78,21 +76,21 @@ struct Sketch {
 }
 
 impl Memo {
-    pub(crate) fn event(&self, number: u32) -> Option<&Known> {
+    pub fn event(&self, number: u32) -> Option<&Known> {
         self.events.get(number as usize)
     }
 
-    pub(crate) fn event_mut(&mut self, number: u32) -> Option<&mut Known> {
+    pub fn event_mut(&mut self, number: u32) -> Option<&mut Known> {
         self.events.get_mut(number as usize)
     }
 
     /// Whether an event is known, and allowed where it was sent.
-    pub(crate) fn is_good(&self, number: u32) -> bool {
+    pub fn is_good(&self, number: u32) -> bool {
         self.event(number).is_some_and(|event| event.record != 0 && !event.rejected)
     }
 
     /// The power levels that an event names.
-    pub(crate) fn levels_named(&self, number: u32) -> Option<u32> {
+    pub fn levels_named(&self, number: u32) -> Option<u32> {
         let mut auth = self.event(number)?.auth.iter();
         let is_levels = |number: &&u32| {
             self.event(**number).is_some_and(|event| event.record != 0 && event.is_levels)
@@ -135,7 +133,7 @@ impl Branches<'_> {
     ///
     /// # Errors
     /// When that takes too long, or an event has changed.
-    pub(crate) fn know(&self, memo: &mut Memo, event_id: &EventId) -> Result<u32, ChainError> {
+    pub fn know(&self, memo: &mut Memo, event_id: &EventId) -> Result<u32, ChainError> {
         if let Some(number) = memo.ids.get(event_id).copied() {
             self.refresh(memo, number)?;
             return Ok(number);
@@ -174,7 +172,7 @@ impl Branches<'_> {
     }
 
     /// The number of the event of this record.
-    pub(crate) fn know_record(&self, memo: &mut Memo, record: u64) -> Result<u32, ChainError> {
+    pub fn know_record(&self, memo: &mut Memo, record: u64) -> Result<u32, ChainError> {
         if let Some(number) = memo.records.get(&record).copied() {
             return Ok(number);
         }
@@ -186,11 +184,7 @@ impl Branches<'_> {
 
     /// The numbers of the authorities of the event of this record. Of the event itself, nothing
     /// else is kept: there may be very many.
-    pub(crate) fn authorities(
-        &self,
-        memo: &mut Memo,
-        record: u64,
-    ) -> Result<Arc<[u32]>, ChainError> {
+    pub fn authorities(&self, memo: &mut Memo, record: u64) -> Result<Arc<[u32]>, ChainError> {
         if let Some(auth) = memo.authorities.get(&record) {
             return Ok(Arc::clone(auth));
         }
@@ -208,7 +202,7 @@ impl Branches<'_> {
     ///
     /// # Errors
     /// When it was decided again. What was known of events is then forgotten.
-    pub(crate) fn refresh(&self, memo: &mut Memo, number: u32) -> Result<(), ChainError> {
+    pub fn refresh(&self, memo: &mut Memo, number: u32) -> Result<(), ChainError> {
         let Some(known) = memo.event(number).filter(|known| !known.is_final) else {
             return Ok(());
         };
@@ -295,7 +289,7 @@ impl Known {
 }
 
 /// Whether an event may take somebody's power (room version 2, "Power event").
-pub(crate) fn is_about_power(event: &EventRef) -> bool {
+pub fn is_about_power(event: &EventRef) -> bool {
     match event.event_type {
         TimelineEventType::RoomPowerLevels
         | TimelineEventType::RoomJoinRules

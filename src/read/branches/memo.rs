@@ -11,18 +11,16 @@ use parking_lot::{Condvar, Mutex};
 use ruma::{EventId, OwnedEventId, OwnedRoomId, RoomId, events::StateEventType};
 
 use super::{known::Known, tree::Tree};
-use crate::{
-    base::limits,
-    record::{Offset, command::StateChange},
-    state::Room,
-};
+use logcabin_base::limits;
+use logcabin_record::{Offset, command::StateChange};
+use logcabin_state::Room;
 
 /// Numbers from here on stand for events that have no record yet.
 const STAND_IN: u64 = 1 << 63;
 
 /// What is remembered of a room's graph.
 #[derive(Debug, Default)]
-pub(crate) struct Memo {
+pub struct Memo {
     /// The room's first event: another one is that of another room of this id.
     created: Offset,
     /// How many payloads had been reduced when the memo was last looked at.
@@ -43,19 +41,19 @@ pub(crate) struct Memo {
     pub(super) records: HashMap<u64, u32>,
     /// What state resolution made of states, by their hashes; nothing, if there is too much to look
     /// at.
-    pub(crate) resolutions: Recent<Vec<u128>, Option<Arc<Resolved>>>,
+    pub resolutions: Recent<Vec<u128>, Option<Arc<Resolved>>>,
     /// How states differ, by their hashes.
-    pub(crate) changes: Recent<(u128, u128), Arc<Vec<StateChange>>>,
+    pub changes: Recent<(u128, u128), Arc<Vec<StateChange>>>,
     /// Events by the hashes of the states before them.
-    pub(crate) described: Recent<u128, OwnedEventId>,
+    pub described: Recent<u128, OwnedEventId>,
 }
 
 /// What state resolution made of several states.
 #[derive(Debug)]
-pub(crate) struct Resolved {
-    pub(crate) state: Tree,
+pub struct Resolved {
+    pub state: Tree,
     /// The numbers of the keys for which the states had different events.
-    pub(crate) conflicted: Vec<u32>,
+    pub conflicted: Vec<u32>,
 }
 
 impl Memo {
@@ -63,7 +61,7 @@ impl Memo {
         Self { created: room.created, reduced, ..Self::default() }
     }
 
-    pub(crate) fn number(&mut self, event_type: &StateEventType, state_key: &str) -> u32 {
+    pub fn number(&mut self, event_type: &StateEventType, state_key: &str) -> u32 {
         let key = (event_type.clone(), Box::from(state_key));
         if let Some(number) = self.numbers.get(&key) {
             return *number;
@@ -76,7 +74,7 @@ impl Memo {
     }
 
     /// The key of a number.
-    pub(crate) fn name(&self, number: u32) -> Option<&(StateEventType, Box<str>)> {
+    pub fn name(&self, number: u32) -> Option<&(StateEventType, Box<str>)> {
         self.names.get(number as usize).map(|name| &**name)
     }
 
@@ -91,23 +89,23 @@ impl Memo {
     }
 
     /// The record of this number; [`PENDING`](super::PENDING) for one that it stands in for.
-    pub(crate) const fn offset(record: u64) -> Offset {
+    pub const fn offset(record: u64) -> Offset {
         if is_stand_in(record) { super::PENDING } else { Offset::new(record) }
     }
 
     /// Forgets what is known of events if the memory is nearly full.
-    pub(crate) fn keep_space(&mut self) {
+    pub fn keep_space(&mut self) {
         if self.events.len() > limits::RESOLUTION_CHAIN / 2 {
             self.forget_events();
         }
     }
 
-    pub(crate) const fn knows_events(&self) -> bool {
+    pub const fn knows_events(&self) -> bool {
         !self.events.is_empty()
     }
 
     /// Forgets what is known of events.
-    pub(crate) fn forget_events(&mut self) {
+    pub fn forget_events(&mut self) {
         self.authorities = HashMap::new();
         self.events = Vec::new();
         self.ids = HashMap::new();
@@ -137,7 +135,7 @@ pub(super) const fn is_stand_in(record: u64) -> bool {
 
 /// What was used last of a kind.
 #[derive(Debug)]
-pub(crate) struct Recent<K, V> {
+pub struct Recent<K, V> {
     clock: u64,
     kept: HashMap<K, (u64, V)>,
 }
@@ -149,7 +147,7 @@ impl<K, V> Default for Recent<K, V> {
 }
 
 impl<K: Hash + Eq, V> Recent<K, V> {
-    pub(crate) fn get(&mut self, key: &K) -> Option<&V> {
+    pub fn get(&mut self, key: &K) -> Option<&V> {
         let (used, value) = self.kept.get_mut(key)?;
         self.clock += 1;
         *used = self.clock;
@@ -157,7 +155,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
     }
 
     /// Keeps the newest: at most twice as many as `most`.
-    pub(crate) fn put(&mut self, key: K, value: V, most: usize) {
+    pub fn put(&mut self, key: K, value: V, most: usize) {
         self.clock += 1;
         self.kept.insert(key, (self.clock, value));
         if self.kept.len() > 2 * most {
@@ -179,7 +177,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
 
 /// The memos of all rooms.
 #[derive(Debug, Default)]
-pub(crate) struct Memos {
+pub struct Memos {
     rooms: Mutex<Rooms>,
     returned: Condvar,
 }

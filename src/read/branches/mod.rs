@@ -12,29 +12,27 @@ use std::{
 
 use ruma::{EventId, OwnedEventId, events::StateEventType};
 
-pub(crate) use known::{Levels, NOBODY, is_about_power};
+pub use known::{Levels, NOBODY, is_about_power};
 use memo::Lent;
-pub(crate) use memo::{Memo, Memos, Resolved};
-pub(crate) use tree::Tree;
+pub use memo::{Memo, Memos, Resolved};
+pub use tree::Tree;
 
 use super::events::{EventRef, EventStore, StoredEvent};
-use crate::{
-    base::{limits, work},
-    log::ReadError,
-    record::{
-        Offset,
-        command::{Outcome, StateBase, StateBefore},
-        event_format::has_chosen_ids,
-    },
-    state::{Room, State},
+use logcabin_base::{limits, work};
+use logcabin_log::ReadError;
+use logcabin_record::{
+    Offset,
+    command::{Outcome, StateBase, StateBefore},
+    event_format::has_chosen_ids,
 };
+use logcabin_state::{Room, State};
 
 /// A state: each key with the event that holds it.
-pub(crate) type Keys = BTreeMap<(StateEventType, Box<str>), Offset>;
+pub type Keys = BTreeMap<(StateEventType, Box<str>), Offset>;
 
 /// The state of a room at some event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum View {
+pub enum View {
     /// The room's as of this offset, which is that of a change of state.
     AsOf(Offset),
     /// One that the room never had as a whole.
@@ -42,11 +40,11 @@ pub(crate) enum View {
 }
 
 /// The event that is being decided, which has no offset yet.
-pub(crate) const PENDING: Offset = Offset::ZERO;
+pub const PENDING: Offset = Offset::ZERO;
 
 /// Why a room's graph was not examined to the end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ChainError {
+pub enum ChainError {
     #[error("more than {} events", limits::RESOLUTION_EVENTS)]
     TooMany,
     /// It takes longer than the caller may take. What was found so far is remembered.
@@ -61,7 +59,7 @@ pub(crate) enum ChainError {
 
 /// How much work a look at a room's graph may take.
 #[derive(Clone, Copy)]
-pub(crate) enum Effort<'a> {
+pub enum Effort<'a> {
     /// Little enough for the room's turn.
     Short,
     /// As much as it takes. What is given is called now and then: it may block for a while, and
@@ -70,10 +68,10 @@ pub(crate) enum Effort<'a> {
 }
 
 /// The graph of a room.
-pub(crate) struct Branches<'a> {
+pub struct Branches<'a> {
     state: &'a State,
     events: &'a EventStore,
-    pub(crate) room: &'a Room,
+    pub room: &'a Room,
     pending: Option<EventRef>,
     looked: Cell<usize>,
     found: RefCell<HashMap<OwnedEventId, Option<EventRef>>>,
@@ -86,7 +84,7 @@ pub(crate) struct Branches<'a> {
 }
 
 impl<'a> Branches<'a> {
-    pub(crate) fn new(state: &'a State, events: &'a EventStore, room: &'a Room) -> Self {
+    pub fn new(state: &'a State, events: &'a EventStore, room: &'a Room) -> Self {
         let (looked, worked, begun) = (Cell::new(0), Cell::new(0), Cell::new(0));
         let (found, memo) = (RefCell::default(), RefCell::new(None));
         Self {
@@ -104,29 +102,29 @@ impl<'a> Branches<'a> {
     }
 
     /// The graph with what others have found out about it before.
-    pub(crate) const fn with_effort(mut self, effort: Effort<'a>) -> Self {
+    pub const fn with_effort(mut self, effort: Effort<'a>) -> Self {
         self.effort = Some(effort);
         self
     }
 
     /// The graph as a decision on an event sees it.
-    pub(crate) fn with_pending(mut self, event: EventRef) -> Self {
+    pub fn with_pending(mut self, event: EventRef) -> Self {
         self.pending = Some(event);
         self
     }
 
     /// The room's state now.
-    pub(crate) fn current(&self) -> View {
+    pub fn current(&self) -> View {
         self.as_of(Offset::MAX)
     }
 
     /// The room's state as of an offset.
-    pub(crate) fn as_of(&self, at: Offset) -> View {
+    pub fn as_of(&self, at: Offset) -> View {
         View::AsOf(self.room.last_state_change(at))
     }
 
     /// The event of this id.
-    pub(crate) fn find(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+    pub fn find(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         if let Some(pending) = self.pending.as_ref().filter(|event| event.event_id == event_id) {
             return Ok(Some(EventRef::clone(pending)));
         }
@@ -139,7 +137,7 @@ impl<'a> Branches<'a> {
     }
 
     /// As [`Self::find`], for a lot of events that are looked at once each: they are not kept.
-    pub(crate) fn look(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+    pub fn look(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         match self.pending.as_ref().filter(|event| event.event_id == event_id) {
             Some(pending) => Ok(Some(EventRef::clone(pending))),
             None => self.events.find_known(self.state, self.room, event_id),
@@ -148,7 +146,7 @@ impl<'a> Branches<'a> {
 
     /// The event of this id, if clients are shown it; or else one that is only known, but not if it
     /// is not allowed.
-    pub(crate) fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
+    pub fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         let found = self.find(event_id)?;
         let Some(aside) = found.as_ref().and_then(|event| event.aside.as_deref()) else {
             return Ok(found);
@@ -161,25 +159,25 @@ impl<'a> Branches<'a> {
     }
 
     /// Whether clients are shown this event in another room.
-    pub(crate) fn is_in_another_room(&self, event_id: &EventId) -> Result<bool, ReadError> {
+    pub fn is_in_another_room(&self, event_id: &EventId) -> Result<bool, ReadError> {
         let found = self.events.find_shown(self.state, event_id)?;
         Ok(found.is_some_and(|event| event.room_id != self.room.id))
     }
 
     /// Whether an event is only known as an authority for others, or by the state before it: it has
     /// no place in the history that clients see.
-    pub(crate) fn is_out_of_sight(&self, event: &StoredEvent) -> Result<bool, ReadError> {
+    pub fn is_out_of_sight(&self, event: &StoredEvent) -> Result<bool, ReadError> {
         Ok(matches!(event.aside.as_deref(), Some((Outcome::Outlier, _)))
             && self.events.find_shown(self.state, &event.event_id)?.is_none())
     }
 
     /// Notes an event that was read, so that it is found by its id.
-    pub(crate) fn note(&self, event: &EventRef) {
+    pub fn note(&self, event: &EventRef) {
         self.found.borrow_mut().insert(event.event_id.clone(), Some(EventRef::clone(event)));
     }
 
     /// The event at this offset.
-    pub(crate) fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
+    pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
         match &self.pending {
             Some(pending) if offset == PENDING => Ok(Some(EventRef::clone(pending))),
             _ => self.events.get(offset),
@@ -195,7 +193,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The event that holds a key in a state.
-    pub(crate) fn holder(
+    pub fn holder(
         &self,
         view: &View,
         event_type: &StateEventType,
@@ -213,7 +211,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The whole of a state.
-    pub(crate) fn keys(&self, view: &View) -> Result<Keys, ChainError> {
+    pub fn keys(&self, view: &View) -> Result<Keys, ChainError> {
         Ok(match view {
             View::AsOf(at) => {
                 let all = self.room.state_map(*at).into_iter();
@@ -231,7 +229,7 @@ impl<'a> Branches<'a> {
     }
 
     /// What is remembered of the room's graph.
-    pub(crate) fn memo(&self) -> RefMut<'_, Memo> {
+    pub fn memo(&self) -> RefMut<'_, Memo> {
         let memo = self.memo.borrow_mut();
         RefMut::map(memo, |memo| {
             let lend = || match self.effort {
@@ -246,7 +244,7 @@ impl<'a> Branches<'a> {
     }
 
     /// Counts work, in events that are looked at.
-    pub(crate) fn work(&self, count: usize) -> Result<(), ChainError> {
+    pub fn work(&self, count: usize) -> Result<(), ChainError> {
         work::looks(count);
         let before = self.worked.get();
         let worked = before + count;
@@ -268,7 +266,7 @@ impl<'a> Branches<'a> {
     }
 
     /// A resolution begins, which may take as much work as any other.
-    pub(crate) fn begin_work(&self) {
+    pub fn begin_work(&self) {
         self.begun.set(self.worked.get());
     }
 
@@ -288,7 +286,7 @@ impl<'a> Branches<'a> {
     }
 
     /// A state as a tree.
-    pub(crate) fn tree(&self, view: &View) -> Result<Tree, ChainError> {
+    pub fn tree(&self, view: &View) -> Result<Tree, ChainError> {
         match view {
             View::Own(tree) => Ok(tree.clone()),
             View::AsOf(at) => self.tree_as_of(&mut self.memo(), *at),
@@ -313,7 +311,7 @@ impl<'a> Branches<'a> {
     }
 
     /// Whether two states are the same.
-    pub(crate) fn is_same(&self, one: &View, other: &View) -> Result<bool, ChainError> {
+    pub fn is_same(&self, one: &View, other: &View) -> Result<bool, ChainError> {
         match (one, other) {
             (View::AsOf(one), View::AsOf(other)) if one == other => Ok(true),
             _ => Ok(self.tree(one)? == self.tree(other)?),
@@ -322,8 +320,7 @@ impl<'a> Branches<'a> {
 
     /// What is recorded of the state before an event: `None` if the event has no place in the room,
     /// and nothing if that state is the room's as of the record before.
-    #[expect(clippy::option_option, reason = "the two are different things")]
-    pub(crate) fn noted<'e>(&self, event: &'e StoredEvent) -> Option<Option<&'e StateBefore>> {
+    pub fn noted<'e>(&self, event: &'e StoredEvent) -> Option<Option<&'e StateBefore>> {
         match event.aside.as_deref() {
             Some((Outcome::Outlier, None)) => None,
             Some((_, noted)) => Some(noted.as_ref()),
@@ -332,7 +329,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The state before an event that has a place in the room; `None` if it has none.
-    pub(crate) fn before(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
+    pub fn before(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
         let mut memo = self.memo();
         let mut steps = Vec::new();
         let mut earlier: Option<EventRef> = None;
@@ -399,7 +396,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The state after an event; `None` if it has no place in the room.
-    pub(crate) fn after(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
+    pub fn after(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
         if is_alone(event) {
             return Ok(Some(self.as_of(event.offset)));
         }
@@ -411,7 +408,7 @@ impl<'a> Branches<'a> {
     }
 
     /// A state with an event in it.
-    pub(crate) fn with(&self, view: View, event: &StoredEvent) -> Result<View, ChainError> {
+    pub fn with(&self, view: View, event: &StoredEvent) -> Result<View, ChainError> {
         let Some((event_type, state_key)) = event.key() else { return Ok(view) };
         let mut tree = self.tree(&view)?;
         let mut memo = self.memo();
@@ -422,7 +419,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The state in which these events hold their keys.
-    pub(crate) fn state_of(
+    pub fn state_of(
         &self,
         events: impl IntoIterator<Item = ((StateEventType, Box<str>), Offset)>,
     ) -> View {
@@ -434,7 +431,7 @@ impl<'a> Branches<'a> {
     }
 
     /// The authorities of these events, and theirs, and so on.
-    pub(crate) fn chain<'e>(
+    pub fn chain<'e>(
         &self,
         events: impl Iterator<Item = &'e OwnedEventId>,
     ) -> Result<HashSet<OwnedEventId>, ChainError> {
@@ -456,7 +453,7 @@ impl<'a> Branches<'a> {
 
     /// The events on the ways from one of these to another by `auth_events`, ends included (room
     /// version 12, "Conflicted state subgraph").
-    pub(crate) fn between<'e>(
+    pub fn between<'e>(
         &self,
         ends: impl Iterator<Item = &'e OwnedEventId>,
     ) -> Result<HashSet<OwnedEventId>, ChainError> {

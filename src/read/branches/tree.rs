@@ -15,7 +15,7 @@ const BITS: u32 = WIDTH.trailing_zeros();
 
 /// A state: the record that holds each key, by the key's number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
+pub struct Tree {
     root: Option<Arc<Node>>,
     /// How many levels are above the leaves.
     levels: u32,
@@ -51,7 +51,7 @@ fn part(key: u32, record: u64) -> u128 {
 impl Tree {
     /// What distinguishes this state from others, within this process. It is the sum of a hash for
     /// each entry, and therefore costs nothing to keep.
-    pub(crate) const fn hash(&self) -> u128 {
+    pub const fn hash(&self) -> u128 {
         self.hash
     }
 
@@ -61,7 +61,7 @@ impl Tree {
     }
 
     /// The record that holds a key; 0 if there is none.
-    pub(crate) fn get(&self, key: u32) -> u64 {
+    pub fn get(&self, key: u32) -> u64 {
         if u64::from(key) >> (BITS * (self.levels + 1)) != 0 {
             return 0;
         }
@@ -79,7 +79,7 @@ impl Tree {
     }
 
     /// Lets this record hold a key; with 0, none.
-    pub(crate) fn set(&mut self, key: u32, record: u64) {
+    pub fn set(&mut self, key: u32, record: u64) {
         let old = self.get(key);
         if old == record {
             return;
@@ -116,7 +116,7 @@ impl Tree {
 
     /// Calls `each` with each key that is held by different records in two states, and these; in
     /// the order of the keys' numbers. Returns how many nodes were examined.
-    pub(crate) fn differences(&self, other: &Self, mut each: impl FnMut(u32, u64, u64)) -> usize {
+    pub fn differences(&self, other: &Self, mut each: impl FnMut(u32, u64, u64)) -> usize {
         let (mut one, mut two) = (self.clone(), other.clone());
         while one.levels < two.levels {
             one.raise();
@@ -130,7 +130,7 @@ impl Tree {
     }
 
     /// All keys that are held, each with its record, in the order of the keys' numbers.
-    pub(crate) fn entries(&self) -> Vec<(u32, u64)> {
+    pub fn entries(&self) -> Vec<(u32, u64)> {
         let mut all = Vec::with_capacity(self.len);
         self.differences(&Self::default(), |key, record, _| all.push((key, record)));
         all

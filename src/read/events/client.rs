@@ -1,4 +1,4 @@
-//! The formats of an event for clients, and redaction. [`crate::read::view`] decides what goes into
+//! The formats of an event for clients, and redaction. [`crate::view`] decides what goes into
 //! `unsigned` for a particular viewer.
 
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -15,11 +15,9 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::{EventRef, EventStore, Fields, StoredEvent};
-use crate::{
-    log::ReadError,
-    record::{Offset, lax_object::LaxObject},
-    state::Room,
-};
+use logcabin_log::ReadError;
+use logcabin_record::{Offset, lax_object::LaxObject};
+use logcabin_state::Room;
 
 /// The viewer of an event, and the offset of the view.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +90,7 @@ struct ForEveryone<'a> {
 /// That part as JSON, up to the point where more members can follow. It is serialized once, because
 /// a message goes to everyone in its room.
 #[derive(Debug, Default)]
-pub(crate) struct Shared(OnceLock<Made>);
+pub struct Shared(OnceLock<Made>);
 
 #[derive(Debug)]
 struct Made {
@@ -132,36 +130,36 @@ impl Shared {
 
 /// The additions of the server to an event.
 #[derive(Default, Serialize)]
-pub(crate) struct Unsigned<'a> {
-    pub(crate) age: i64,
+pub struct Unsigned<'a> {
+    pub age: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) transaction_id: Option<&'a str>,
+    pub transaction_id: Option<&'a str>,
     #[serde(rename = "org.matrix.msc4140.delay_id", skip_serializing_if = "Option::is_none")]
-    pub(crate) delay_id: Option<&'a str>,
+    pub delay_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) membership: Option<&'static str>,
+    pub membership: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prev_content: Option<&'a RawValue>,
+    pub prev_content: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prev_sender: Option<&'a UserId>,
+    pub prev_sender: Option<&'a UserId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) replaces_state: Option<&'a EventId>,
+    pub replaces_state: Option<&'a EventId>,
     /// What clients read before there was `redacted_because`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) redacted_by: Option<OwnedEventId>,
+    pub redacted_by: Option<OwnedEventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) redacted_because: Option<ClientEvent>,
+    pub redacted_because: Option<ClientEvent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) invite_room_state: Option<Vec<Box<RawValue>>>,
+    pub invite_room_state: Option<Vec<Box<RawValue>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) knock_room_state: Option<Vec<Box<RawValue>>>,
+    pub knock_room_state: Option<Vec<Box<RawValue>>>,
     #[serde(rename = "m.relations", skip_serializing_if = "Option::is_none")]
-    pub(crate) relations: Option<Relations>,
+    pub relations: Option<Relations>,
 }
 
 /// Bundled aggregations of an event.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Relations {
+pub struct Relations {
     #[serde(rename = "m.replace", skip_serializing_if = "Option::is_none")]
     pub(crate) replace: Option<ClientEvent>,
     #[serde(rename = "m.thread", skip_serializing_if = "Option::is_none")]
@@ -172,7 +170,7 @@ pub(crate) struct Relations {
 
 /// The thread that begins with an event.
 #[derive(Debug, Serialize)]
-pub(crate) struct Thread {
+pub struct Thread {
     pub(crate) latest_event: ClientEvent,
     pub(crate) count: usize,
     pub(crate) current_user_participated: bool,
@@ -180,17 +178,17 @@ pub(crate) struct Thread {
 
 /// The events that refer to an event.
 #[derive(Debug, Serialize)]
-pub(crate) struct References {
+pub struct References {
     pub(crate) chunk: Vec<Reference>,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Reference {
+pub struct Reference {
     pub(crate) event_id: OwnedEventId,
 }
 
 /// The client format of `event`, which has been redacted if necessary.
-pub(crate) fn client_event(
+pub fn client_event(
     room: &Room,
     event: &StoredEvent,
     form: &EventForm,
@@ -262,7 +260,7 @@ static TAKES_JSON: LazyLock<bool> = LazyLock::new(|| {
 impl EventStore {
     /// A text in the content of the state event of this type (with an empty key) as of `at`; `None`
     /// if it is missing, empty, not a text, or redacted.
-    pub(crate) fn state_text(
+    pub fn state_text(
         &self,
         room: &Room,
         event_type: &StateEventType,
@@ -278,7 +276,7 @@ impl EventStore {
 }
 
 /// `event` as shown as of `at`, without redacted parts.
-pub(crate) fn as_shown(room: &Room, event: EventRef, at: Offset) -> EventRef {
+pub fn as_shown(room: &Room, event: EventRef, at: Offset) -> EventRef {
     match room.redaction_of(event.offset, at) {
         Some(_) => redacted(room, &event),
         None => event,
@@ -300,13 +298,13 @@ fn content_with_redacts(room: &Room, event: &StoredEvent) -> Option<Box<RawValue
 }
 
 /// How long ago the event was sent, in milliseconds.
-pub(crate) fn age(event: &StoredEvent, now_ms: u64) -> i64 {
+pub fn age(event: &StoredEvent, now_ms: u64) -> i64 {
     let sent = i64::try_from(u64::from(event.origin_server_ts.get())).unwrap_or(i64::MAX);
     i64::try_from(now_ms).unwrap_or(i64::MAX).saturating_sub(sent)
 }
 
 /// The event after redaction by the rules of its room version.
-pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
+pub fn redacted(room: &Room, event: &EventRef) -> EventRef {
     #[derive(Deserialize)]
     struct Content {
         content: Box<RawValue>,
@@ -335,7 +333,7 @@ pub(crate) fn redacted(room: &Room, event: &EventRef) -> EventRef {
 }
 
 /// `value` as raw JSON.
-pub(crate) fn to_raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
+pub fn to_raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
     // Strings, numbers and parsed JSON always serialize.
     serde_json::value::to_raw_value(value).expect("client data serialises")
 }

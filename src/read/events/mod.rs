@@ -15,16 +15,16 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 pub use client::{ClientEvent, EventForm, Viewer};
-pub(crate) use client::{
+pub use client::{
     Reference, References, Relations, Thread, Unsigned, age, as_shown, client_event, redacted,
     to_raw,
 };
 pub use fields::Fields;
-pub(crate) use store::Lifetimes;
+pub use store::Lifetimes;
 pub use store::{Derived, EventStore};
 pub(crate) use stripped::strip;
 
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{Outcome, Received, RoomEvent, RoomPdu, StateBefore, Transaction},
     event_format::Pair,
@@ -68,7 +68,7 @@ pub struct StoredEvent {
     /// The event in federation format.
     pub pdu: Box<RawValue>,
     /// The part of the client format that is the same for everyone.
-    pub(crate) shared: client::Shared,
+    pub shared: client::Shared,
 }
 
 /// An event. `N` is how its format names other events.
@@ -175,7 +175,7 @@ impl StoredEvent {
     }
 
     /// The user whose membership a member event sets, and to what; `None` for other events.
-    pub(crate) fn membership(&self) -> Option<(&UserId, MembershipState)> {
+    pub fn membership(&self) -> Option<(&UserId, MembershipState)> {
         #[derive(Deserialize)]
         struct Content {
             membership: MembershipState,
@@ -189,7 +189,7 @@ impl StoredEvent {
 
     /// Since when it counts as living, in milliseconds since the Unix epoch. Old history does not
     /// become young by being fetched.
-    pub(crate) fn lives_since_ms(&self) -> u64 {
+    pub fn lives_since_ms(&self) -> u64 {
         if self.aside.is_none() {
             return self.time_ms;
         }

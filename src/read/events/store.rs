@@ -16,22 +16,20 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use super::{EventRef, StoredEvent};
-use crate::{
-    base::{
-        metrics::{CacheName, metrics},
-        work,
-    },
-    log::{Log, ReadError},
-    read::branches::Memos,
-    record::{
-        Command, Offset, Record,
-        command::{LogErase, RoomEvent, RoomPdu},
-        event_format::{differ, has_chosen_ids},
-        lax_object::LaxObject,
-        server_keys::ServerKeys,
-    },
-    state::{Room, State},
+use crate::branches::Memos;
+use logcabin_base::{
+    metrics::{CacheName, metrics},
+    work,
 };
+use logcabin_log::{Log, ReadError};
+use logcabin_record::{
+    Command, Offset, Record,
+    command::{LogErase, RoomEvent, RoomPdu},
+    event_format::{differ, has_chosen_ids},
+    lax_object::LaxObject,
+    server_keys::ServerKeys,
+};
+use logcabin_state::{Room, State};
 
 /// Reads events and other payloads by offset.
 pub struct EventStore {
@@ -46,7 +44,7 @@ pub struct EventStore {
 }
 
 /// The lifetimes of events other than state.
-pub(crate) trait Lifetimes: Send + Sync {
+pub trait Lifetimes: Send + Sync {
     /// Whether the event has expired.
     fn is_over(&self, room: &Room, event: &StoredEvent) -> bool;
 
@@ -109,18 +107,18 @@ impl EventStore {
         &self.memos
     }
 
-    pub(crate) fn log(&self) -> &dyn Log {
+    pub fn log(&self) -> &dyn Log {
         &*self.log
     }
 
     /// From now on, events live as long as `lifetimes` says. To be called once.
-    pub(crate) fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
+    pub fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
         // A second call has no effect.
         let _ = self.lifetimes.set(lifetimes);
     }
 
     /// The server has another key for other homeservers.
-    pub(crate) fn sign_anew(&self, state: &State) {
+    pub fn sign_anew(&self, state: &State) {
         let (Some(keys), Some(key)) = (self.keys.get(), state.peers.own_key()) else { return };
         if let Err(error) = keys.rotate(&key) {
             tracing::error!(%error, "the server goes on with its former key");
@@ -135,7 +133,7 @@ impl EventStore {
 
     /// The event, redacted if necessary, in the format that servers exchange, with this server's
     /// signature.
-    pub(crate) fn in_federation_format(&self, room: &Room, event: &StoredEvent) -> Box<RawValue> {
+    pub fn in_federation_format(&self, room: &Room, event: &StoredEvent) -> Box<RawValue> {
         let signed = || {
             // One of another homeserver has its signatures; one of this homeserver has at most that
             // of the room's policy server.
@@ -281,7 +279,7 @@ impl EventStore {
     /// Whether another event that this server knows has the id of this one, in its room or in
     /// another one. Only where ids are chosen can that be, and the event that came first keeps its
     /// id.
-    pub(crate) fn is_taken(
+    pub fn is_taken(
         &self,
         state: &State,
         (room_id, rules): (&RoomId, &RoomVersionRules),
@@ -368,7 +366,7 @@ impl EventStore {
     }
 
     /// Drops what was erased from the log.
-    pub(crate) fn forget(&self, erasure: &LogErase) {
+    pub fn forget(&self, erasure: &LogErase) {
         self.erasures.fetch_add(1, Ordering::SeqCst);
         self.memos.reduced(erasure.reduced.iter().map(|reduced| reduced.offset));
         for reduced in &erasure.reduced {
@@ -383,12 +381,12 @@ impl EventStore {
     }
 
     /// The event at `offset`, if it is cached.
-    pub(crate) fn recall(&self, offset: Offset) -> Option<EventRef> {
+    pub fn recall(&self, offset: Offset) -> Option<EventRef> {
         self.cache.get(&offset)
     }
 
     /// Caches the event of a record.
-    pub(crate) fn remember(&self, record: &Record, body: RoomEvent) {
+    pub fn remember(&self, record: &Record, body: RoomEvent) {
         if let Some(event) = parse(record, body) {
             self.cache.insert(record.offset(), event);
         }

@@ -9,7 +9,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{EventRef, EventStore, StoredEvent, as_shown, to_raw};
-use crate::{log::ReadError, record::Offset, state::Room};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The state that identifies a room to people.
 const STRIPPED: [StateEventType; 8] = [
@@ -40,7 +42,7 @@ impl EventStore {
     }
 
     /// The events of which stripped state is made.
-    pub(crate) fn state_to_strip(
+    pub fn state_to_strip(
         &self,
         room: &Room,
         member: &StoredEvent,

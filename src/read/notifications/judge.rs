@@ -9,13 +9,11 @@ use tracing::warn;
 use super::{
     Extent, Glob, Judgement, Levels, Moment, Outcome, Rules, Steps, Subject, Text, ruleset,
 };
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::events::{Derived, EventRef, EventStore, StoredEvent},
-    record::{Command, Offset},
-    state::{RelatesTo, Room, State, reads::Thread, relations::THREAD},
-};
+use crate::events::{Derived, EventRef, EventStore, StoredEvent};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset};
+use logcabin_state::{RelatesTo, Room, State, reads::Thread, relations::THREAD};
 
 /// How many relations are followed to find an event's thread (client-server API, "Receiving
 /// notifications").

@@ -9,7 +9,7 @@ use ruma::{
     state_res::events::{RoomCreateEvent, RoomPowerLevelsEvent, RoomPowerLevelsIntField},
 };
 
-use crate::read::events::{Derived, EventRef};
+use crate::events::{Derived, EventRef};
 
 /// The default level for a kind of notification.
 const NOTIFICATION_LEVEL: i32 = 50;
@@ -51,7 +51,7 @@ impl Levels {
     }
 
     /// Whether `user_id` may send notifications of the kind `key`.
-    pub fn may_notify(&self, user_id: &str, key: &str) -> bool {
+    pub(crate) fn may_notify(&self, user_id: &str, key: &str) -> bool {
         let Ok(user_id) = <&ruma::UserId>::try_from(user_id) else { return false };
         let needed = self.notifications.get(key).copied();
         let level = self.users.get(user_id).unwrap_or(&self.users_default);

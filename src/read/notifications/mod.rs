@@ -9,11 +9,11 @@ mod levels;
 mod rules;
 pub mod ruleset;
 mod subject;
-pub(crate) mod unread;
+pub mod unread;
 
-pub use crate::base::glob::{Extent, Glob, PART_CHARS, Steps, Text};
 pub use judge::{Ignored, Judge, ignored};
 pub use levels::Levels;
+pub use logcabin_base::glob::{Extent, Glob, PART_CHARS, Steps, Text};
 pub use rules::{Circumstances, Judgement, Moment, Outcome, Rules};
 pub use subject::Subject;
 pub use unread::{Count, Counts, CountsError, Unread, UnreadEvent};

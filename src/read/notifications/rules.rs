@@ -29,14 +29,12 @@ use super::{
     ruleset,
     subject::{self, Subject},
 };
-use crate::{
-    base::{
-        glob::{self, Extent, Glob, Steps},
-        limits,
-    },
-    log::ReadError,
-    read::events::Derived,
+use crate::events::Derived;
+use logcabin_base::{
+    glob::{self, Extent, Glob, Steps},
+    limits,
 };
+use logcabin_log::ReadError;
 
 /// The circumstances of an event: its room and the user in it at that time. They are looked up only
 /// if a rule needs them.
@@ -637,12 +635,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        read::{
-            events::{StoredEvent, to_raw},
-            notifications::ruleset,
-        },
-        record::{Offset, command::RoomEvent},
+        events::{StoredEvent, to_raw},
+        notifications::ruleset,
     };
+    use logcabin_record::{Offset, command::RoomEvent};
 
     fn event(pdu: &Value) -> StoredEvent {
         let event_id: OwnedEventId = "$event".try_into().expect("an event id");

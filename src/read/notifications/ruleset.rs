@@ -15,7 +15,8 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{base::limits, read::events::to_raw};
+use crate::events::to_raw;
+use logcabin_base::limits;
 
 /// The rules for events without `m.mentions`.
 pub(super) const WITHOUT_MENTIONS: [&str; 3] =

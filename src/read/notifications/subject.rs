@@ -4,10 +4,8 @@ use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-use crate::{
-    base::glob::Text,
-    read::events::{Derived, StoredEvent},
-};
+use crate::events::{Derived, StoredEvent};
+use logcabin_base::glob::Text;
 
 /// An event prepared for push rules, once for all users.
 #[derive(Debug)]
@@ -58,7 +56,7 @@ impl Subject {
     }
 
     /// Whether it has `m.mentions`.
-    pub fn has_mentions(&self) -> bool {
+    pub(crate) fn has_mentions(&self) -> bool {
         self.event["content"].get("m.mentions").is_some()
     }
 }

@@ -27,21 +27,19 @@ use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 pub use self::kept::CountsError;
-pub(crate) use self::kept::written_at;
+pub use self::kept::written_at;
 use super::Judge;
-use crate::{
-    base::{
-        background::lock_at_length,
-        limits,
-        metrics::{CacheName, metrics},
-    },
-    log::ReadError,
-    read::events::{EventRef, EventStore},
-    record::Offset,
-    state::{
-        Membership, Room, State,
-        reads::{Covers, Thread},
-    },
+use crate::events::{EventRef, EventStore};
+use logcabin_base::{
+    background::lock_at_length,
+    limits,
+    metrics::{CacheName, metrics},
+};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{
+    Membership, Room, State,
+    reads::{Covers, Thread},
 };
 
 /// Bytes of the cache of counts.

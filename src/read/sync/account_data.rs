@@ -6,15 +6,13 @@ use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    log::ReadError,
-    read::{
-        events::to_raw,
-        notifications::ruleset,
-        view::{View, filter::EventFilter},
-    },
-    record::{Command, Offset},
-    state::Account,
+    events::to_raw,
+    notifications::ruleset,
+    view::{View, filter::EventFilter},
 };
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset};
+use logcabin_state::Account;
 
 /// Account data as an event.
 #[derive(Serialize)]
@@ -25,7 +23,7 @@ struct AccountData<'a> {
 }
 
 /// The user's global account data that changed after `since`; all of it if `initial`.
-pub(crate) fn global(
+pub fn global(
     view: &View<'_>,
     account: &RwLock<Account>,
     since: Offset,
@@ -44,7 +42,7 @@ pub(crate) fn global(
 }
 
 /// The user's account data of a room that changed after `since`; all of it if `from_start`.
-pub(crate) fn of_room(
+pub fn of_room(
     view: &View<'_>,
     account: &RwLock<Account>,
     room_id: &RoomId,
@@ -73,7 +71,7 @@ fn changed(
 }
 
 /// The rooms whose account data changed after `since`, up to and including `to`.
-pub(crate) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
+pub fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec<OwnedRoomId> {
     let changed = account.account_data.iter().filter_map(|((room, _), history)| {
         let room = room.as_ref()?;
         history.between(since, to).next().map(|_| room.clone())
@@ -82,7 +80,7 @@ pub(crate) fn rooms_changed(account: &Account, since: Offset, to: Offset) -> Vec
 }
 
 /// Whether account data was deleted (MSC3391): its newest record holds `null`.
-pub(crate) fn is_deleted(content: &RawValue) -> bool {
+pub fn is_deleted(content: &RawValue) -> bool {
     content.get() == "null"
 }
 

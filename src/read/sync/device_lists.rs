@@ -6,11 +6,9 @@ use std::collections::BTreeSet;
 use ruma::{OwnedUserId, UserId, events::StateEventType};
 use serde::Serialize;
 
-use crate::{
-    read::view::View,
-    record::Offset,
-    state::{Membership, RoomMembership},
-};
+use crate::view::View;
+use logcabin_record::Offset;
+use logcabin_state::{Membership, RoomMembership};
 
 /// The changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -4,13 +4,11 @@
 //! thread. An attempt that may be longer is refused before it begins, and runs where long work is
 //! done.
 
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::{notifications::Unread, view::View},
-    record::Offset,
-    state::{Membership, RoomMembership},
-};
+use crate::{notifications::Unread, view::View};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Membership, RoomMembership};
 
 /// How much work an attempt may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,18 +3,16 @@
 use ruma::UserId;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use crate::{
-    log::ReadError,
-    read::{events::to_raw, view::View},
-    record::Offset,
-    state::Room,
-};
+use crate::{events::to_raw, view::View};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The `m.receipt` events with the receipts that moved after `since` and that the user may see:
 /// none of users whom they ignore. There is at most one, unless a user has both an unthreaded and a
 /// threaded receipt for the same event: one event cannot express that, so a second one has the
 /// threaded receipts.
-pub(crate) fn receipts(
+pub fn receipts(
     view: &View<'_>,
     room: &Room,
     since: Offset,
@@ -52,7 +50,7 @@ pub(crate) fn receipts(
 
 /// The `m.typing` event, if the typing users changed after `since`, or, if `since` is `None`, if
 /// anyone is typing. Users whom the user ignores are left out.
-pub(crate) fn typing(
+pub fn typing(
     view: &View<'_>,
     room: &Room,
     since: Option<Offset>,

@@ -8,14 +8,12 @@ use ruma::{OwnedRoomId, RoomId};
 use serde_json::json;
 
 use crate::{
-    log::ReadError,
-    read::{
-        events::{ClientEvent, EventForm, to_raw},
-        view::{View, token::Token},
-    },
-    record::Offset,
-    state::Membership,
+    events::{ClientEvent, EventForm, to_raw},
+    view::{View, token::Token},
 };
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Membership;
 
 /// The earlier position of a client that starts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

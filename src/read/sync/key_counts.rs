@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{read::view::View, record::Offset};
+use crate::view::View;
+use logcabin_record::Offset;
 
 /// The remaining one-time and fallback keys of a device.
 #[derive(Debug, Default, Serialize)]

@@ -11,7 +11,8 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 
-use crate::{base::background::lock_at_length, record::Offset};
+use logcabin_base::background::lock_at_length;
+use logcabin_record::Offset;
 
 /// The known members of all devices. The cache is bounded; the least recently used are evicted.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 //! simplified sliding sync; they share the other modules here. `api::sync` waits for news, and
 //! `engine::head` wakes it.
 
-pub(crate) mod account_data;
+pub mod account_data;
 pub mod device_lists;
 mod effort;
-pub(crate) mod ephemeral;
+pub mod ephemeral;
 mod gone;
 mod key_counts;
 pub mod lazy;
@@ -21,13 +21,15 @@ pub use effort::{Effort, LookError, TooLong};
 pub use gone::CameFrom;
 pub use lazy::KnownMembers;
 use ruma::{OwnedRoomId, RoomId};
-pub(crate) use summary::heroes;
+pub use summary::heroes;
 
-use crate::{read::view::View, record::Offset, state::RoomMembership};
+use crate::view::View;
+use logcabin_record::Offset;
+use logcabin_state::RoomMembership;
 
 /// The user's rooms that may have news after `since`, and the rooms in `also`. Either each room of
 /// the user is checked, or, if there are fewer new records than rooms, the journal is read.
-pub(crate) fn changed_rooms(
+pub fn changed_rooms(
     view: &View<'_>,
     since: Offset,
     also: BTreeSet<OwnedRoomId>,

@@ -33,15 +33,13 @@ pub use self::{
 };
 use super::{CameFrom, Effort, TooLong, account_data, changed_rooms, gone};
 use crate::{
-    base::limits,
-    log::ReadError,
-    read::{
-        notifications::Unread,
-        view::{ByteBudget, View, token::Pos},
-    },
-    record::{Epoch, Offset, Stream},
-    state::{Account, Membership, Room},
+    notifications::Unread,
+    view::{ByteBudget, View, token::Pos},
 };
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::{Epoch, Offset, Stream};
+use logcabin_state::{Account, Membership, Room};
 
 /// Up to this many rooms are located in a list one by one; for more, the list is scanned.
 const FEW_ROOMS: usize = 16;

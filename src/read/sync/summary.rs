@@ -3,12 +3,10 @@
 
 use ruma::{OwnedUserId, UserId, events::StateEventType};
 
-use crate::{
-    log::ReadError,
-    read::{events::EventStore, view::View},
-    record::Offset,
-    state::{Membership, Room},
-};
+use crate::{events::EventStore, view::View};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room};
 
 /// The number of heroes (client-server API, `m.heroes`).
 const HEROES: usize = 5;
@@ -47,7 +45,7 @@ impl Summary {
 
 /// The members that name a room for this user as of `at`, in the order in which they joined; `None`
 /// for a room with a name.
-pub(crate) fn heroes(
+pub fn heroes(
     events: &EventStore,
     room: &Room,
     user_id: &UserId,

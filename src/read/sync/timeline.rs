@@ -1,14 +1,12 @@
 //! The newest events of a room's timeline for a client.
 
 use crate::{
-    log::ReadError,
-    read::{
-        events::EventRef,
-        view::{PageLimit, View, filter::EventFilter, token::HistoryToken},
-    },
-    record::{Epoch, Offset},
-    state::Room,
+    events::EventRef,
+    view::{PageLimit, View, filter::EventFilter, token::HistoryToken},
 };
+use logcabin_log::ReadError;
+use logcabin_record::{Epoch, Offset};
+use logcabin_state::Room;
 
 /// A part of a timeline.
 #[derive(Debug)]

@@ -3,13 +3,11 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::{events::to_raw, view::View},
-    record::{Command, Offset},
-    state::State,
-};
+use crate::{events::to_raw, view::View};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset};
+use logcabin_state::State;
 
 /// The offset as of which a sync is answered when the head is `head`. It is earlier if more
 /// messages are pending than one response holds. The whole response is as of that offset, so that

@@ -19,19 +19,17 @@ use super::{
     key_counts::KeyCounts, to_device,
 };
 use crate::{
-    base::{background::lock_at_length, limits},
-    read::{
-        events::EventForm,
-        notifications::Unread,
-        view::{
-            ByteBudget, View,
-            filter::{EventFilter, Filter, RoomSelection},
-            token::Token,
-        },
+    events::EventForm,
+    notifications::Unread,
+    view::{
+        ByteBudget, View,
+        filter::{EventFilter, Filter, RoomSelection},
+        token::Token,
     },
-    record::{Epoch, Offset},
-    state::{Membership, RoomMembership},
 };
+use logcabin_base::{background::lock_at_length, limits};
+use logcabin_record::{Epoch, Offset};
+use logcabin_state::{Membership, RoomMembership};
 
 /// A sync request.
 #[derive(Clone, Debug)]

@@ -8,12 +8,10 @@ use std::{collections::HashSet, hash::Hash, sync::Arc};
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
-use crate::{
-    base::{json_error::describe, limits},
-    read::events::{EventForm, Fields, StoredEvent},
-    record::Offset,
-    state::Room,
-};
+use crate::events::{EventForm, Fields, StoredEvent};
+use logcabin_base::{json_error::describe, limits};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// Text that is not a filter.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +149,7 @@ impl EventFilter {
     }
 
     /// A filter for everything not sent by these users.
-    pub fn without_senders(senders: impl IntoIterator<Item = OwnedUserId>) -> Self {
+    pub(crate) fn without_senders(senders: impl IntoIterator<Item = OwnedUserId>) -> Self {
         Self { not_senders: senders.into_iter().collect(), ..Self::default() }
     }
 
@@ -193,13 +191,13 @@ impl EventFilter {
     }
 
     /// Whether the filter can match events of this type.
-    pub fn wants_type(&self, event_type: &str) -> bool {
+    pub(crate) fn wants_type(&self, event_type: &str) -> bool {
         !self.not_types.include(event_type)
             && self.types.as_ref().is_none_or(|types| types.include(event_type))
     }
 
     /// Whether the filter can match events of this sender.
-    pub fn wants_sender(&self, sender: &UserId) -> bool {
+    pub(crate) fn wants_sender(&self, sender: &UserId) -> bool {
         !self.not_senders.iter().any(|id| id == sender)
             && self.senders.as_ref().is_none_or(|senders| senders.iter().any(|id| id == sender))
     }

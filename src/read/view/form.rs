@@ -12,20 +12,18 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{View, visibility::Visibility};
 use crate::{
-    base::limits,
-    log::ReadError,
-    read::{
-        events::{
-            ClientEvent, EventForm, EventRef, Reference, References, Relations, StoredEvent,
-            Thread, Unsigned, age, as_shown, client_event, redacted,
-        },
-        notifications::Ignored,
+    events::{
+        ClientEvent, EventForm, EventRef, Reference, References, Relations, StoredEvent, Thread,
+        Unsigned, age, as_shown, client_event, redacted,
     },
-    record::Offset,
-    state::{
-        Membership, RelatesTo, Room, Sought,
-        relations::{REFERENCE, REPLACE, THREAD},
-    },
+    notifications::Ignored,
+};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{
+    Membership, RelatesTo, Room, Sought,
+    relations::{REFERENCE, REPLACE, THREAD},
 };
 
 /// Formats one room's events. What it needs to know of the viewer is looked up once, on demand.

@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 
 use ruma::{OwnedRoomId, RoomId, UserId};
 
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::events::EventStore,
-    record::{
-        Command, Offset,
-        command::{BackedUpKey, KeyBackupPut},
-    },
-    state::State,
+use crate::events::EventStore;
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::{
+    Command, Offset,
+    command::{BackedUpKey, KeyBackupPut},
 };
+use logcabin_state::State;
 
 /// Keys by room and session.
 pub type RoomKeys = BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>;

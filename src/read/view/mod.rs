@@ -7,9 +7,9 @@ pub mod filter;
 mod form;
 pub mod key_backup;
 pub mod past;
-mod presence;
+pub mod presence;
 pub mod relations;
-pub(crate) mod time;
+pub mod time;
 pub mod token;
 mod visibility;
 
@@ -20,17 +20,13 @@ use serde_json::value::RawValue;
 
 use self::{filter::EventFilter, form::Sight, visibility::Visibility};
 use crate::{
-    base::limits,
-    log::ReadError,
-    read::{
-        events::{
-            ClientEvent, EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip,
-        },
-        notifications::{self, Ignored},
-    },
-    record::Offset,
-    state::{Membership, Room, RoomMembership, State},
+    events::{ClientEvent, EventForm, EventRef, EventStore, StoredEvent, Viewer, as_shown, strip},
+    notifications::{self, Ignored},
 };
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room, RoomMembership, State};
 
 /// One user's view of the server as of one offset.
 #[derive(Clone, Debug)]

@@ -1,14 +1,12 @@
 //! Pages of the history of a room that has, or had, gaps.
 
 use super::{Filled, PageLimit, View, filter::EventFilter};
-use crate::{
-    log::ReadError,
-    read::events::EventRef,
-    record::Offset,
-    state::{
-        Room,
-        rooms::gaps::{Place, Reading},
-    },
+use crate::events::EventRef;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{
+    Room,
+    rooms::gaps::{Place, Reading},
 };
 
 /// A part of a room's history.

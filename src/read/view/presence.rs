@@ -8,11 +8,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{View, filter::EventFilter};
-use crate::{
-    read::events::to_raw,
-    record::{Offset, command::PresenceState},
-    state::{Membership, RoomMembership, presence::Shown},
-};
+use crate::events::to_raw;
+use logcabin_record::{Offset, command::PresenceState};
+use logcabin_state::{Membership, RoomMembership, presence::Shown};
 
 impl View<'_> {
     /// The `m.presence` events that are new after `since`: of users whose presence changed, and of
@@ -50,7 +48,8 @@ impl View<'_> {
             found.sort_unstable_by_key(|(_, shown)| std::cmp::Reverse(shown.offset));
             found.truncate(limit);
         }
-        found.iter().map(|(user_id, shown)| shown.event(user_id, self.viewer.now_ms)).collect()
+        let now_ms = self.viewer.now_ms;
+        found.iter().map(|(user_id, shown)| event(user_id, shown, now_ms)).collect()
     }
 
     /// Whether the user may see the presence of `other`.
@@ -104,24 +103,24 @@ pub struct Content<'a> {
     status_msg: Option<&'a str>,
 }
 
-impl Shown {
-    /// The presence event of `user_id` with this presence.
-    pub(crate) fn event(&self, user_id: &UserId, now_ms: u64) -> Box<RawValue> {
-        to_raw(&Event {
-            content: self.content(self.last_active_ms, now_ms),
-            sender: user_id,
-            event_type: "m.presence",
-        })
-    }
+/// The presence event of a user.
+pub fn event(user_id: &UserId, shown: &Shown, now_ms: u64) -> Box<RawValue> {
+    to_raw(&Event {
+        content: Content::of(shown, shown.last_active_ms, now_ms),
+        sender: user_id,
+        event_type: "m.presence",
+    })
+}
 
-    /// The content of a presence event for a user who was last active at `last_active_ms`.
-    pub fn content(&self, last_active_ms: u64, now_ms: u64) -> Content<'_> {
-        Content {
-            currently_active: (self.presence == PresenceState::Online)
-                .then_some(self.currently_active),
+impl<'a> Content<'a> {
+    /// The presence of a user who was last active at `last_active_ms`.
+    pub fn of(shown: &'a Shown, last_active_ms: u64, now_ms: u64) -> Self {
+        Self {
+            currently_active: (shown.presence == PresenceState::Online)
+                .then_some(shown.currently_active),
             last_active_ago: (last_active_ms > 0).then(|| now_ms.saturating_sub(last_active_ms)),
-            presence: self.presence.as_str(),
-            status_msg: self.status_msg.as_deref(),
+            presence: shown.presence.as_str(),
+            status_msg: shown.status_msg.as_deref(),
         }
     }
 }

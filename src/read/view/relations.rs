@@ -5,13 +5,11 @@ use std::collections::{BTreeSet, BinaryHeap};
 use ruma::EventId;
 
 use super::{Page, View, filter::EventFilter, form::Sight, shown_bytes};
-use crate::{
-    base::limits,
-    log::ReadError,
-    read::events::{ClientEvent, EventForm, EventRef},
-    record::Offset,
-    state::{RelatesTo, Room},
-};
+use crate::events::{ClientEvent, EventForm, EventRef};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{RelatesTo, Room};
 
 /// The requested related events.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,12 +4,10 @@
 use ruma::{api::Direction, events::StateEventType};
 
 use super::View;
-use crate::{
-    log::ReadError,
-    read::events::{EventRef, EventStore},
-    record::Offset,
-    state::Room,
-};
+use crate::events::{EventRef, EventStore};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 impl View<'_> {
     /// The visible event whose timestamp is closest to `ts` (milliseconds since the Unix epoch), at
@@ -87,16 +85,16 @@ impl View<'_> {
 }
 
 /// The events of a room by their timestamps.
-pub(crate) struct ByTime<'a> {
-    pub(crate) events: &'a EventStore,
-    pub(crate) room: &'a Room,
-    pub(crate) at: Offset,
+pub struct ByTime<'a> {
+    pub events: &'a EventStore,
+    pub room: &'a Room,
+    pub at: Offset,
 }
 
 impl ByTime<'_> {
     /// The event whose timestamp is closest to `ts`, as [`View::closest_event`], among those that
     /// `wanted` accepts. At most this many events of the timeline are looked at.
-    pub(crate) fn closest(
+    pub fn closest(
         &self,
         ts: u64,
         direction: Direction,

@@ -2,10 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{
-    record::{Epoch, Offset},
-    state::rooms::gaps::Place,
-};
+use logcabin_record::{Epoch, Offset};
+use logcabin_state::rooms::gaps::Place;
 
 /// A position in the log, after this offset. `since`, `next_batch`, `prev_batch`, `from`, `to`,
 /// `start` and `end` all have this form: `s<epoch>_<offset>`.

@@ -10,12 +10,10 @@ use ruma::events::{StateEventType, TimelineEventType};
 use serde::Deserialize;
 
 use super::View;
-use crate::{
-    log::ReadError,
-    read::{events::StoredEvent, notifications::Ignored},
-    record::Offset,
-    state::{Membership, Room, rooms::gaps::Slot},
-};
+use crate::{events::StoredEvent, notifications::Ignored};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room, rooms::gaps::Slot};
 
 /// The visibility of one room for one user.
 #[derive(Debug)]

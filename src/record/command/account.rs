@@ -10,7 +10,7 @@ use super::{
     Content, Erased,
     values::{Secret, TokenHash},
 };
-use crate::record::{Holds, Offset};
+use crate::{Holds, Offset};
 
 /// What kind of account it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use super::{
     room::Transaction,
     values::TokenHash,
 };
-use crate::record::{Holds, Offset};
+use crate::{Holds, Offset};
 
 /// Payload of `device.login`. The offset of this record identifies the session that it opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -10,10 +10,8 @@ use super::{
     kind::{Content, Erased},
     values::Secret,
 };
-use crate::{
-    base::limits,
-    record::{Holds, Offset},
-};
+use crate::{Holds, Offset};
+use logcabin_base::limits;
 
 /// Payload of `peer.keys`. It supersedes earlier ones of the same homeserver, and has what is still
 /// needed of them.
@@ -97,6 +95,27 @@ pub struct DeviceList {
     /// The user's self-signing key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub self_signing_key: Option<Box<RawValue>>,
+}
+
+impl DeviceList {
+    /// Its size in a record, in bytes.
+    pub fn bytes(&self) -> usize {
+        let Self { stream_id: _, devices, master_key, self_signing_key } = self;
+        let devices = devices.iter().map(|(id, keys)| 2 * id.len() + keys.get().len() + 8);
+        let keys = [master_key, self_signing_key].into_iter().flatten();
+        devices.sum::<usize>() + keys.map(|key| key.get().len()).sum::<usize>()
+    }
+
+    /// Whether it has the same keys as `other`, byte for byte. Their `stream_id`s may differ.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let text = |key: &Option<Box<RawValue>>| key.as_ref().map(|key| key.get().to_owned());
+        let texts = |of: &Self| -> Vec<(String, String)> {
+            of.devices.iter().map(|(id, keys)| (id.clone(), keys.get().to_owned())).collect()
+        };
+        texts(self) == texts(other)
+            && text(&self.master_key) == text(&other.master_key)
+            && text(&self.self_signing_key) == text(&other.self_signing_key)
+    }
 }
 
 impl Content for PeerDevices {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::kind::{Content, Erased};
-use crate::record::Holds;
+use crate::Holds;
 
 /// Payload of `keys.upload`. Absent members leave their keys as they were.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! The properties of a kind of command, and what each payload declares besides its form.
 
-use crate::record::Holds;
+use crate::Holds;
 
 /// Whether a command may be undone by restoring the log to an earlier moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::{
     kind::{Content, Erased},
     values::FileHash,
 };
-use crate::record::{Holds, Offset};
+use crate::{Holds, Offset};
 
 /// Payload of `media.create`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

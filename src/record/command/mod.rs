@@ -128,17 +128,18 @@ macro_rules! commands {
         }
 
         /// Evaluates the same expression with the payload of a command, whatever its kind.
+        #[macro_export]
         macro_rules! each_command {
             ($d command:expr, $d body:ident => $d do:expr) => {
                 match $d command {
-                    $($crate::record::Command::$variant($d body) => $d do,)*
+                    $($crate::Command::$variant($d body) => $d do,)*
                 }
             };
         }
-        pub(crate) use each_command;
 
         /// Evaluates, with the payload of a command, the expression for what a restore does with
         /// commands of its kind.
+        #[macro_export]
         macro_rules! by_restore {
             (@Dropped $d dropped:expr, $d over:expr, $d with_user:expr, $d judged:expr) => { $d dropped };
             (@CarriedOver $d dropped:expr, $d over:expr, $d with_user:expr, $d judged:expr) => { $d over };
@@ -153,8 +154,8 @@ macro_rules! commands {
                 match $d command {
                     $(
                         #[allow(unused_variables, reason = "not every expression needs the payload")]
-                        $crate::record::Command::$variant($d body) => {
-                            $crate::record::command::by_restore!(
+                        $crate::Command::$variant($d body) => {
+                            $crate::by_restore!(
                                 @$restore $d dropped, $d over, $d with_user, $d judged
                             )
                         }
@@ -162,25 +163,24 @@ macro_rules! commands {
                 }
             };
         }
-        pub(crate) use by_restore;
 
         /// Evaluates the expression with the payload of a command and the type of a topic, if the
         /// command is about that topic.
+        #[macro_export]
         macro_rules! if_about {
             ($d command:expr, $d topic:expr, $d body:ident, $d marker:ident => $d do:expr) => {
                 match ($d command, $d topic) {
                     $($((
-                        $crate::record::Command::$variant($d body),
-                        $crate::record::command::Topic::$topic,
+                        $crate::Command::$variant($d body),
+                        $crate::command::Topic::$topic,
                     ) => {
-                        type $d marker = $crate::record::command::topic::$topic;
+                        type $d marker = $crate::command::topic::$topic;
                         Some($d do)
                     })*)*
                     _ => None,
                 }
             };
         }
-        pub(crate) use if_about;
     };
     (@erased $payload:ty, ephemeral) => { Erased::All };
     (@erased $payload:ty) => { <$payload as Content>::ERASED };
@@ -434,7 +434,7 @@ mod tests {
     use ruma::RoomVersionId;
 
     use super::*;
-    use crate::record::Offset;
+    use crate::Offset;
 
     #[test]
     fn an_erasure_and_a_deactivation_of_version_1_are_read() {

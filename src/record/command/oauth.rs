@@ -7,7 +7,7 @@ use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
 use super::{Content, Erased, device::Tokens, values::TokenHash};
-use crate::record::{Holds, client::ClientMetadata};
+use crate::{Holds, client::ClientMetadata};
 
 /// Payload of `oauth.client`. It replaces an earlier one with the same id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use super::{
     federation::Received,
     kind::{Content, Erased},
 };
-use crate::record::{Epoch, Holds, Offset};
+use crate::{Epoch, Holds, Offset};
 
 /// Payload of `room.event`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use super::{
     federation::SetAside,
     values::{FileHash, Secret},
 };
-use crate::record::{Epoch, Holds, Offset};
+use crate::{Epoch, Holds, Offset};
 
 /// Payload of `server.identity`.
 #[derive(Clone, Debug, Serialize, Deserialize)]

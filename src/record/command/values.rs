@@ -6,16 +6,11 @@ use serde::{Deserialize, Serialize};
 pub(super) mod hex {
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    pub(in crate::record) fn serialize<S: Serializer>(
-        hash: &[u8; 32],
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(hash: &[u8; 32], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&blake3::Hash::from_bytes(*hash).to_hex())
     }
 
-    pub(in crate::record) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<[u8; 32], D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 32], D::Error> {
         let hex = <std::borrow::Cow<'de, str>>::deserialize(from)?;
         let hash = blake3::Hash::from_hex(hex.as_bytes()).map_err(serde::de::Error::custom)?;
         Ok(*hash.as_bytes())

@@ -6,30 +6,28 @@ use std::sync::Arc;
 
 use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UInt, UserId};
 
-use crate::{
-    decide::{
-        membership::{Change, ChangeMembership},
-        status::Deactivate,
-    },
-    engine::{Engine, Rejected},
-    record::{Offset, Origin},
-    state::Membership,
+use logcabin_decide::{
+    membership::{Change, ChangeMembership},
+    status::Deactivate,
 };
+use logcabin_engine::{Engine, Rejected};
+use logcabin_record::{Offset, Origin};
+use logcabin_state::Membership;
 
 /// The result of closing an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed {
+pub struct Closed {
     /// False if it was closed (and erased) before.
-    pub(crate) changed: bool,
+    pub changed: bool,
     /// How many rooms were left and invites rejected.
-    pub(crate) rooms: usize,
+    pub rooms: usize,
 }
 
 /// Closes an account and leaves its rooms.
 ///
 /// # Errors
 /// When there is no such account or the log takes no writes.
-pub(crate) async fn close(
+pub async fn close(
     engine: &Engine,
     origin: Origin,
     closing: Deactivate,
@@ -40,7 +38,7 @@ pub(crate) async fn close(
 }
 
 /// Completes the departures that were interrupted when the server ended.
-pub(crate) fn resume(engine: &Arc<Engine>) {
+pub fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
         for user_id in engine.state().accounts.user_ids() {
@@ -66,7 +64,7 @@ async fn leave_all(engine: &Engine, origin: &Origin, user_id: &UserId) -> usize 
 
 /// Makes a user leave a room. Returns whether that worked: a failure in one room must not affect
 /// the others.
-pub(crate) async fn leave(
+pub async fn leave(
     engine: &Engine,
     origin: &Origin,
     room_id: OwnedRoomId,

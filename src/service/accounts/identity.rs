@@ -11,17 +11,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::{
-    config::IdentityServer,
-    decide::threepid::{NoteBound, NoteUnbound},
-    engine::{Engine, Rejected},
-    outside::outbound::{Answer, Ask, Outbound},
-    record::{Origin, address as threepid, threepid::Threepid},
-};
+use logcabin_config::IdentityServer;
+use logcabin_decide::threepid::{NoteBound, NoteUnbound};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_outside::outbound::{Answer, Ask, Outbound};
+use logcabin_record::{Origin, address as threepid, threepid::Threepid};
 
 /// Why an identity server did not do something.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum IdentityError {
+pub enum IdentityError {
     /// The configuration does not name it.
     #[error("This server does not trust this identity server.")]
     NotTrusted,
@@ -49,7 +47,7 @@ pub(crate) enum IdentityError {
 
 impl IdentityError {
     /// The error code of the identity server.
-    pub(crate) fn errcode(&self) -> Option<&str> {
+    pub fn errcode(&self) -> Option<&str> {
         match self {
             Self::Refused { errcode, .. } => Some(errcode),
             _ => None,
@@ -62,37 +60,34 @@ const PREFIXES: [&str; 2] = ["/_matrix", "/_svc"];
 
 /// What is needed to contact identity servers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct IdentityServers<'a> {
-    pub(crate) engine: &'a Engine,
-    pub(crate) outbound: &'a Outbound,
-    pub(crate) trusted: &'a [IdentityServer],
+pub struct IdentityServers<'a> {
+    pub engine: &'a Engine,
+    pub outbound: &'a Outbound,
+    pub trusted: &'a [IdentityServer],
 }
 
 /// The identity server of this name.
 ///
 /// # Errors
 /// `M_SERVER_NOT_TRUSTED` when the configuration does not name it.
-pub(crate) fn trusted(
-    app: IdentityServers<'_>,
-    name: &str,
-) -> Result<IdentityServer, IdentityError> {
+pub fn trusted(app: IdentityServers<'_>, name: &str) -> Result<IdentityServer, IdentityError> {
     app.trusted.iter().find_map(|server| server.named(name)).ok_or(IdentityError::NotTrusted)
 }
 
 /// A client's credentials for a validation on an identity server.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Credentials {
-    pub(crate) client_secret: String,
-    pub(crate) id_server: String,
-    pub(crate) id_access_token: String,
-    pub(crate) sid: String,
+pub struct Credentials {
+    pub client_secret: String,
+    pub id_server: String,
+    pub id_access_token: String,
+    pub sid: String,
 }
 
 /// Makes an identity server publish a validated address as this user's, and records the server.
 ///
 /// # Errors
 /// The identity server's errors are passed on.
-pub(crate) async fn bind(
+pub async fn bind(
     app: IdentityServers<'_>,
     origin: Origin,
     user_id: &UserId,
@@ -128,7 +123,7 @@ pub(crate) async fn bind(
 ///
 /// # Errors
 /// When a named server is not trusted, cannot be reached, or refuses.
-pub(crate) async fn unbind(
+pub async fn unbind(
     app: IdentityServers<'_>,
     origin: &Origin,
     user_id: &UserId,
@@ -158,7 +153,7 @@ pub(crate) async fn unbind(
 /// Makes identity servers withdraw all addresses of this user: the named server, or those on which
 /// each was bound. Used when an account is closed, so errors do not stop it. Returns the addresses
 /// that remain bound, and where.
-pub(crate) async fn unbind_all(
+pub async fn unbind_all(
     app: IdentityServers<'_>,
     origin: &Origin,
     user_id: &UserId,
@@ -241,7 +236,7 @@ async fn unbind_from(
 
 /// Sends a request to an identity server, with the first prefix that it knows. `make` completes the
 /// request for the path.
-pub(crate) async fn ask(
+pub async fn ask(
     app: IdentityServers<'_>,
     server: &IdentityServer,
     method: Method,
@@ -301,7 +296,7 @@ fn errcode(answer: &Answer) -> Option<String> {
 }
 
 /// An identity server's refusal, in the form for the client.
-pub(crate) fn handed_on(answer: &Answer) -> Option<IdentityError> {
+pub fn handed_on(answer: &Answer) -> Option<IdentityError> {
     let code = errcode(answer)?;
     let body: Value = answer.json().ok()?;
     let error = body.get("error").and_then(Value::as_str).unwrap_or("The identity server refused.");
@@ -318,7 +313,7 @@ pub(crate) fn handed_on(answer: &Answer) -> Option<IdentityError> {
     Some(IdentityError::Refused { status, errcode: code, message: error.to_owned() })
 }
 
-pub(crate) const fn unusable(answer: &Answer) -> IdentityError {
+pub const fn unusable(answer: &Answer) -> IdentityError {
     IdentityError::Unusable(answer.status)
 }
 

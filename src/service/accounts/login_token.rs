@@ -4,11 +4,11 @@
 use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
-use crate::base::{clock::random_token, signed::Signer};
+use logcabin_base::{clock::random_token, signed::Signer};
 
 /// What a login is for. What was made for one purpose is nothing for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// For a client.
     Login,
     Console,
@@ -25,13 +25,13 @@ impl Purpose {
 
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LoginToken {
+pub struct LoginToken {
     /// The user that it logs in.
-    pub(crate) user_id: OwnedUserId,
+    pub user_id: OwnedUserId,
     /// Identifies the token.
-    pub(crate) nonce: String,
+    pub nonce: String,
     /// When it expires, in milliseconds since the Unix epoch.
-    pub(crate) expires_ms: u64,
+    pub expires_ms: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,7 +43,7 @@ struct Statement {
 }
 
 /// A new token that logs this user in until it expires.
-pub(crate) fn make(
+pub fn make(
     signer: &Signer,
     purpose: Purpose,
     user_id: &UserId,
@@ -55,12 +55,7 @@ pub(crate) fn make(
 
 /// What a token says, if this server made it for this purpose and it has not expired. It may have
 /// been used.
-pub(crate) fn open(
-    signer: &Signer,
-    purpose: Purpose,
-    token: &str,
-    now_ms: u64,
-) -> Option<LoginToken> {
+pub fn open(signer: &Signer, purpose: Purpose, token: &str, now_ms: u64) -> Option<LoginToken> {
     let (Statement { user_id, nonce }, expires_ms) = signer.open(purpose.name(), token, now_ms)?;
     Some(LoginToken { user_id, nonce, expires_ms })
 }

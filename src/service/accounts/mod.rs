@@ -1,9 +1,9 @@
 //! Operations on accounts that take more than one proposal, or a request to another service.
 //! Endpoints and administration share them.
 
-pub(crate) mod closing;
-pub(crate) mod identity;
-pub(crate) mod login_token;
-pub(crate) mod names;
-pub(crate) mod profile;
-pub(crate) mod token;
+pub mod closing;
+pub mod identity;
+pub mod login_token;
+pub mod names;
+pub mod profile;
+pub mod token;

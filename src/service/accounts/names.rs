@@ -3,11 +3,11 @@
 use ruma::{OwnedDeviceId, OwnedUserId, ServerName, UserId};
 use thiserror::Error;
 
-use crate::base::{clock::random_letters, limits};
+use logcabin_base::{clock::random_letters, limits};
 
 /// Why a name is not valid.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(crate) enum InvalidName {
+pub enum InvalidName {
     /// A user name contains other characters.
     #[error("A user name consists of a-z, 0-9 and the characters . _ = - / +")]
     UserCharacters,
@@ -28,7 +28,7 @@ pub(crate) enum InvalidName {
 
 /// The user id of a new user with this name (appendices, "User Identifiers"). Upper-case letters
 /// are converted to lower case; other characters that a localpart cannot contain are refused.
-pub(crate) fn new_user_id_of(
+pub fn new_user_id_of(
     server_name: &ServerName,
     username: &str,
 ) -> Result<OwnedUserId, InvalidName> {
@@ -46,7 +46,7 @@ pub(crate) fn new_user_id_of(
 }
 
 /// The device id that a client asks for, within its limit, or a new one.
-pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, InvalidName> {
+pub fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDeviceId, InvalidName> {
     match asked {
         Some(id) if id.as_str().is_empty() || id.as_str().len() > limits::IDENTIFIER_BYTES => {
             Err(InvalidName::DeviceLength)
@@ -59,12 +59,12 @@ pub(crate) fn device_id_or_new(asked: Option<OwnedDeviceId>) -> Result<OwnedDevi
 }
 
 /// A generated device id.
-pub(crate) fn new_device_id() -> OwnedDeviceId {
+pub fn new_device_id() -> OwnedDeviceId {
     random_letters(10).into()
 }
 
 /// A display name within its limit.
-pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, InvalidName> {
+pub fn short_name(name: Option<String>) -> Result<Option<String>, InvalidName> {
     match name {
         Some(name) if name.len() > limits::DISPLAY_NAME_BYTES => {
             Err(InvalidName::DisplayNameTooLong)
@@ -75,7 +75,7 @@ pub(crate) fn short_name(name: Option<String>) -> Result<Option<String>, Invalid
 
 /// Whether this is a valid registration token (client-server API, "Token-authenticated
 /// registration").
-pub(crate) fn is_registration_token(token: &str) -> bool {
+pub fn is_registration_token(token: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
     (1..=limits::REGISTRATION_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(allowed)
 }

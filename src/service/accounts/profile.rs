@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use ruma::{OwnedRoomId, UserId};
 
-use crate::{
-    decide::membership::{Change, ChangeMembership},
-    engine::Engine,
-    record::{Offset, Origin},
-    state::Membership,
-};
+use logcabin_decide::membership::{Change, ChangeMembership};
+use logcabin_engine::Engine;
+use logcabin_record::{Offset, Origin};
+use logcabin_state::Membership;
 
 /// Completes the copies that were interrupted when the server ended.
-pub(crate) fn resume(engine: &Arc<Engine>) {
+pub fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
         for user_id in engine.state().accounts.user_ids() {
@@ -22,7 +20,7 @@ pub(crate) fn resume(engine: &Arc<Engine>) {
 }
 
 /// Copies a changed profile to the rooms that do not have it yet.
-pub(crate) async fn spread(engine: &Engine, origin: &Origin, user_id: &UserId) {
+pub async fn spread(engine: &Engine, origin: &Origin, user_id: &UserId) {
     let rooms = rooms_without(engine, user_id);
     bring_to_rooms(engine, origin, user_id, rooms).await;
 }

@@ -6,15 +6,13 @@
 //! MAC keeps others from probing which sessions exist. Tokens of earlier versions end after the
 //! secret.
 
-use crate::{
-    base::{clock::random_token, signed::Signer},
-    engine::Engine,
-    record::{Command, Offset, command::TokenHash},
-};
+use logcabin_base::{clock::random_token, signed::Signer};
+use logcabin_engine::Engine;
+use logcabin_record::{Command, Offset, command::TokenHash};
 
 /// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Authenticates requests.
     Access,
     /// Is exchanged for new tokens.
@@ -46,25 +44,25 @@ impl Kind {
     }
 
     /// A new secret.
-    pub(crate) fn random(self) -> String {
+    pub fn random(self) -> String {
         format!("{}{}", self.prefix(), random_token())
     }
 
     /// The secret that a refresh token is exchanged for: always the same one. It cannot be computed
     /// without the presented token and the signer's key.
-    pub(crate) fn derived(self, signer: &Signer, presented: &str) -> String {
+    pub fn derived(self, signer: &Signer, presented: &str) -> String {
         format!("{}{}", self.prefix(), signer.secret(self.deriving(), secret(presented)))
     }
 
     /// The client's token for `secret`.
-    pub(crate) fn token(self, lasting: &Signer, secret: &str, session: Offset) -> String {
+    pub fn token(self, lasting: &Signer, secret: &str, session: Offset) -> String {
         let named = format!("{secret}.{session}");
         let mac = lasting.mac(self.naming(), &named);
         format!("{named}.{mac}")
     }
 
     /// The session that is named by a token of this server.
-    pub(crate) fn session(self, lasting: &Signer, token: &str) -> Option<Offset> {
+    pub fn session(self, lasting: &Signer, token: &str) -> Option<Offset> {
         let (named, mac) = token.rsplit_once('.')?;
         if !lasting.is_mac(self.naming(), named, mac) {
             return None;
@@ -80,12 +78,12 @@ fn secret(token: &str) -> &str {
 }
 
 /// The hash of a token, as the log contains it.
-pub(crate) fn hash(token: &str) -> TokenHash {
+pub fn hash(token: &str) -> TokenHash {
     TokenHash::of(secret(token))
 }
 
 /// Whether this token belongs to a session that still exists.
-pub(crate) fn is_of_a_session(engine: &Engine, lasting: &Signer, kind: Kind, token: &str) -> bool {
+pub fn is_of_a_session(engine: &Engine, lasting: &Signer, kind: Kind, token: &str) -> bool {
     let Some(session) = kind.session(lasting, token) else { return false };
     let login = match engine.events().command(session) {
         Ok(Some(Command::DeviceLogin(login))) => login,

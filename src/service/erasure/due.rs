@@ -14,26 +14,24 @@ use ruma::{MxcUri, OwnedRoomId, OwnedUserId, RoomId, UserId, events::StateEventT
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{
-    base::{
-        clock::millis,
-        progress::{self, Work},
-    },
-    decide::{
-        Env, Proposal,
-        erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
-        retention::SweepPolicy,
-    },
-    engine::{Engine, Rejected},
-    log::{Log, ReadError},
-    record::{
-        Command, Holds, Offset, Origin, Record, Remains,
-        command::{MediaUpload, RoomEvent, RoomPdu},
-        remains, runs,
-        threepid::{Threepid, ThreepidAdd, ThreepidBind},
-    },
-    state::erasures::Owed,
+use logcabin_base::{
+    clock::millis,
+    progress::{self, Work},
 };
+use logcabin_decide::{
+    Env, Proposal,
+    erasure::{AT_ONCE, EraseMedia, EraseMessages, EraseUser, ExpireEvents, ExpireMedia, RUNS},
+    retention::SweepPolicy,
+};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_log::{Log, ReadError};
+use logcabin_record::{
+    Command, Holds, Offset, Origin, Record, Remains,
+    command::{MediaUpload, RoomEvent, RoomPdu},
+    remains, runs,
+    threepid::{Threepid, ThreepidAdd, ThreepidBind},
+};
+use logcabin_state::erasures::Owed;
 
 /// Why a sweep was not completed.
 #[derive(Debug, thiserror::Error)]
@@ -190,7 +188,7 @@ pub(super) async fn expire_media(engine: &Engine, policy: &SweepPolicy) -> Resul
 }
 
 /// The files of this server that are current avatars of users and rooms, which stay.
-pub(crate) fn pictures(engine: &Engine) -> Result<HashSet<String>, ReadError> {
+pub fn pictures(engine: &Engine) -> Result<HashSet<String>, ReadError> {
     #[derive(Deserialize)]
     struct Avatar {
         url: String,

@@ -5,10 +5,10 @@ pub mod purge;
 mod sweep;
 
 pub use due::SweepError;
-pub(crate) use due::pictures;
+pub use due::pictures;
 pub use sweep::{Swept, sweep, sweep_is_due};
 
-pub use crate::decide::retention::SweepPolicy;
+pub use logcabin_decide::retention::SweepPolicy;
 
 #[cfg(test)]
 mod tests;

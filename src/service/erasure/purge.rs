@@ -4,20 +4,18 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use ruma::{OwnedRoomId, RoomId};
 
-use crate::{
-    base::{
-        background::Pace,
-        progress::{self, Work},
-    },
-    decide::{
-        erasure::files_in,
-        purge::{PurgeRoom, is_said_of},
-    },
-    engine::{Engine, Rejected},
-    log::{Log, ReadError},
-    record::{Offset, Origin, Stream},
-    state::{Membership, media::Item},
+use logcabin_base::{
+    background::Pace,
+    progress::{self, Work},
 };
+use logcabin_decide::{
+    erasure::files_in,
+    purge::{PurgeRoom, is_said_of},
+};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_log::{Log, ReadError};
+use logcabin_record::{Offset, Origin, Stream};
+use logcabin_state::{Membership, media::Item};
 
 /// How many records are read at a time.
 const RECORDS: usize = 1024;

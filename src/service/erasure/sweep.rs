@@ -7,16 +7,14 @@
 //! is due. Each step of a sweep is one `log.erase` record, which erases the payloads.
 
 use super::due::{self, SweepError};
-use crate::{
-    base::{
-        clock::millis,
-        progress::{self, Work},
-    },
-    decide::{erasure::EraseDue, retention::SweepPolicy},
-    engine::Engine,
-    log::ReadError,
-    record::{Offset, Origin},
+use logcabin_base::{
+    clock::millis,
+    progress::{self, Work},
 };
+use logcabin_decide::{erasure::EraseDue, retention::SweepPolicy};
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_record::{Offset, Origin};
 
 /// What a sweep erased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

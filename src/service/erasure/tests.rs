@@ -9,23 +9,21 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::*;
-use crate::{
-    base::clock::Clock,
-    decide::{
-        Proposal,
-        account::{Met, Register},
-        create_room::{CreateRoom, InitialState, Preset},
-        media::AddMedia,
-        send::SendEvent,
-    },
-    engine::{Engine, Options},
-    log::{Appending, Batch, Follower, Log, ReadError, StreamHeads, memory::MemoryLog},
-    record::{
-        Command, NewRecord, Offset, Origin, Record, Stream,
-        command::{AccountKind, FileHash, ProfileSet},
-    },
-    state::media::Item,
+use logcabin_base::clock::Clock;
+use logcabin_decide::{
+    Proposal,
+    account::{Met, Register},
+    create_room::{CreateRoom, InitialState, Preset},
+    media::AddMedia,
+    send::SendEvent,
 };
+use logcabin_engine::{Engine, Options};
+use logcabin_log::{Appending, Batch, Follower, Log, ReadError, StreamHeads, memory::MemoryLog};
+use logcabin_record::{
+    Command, NewRecord, Offset, Origin, Record, Stream,
+    command::{AccountKind, FileHash, ProfileSet},
+};
+use logcabin_state::media::Item;
 
 /// A log to which another writer adds a record at the moment when a certain record is read.
 #[derive(Debug)]
@@ -226,11 +224,11 @@ async fn a_file_that_is_named_elsewhere_while_a_purge_looks_stays() {
         };
         drop(world.propose(send).await);
     }
-    let leave = crate::decide::membership::ChangeMembership {
+    let leave = logcabin_decide::membership::ChangeMembership {
         room_id: room_id("a"),
         sender: ann(),
         target: ann(),
-        change: crate::decide::membership::Change::Leave,
+        change: logcabin_decide::membership::Change::Leave,
         reason: None,
         is_direct: false,
         third_party_signed: None,

@@ -1,5 +1,5 @@
 //! What requests of another homeserver cost on its account, counted before any part of them is
-//! accepted: see [`Accounts`](crate::outside::federation::Accounts).
+//! accepted: see [`Accounts`](logcabin_outside::federation::Accounts).
 
 use std::{
     borrow::Cow,
@@ -12,14 +12,12 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::receive::{Receiving, Verified};
-use crate::{
-    base::{background::at_length, limits},
-    decide::is_local,
-    engine::Durable,
-    outside::federation::{Amounts, Kind},
-    record::Offset,
-    state::{Membership, Room, State},
-};
+use logcabin_base::{background::at_length, limits};
+use logcabin_decide::is_local;
+use logcabin_engine::Durable;
+use logcabin_outside::federation::{Amounts, Kind};
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room, State};
 
 /// The parts of an event that count. What lacks them is refused later, and counts as an event.
 #[derive(Deserialize)]
@@ -140,7 +138,7 @@ impl Receiving<'_> {
     ///
     /// # Errors
     /// How long to wait: nothing of it was accepted, and the same transaction is admitted then.
-    pub(crate) fn admit<E>(
+    pub fn admit<E>(
         &self,
         origin: &ServerName,
         pdus: &[Box<RawValue>],
@@ -167,7 +165,7 @@ impl Receiving<'_> {
     ///
     /// # Errors
     /// How long to wait.
-    pub(crate) fn admit_invite(&self, origin: &ServerName) -> Result<(), Duration> {
+    pub fn admit_invite(&self, origin: &ServerName) -> Result<(), Duration> {
         self.federation.accounts.admit(origin, &[(Kind::Invite, 1)])
     }
 
@@ -175,7 +173,7 @@ impl Receiving<'_> {
     ///
     /// # Errors
     /// How long to wait.
-    pub(crate) fn admit_member(
+    pub fn admit_member(
         &self,
         room: &Room,
         origin: &ServerName,
@@ -217,7 +215,7 @@ impl Receiving<'_> {
     }
 
     /// The relation of a homeserver to this one has changed.
-    pub(crate) fn judge_again(&self, server: &ServerName) {
+    pub fn judge_again(&self, server: &ServerName) {
         self.federation.accounts.judge_again(server);
     }
 

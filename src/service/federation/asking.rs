@@ -2,13 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{
-    base::{limits, rate::Refundable},
-    service::requester::Requester,
-};
+use crate::requester::Requester;
+use logcabin_base::{limits, rate::Refundable};
 
 /// The rates of callers' requests to other homeservers.
-pub(crate) struct Asking {
+pub struct Asking {
     questions: Refundable<Requester>,
     strangers: Refundable<Requester>,
 }
@@ -27,7 +25,7 @@ impl Asking {
     ///
     /// # Errors
     /// The time to wait if it must not be sent now.
-    pub(crate) fn question(&self, requester: Requester) -> Result<(), Duration> {
+    pub fn question(&self, requester: Requester) -> Result<(), Duration> {
         self.questions.take(requester, Instant::now())
     }
 
@@ -35,7 +33,7 @@ impl Asking {
     ///
     /// # Errors
     /// The time to wait if they must not be contacted now.
-    pub(crate) fn strangers(&self, requester: &Requester, count: usize) -> Result<(), Duration> {
+    pub fn strangers(&self, requester: &Requester, count: usize) -> Result<(), Duration> {
         for taken in 0..count {
             if let Err(wait) = self.strangers.take(requester.clone(), Instant::now()) {
                 (0..taken).for_each(|_| self.strangers.give_back(requester));

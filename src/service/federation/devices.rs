@@ -9,24 +9,22 @@ use serde_json::{Value, json, value::RawValue};
 use tracing::debug;
 
 use super::Receiving;
-use crate::{
-    base::{canonical::is_readable, limits, text::encoded},
-    decide::federation::{NoteDevices, Said},
-    engine::{Engine, Rejected},
-    log::ReadError,
-    outside::federation::{Fetch, Question, Unreachable},
-    record::{
-        Command, Offset, Origin,
-        command::{DeviceList, PeerDevices},
-    },
-    state::{Membership, keys::algorithm},
+use logcabin_base::{canonical::is_readable, limits, text::encoded};
+use logcabin_decide::federation::{NoteDevices, Said};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_log::ReadError;
+use logcabin_outside::federation::{Fetch, Question, Unreachable};
+use logcabin_record::{
+    Command, Offset, Origin,
+    command::{DeviceList, PeerDevices},
 };
+use logcabin_state::{Membership, keys::algorithm};
 
 /// The one-time keys to claim from a homeserver: an algorithm for each device.
-pub(crate) type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, String>>;
+pub type Wanted = BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, String>>;
 
 /// The one-time keys that a homeserver returned.
-pub(crate) type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
+pub type HandedOut = BTreeMap<OwnedUserId, BTreeMap<String, BTreeMap<String, Value>>>;
 
 type Keys = BTreeMap<String, Box<RawValue>>;
 
@@ -97,30 +95,18 @@ pub(super) fn is_cross_signing(key: &RawValue, user_id: &UserId, usage: &str) ->
         })
 }
 
-impl DeviceList {
-    /// The list of a user without entries that cannot be theirs.
-    fn checked(mut self, user_id: &UserId) -> Self {
-        self.devices.retain(|device_id, keys| is_device(keys, user_id, device_id));
-        self.master_key = self.master_key.filter(|key| is_cross_signing(key, user_id, "master"));
-        let self_signing = self.self_signing_key;
-        self.self_signing_key =
-            self_signing.filter(|key| is_cross_signing(key, user_id, "self_signing"));
-        self
-    }
-
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        let text = |key: &Option<Box<RawValue>>| key.as_ref().map(|key| key.get().to_owned());
-        let texts = |of: &Self| -> Vec<(String, String)> {
-            of.devices.iter().map(|(id, keys)| (id.clone(), keys.get().to_owned())).collect()
-        };
-        texts(self) == texts(other)
-            && text(&self.master_key) == text(&other.master_key)
-            && text(&self.self_signing_key) == text(&other.self_signing_key)
-    }
+/// The list of a user without entries that cannot be theirs.
+fn checked(mut list: DeviceList, user_id: &UserId) -> DeviceList {
+    list.devices.retain(|device_id, keys| is_device(keys, user_id, device_id));
+    list.master_key = list.master_key.filter(|key| is_cross_signing(key, user_id, "master"));
+    let self_signing = list.self_signing_key;
+    list.self_signing_key =
+        self_signing.filter(|key| is_cross_signing(key, user_id, "self_signing"));
+    list
 }
 
 /// The known list of a user of another homeserver, and whether it may be stale.
-pub(crate) fn known_devices(
+pub fn known_devices(
     engine: &Engine,
     user_id: &UserId,
 ) -> Result<Option<(DeviceList, bool)>, ReadError> {
@@ -144,7 +130,7 @@ impl Receiving<'_> {
     }
 
     /// Asks a homeserver for the devices and keys of its users, and records those of `kept`.
-    pub(crate) async fn ask_devices(
+    pub async fn ask_devices(
         &self,
         server: &ServerName,
         users: &BTreeSet<OwnedUserId>,
@@ -167,7 +153,7 @@ impl Receiving<'_> {
                 master_key: found.master_keys.remove(user_id),
                 self_signing_key: found.self_signing_keys.remove(user_id),
             };
-            let list = list.checked(user_id);
+            let list = checked(list, user_id);
             if list.bytes() <= limits::REMOTE_DEVICES_BYTES {
                 lists.insert(user_id.clone(), list);
             }
@@ -211,7 +197,7 @@ impl Receiving<'_> {
     }
 
     /// Claims one-time keys of a homeserver's users.
-    pub(crate) async fn claim_keys(
+    pub async fn claim_keys(
         &self,
         server: &ServerName,
         wanted: &Wanted,
@@ -265,7 +251,7 @@ impl Receiving<'_> {
     }
 
     /// Fetches the stale lists of a homeserver's users, until a fetch fails.
-    pub(crate) async fn fetch_outdated(&self, server: &ServerName) {
+    pub async fn fetch_outdated(&self, server: &ServerName) {
         let mut seen = BTreeSet::new();
         loop {
             let outdated = self
@@ -316,7 +302,7 @@ impl Receiving<'_> {
             master_key: found.master_key,
             self_signing_key: found.self_signing_key,
         };
-        let list = list.checked(user_id);
+        let list = checked(list, user_id);
         let known = known_devices(self.engine, user_id).ok().flatten();
         let changed = known.is_none_or(|(known, _)| !known.is_same(&list));
         let said = Said { user_id: user_id.clone(), changed, list: Some(list), as_of };
@@ -352,7 +338,7 @@ impl Receiving<'_> {
 }
 
 /// Users by their homeservers.
-pub(crate) fn by_server<T>(
+pub fn by_server<T>(
     users: impl IntoIterator<Item = (OwnedUserId, T)>,
 ) -> BTreeMap<OwnedServerName, BTreeMap<OwnedUserId, T>> {
     let mut servers: BTreeMap<OwnedServerName, BTreeMap<_, _>> = BTreeMap::new();

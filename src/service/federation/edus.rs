@@ -15,12 +15,10 @@ use serde_json::value::RawValue;
 use tracing::{debug, warn};
 
 use super::Receiving;
-use crate::{
-    base::canonical::{NotCanonical, Numbers, check},
-    decide::Refusal,
-    engine::Rejected,
-    log::ReadError,
-};
+use logcabin_base::canonical::{NotCanonical, Numbers, check};
+use logcabin_decide::Refusal;
+use logcabin_engine::Rejected;
+use logcabin_log::ReadError;
 
 /// Why an EDU is dropped.
 #[derive(Debug, thiserror::Error)]
@@ -77,11 +75,7 @@ impl Receiving<'_> {
     ///
     /// # Errors
     /// When nothing can be recorded now: the homeserver is to retry.
-    pub(crate) async fn take_edu(
-        &self,
-        origin: &ServerName,
-        raw: &RawValue,
-    ) -> Result<(), Rejected> {
+    pub async fn take_edu(&self, origin: &ServerName, raw: &RawValue) -> Result<(), Rejected> {
         let edu: Edu<'_> = match read(raw) {
             Ok(edu) => edu,
             Err(error) => {

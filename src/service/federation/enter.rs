@@ -19,24 +19,22 @@ use super::{
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
-use crate::{
-    base::{background, bodies::Urgency, canonical::is_readable, limits, text::encoded},
-    decide::{
-        Env,
-        federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
-        member_content,
-    },
-    engine::Rejected,
-    outside::federation::{Answer, Question, Refused, Unreachable},
-    record::{
-        Origin, event_format::references, lax_object::LaxObject, room_version::ROOM_VERSIONS,
-    },
-    state::Room,
+use logcabin_base::{background, bodies::Urgency, canonical::is_readable, limits, text::encoded};
+use logcabin_decide::{
+    Env,
+    federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
+    member_content,
 };
+use logcabin_engine::Rejected;
+use logcabin_outside::federation::{Answer, Question, Refused, Unreachable};
+use logcabin_record::{
+    Origin, event_format::references, lax_object::LaxObject, room_version::ROOM_VERSIONS,
+};
+use logcabin_state::Room;
 
 /// Why a user cannot enter a room of other homeservers.
 #[derive(Debug, Error)]
-pub(crate) enum EnterError {
+pub enum EnterError {
     #[error("no homeserver is known that is in the room")]
     Nowhere,
     /// A homeserver in the room refused.
@@ -89,7 +87,7 @@ pub(super) struct Signed {
 
 /// The membership change that a user makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Act {
+pub enum Act {
     Join,
     Knock,
     /// Rejects an invite or withdraws a knock. If no homeserver in the room accepts that, it is
@@ -99,10 +97,10 @@ pub(crate) enum Act {
 
 /// A request of a local user about a room that this homeserver is not in.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish<'a> {
-    pub(crate) room_id: &'a RoomId,
-    pub(crate) user_id: &'a UserId,
-    pub(crate) reason: Option<&'a str>,
+pub struct Wish<'a> {
+    pub room_id: &'a RoomId,
+    pub user_id: &'a UserId,
+    pub reason: Option<&'a str>,
 }
 
 impl EnterError {
@@ -124,7 +122,7 @@ impl EnterError {
 
 impl Receiving<'_> {
     /// Makes the change through one of these homeservers.
-    pub(crate) async fn act(
+    pub async fn act(
         &self,
         act: Act,
         wish: Wish<'_>,

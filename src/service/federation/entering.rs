@@ -19,7 +19,7 @@ type Outcome<E> = Option<Result<(), Arc<E>>>;
 
 /// The attempts to enter rooms of others that are in progress. A client that did not wait for the
 /// end of one, and asks again, waits for the same one.
-pub(crate) struct Entering<E>(Arc<Mutex<HashMap<Entry, watch::Receiver<Outcome<E>>>>>);
+pub struct Entering<E>(Arc<Mutex<HashMap<Entry, watch::Receiver<Outcome<E>>>>>);
 
 impl<E> Default for Entering<E> {
     fn default() -> Self {
@@ -30,7 +30,7 @@ impl<E> Default for Entering<E> {
 impl<E: Send + Sync + 'static> Entering<E> {
     /// The attempt that is in progress, or else the one that this begins. `lost` is the error of
     /// one that panicked.
-    pub(crate) fn run(
+    pub fn run(
         &self,
         entry: Entry,
         lost: fn(JoinError) -> E,

@@ -22,16 +22,14 @@ use super::{
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
-use crate::{
-    base::{bodies::Urgency, limits, text::encoded},
-    decide::federation::{PlaceOutlier, Taken},
-    outside::federation::{Answer, Question, Unreachable},
-    record::Origin,
-    state::Room,
-};
+use logcabin_base::{bodies::Urgency, limits, text::encoded};
+use logcabin_decide::federation::{PlaceOutlier, Taken};
+use logcabin_outside::federation::{Answer, Question, Unreachable};
+use logcabin_record::Origin;
+use logcabin_state::Room;
 
 /// The limits on fetches for one transaction of a homeserver, or for one event that is sent alone.
-pub(crate) struct Budget {
+pub struct Budget {
     /// For ancestors and authorities.
     missing: Allowance,
     /// For the room's state at events whose past is not fetched.
@@ -55,7 +53,7 @@ pub(super) struct Allowance {
 }
 
 impl Budget {
-    pub(crate) fn new() -> Self {
+    pub fn full() -> Self {
         let (requests, events, bytes, time) = limits::MISSING_EVENTS;
         let now = Instant::now();
         Self {

@@ -21,19 +21,17 @@ use super::{
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
-use crate::{
-    base::{limits, text::encoded},
-    decide::federation::{FillGap, Judged},
-    outside::federation::{Memory, Question},
-    read::{
-        events::{EventRef, StoredEvent},
-        servers::admits,
-    },
-    record::{Offset, Origin, event_format::named},
-    state::{
-        Room,
-        rooms::{gaps::GapNow, graph::Aside},
-    },
+use logcabin_base::{limits, text::encoded};
+use logcabin_decide::federation::{FillGap, Judged};
+use logcabin_outside::federation::{Memory, Question};
+use logcabin_read::{
+    events::{EventRef, StoredEvent},
+    servers::admits,
+};
+use logcabin_record::{Offset, Origin, event_format::named};
+use logcabin_state::{
+    Room,
+    rooms::{gaps::GapNow, graph::Aside},
 };
 
 const VISIBILITY: &str = "m.room.history_visibility";
@@ -62,7 +60,7 @@ struct Step {
 impl Receiving<'_> {
     /// Fetches more for a gap for a user who reads there. `known` is the gap as last seen. True if
     /// it has changed: it has more events, is closed, or is given up.
-    pub(crate) async fn fill_gap(
+    pub async fn fill_gap(
         &self,
         user_id: &UserId,
         room: &Room,
@@ -150,7 +148,7 @@ impl Receiving<'_> {
     }
 
     /// The event of a room that is closest to a time, according to other homeservers in it.
-    pub(crate) async fn closest_elsewhere(
+    pub async fn closest_elsewhere(
         &self,
         room: &Room,
         gap: Offset,

@@ -16,22 +16,20 @@ use super::{
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
-use crate::{
-    base::{metrics::metrics, text::encoded},
-    decide::{
-        Refusal,
-        federation::{MembershipOutside, Taken, TemplateError, address_invite, invitation},
-        is_local,
-        quota::Crowd,
-    },
-    outside::federation::Question,
-    read::{events::as_shown, policy::policy_server, servers::admits},
-    record::{
-        Offset, Origin, event_format::has_chosen_ids, lax_object::LaxObject,
-        room_version::ROOM_VERSIONS,
-    },
-    state::{Membership, Room, usage::Invite},
+use logcabin_base::{metrics::metrics, text::encoded};
+use logcabin_decide::{
+    Refusal,
+    federation::{MembershipOutside, Taken, TemplateError, address_invite, invitation},
+    is_local,
+    quota::Crowd,
 };
+use logcabin_outside::federation::Question;
+use logcabin_read::{events::as_shown, policy::policy_server, servers::admits};
+use logcabin_record::{
+    Offset, Origin, event_format::has_chosen_ids, lax_object::LaxObject,
+    room_version::ROOM_VERSIONS,
+};
+use logcabin_state::{Membership, Room, usage::Invite};
 
 /// An invite as it is sent, with events as they are.
 #[derive(Serialize)]
@@ -54,7 +52,7 @@ fn invited(object: &CanonicalJsonObject) -> Option<(OwnedUserId, OwnedUserId)> {
 
 impl Receiving<'_> {
     /// Invites a user of another homeserver, by an event with this content. Returns its id.
-    pub(crate) async fn invite(
+    pub async fn invite(
         &self,
         room_id: &RoomId,
         user_id: &UserId,
@@ -125,7 +123,7 @@ impl Receiving<'_> {
     /// an identity server signed. The invited user belongs to another homeserver if the address was
     /// invited from here, or to this one if it was invited from elsewhere. Returns whether that
     /// changed anything.
-    pub(crate) async fn invite_by_address(
+    pub async fn invite_by_address(
         &self,
         room_id: &RoomId,
         target: &UserId,
@@ -160,7 +158,7 @@ impl Receiving<'_> {
 
     /// Asks the homeserver of `inviter`, who invited an address, to invite the user who owns the
     /// address: this homeserver is not in the room.
-    pub(crate) async fn ask_for_invite(
+    pub async fn ask_for_invite(
         &self,
         room_id: &RoomId,
         inviter: &UserId,
@@ -186,7 +184,10 @@ impl Receiving<'_> {
     }
 
     /// The room state that an invited user is shown.
-    fn shown_to_invitees(&self, room: &Room) -> Result<Vec<Box<RawValue>>, crate::log::ReadError> {
+    fn shown_to_invitees(
+        &self,
+        room: &Room,
+    ) -> Result<Vec<Box<RawValue>>, logcabin_log::ReadError> {
         let events = self.engine.events();
         let Some(tip) = room.last_event(Offset::MAX) else { return Ok(Vec::new()) };
         let Some(newest) = events.get(tip)? else { return Ok(Vec::new()) };
@@ -202,7 +203,7 @@ impl Receiving<'_> {
 
     /// Accepts an invite of a user of this homeserver. Returns the event with this server's
     /// signature added.
-    pub(crate) async fn take_invite(
+    pub async fn take_invite(
         &self,
         origin: &ServerName,
         room_id: OwnedRoomId,

@@ -2,21 +2,21 @@
 //! decision.
 
 mod admission;
-pub(crate) mod asking;
+pub mod asking;
 mod devices;
 mod edus;
 mod enter;
-pub(crate) mod entering;
+pub mod entering;
 mod fetch;
 mod history;
 mod invite;
 mod outliers;
 mod pdu;
-pub(crate) mod presence;
+pub mod presence;
 mod receive;
 
-pub(crate) use devices::{HandedOut, Wanted, by_server, known_devices};
-pub(crate) use enter::{Act, EnterError, Wish};
-pub(crate) use fetch::Budget;
-pub(crate) use pdu::{Pdu, PduError};
-pub(crate) use receive::Receiving;
+pub use devices::{HandedOut, Wanted, by_server, known_devices};
+pub use enter::{Act, EnterError, Wish};
+pub use fetch::Budget;
+pub use pdu::{Pdu, PduError};
+pub use receive::Receiving;

@@ -20,13 +20,11 @@ use super::{
     pdu::{Pdu, PduError, Signer},
     receive::{Receiving, Verified, read},
 };
-use crate::{
-    base::{background, limits},
-    decide::federation::{Judged, RecordOutliers},
-    outside::federation::{EventKeys, Haste, KeyError, Unreachable},
-    record::{Origin, event_format::has_chosen_ids},
-    state::Room,
-};
+use logcabin_base::{background, limits};
+use logcabin_decide::federation::{Judged, RecordOutliers};
+use logcabin_outside::federation::{EventKeys, Haste, KeyError, Unreachable};
+use logcabin_record::{Origin, event_format::has_chosen_ids};
+use logcabin_state::Room;
 
 /// An event of a batch.
 pub(super) enum Checked {

@@ -12,19 +12,17 @@ use ruma::{
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use crate::{
-    base::limits,
-    outside::federation::{KeyError, KeyRing},
-    record::{
-        event_format::has_chosen_ids,
-        lax_object::{LaxError, LaxObject},
-    },
-    state::Room,
+use logcabin_base::limits;
+use logcabin_outside::federation::{KeyError, KeyRing};
+use logcabin_record::{
+    event_format::has_chosen_ids,
+    lax_object::{LaxError, LaxObject},
 };
+use logcabin_state::Room;
 
 /// Why an event is dropped without a record.
 #[derive(Debug, Error)]
-pub(crate) enum PduError {
+pub enum PduError {
     #[error("it is not an event: {0}")]
     Form(String),
     /// It belongs to a room that this homeserver is not in.
@@ -60,7 +58,7 @@ pub(crate) enum PduError {
     Missing,
     /// This homeserver cannot record it now.
     #[error("{0}")]
-    Rejected(#[from] crate::engine::Rejected),
+    Rejected(#[from] logcabin_engine::Rejected),
 }
 
 impl From<LaxError> for PduError {
@@ -80,15 +78,15 @@ pub(super) struct Signer {
 
 /// An event of a valid form that has not been verified.
 #[derive(Clone, Debug)]
-pub(crate) struct Pdu {
+pub struct Pdu {
     pub(crate) room_id: OwnedRoomId,
-    pub(crate) event_id: OwnedEventId,
-    pub(crate) object: LaxObject,
+    pub event_id: OwnedEventId,
+    pub object: LaxObject,
 }
 
 impl Pdu {
     /// The room that an event names.
-    pub(crate) fn room_of(object: &CanonicalJsonObject) -> Result<OwnedRoomId, PduError> {
+    pub fn room_of(object: &CanonicalJsonObject) -> Result<OwnedRoomId, PduError> {
         let room_id = object.get("room_id").and_then(CanonicalJsonValue::as_str);
         room_id
             .and_then(|room_id| OwnedRoomId::try_from(room_id).ok())
@@ -103,7 +101,7 @@ impl Pdu {
     }
 
     /// The JSON object that was sent, without what of it others could not read.
-    pub(crate) fn object(raw: &RawValue) -> Result<LaxObject, PduError> {
+    pub fn object(raw: &RawValue) -> Result<LaxObject, PduError> {
         if Self::is_too_large(raw) {
             return Err(PduError::Form("it is too large".to_owned()));
         }
@@ -117,7 +115,7 @@ impl Pdu {
 
     /// An event of a room. Every event of a room's history goes through this: there must be a state
     /// before an event, by which it and its successors are judged.
-    pub(crate) fn in_room(room: &Room, object: LaxObject) -> Result<Self, PduError> {
+    pub fn in_room(room: &Room, object: LaxObject) -> Result<Self, PduError> {
         // Only the first event of a room may lack a room id.
         if Self::room_of(&object).is_ok_and(|room_id| room_id != room.id) {
             return Err(PduError::OtherEvent);

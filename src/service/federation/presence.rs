@@ -6,12 +6,10 @@ use ruma::OwnedUserId;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::debug;
 
-use crate::{
-    base::{clock::millis, limits, shutdown::Shutdown},
-    decide::{is_local, presence::ExpirePresence},
-    engine::Engine,
-    record::{Offset, Origin},
-};
+use logcabin_base::{clock::millis, limits, shutdown::Shutdown};
+use logcabin_decide::{is_local, presence::ExpirePresence};
+use logcabin_engine::Engine;
+use logcabin_record::{Offset, Origin};
 
 /// The users of other homeservers who are not offline, each with the record of their presence and
 /// the time when it was first seen here. A restart restarts the timeout of each.
@@ -36,7 +34,7 @@ impl Heard {
 }
 
 /// Expires the presence of users whose homeservers stopped repeating it, until the server stops.
-pub(crate) async fn expire(engine: Arc<Engine>, shutdown: Shutdown) {
+pub async fn expire(engine: Arc<Engine>, shutdown: Shutdown) {
     let mut heard = Heard::default();
     let mut tick = interval(limits::PRESENCE_LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -11,37 +11,35 @@ use super::{
     fetch::Budget,
     pdu::{Pdu, PduError},
 };
-use crate::{
-    base::{limits, turns::Turn},
-    decide::{
-        Env, Refusal,
-        federation::{ReceivePdu, ReceivePduAtLength, Taken},
-        is_local,
-    },
-    engine::Engine,
-    outside::federation::{Federation, Site},
-    read::{policy::policy_server, servers::admits},
-    record::{
-        Origin,
-        event_format::{Pair, has_chosen_ids},
-    },
-    state::Room,
+use logcabin_base::{limits, turns::Turn};
+use logcabin_decide::{
+    Env, Refusal,
+    federation::{ReceivePdu, ReceivePduAtLength, Taken},
+    is_local,
 };
+use logcabin_engine::Engine;
+use logcabin_outside::federation::{Federation, Site};
+use logcabin_read::{policy::policy_server, servers::admits};
+use logcabin_record::{
+    Origin,
+    event_format::{Pair, has_chosen_ids},
+};
+use logcabin_state::Room;
 
 /// Handles events of other homeservers.
-pub(crate) struct Receiving<'a> {
+pub struct Receiving<'a> {
     pub(super) engine: &'a Arc<Engine>,
     pub(super) federation: &'a Federation,
 }
 
 /// An event whose signatures are valid.
 #[derive(Clone, Debug)]
-pub(crate) struct Verified {
+pub struct Verified {
     pub(crate) room_id: OwnedRoomId,
     pub(crate) event_id: OwnedEventId,
     pub(crate) depth: u64,
     /// Whether this homeserver sends it to the others in the room.
-    pub(crate) relayed: bool,
+    pub relayed: bool,
     /// Why the room's policy server does not recommend it, if it does not.
     pub(crate) not_recommended: Option<String>,
     pub(crate) pdu: Box<RawValue>,
@@ -117,7 +115,7 @@ impl Verified {
 }
 
 impl<'a> Receiving<'a> {
-    pub(crate) const fn new(engine: &'a Arc<Engine>, federation: &'a Federation) -> Self {
+    pub const fn new(engine: &'a Arc<Engine>, federation: &'a Federation) -> Self {
         Self { engine, federation }
     }
 
@@ -132,7 +130,7 @@ impl<'a> Receiving<'a> {
     }
 
     /// Handles an event from a transaction of `origin`. Returns its id and outcome.
-    pub(crate) async fn take(
+    pub async fn take(
         &self,
         origin: &ServerName,
         raw: &RawValue,
@@ -180,7 +178,7 @@ impl<'a> Receiving<'a> {
     }
 
     /// Verifies the signatures of an event.
-    pub(crate) async fn verify(&self, room: &Room, pdu: Pdu) -> Result<Verified, PduError> {
+    pub async fn verify(&self, room: &Room, pdu: Pdu) -> Result<Verified, PduError> {
         let keys = pdu.keys(&self.federation.keys, &room.rules).await?;
         self.verify_by(room, pdu, &keys)
     }
@@ -247,13 +245,13 @@ impl<'a> Receiving<'a> {
 
     /// Like [`receive`](Self::receive), for an event that is of no use unless it is in the
     /// timeline.
-    pub(crate) async fn accept(
+    pub async fn accept(
         &self,
         origin: &ServerName,
         room: &Arc<Room>,
         event: Verified,
     ) -> Result<(), PduError> {
-        match self.receive(origin, room, event, &mut Budget::new()).await? {
+        match self.receive(origin, room, event, &mut Budget::full()).await? {
             Taken::Accepted | Taken::Known => Ok(()),
             Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
                 Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
@@ -327,6 +325,6 @@ impl Receiving<'_> {
     }
 }
 
-pub(super) fn read(error: crate::log::ReadError) -> PduError {
+pub(super) fn read(error: logcabin_log::ReadError) -> PduError {
     PduError::Rejected(Refusal::from(error).into())
 }

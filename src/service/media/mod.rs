@@ -2,9 +2,9 @@
 //! progress.
 
 pub(crate) mod nodes;
-pub(crate) mod preview;
-pub(crate) mod remote;
-pub(crate) mod shared;
+pub mod preview;
+pub mod remote;
+pub mod shared;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,43 +29,41 @@ use self::{
     preview::Previews,
     remote::{Failure, Remote},
 };
-use crate::{
-    base::{bodies::Bodies, limits, long_work::LongWork, shutdown::Shutdown},
-    cluster::Cluster,
-    config::{self, Config},
-    decide::media::AddMedia,
-    engine::{Engine, Lagged, Rejected},
-    media::{
-        self, Held, Place, Receiving, Store,
-        depot::Depot,
-        picture::{self, Format, Thumbnail, Wish},
-        remote::{RemoteFile, RemoteFiles},
-    },
-    outside::{federation::Federation, outbound::OutboundError},
-    record::{Origin, command::FileHash},
-    service::requester::Requester,
-    state::{
-        Effect,
-        media::{Item, Stored},
-    },
+use crate::requester::Requester;
+use logcabin_base::{bodies::Bodies, limits, long_work::LongWork, shutdown::Shutdown};
+use logcabin_cluster::Cluster;
+use logcabin_config::{self as config, Config};
+use logcabin_decide::media::AddMedia;
+use logcabin_engine::{Engine, Lagged, Rejected};
+use logcabin_media::{
+    self as media, Held, Place, Receiving, Store,
+    depot::Depot,
+    picture::{self, Format, Thumbnail, Wish},
+    remote::{RemoteFile, RemoteFiles},
+};
+use logcabin_outside::{federation::Federation, outbound::OutboundError};
+use logcabin_record::{Origin, command::FileHash};
+use logcabin_state::{
+    Effect,
+    media::{Item, Stored},
 };
 
 /// How often unreferenced files and old thumbnails are looked for.
 const SWEEP: Duration = Duration::from_secs(3600);
 
 /// The files of this server, and copies of those of others.
-pub(crate) struct Media {
+pub struct Media {
     settings: config::Media,
     /// The name of this homeserver.
     own: OwnedServerName,
     engine: Arc<Engine>,
     cluster: Option<Arc<dyn Cluster>>,
     federation: Option<Arc<Federation>>,
-    pub(crate) store: Arc<Store>,
+    pub store: Arc<Store>,
     /// Files of other homeservers.
-    remote: Remote,
+    pub remote: Remote,
     /// Schedules the decoding of pictures by requester or uploader.
-    pub(crate) pictures: LongWork<Requester>,
+    pub pictures: LongWork<Requester>,
     /// Notified after an upload that a download may be waiting for.
     uploaded: Notify,
     /// The number of each user's uploads in progress.
@@ -79,7 +77,7 @@ pub(crate) struct Media {
 
 /// Why media cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MediaError {
+pub enum MediaError {
     /// The directory of uploaded files cannot be used.
     #[error("uploaded files cannot be stored: {0}")]
     Store(#[from] io::Error),
@@ -90,7 +88,7 @@ pub(crate) enum MediaError {
 
 impl Media {
     /// Opens the files in the data directory of the configuration.
-    pub(crate) fn open(
+    pub fn open(
         config: &Config,
         bodies: &Arc<Bodies>,
         engine: &Arc<Engine>,
@@ -119,12 +117,12 @@ impl Media {
     }
 
     /// Copies of files of other homeservers.
-    pub(crate) fn remote_files(&self) -> Arc<RemoteFiles> {
+    pub fn remote_files(&self) -> Arc<RemoteFiles> {
         Arc::clone(&self.remote.files)
     }
 
     /// Begins an upload, unless the user has too many in progress.
-    pub(crate) fn begin_upload(&self, user_id: &UserId) -> Option<UnderWay<'_>> {
+    pub fn begin_upload(&self, user_id: &UserId) -> Option<UnderWay<'_>> {
         let mut under_way = self.under_way.lock();
         let count = under_way.entry(user_id.to_owned()).or_default();
         if *count >= limits::UPLOADS_AT_ONCE {
@@ -136,7 +134,7 @@ impl Media {
 }
 
 /// Counts an upload in progress.
-pub(crate) struct UnderWay<'a> {
+pub struct UnderWay<'a> {
     media: &'a Media,
     user_id: OwnedUserId,
 }
@@ -155,7 +153,7 @@ impl Drop for UnderWay<'_> {
 
 /// Why a file cannot be had or stored.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FileError {
+pub enum FileError {
     #[error("There is no such file.")]
     NotFound,
     #[error("This is a file of another server.")]
@@ -190,7 +188,7 @@ impl FileError {
 
 impl Media {
     /// Makes a received file durable, and then the record that names it.
-    pub(crate) async fn keep(
+    pub async fn keep(
         self: &Arc<Self>,
         receiving: Receiving,
         mut add: AddMedia,
@@ -257,17 +255,17 @@ impl Media {
     }
 
     /// Whether this server gives out media ids of this name.
-    pub(crate) fn is_own(&self, server_name: &ServerName) -> bool {
+    pub fn is_own(&self, server_name: &ServerName) -> bool {
         *server_name == self.own
     }
 
     /// The address of a media id.
-    pub(crate) fn mxc(&self, media_id: &str) -> OwnedMxcUri {
+    pub fn mxc(&self, media_id: &str) -> OwnedMxcUri {
         format!("mxc://{}/{media_id}", self.own).into()
     }
 
     /// The file that somebody wants; waits for an upload in progress, or has it fetched.
-    pub(crate) async fn find(
+    pub async fn find(
         self: &Arc<Self>,
         wanted: Wanted<'_>,
         caller: Requester,
@@ -280,7 +278,7 @@ impl Media {
     }
 
     /// The file under a media id; waits for an upload in progress.
-    pub(crate) async fn stored(
+    pub async fn stored(
         &self,
         media_id: &str,
         wait: Duration,
@@ -311,7 +309,7 @@ impl Media {
     }
 
     /// The file that somebody wants, if it is served without an access token.
-    pub(crate) async fn find_before_freeze(
+    pub async fn find_before_freeze(
         self: &Arc<Self>,
         wanted: Wanted<'_>,
         allow_remote: bool,
@@ -345,17 +343,17 @@ impl Media {
 }
 
 /// The file that somebody wants.
-pub(crate) struct Wanted<'a> {
+pub struct Wanted<'a> {
     /// The homeserver whose file it is.
-    pub(crate) server: &'a ServerName,
+    pub server: &'a ServerName,
     /// Its id there.
-    pub(crate) media_id: &'a str,
+    pub media_id: &'a str,
     /// How long to wait for its upload.
-    pub(crate) wait: Duration,
+    pub wait: Duration,
 }
 
 /// A file that is served.
-pub(crate) enum Found {
+pub enum Found {
     /// One of this server.
     Own(Stored),
     /// The copy of one of another homeserver.
@@ -369,7 +367,7 @@ impl From<Stored> for Found {
 }
 
 impl Found {
-    pub(crate) const fn hash(&self) -> FileHash {
+    pub const fn hash(&self) -> FileHash {
         match self {
             Self::Own(stored) => stored.hash,
             Self::Copy(place, _) => place.hash,
@@ -378,7 +376,7 @@ impl Found {
 }
 
 /// The stored thumbnail for this request.
-pub(crate) fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
+pub fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes, Format)> {
     Format::ALL.into_iter().find_map(|format| {
         let name = format!("{}.{}", wish.name(), format.extension());
         Some((store.read_thumbnail(hash, &name)?, format))
@@ -386,13 +384,7 @@ pub(crate) fn kept(store: &Store, hash: &FileHash, wish: Wish) -> Option<(Bytes,
 }
 
 /// Stores a thumbnail for later requests.
-pub(crate) fn keep_thumbnail(
-    store: &Store,
-    hash: &FileHash,
-    wish: Wish,
-    format: Format,
-    bytes: &[u8],
-) {
+pub fn keep_thumbnail(store: &Store, hash: &FileHash, wish: Wish, format: Format, bytes: &[u8]) {
     let name = format!("{}.{}", wish.name(), format.extension());
     if let Err(error) = store.keep_thumbnail(hash, &name, bytes)
         && error.kind() != io::ErrorKind::QuotaExceeded
@@ -404,7 +396,7 @@ pub(crate) fn keep_thumbnail(
 
 /// Deletes unreferenced files and old thumbnails, at the start and then regularly, until the server
 /// stops.
-pub(crate) async fn sweep(media: Arc<Media>, shutdown: Shutdown) {
+pub async fn sweep(media: Arc<Media>, shutdown: Shutdown) {
     let mut work = media.engine.head().work();
     let unnamed = |effect: &Effect| match effect {
         Effect::Unnamed(hash) => Some(*hash),

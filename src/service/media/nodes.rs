@@ -10,16 +10,14 @@ use serde::{Deserialize, Serialize};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use super::Media;
-use crate::{
-    base::limits,
-    cluster::Cluster,
-    media::{
-        Download,
-        remote::{RemoteFile, RemoteFiles},
-    },
-    outside::federation::{OnItsWay, Unreachable},
-    record::command::FileHash,
+use logcabin_base::limits;
+use logcabin_cluster::Cluster;
+use logcabin_media::{
+    Download,
+    remote::{RemoteFile, RemoteFiles},
 };
+use logcabin_outside::federation::{OnItsWay, Unreachable};
+use logcabin_record::command::FileHash;
 
 /// The prefix of such a request. A forwarded request begins with a brace.
 const COPY: &[u8] = b"copy ";
@@ -90,7 +88,7 @@ impl Media {
     }
 
     /// Answers another node's request for a part of a copy; `None` if it is a different request.
-    pub(crate) async fn answer_node(&self, question: &Bytes) -> Option<Bytes> {
+    pub async fn answer_node(&self, question: &Bytes) -> Option<Bytes> {
         let wanted = question.strip_prefix(COPY)?;
         let Ok(wanted) = serde_json::from_slice::<Wanted>(wanted) else {
             return Some(Bytes::new());

@@ -18,15 +18,13 @@ use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::{FileError, Media};
-use crate::{
-    base::{bodies::Bodies, limits},
-    config,
-    decide::{Refusal, media::AddMedia},
-    engine::Rejected,
-    media::{page::Page, picture},
-    outside::outbound::{Answer, Ask, Outbound, OutboundError},
-    record::{Origin, command::FileHash},
-};
+use logcabin_base::{bodies::Bodies, limits};
+use logcabin_config as config;
+use logcabin_decide::{Refusal, media::AddMedia};
+use logcabin_engine::Rejected;
+use logcabin_media::{page::Page, picture};
+use logcabin_outside::outbound::{Answer, Ask, Outbound, OutboundError};
+use logcabin_record::{Origin, command::FileHash};
 
 /// How long a failed preview is cached.
 const FAILURE_MS: u64 = 60_000;
@@ -57,7 +55,7 @@ impl Weighter<String, Made> for Weight {
 
 /// Why there is no preview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// It must not be fetched.
     Address,
     /// It is not to be asked.
@@ -99,11 +97,7 @@ fn web(url: &Url) -> bool {
 
 impl Media {
     /// The preview of an address, as JSON.
-    pub(crate) async fn preview(
-        self: &Arc<Self>,
-        url: &str,
-        origin: Origin,
-    ) -> Result<Bytes, Failure> {
+    pub async fn preview(self: &Arc<Self>, url: &str, origin: Origin) -> Result<Bytes, Failure> {
         let url = address(url).ok_or(Failure::Address)?;
         let now_ms = self.engine.clock().now_ms();
         let made = &self.previews.made;

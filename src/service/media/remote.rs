@@ -19,20 +19,18 @@ use tokio::{
 use tracing::{debug, error};
 
 use super::{FileError, Found, Media, Wanted};
-use crate::{
-    base::{arrival::Pace, bodies::Bodies, limits, places::Places, shutdown::Shutdown},
-    config::Config,
-    media::remote::{RemoteFile, RemoteFiles},
-    outside::{
-        federation::{Federation, NoFile, OnItsWay, Unreachable},
-        outbound::{Outbound, OutboundError},
-    },
-    record::command::FileHash,
-    service::requester::Requester,
+use crate::requester::Requester;
+use logcabin_base::{arrival::Pace, bodies::Bodies, limits, places::Places, shutdown::Shutdown};
+use logcabin_config::Config;
+use logcabin_media::remote::{RemoteFile, RemoteFiles};
+use logcabin_outside::{
+    federation::{Federation, NoFile, OnItsWay, Unreachable},
+    outbound::{Outbound, OutboundError},
 };
+use logcabin_record::command::FileHash;
 
 /// Files of other homeservers.
-pub(crate) struct Remote {
+pub struct Remote {
     /// The copies.
     pub(super) files: Arc<RemoteFiles>,
     /// For addresses that homeservers redirect to; `None` if federation is off.
@@ -58,7 +56,7 @@ enum Progress {
 
 /// Why a file was not fetched.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     #[error(transparent)]
     NoFile(#[from] NoFile),
     #[error("too many files are being fetched")]

@@ -9,16 +9,14 @@ use tokio::{io::AsyncReadExt as _, task::spawn_blocking};
 use tracing::{info, warn};
 
 use super::{FileError, Media};
-use crate::{
-    base::{limits, shutdown::Shutdown},
-    engine::Lagged,
-    media::depot::Depot,
-    record::{
-        Command,
-        command::{Body as _, FileHash, MediaUpload},
-    },
-    state::Effect,
+use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_engine::Lagged;
+use logcabin_media::depot::Depot;
+use logcabin_record::{
+    Command,
+    command::{Body as _, FileHash, MediaUpload},
 };
+use logcabin_state::Effect;
 
 /// How many files are fetched at once in the background.
 const AT_ONCE: usize = 4;
@@ -65,7 +63,7 @@ impl Media {
     }
 
     /// Fetches a file if this node does not have it and others may.
-    pub(crate) async fn fetch_if_missing(&self, hash: FileHash) -> Result<(), FileError> {
+    pub async fn fetch_if_missing(&self, hash: FileHash) -> Result<(), FileError> {
         if self.depot.is_none() || self.has(hash).await {
             return Ok(());
         }
@@ -79,7 +77,7 @@ impl Media {
 }
 
 /// Fetches every file that a record names, now and in future, until the server stops.
-pub(crate) async fn fetch_all(media: Arc<Media>, shutdown: Shutdown) {
+pub async fn fetch_all(media: Arc<Media>, shutdown: Shutdown) {
     let mut records = media.engine.follow(media.engine.head().offset().next());
     let there = media.engine.state().media.all();
     let hashes: BTreeSet<_> = there.into_iter().map(|(_, stored)| stored.hash).collect();
@@ -125,7 +123,7 @@ async fn keep_fetching(media: &Media, hash: FileHash) {
 
 /// Removes files from the depot that nothing names any more, until the server stops. One node does
 /// this at a time.
-pub(crate) async fn sweep(media: Arc<Media>, depot: Arc<dyn Depot>, shutdown: Shutdown) {
+pub async fn sweep(media: Arc<Media>, depot: Arc<dyn Depot>, shutdown: Shutdown) {
     let mut work = media.engine.head().work();
     let unnamed = |effect: &Effect| match effect {
         Effect::Unnamed(hash) => Some(*hash),

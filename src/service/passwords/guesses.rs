@@ -14,13 +14,11 @@ use std::{
 use quick_cache::sync::Cache;
 
 use super::Guess;
-use crate::{
-    base::{
-        limits,
-        rate::{Refundable, household},
-    },
-    config::RateLimits,
+use logcabin_base::{
+    limits,
+    rate::{Refundable, household},
 };
+use logcabin_config::RateLimits;
 
 /// Recent wrong passwords.
 pub(super) struct Guesses {

@@ -17,10 +17,8 @@ use subtle::ConstantTimeEq as _;
 use tokio::sync::oneshot;
 
 use super::{Denied, Verdict};
-use crate::{
-    base::{background, clock::random_bytes, limits},
-    record::command::Secret,
-};
+use logcabin_base::{background, clock::random_bytes, limits};
+use logcabin_record::command::Secret;
 
 /// The hash's length. SHA-512 gives 64 bytes; half of them are out of reach of any search.
 const HASH_BYTES: usize = 32;

@@ -4,7 +4,7 @@
 
 mod guesses;
 mod hasher;
-pub(crate) mod policy;
+pub mod policy;
 
 use std::{
     net::IpAddr,
@@ -15,10 +15,11 @@ use std::{
 use ruma::UserId;
 
 use self::{guesses::Guesses, hasher::Hasher};
-use crate::{config::Config, record::command::Secret};
+use logcabin_config::Config;
+use logcabin_record::command::Secret;
 
 /// Makes and checks password hashes.
-pub(crate) struct Passwords {
+pub struct Passwords {
     hasher: Hasher,
     guesses: Option<Guesses>,
     /// Told of each wrong password.
@@ -29,7 +30,7 @@ type OnWrong = Box<dyn Fn(Guess<'_>) + Send + Sync>;
 
 /// Why a password was not checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum Denied {
+pub enum Denied {
     /// Too many wrong passwords; the time is how long to wait.
     #[error("Too many wrong passwords were tried.")]
     TooOften(Duration),
@@ -43,7 +44,7 @@ pub(crate) enum Denied {
 
 /// The result of checking a password.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     Wrong,
     /// It is right. If its hash is weaker than new ones, a new hash is included.
     Right {
@@ -54,16 +55,16 @@ pub(crate) enum Verdict {
 
 /// The claimed user, and the address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guess<'a> {
+pub struct Guess<'a> {
     /// The given name in a form in which all its spellings are equal. It need not be anyone's.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     /// The address that the request came from.
-    pub(crate) client: IpAddr,
+    pub client: IpAddr,
 }
 
 impl Passwords {
     /// With the settings of the configuration.
-    pub(crate) fn new(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         Self {
             hasher: Hasher::new(config.passwords.iterations, config.concurrent_hashes()),
             guesses: config.rate_limits.enabled.then(|| Guesses::new(&config.rate_limits)),
@@ -73,12 +74,12 @@ impl Passwords {
 
     /// Has `tell` called with each wrong password from now on, where they are limited. To be called
     /// once.
-    pub(crate) fn on_wrong(&self, tell: impl Fn(Guess<'_>) + Send + Sync + 'static) {
+    pub fn on_wrong(&self, tell: impl Fn(Guess<'_>) + Send + Sync + 'static) {
         let _ = self.on_wrong.set(Box::new(tell));
     }
 
     /// Counts a wrong password that another node was given.
-    pub(crate) fn wrong_elsewhere(&self, guess: Guess<'_>) {
+    pub fn wrong_elsewhere(&self, guess: Guess<'_>) {
         if let Some(guesses) = &self.guesses {
             // What exceeds the limit here was allowed there.
             let _ = guesses.begin(guess, Instant::now());
@@ -90,7 +91,7 @@ impl Passwords {
     ///
     /// # Errors
     /// When the queue is full, or the server shuts down.
-    pub(crate) async fn hash(&self, password: String) -> Result<Secret, Denied> {
+    pub async fn hash(&self, password: String) -> Result<Secret, Denied> {
         self.hasher.hash(password).await
     }
 
@@ -100,7 +101,7 @@ impl Passwords {
     /// # Errors
     /// When there were too many wrong passwords before, the queue is full, or the server shuts
     /// down.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         guess: Guess<'_>,
         password: String,
@@ -125,7 +126,7 @@ impl Passwords {
 
     /// Notes that this user was active from this address: guesses from elsewhere do not affect
     /// logins there.
-    pub(crate) fn seen(&self, user_id: &UserId, client: IpAddr) {
+    pub fn seen(&self, user_id: &UserId, client: IpAddr) {
         if let Some(guesses) = &self.guesses {
             guesses.seen(user_id.as_str(), client);
         }

@@ -1,6 +1,7 @@
 //! The rules for new passwords.
 
-use crate::{base::limits, config};
+use logcabin_base::limits;
+use logcabin_config as config;
 
 /// The most common passwords of at least the minimum length.
 const GUESSED_FIRST: [&str; 24] = [
@@ -32,7 +33,7 @@ const GUESSED_FIRST: [&str; 24] = [
 
 /// Why a password is not accepted.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
+pub enum Unfit {
     /// It is too easy to guess; the text says why.
     #[error("{0}")]
     Weak(String),
@@ -42,11 +43,7 @@ pub(crate) enum Unfit {
 }
 
 /// Whether the user with this localpart may use `password`.
-pub(crate) fn check(
-    config: &config::Passwords,
-    localpart: &str,
-    password: &str,
-) -> Result<(), Unfit> {
+pub fn check(config: &config::Passwords, localpart: &str, password: &str) -> Result<(), Unfit> {
     if password.len() > limits::PASSWORD_BYTES {
         return Err(Unfit::TooLong);
     }
@@ -81,7 +78,7 @@ pub(crate) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DeniedPassword, Passwords};
+    use logcabin_config::{DeniedPassword, Passwords};
 
     #[test]
     fn by_default_a_password_is_long_enough_and_not_obvious() {

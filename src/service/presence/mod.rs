@@ -6,7 +6,7 @@
 //! so presence costs no record for each request. A restart forgets the devices: users who were
 //! online get the usual time to come back.
 
-pub(crate) mod writer;
+pub mod writer;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,16 +14,14 @@ use parking_lot::Mutex;
 use ruma::{DeviceId, OwnedDeviceId, OwnedUserId, UserId};
 use tokio::sync::Notify;
 
-use crate::{
-    base::{clock::millis, limits},
-    config,
-    record::command::PresenceState,
-    state,
-};
+use logcabin_base::{clock::millis, limits};
+use logcabin_config as config;
+use logcabin_record::command::PresenceState;
+use logcabin_state as state;
 
 /// A user's visible presence at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub struct Seen {
     pub(crate) presence: PresenceState,
     /// Whether the user is active now.
     pub(crate) currently_active: bool,
@@ -41,7 +39,7 @@ impl Seen {
 
 /// The activity of every user's devices.
 #[derive(Debug)]
-pub(crate) struct Tracker {
+pub struct Tracker {
     /// After how much inactivity a device is idle; `None` if presence is off.
     times: Option<Times>,
     inner: Mutex<Inner>,
@@ -153,7 +151,7 @@ fn before_the_restart() -> OwnedDeviceId {
 impl Tracker {
     /// A tracker with these settings, after a restart: users in `around` have the usual time to
     /// come back.
-    pub(crate) fn new(
+    pub fn new(
         config: &config::Presence,
         around: impl IntoIterator<Item = (OwnedUserId, state::presence::Shown)>,
         now_ms: u64,
@@ -222,13 +220,13 @@ impl Tracker {
     }
 
     /// Whether presence is on.
-    pub(crate) const fn is_enabled(&self) -> bool {
+    pub const fn is_enabled(&self) -> bool {
         self.times.is_some()
     }
 
     /// A device begins a sync on a node with this presence. [`PresenceState::Offline`] means that
     /// the sync sets nothing.
-    pub(crate) fn sync_begins(
+    pub fn sync_begins(
         &self,
         user_id: &UserId,
         device_id: &DeviceId,
@@ -256,7 +254,7 @@ impl Tracker {
     }
 
     /// A sync that set something other than [`PresenceState::Offline`] has ended.
-    pub(crate) fn sync_ends(&self, user_id: &UserId, device_id: &DeviceId, node: u16, now_ms: u64) {
+    pub fn sync_ends(&self, user_id: &UserId, device_id: &DeviceId, node: u16, now_ms: u64) {
         self.change(user_id, now_ms, |user, _| {
             if let Some(device) = user.devices.get_mut(device_id) {
                 device.end_on(node);
@@ -267,7 +265,7 @@ impl Tracker {
 
     /// The user was active on a device: sent, read, typed. Has no effect on a device that is set
     /// offline.
-    pub(crate) fn active(&self, user_id: &UserId, device_id: &DeviceId, now_ms: u64) {
+    pub fn active(&self, user_id: &UserId, device_id: &DeviceId, now_ms: u64) {
         self.change(user_id, now_ms, |user, times| {
             let Some(device) = user.devices.get_mut(device_id) else { return };
             if device.presence(now_ms, times) != PresenceState::Offline {
@@ -280,7 +278,7 @@ impl Tracker {
 
     /// The user sets the presence of a device. Returns the visible presence, which the caller
     /// records. [`Tracker::recheck`] is to be called afterwards.
-    pub(crate) fn set(
+    pub fn set(
         &self,
         user_id: &UserId,
         device_id: &DeviceId,
@@ -303,7 +301,7 @@ impl Tracker {
 
     /// What was returned may not have been recorded, or an older state after it: it is returned
     /// again at `at_ms`.
-    pub(crate) fn recheck(&self, user_id: &UserId, at_ms: u64) {
+    pub fn recheck(&self, user_id: &UserId, at_ms: u64) {
         if !self.is_enabled() {
             return;
         }
@@ -314,7 +312,7 @@ impl Tracker {
     }
 
     /// When the user was last active, as far as it is known here; 0 for never.
-    pub(crate) fn last_active_ms(&self, user_id: &UserId) -> u64 {
+    pub fn last_active_ms(&self, user_id: &UserId) -> u64 {
         let inner = self.inner.lock();
         let devices = inner.users.get(user_id).map(|user| user.devices.values());
         devices.into_iter().flatten().map(|device| device.last_active_ms).max().unwrap_or(0)

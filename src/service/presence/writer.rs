@@ -6,17 +6,15 @@ use futures_util::future::join_all;
 use ruma::{OwnedUserId, UserId};
 
 use super::{Seen, Tracker};
-use crate::{
-    base::{limits, shutdown::Shutdown, timers::Timed},
-    cluster::Cluster,
-    decide::{is_local, presence::SetPresence},
-    engine::Engine,
-    record::{Origin, Stream},
-    state::presence::Shown,
-};
+use logcabin_base::{limits, shutdown::Shutdown, timers::Timed};
+use logcabin_cluster::Cluster;
+use logcabin_decide::{is_local, presence::SetPresence};
+use logcabin_engine::Engine;
+use logcabin_record::{Origin, Stream};
+use logcabin_state::presence::Shown;
 
 /// What records this presence; of `status_msg`, the outer `None` leaves it as it is.
-pub(crate) fn proposal(
+pub fn proposal(
     user_id: OwnedUserId,
     seen: Seen,
     status_msg: Option<Option<String>>,
@@ -26,7 +24,7 @@ pub(crate) fn proposal(
 }
 
 /// The users of this server who are not offline, as others see them.
-pub(crate) fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
+pub fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
     let presence = &engine.state().presence;
     let around = presence.around().into_iter();
     let around = around.filter(|user_id| is_local(&engine.env().server, user_id));
@@ -34,7 +32,7 @@ pub(crate) fn around(engine: &Engine) -> Vec<(OwnedUserId, Shown)> {
 }
 
 /// Follows the presence of other users as nodes come and go, until the server stops.
-pub(crate) async fn follow_nodes(
+pub async fn follow_nodes(
     tracker: Arc<Tracker>,
     engine: Arc<Engine>,
     cluster: Arc<dyn Cluster>,
@@ -55,9 +53,9 @@ pub(crate) async fn follow_nodes(
 }
 
 /// Records visible presence whenever it has changed. No request waits for it.
-pub(crate) struct Writer {
-    pub(crate) tracker: Arc<Tracker>,
-    pub(crate) engine: Arc<Engine>,
+pub struct Writer {
+    pub tracker: Arc<Tracker>,
+    pub engine: Arc<Engine>,
 }
 
 impl Timed for Writer {

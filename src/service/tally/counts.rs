@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::record::{CHAIN_START, Chain, Offset, Payload, Record, codec};
+use logcabin_record::{CHAIN_START, Chain, Offset, Payload, Record, codec};
 
 /// So many rooms, and so many users, are counted each by themselves at least: some megabytes.
 pub(super) const NAMES: usize = 10_000;
@@ -16,20 +16,20 @@ pub(super) const NAMES: usize = 10_000;
 pub(super) const DAYS: usize = 731;
 
 /// The hours of which it is known how busy they were: eight weeks.
-pub(crate) const HOURS: u64 = 8 * 7 * 24;
+pub const HOURS: u64 = 8 * 7 * 24;
 
 const DAY_MS: u64 = 24 * HOUR_MS;
 const HOUR_MS: u64 = 3_600_000;
 
 /// Some of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Amount {
+pub struct Amount {
     /// Their number.
-    pub(crate) records: u64,
+    pub records: u64,
     /// The bytes of their frames, without what was erased.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The bytes that were erased of them.
-    pub(crate) erased: u64,
+    pub erased: u64,
 }
 
 impl Amount {
@@ -53,7 +53,7 @@ impl Amount {
 }
 
 /// The bytes of a record's frame, and the bytes that were erased from it.
-pub(crate) fn sizes(record: &Record) -> (u64, u64) {
+pub fn sizes(record: &Record) -> (u64, u64) {
     let whole = whole(record);
     let left = match &record.payload {
         Payload::Present(_) => return (whole, 0),
@@ -73,7 +73,7 @@ fn whole(record: &Record) -> u64 {
 
 /// Records by a name that users can make more of.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Named {
+pub struct Named {
     of: BTreeMap<Box<str>, Amount>,
     /// Those that had least when there were too many, together.
     pub(crate) others: Amount,
@@ -114,7 +114,7 @@ impl Named {
     }
 
     /// The largest, from the largest on, and all others together with their number.
-    pub(crate) fn largest(&self, most: usize) -> (Vec<(Box<str>, Amount)>, Amount) {
+    pub fn largest(&self, most: usize) -> (Vec<(Box<str>, Amount)>, Amount) {
         let mut all: Vec<(&str, Amount)> =
             self.of.iter().map(|(name, amount)| (&**name, *amount)).collect();
         let by_size = |a: &(&str, Amount), b: &(&str, Amount)| b.1.bytes.cmp(&a.1.bytes);
@@ -167,25 +167,25 @@ impl<'de> Deserialize<'de> for Bits {
 
 /// What the records up to one add up to.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// The last record that is counted.
-    pub(crate) through: Offset,
+    pub through: Offset,
     /// Its chain value.
     pub(super) chain: Chain,
     /// All records.
-    pub(crate) all: Amount,
-    pub(crate) kinds: BTreeMap<Box<str>, Amount>,
-    pub(crate) rooms: Named,
+    pub all: Amount,
+    pub kinds: BTreeMap<Box<str>, Amount>,
+    pub rooms: Named,
     /// By the user who caused them.
-    pub(crate) users: Named,
+    pub users: Named,
     /// By day since 1970.
-    pub(crate) days: BTreeMap<u64, Amount>,
+    pub days: BTreeMap<u64, Amount>,
     /// Before these days.
     pub(crate) earlier: Amount,
     /// Events of rooms, by hour since 1970.
-    pub(crate) hours: BTreeMap<u64, u64>,
+    pub hours: BTreeMap<u64, u64>,
     /// Files that were sent to rooms, each time that they were.
-    pub(crate) files: Named,
+    pub files: Named,
     /// The records that something was erased of.
     erased: Bits,
 }
@@ -260,13 +260,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        log::{Batch, Log, StreamHeads, memory::MemoryLog},
-        record::{
-            Command, NewRecord, Origin, Stream,
-            command::{LogErase, RoomTyping},
-        },
+    use logcabin_base::clock::Clock;
+    use logcabin_log::{Batch, Log, StreamHeads, memory::MemoryLog};
+    use logcabin_record::{
+        Command, NewRecord, Origin, Stream,
+        command::{LogErase, RoomTyping},
     };
 
     fn typing(room: usize, user: &str) -> NewRecord {
@@ -302,7 +300,8 @@ mod tests {
         for offset in counts.through.get() + 1..=until {
             let record = log.get(Offset::new(offset)).unwrap().unwrap();
             counts.add(&record);
-            for (first, last) in crate::log::erase::erasure(&record).iter().flat_map(|e| e.runs()) {
+            for (first, last) in logcabin_log::erase::erasure(&record).iter().flat_map(|e| e.runs())
+            {
                 for offset in first.get()..=last.get() {
                     counts.erase(&log.get(Offset::new(offset)).unwrap().unwrap());
                 }

@@ -19,22 +19,20 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-pub(crate) use self::counts::{Amount, Counts, HOURS, Named, sizes};
-use crate::{
-    base::{
-        background::{Pace, at_length},
-        disk,
-        shutdown::Shutdown,
-    },
-    decide::erasure::files_in,
-    engine::Engine,
-    log::{
-        ReadError,
-        erase::{MAX_ERASED, erasure},
-    },
-    record::{Offset, Record},
-    state::media::Item,
+pub use self::counts::{Amount, Counts, HOURS, Named, sizes};
+use logcabin_base::{
+    background::{Pace, at_length},
+    disk,
+    shutdown::Shutdown,
 };
+use logcabin_decide::erasure::files_in;
+use logcabin_engine::Engine;
+use logcabin_log::{
+    ReadError,
+    erase::{MAX_ERASED, erasure},
+};
+use logcabin_record::{Offset, Record};
+use logcabin_state::media::Item;
 
 const FILE: &str = "console.tally";
 
@@ -55,7 +53,7 @@ const RETRY: Duration = Duration::from_secs(60);
 
 /// The totals, and where they are kept.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub struct Tally {
     file: PathBuf,
     counts: Mutex<Counts>,
 }
@@ -68,19 +66,19 @@ struct Found(u32, Counts);
 
 impl Tally {
     /// The totals that an earlier process kept in `data_dir`, or none yet.
-    pub(crate) fn of(data_dir: &Path) -> Self {
+    pub fn of(data_dir: &Path) -> Self {
         let file = data_dir.join(FILE);
         let counts = std::fs::read(&file).ok().and_then(|bytes| read(&bytes));
         Self { file, counts: Mutex::new(counts.unwrap_or_default()) }
     }
 
     /// Shows the totals to `look`.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Counts) -> T) -> T {
+    pub fn look<T>(&self, look: impl FnOnce(&Counts) -> T) -> T {
         look(&self.counts.lock())
     }
 
     /// Counts what is appended until the server stops.
-    pub(crate) async fn follow(self: Arc<Self>, engine: Arc<Engine>, shutdown: Shutdown) {
+    pub async fn follow(self: Arc<Self>, engine: Arc<Engine>, shutdown: Shutdown) {
         let mut kept = (Instant::now(), self.look(|counts| counts.through));
         let mut head = engine.head().follow();
         while !shutdown.is_given() {
@@ -218,12 +216,10 @@ fn files_of(engine: &Engine, record: &Record, address: &str) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        base::clock::Clock,
-        engine::Options,
-        log::{Batch, Log, memory::MemoryLog},
-        record::{Command, NewRecord, Origin, Stream, command::RoomTyping},
-    };
+    use logcabin_base::clock::Clock;
+    use logcabin_engine::Options;
+    use logcabin_log::{Batch, Log, memory::MemoryLog};
+    use logcabin_record::{Command, NewRecord, Origin, Stream, command::RoomTyping};
 
     fn typing() -> NewRecord {
         let typing = RoomTyping {

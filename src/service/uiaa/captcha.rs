@@ -6,17 +6,15 @@ use reqwest::Url;
 use serde::Deserialize;
 use tracing::warn;
 
-use crate::{
-    config,
-    outside::outbound::{Ask, Outbound},
-};
+use logcabin_config as config;
+use logcabin_outside::outbound::{Ask, Outbound};
 
 /// The configured captcha.
-pub(crate) struct Captcha {
+pub struct Captcha {
     /// The public key for the page.
-    pub(crate) public_key: String,
+    pub public_key: String,
     /// The address of its script.
-    pub(crate) script_url: Url,
+    pub script_url: Url,
     secret_key: String,
     verify_url: Url,
 }
@@ -29,7 +27,7 @@ impl fmt::Debug for Captcha {
 
 /// Why a response does not count.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-pub(crate) enum CaptchaError {
+pub enum CaptchaError {
     #[error("The captcha is to be solved.")]
     Missing,
     #[error("The captcha was not solved.")]
@@ -66,7 +64,7 @@ impl Captcha {
     }
 
     /// The origins of scripts and frames of the captcha's page.
-    pub(crate) fn origins(&self) -> Vec<String> {
+    pub fn origins(&self) -> Vec<String> {
         let mut origins = vec![self.script_url.origin().ascii_serialization()];
         if matches!(self.script_url.host_str(), Some("www.google.com" | "www.recaptcha.net")) {
             origins.push("https://www.gstatic.com".to_owned());
@@ -79,7 +77,7 @@ impl Captcha {
     ///
     /// # Errors
     /// When it is wrong, or cannot be verified now.
-    pub(crate) async fn check(
+    pub async fn check(
         &self,
         outbound: &Outbound,
         answer: &str,

@@ -25,10 +25,8 @@ use ruma::{
 use serde_json::{Map, Value};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::{
-    base::{clock::random_token, rate::household, tag::Tag},
-    decide::threepid::Validated,
-};
+use logcabin_base::{clock::random_token, rate::household, tag::Tag};
+use logcabin_decide::threepid::Validated;
 
 mod captcha;
 mod stages;
@@ -36,7 +34,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::{
+pub use self::{
     captcha::CaptchaError,
     stages::{Proof, Stages},
 };
@@ -51,7 +49,7 @@ const LIFETIME_MS: u64 = 60 * 60 * 1000;
 
 /// Why a stage was not completed. It may be tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Denied {
+pub enum Denied {
     #[error("This is not asked for here.")]
     NotAskedFor,
     #[error("Other stages come before this one.")]
@@ -80,7 +78,7 @@ pub(crate) enum Denied {
 
 /// Why a stage was not completed.
 #[derive(Debug)]
-pub(crate) enum Failure<E> {
+pub enum Failure<E> {
     /// The client may try again.
     Retry(Denied),
     /// The request fails.
@@ -96,24 +94,24 @@ impl<E> From<E> for Failure<E> {
 /// There is no such session.
 #[derive(Debug, thiserror::Error)]
 #[error("There is no such session, or it is over.")]
-pub(crate) struct Gone;
+pub struct Gone;
 
 /// What a client must still do before its request is carried out.
 #[derive(Debug)]
-pub(crate) struct Remaining {
-    pub(crate) flows: Vec<Vec<AuthType>>,
-    pub(crate) completed: Vec<AuthType>,
+pub struct Remaining {
+    pub flows: Vec<Vec<AuthType>>,
+    pub completed: Vec<AuthType>,
     /// The parameters of the stages, for the client.
-    pub(crate) params: Map<String, Value>,
+    pub params: Map<String, Value>,
     /// The id of the session.
-    pub(crate) session: String,
+    pub session: String,
     /// Why the last attempt failed, if it did.
-    pub(crate) denied: Option<Denied>,
+    pub denied: Option<Denied>,
 }
 
 /// Why a request is not carried out now.
 #[derive(Debug)]
-pub(crate) enum Unfinished<E> {
+pub enum Unfinished<E> {
     Remaining(Remaining),
     Failed(E),
 }
@@ -126,7 +124,7 @@ impl<E> From<Remaining> for Unfinished<E> {
 
 /// The ways to authenticate a request, and their parameters for clients.
 #[derive(Debug, Default)]
-pub(crate) struct Offer {
+pub struct Offer {
     /// Distinguishable: none is a prefix of another.
     flows: Vec<Vec<AuthType>>,
     params: Map<String, Value>,
@@ -135,12 +133,12 @@ pub(crate) struct Offer {
 impl Offer {
     /// An offer of these flows, with `params` by stage. A flow that is a prefix of another one gets
     /// the dummy stage at its end, by which a client says that it wants no further stages.
-    pub(crate) fn new(flows: Vec<Vec<AuthType>>, params: Map<String, Value>) -> Self {
+    pub fn new(flows: Vec<Vec<AuthType>>, params: Map<String, Value>) -> Self {
         Self { flows: told_apart(flows), params }
     }
 
     /// Whether there is no flow at all.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
@@ -197,14 +195,14 @@ type Completed = (AuthType, Proof);
 
 /// The owner of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// The user who makes the request, if known.
-    pub(crate) user_id: Option<OwnedUserId>,
+    pub user_id: Option<OwnedUserId>,
     /// Whether the request creates an account: an address that is validated for it then belongs to
     /// no account.
-    pub(crate) registers: bool,
+    pub registers: bool,
     /// The client's address.
-    pub(crate) client: IpAddr,
+    pub client: IpAddr,
 }
 
 /// A caller with at most [`SESSIONS_OF_ONE`] sessions.
@@ -225,7 +223,7 @@ impl Facts {
 
 /// The requests that a session is valid for.
 #[derive(Clone)]
-pub(crate) enum Binding<'a> {
+pub enum Binding<'a> {
     /// The request with this body, by this user.
     Body(&'a Bytes),
     /// Any request to the endpoint: the session remembers the parameters of the latest attempt, so
@@ -235,7 +233,7 @@ pub(crate) enum Binding<'a> {
 
 /// Parameters of a request that a session remembers. They may include a password.
 #[derive(Clone, Default)]
-pub(crate) struct Parameters(pub(crate) Map<String, Value>);
+pub struct Parameters(pub Map<String, Value>);
 
 impl fmt::Debug for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -244,16 +242,16 @@ impl fmt::Debug for Parameters {
 }
 
 /// An attempt at a request.
-pub(crate) struct Attempt<'a> {
+pub struct Attempt<'a> {
     /// The endpoint, by a name that includes its method and path parameters.
-    pub(crate) endpoint: &'a str,
+    pub endpoint: &'a str,
     /// The requests that its session is valid for.
-    pub(crate) binding: Binding<'a>,
-    pub(crate) auth: Option<&'a AuthData>,
+    pub binding: Binding<'a>,
+    pub auth: Option<&'a AuthData>,
     /// The offer for a new session; a session in progress keeps its own.
-    pub(crate) offer: Arc<Offer>,
+    pub offer: Arc<Offer>,
     /// Who makes it.
-    pub(crate) facts: Facts,
+    pub facts: Facts,
 }
 
 impl Attempt<'_> {
@@ -289,7 +287,7 @@ fn without_auth(body: &[u8]) -> Value {
 
 /// The sessions in progress.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions {
+pub struct Sessions {
     inner: Mutex<Inner>,
     tag: Tag,
 }
@@ -311,7 +309,7 @@ struct Kept {
 
 /// A session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     id: String,
     purpose: blake3::Hash,
     offer: Arc<Offer>,
@@ -335,7 +333,7 @@ struct Progress {
 
 /// The status of a stage in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// It is the next stage of a flow.
     Next,
     Completed,
@@ -347,7 +345,7 @@ pub(crate) enum Standing {
 
 /// An authenticated request: a flow is complete, with these proofs.
 #[derive(Debug)]
-pub(crate) struct Authenticated {
+pub struct Authenticated {
     session: Arc<Session>,
     completed: Vec<Completed>,
     parameters: Parameters,
@@ -355,19 +353,19 @@ pub(crate) struct Authenticated {
 
 impl Authenticated {
     /// The proofs of the stages, in order.
-    pub(crate) fn proofs(&self) -> impl Iterator<Item = &Proof> {
+    pub fn proofs(&self) -> impl Iterator<Item = &Proof> {
         self.completed.iter().map(|(_, proof)| proof)
     }
 
     /// The user whose identity was proved, for requests without an access token.
-    pub(crate) fn user_id(&self) -> Option<&OwnedUserId> {
+    pub fn user_id(&self) -> Option<&OwnedUserId> {
         self.proofs().find_map(|proof| match proof {
             Proof::User(user_id) => Some(user_id),
             _ => None,
         })
     }
 
-    pub(crate) fn address(&self) -> Option<&Validated> {
+    pub fn address(&self) -> Option<&Validated> {
         self.proofs().find_map(|proof| match proof {
             Proof::Threepid(validated) => Some(validated),
             _ => None,
@@ -395,12 +393,12 @@ impl Session {
     }
 
     /// The owner.
-    pub(crate) const fn facts(&self) -> &Facts {
+    pub const fn facts(&self) -> &Facts {
         &self.facts
     }
 
     /// The status of this stage.
-    pub(crate) async fn standing(&self, stage: &AuthType) -> Standing {
+    pub async fn standing(&self, stage: &AuthType) -> Standing {
         let completed = &self.progress.lock().await.completed;
         if completed.iter().any(|(done, _)| done == stage) {
             Standing::Completed
@@ -415,7 +413,7 @@ impl Session {
 
     /// The stages that can come next on the way to this stage: itself, if it is next. None if it is
     /// completed or the client has chosen another flow.
-    pub(crate) async fn before(&self, stage: &AuthType) -> Vec<AuthType> {
+    pub async fn before(&self, stage: &AuthType) -> Vec<AuthType> {
         let completed = &self.progress.lock().await.completed;
         let ahead = |flow: &&Vec<AuthType>| {
             begins(flow, completed) && flow[completed.len()..].contains(stage)
@@ -431,7 +429,7 @@ impl Session {
     }
 
     /// The stages that can come next: none if a flow is complete.
-    pub(crate) async fn next_stages(&self) -> Vec<AuthType> {
+    pub async fn next_stages(&self) -> Vec<AuthType> {
         let completed = &self.progress.lock().await.completed;
         let mut next: Vec<AuthType> = Vec::new();
         for flow in self.offer.flows.iter().filter(|flow| begins(flow, completed)) {
@@ -445,7 +443,7 @@ impl Session {
     }
 
     /// Whether this stage remains to be completed.
-    pub(crate) async fn is_ahead(&self, stage: &AuthType) -> bool {
+    pub async fn is_ahead(&self, stage: &AuthType) -> bool {
         !self.before(stage).await.is_empty()
     }
 
@@ -479,12 +477,12 @@ fn stage_of(auth: &AuthData) -> Option<AuthType> {
 
 impl Sessions {
     /// No sessions yet; the ids of those to come have this mark.
-    pub(crate) fn tagged(tag: Tag) -> Self {
+    pub fn tagged(tag: Tag) -> Self {
         Self { inner: Mutex::default(), tag }
     }
 
     /// Begins a session for a page that goes through its stages with a person; returns its id.
-    pub(crate) fn begin(&self, attempt: &Attempt<'_>, now_ms: u64) -> String {
+    pub fn begin(&self, attempt: &Attempt<'_>, now_ms: u64) -> String {
         let session = Session::new(attempt, now_ms, self.tag);
         self.inner.lock().keep(&session);
         session.id.clone()
@@ -495,7 +493,7 @@ impl Sessions {
     ///
     /// # Errors
     /// The remaining stages, with the reason of a failure; or the error of `check`.
-    pub(crate) async fn attempt<E>(
+    pub async fn attempt<E>(
         &self,
         attempt: Attempt<'_>,
         now_ms: u64,
@@ -542,14 +540,14 @@ impl Sessions {
     }
 
     /// The session with this id, unless it is over.
-    pub(crate) fn open(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
+    pub fn open(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
         let inner = self.inner.lock();
         let session = &inner.sessions.get(id)?.session;
         session.is_fresh(now_ms).then(|| Arc::clone(session))
     }
 
     /// The parameters that the session with this id remembers: none if it is over.
-    pub(crate) async fn parameters(&self, id: &str, now_ms: u64) -> Parameters {
+    pub async fn parameters(&self, id: &str, now_ms: u64) -> Parameters {
         match self.open(id, now_ms) {
             Some(session) => session.progress.lock().await.parameters.clone(),
             None => Parameters::default(),
@@ -558,7 +556,7 @@ impl Sessions {
 
     /// The attempt that this session waits to repeat, and its owner: it is repeated for them,
     /// whoever comes with the id.
-    pub(crate) async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
+    pub async fn waiting(&self, id: &str, now_ms: u64) -> Option<(Facts, AuthData)> {
         let session = self.open(id, now_ms)?;
         let waiting = session.progress.lock().await.waiting.clone()?;
         Some((session.facts.clone(), waiting))
@@ -569,7 +567,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When there is no such session, the stage is not due, or `check` fails.
-    pub(crate) async fn complete<E: From<Gone>>(
+    pub async fn complete<E: From<Gone>>(
         &self,
         id: &str,
         stage: &AuthType,
@@ -587,7 +585,7 @@ impl Sessions {
 
     /// Reverts a stage of an allowed request, and the later ones: its proof turned out to be no
     /// longer valid.
-    pub(crate) fn take_back(
+    pub fn take_back(
         &self,
         authenticated: Authenticated,
         stage: &AuthType,

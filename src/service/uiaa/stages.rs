@@ -9,19 +9,17 @@ use ruma::{
 use serde_json::{Map, json};
 
 use super::{Offer, captcha::Captcha, terms::Terms};
-use crate::{
-    config::{Config, FilePath, value::RegistrationStage},
-    decide::threepid::Validated,
-    outside::mail::Messages,
-    record::{command::TokenHash, threepid::Medium},
-};
+use logcabin_config::{Config, FilePath, value::RegistrationStage};
+use logcabin_decide::threepid::Validated;
+use logcabin_outside::mail::Messages;
+use logcabin_record::{command::TokenHash, threepid::Medium};
 
 /// The configuration of the stages.
 #[derive(Debug)]
-pub(crate) struct Stages {
-    pub(crate) registration: Arc<Offer>,
-    pub(crate) captcha: Option<Captcha>,
-    pub(crate) terms: Terms,
+pub struct Stages {
+    pub registration: Arc<Offer>,
+    pub captcha: Option<Captcha>,
+    pub terms: Terms,
 }
 
 impl Stages {
@@ -29,7 +27,7 @@ impl Stages {
     ///
     /// # Errors
     /// When a required stage lacks its configuration: which one, and what it needs.
-    pub(crate) fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
+    pub fn load(config: &Config, messages: &Messages) -> Result<Self, String> {
         let captcha = match (&config.captcha.secret_key_file, &config.captcha.public_key) {
             (Some(file), Some(public_key)) => {
                 let secret_key =
@@ -101,7 +99,7 @@ impl Stages {
 
 /// The proof of a stage.
 #[derive(Clone, Debug)]
-pub(crate) enum Proof {
+pub enum Proof {
     /// The stage was completed.
     Done,
     /// The user's identity.

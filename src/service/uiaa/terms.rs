@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// The documents by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Terms(BTreeMap<String, Document>);
+pub struct Terms(BTreeMap<String, Document>);
 
 /// A document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,11 +21,11 @@ struct Document {
 /// A document in one language.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Translation {
+pub struct Translation {
     /// Its title.
-    pub(crate) name: String,
+    pub name: String,
     /// The address of its text.
-    pub(crate) url: String,
+    pub url: String,
 }
 
 impl Terms {
@@ -60,13 +60,13 @@ impl Terms {
     }
 
     /// Each document's version.
-    pub(crate) fn versions(&self) -> BTreeMap<String, String> {
+    pub fn versions(&self) -> BTreeMap<String, String> {
         self.0.iter().map(|(name, document)| (name.clone(), document.version.clone())).collect()
     }
 
     /// Each document in the language that comes first in `languages` (an `Accept-Language` header),
     /// in English, or in any.
-    pub(crate) fn in_language(&self, languages: &str) -> Vec<&Translation> {
+    pub fn in_language(&self, languages: &str) -> Vec<&Translation> {
         let wanted: Vec<_> = languages
             .split(',')
             .filter_map(|range| range.split(';').next())

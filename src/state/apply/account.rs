@@ -1,16 +1,14 @@
 //! What follows from commands of accounts.
 
 use super::{Applied, Apply, At, Effect, wake};
-use crate::{
-    record::{
-        Offset,
-        command::{
-            AccountDataSet, FilterCreate, LoginTokenUse, PresenceSet, ProfileSet,
-            RegistrationTokenRemove, RegistrationTokenSet, SsoLink, UserDeactivate, UserErase,
-            UserPassword, UserRegister, UserStatus, UserUpgrade,
-        },
+use crate::{State, erasures};
+use logcabin_record::{
+    Offset,
+    command::{
+        AccountDataSet, FilterCreate, LoginTokenUse, PresenceSet, ProfileSet,
+        RegistrationTokenRemove, RegistrationTokenSet, SsoLink, UserDeactivate, UserErase,
+        UserPassword, UserRegister, UserStatus, UserUpgrade,
     },
-    state::{State, erasures},
 };
 
 impl Apply for UserRegister {

@@ -1,12 +1,10 @@
 //! What follows from commands of third-party identifiers and their validation.
 
 use super::{Applied, Apply, At};
-use crate::{
-    record::threepid::{
-        Medium, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
-        ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
-    },
-    state::State,
+use crate::State;
+use logcabin_record::threepid::{
+    Medium, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,
+    ValidationMiss, ValidationRequest, ValidationSent, ValidationUse,
 };
 
 impl Apply for ValidationRequest {

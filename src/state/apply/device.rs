@@ -1,12 +1,10 @@
 //! What follows from commands of devices.
 
 use super::{Applied, Apply, At, Effect, wake};
-use crate::{
-    record::command::{
-        DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
-        DeviceSeen, ToDeviceAck, ToDeviceSend,
-    },
-    state::State,
+use crate::State;
+use logcabin_record::command::{
+    DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
+    DeviceSeen, ToDeviceAck, ToDeviceSend,
 };
 
 impl Apply for DeviceLogin {

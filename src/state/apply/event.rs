@@ -11,17 +11,15 @@ use serde_json::value::RawValue;
 
 use super::{Applied, Apply, ApplyError, At, Effect};
 use crate::{
-    base::limits,
-    record::{CommandError, Offset, command::RoomEvent},
-    state::{
-        Membership, RETENTION, RelatesTo, State,
-        erasures::Redacted,
-        lifetime,
-        lifetimes::Own,
-        relations::NewRelation,
-        rooms::{EventFacts, Tip, gaps::Waiting, graph::Change, is_activity},
-    },
+    Membership, RETENTION, RelatesTo, State,
+    erasures::Redacted,
+    lifetime,
+    lifetimes::Own,
+    relations::NewRelation,
+    rooms::{EventFacts, Tip, gaps::Waiting, graph::Change, is_activity},
 };
+use logcabin_base::limits;
+use logcabin_record::{CommandError, Offset, command::RoomEvent};
 
 impl Apply for RoomEvent {
     fn apply(self, state: &State, at: At) -> Applied {

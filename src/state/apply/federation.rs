@@ -1,11 +1,9 @@
 //! What follows from commands about other homeservers.
 
 use super::{Applied, Apply, ApplyError, At, Effect};
-use crate::{
-    record::command::{
-        Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
-    },
-    state::{Membership, State, erasures::Redacted, rooms::graph::Change},
+use crate::{Membership, State, erasures::Redacted, rooms::graph::Change};
+use logcabin_record::command::{
+    Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
 };
 
 impl Apply for ServerKey {

@@ -1,12 +1,10 @@
 //! What follows from commands of end-to-end encryption.
 
 use super::{Applied, Apply, At, Effect, wake};
-use crate::{
-    record::command::{
-        KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet, KeysClaim, KeysCrossSign,
-        KeysDrop, KeysPermitReset, KeysSign, KeysUpload,
-    },
-    state::State,
+use crate::State;
+use logcabin_record::command::{
+    KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet, KeysClaim, KeysCrossSign,
+    KeysDrop, KeysPermitReset, KeysSign, KeysUpload,
 };
 
 impl Apply for KeysUpload {

@@ -1,9 +1,9 @@
 //! What follows from commands of uploaded files.
 
 use super::{Applied, Apply, At};
-use crate::{
-    record::command::{MediaCreate, MediaProtect, MediaQuarantine, MediaRemove, MediaUpload},
-    state::{Effect, State},
+use crate::{Effect, State};
+use logcabin_record::command::{
+    MediaCreate, MediaProtect, MediaQuarantine, MediaRemove, MediaUpload,
 };
 
 impl Apply for MediaCreate {

@@ -18,10 +18,7 @@ use std::sync::atomic::Ordering;
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 
 use super::{Membership, State};
-use crate::record::{
-    Command, CommandError, Offset, Record,
-    command::{FileHash, each_command},
-};
+use logcabin_record::{Command, CommandError, Offset, Record, command::FileHash, each_command};
 
 /// Why a record could not be applied. Nothing of it was.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +100,7 @@ impl State {
     }
 
     /// As [`State::apply`], with the record's command decoded; `None` if it was erased.
-    pub(crate) fn apply_as(
+    pub fn apply_as(
         &self,
         record: &Record,
         command: Option<Command>,

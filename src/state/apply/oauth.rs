@@ -1,12 +1,10 @@
 //! What follows from commands of OAuth 2.0, and from sign-ins at the server's pages.
 
 use super::{Applied, Apply, At, wake};
-use crate::{
-    record::command::{
-        BrowserSignIn, BrowserSignOut, OauthClient, OauthClientRemove, OauthCode, OauthConfirm,
-        OauthDeviceAnswer, OauthDeviceRequest, OauthEnd, OauthGrant, OauthKey, OauthRefresh,
-    },
-    state::State,
+use crate::State;
+use logcabin_record::command::{
+    BrowserSignIn, BrowserSignOut, OauthClient, OauthClientRemove, OauthCode, OauthConfirm,
+    OauthDeviceAnswer, OauthDeviceRequest, OauthEnd, OauthGrant, OauthKey, OauthRefresh,
 };
 
 impl Apply for OauthClient {

@@ -1,10 +1,8 @@
 //! What follows from commands of pushers.
 
 use super::{Applied, Apply, At};
-use crate::{
-    record::pusher::{PusherAdvance, PusherMail, PusherRemove, PusherSet},
-    state::State,
-};
+use crate::State;
+use logcabin_record::pusher::{PusherAdvance, PusherMail, PusherRemove, PusherSet};
 
 impl Apply for PusherSet {
     fn apply(self, state: &State, at: At) -> Applied {

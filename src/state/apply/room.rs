@@ -4,18 +4,15 @@ use ruma::{EventId, RoomId};
 
 use super::{Applied, Apply, At, Effect};
 use crate::{
-    record::{
-        Offset,
-        command::{
-            AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, NoticeRoom,
-            Receipt, ReportCreate, ReportRemove, RoomBlock, RoomErase, RoomForget, RoomNetwork,
-            RoomPurge, RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo,
-            RoomVisibility,
-        },
-    },
-    state::{
-        State, erasures,
-        reads::{Covers, Thread},
+    State, erasures,
+    reads::{Covers, Thread},
+};
+use logcabin_record::{
+    Offset,
+    command::{
+        AliasRemove, AliasSet, DelayedFinish, DelayedRestart, DelayedSchedule, NoticeRoom, Receipt,
+        ReportCreate, ReportRemove, RoomBlock, RoomErase, RoomForget, RoomNetwork, RoomPurge,
+        RoomReceipt, RoomShutdown, RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
     },
 };
 

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::{Applied, Apply, At};
-use crate::{
-    record::command::{
-        AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,
-        ServerRestore,
-    },
-    state::State,
+use crate::State;
+use logcabin_record::command::{
+    AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,
+    ServerRestore,
 };
 
 impl Apply for ServerIdentity {

@@ -11,7 +11,7 @@ use std::{
 use ruma::{OwnedUserId, UserId};
 
 use super::Child;
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// The least number of children of an indexed parent. Fewer are scanned.
 pub(super) const MANY: usize = 64;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ruma::RoomId;
 
 use super::{Room, Rooms};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{RoomNetwork, RoomVisibility},
 };
@@ -55,7 +55,7 @@ impl Rooms {
         listed.iter().filter_map(|room_id| self.get(room_id)).collect()
     }
 
-    pub(in crate::state) fn set_visibility(&self, offset: Offset, body: &RoomVisibility) {
+    pub(crate) fn set_visibility(&self, offset: Offset, body: &RoomVisibility) {
         if let Some(room) = self.get(&body.room_id) {
             room.inner.write().public.push(offset, body.public);
             let mut public = self.public.write();
@@ -67,7 +67,7 @@ impl Rooms {
         }
     }
 
-    pub(in crate::state) fn set_network(&self, body: RoomNetwork) {
+    pub(crate) fn set_network(&self, body: RoomNetwork) {
         let RoomNetwork { room_id, service, network_id, listed } = body;
         let (mut networks, network) = (self.networks.write(), (service, network_id));
         if listed {

@@ -1,10 +1,8 @@
 //! Which events of a room can expire, and when.
 
 use super::{Inner, Room};
-use crate::{
-    record::Offset,
-    state::lifetimes::{Class, Own},
-};
+use crate::lifetimes::{Class, Own};
+use logcabin_record::Offset;
 
 impl Room {
     /// The lifetimes of events according to the room's state.
@@ -37,7 +35,7 @@ impl Room {
 }
 
 impl Inner {
-    pub(super) fn lifetime(&self) -> Own {
+    pub(crate) fn lifetime(&self) -> Own {
         self.lifetimes.iter().flatten().next().map(|(_, own)| *own).unwrap_or_default()
     }
 }

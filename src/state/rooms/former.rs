@@ -4,7 +4,7 @@ use super::*;
 
 /// All rooms, each in an earlier form.
 #[derive(Deserialize)]
-pub(in crate::state) struct Former<R> {
+pub(crate) struct Former<R> {
     rooms: Vec<R>,
     public: BTreeSet<OwnedRoomId>,
     networks: BTreeMap<(String, String), BTreeSet<OwnedRoomId>>,
@@ -25,13 +25,13 @@ impl<R: Into<Room>> From<Former<R>> for Rooms {
 }
 
 /// Without claimed joins.
-pub(in crate::state) type V3 = Former<RoomOfV3>;
+pub(crate) type V3 = Former<RoomOfV3>;
 
 type KeptInV3 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph, Gaps);
 
 #[derive(Deserialize)]
 #[serde(try_from = "KeptInV3")]
-pub(in crate::state) struct RoomOfV3(Room);
+pub(crate) struct RoomOfV3(Room);
 
 impl TryFrom<KeptInV3> for RoomOfV3 {
     type Error = String;
@@ -51,13 +51,13 @@ impl From<RoomOfV3> for Room {
 }
 
 /// Without gaps, too.
-pub(in crate::state) type V2 = Former<RoomOfV2>;
+pub(crate) type V2 = Former<RoomOfV2>;
 
 type KeptInV2 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset, Graph);
 
 #[derive(Deserialize)]
 #[serde(try_from = "KeptInV2")]
-pub(in crate::state) struct RoomOfV2(RoomOfV3);
+pub(crate) struct RoomOfV2(RoomOfV3);
 
 impl TryFrom<KeptInV2> for RoomOfV2 {
     type Error = String;
@@ -77,13 +77,13 @@ impl From<RoomOfV2> for Room {
 }
 
 /// Without event graphs, too.
-pub(in crate::state) type V1 = Former<RoomOfV1>;
+pub(crate) type V1 = Former<RoomOfV1>;
 
 type KeptInV1 = (OwnedRoomId, RoomVersionId, Offset, Inner, Relations, Offset);
 
 #[derive(Deserialize)]
 #[serde(try_from = "KeptInV1")]
-pub(in crate::state) struct RoomOfV1(RoomOfV2);
+pub(crate) struct RoomOfV1(RoomOfV2);
 
 impl TryFrom<KeptInV1> for RoomOfV1 {
     type Error = String;

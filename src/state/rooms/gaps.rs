@@ -13,12 +13,10 @@ use ruma::OwnedEventId;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Room, Rooms};
-use crate::{
-    record::{
-        Offset,
-        command::{Filled, RoomGap},
-    },
-    state::relations::NewRelation,
+use crate::relations::NewRelation;
+use logcabin_record::{
+    Offset,
+    command::{Filled, RoomGap},
 };
 
 /// A position in a room's history, between two events.
@@ -177,12 +175,12 @@ impl Gap {
 
 /// The facts about an event that is not state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::state) struct Waiting {
-    pub(in crate::state) event_type: Box<str>,
+pub(crate) struct Waiting {
+    pub(crate) event_type: Box<str>,
     /// The event that it relates to, and how.
-    pub(in crate::state) relation: Option<(OwnedEventId, NewRelation)>,
+    pub(crate) relation: Option<(OwnedEventId, NewRelation)>,
     /// The event that it redacts, if the redaction is allowed.
-    pub(in crate::state) redacts: Option<OwnedEventId>,
+    pub(crate) redacts: Option<OwnedEventId>,
 }
 
 impl Gaps {
@@ -547,19 +545,14 @@ impl Room {
 
 impl Rooms {
     /// Fills a gap of a room; returns the events that are now redacted.
-    pub(in crate::state) fn fill(&self, offset: Offset, body: RoomGap) -> Vec<Offset> {
+    pub(crate) fn fill(&self, offset: Offset, body: RoomGap) -> Vec<Offset> {
         let Some(room) = self.get(&body.room_id) else { return Vec::new() };
         let room_id = body.room_id.clone();
         self.lifetimes.change(&room_id, || room.oldest(), || room.inner.write().fill(offset, body))
     }
 
     /// Notes the facts that become visible once an event is in a gap.
-    pub(in crate::state) fn await_gap(
-        &self,
-        offset: Offset,
-        room_id: &ruma::RoomId,
-        waiting: Waiting,
-    ) {
+    pub(crate) fn await_gap(&self, offset: Offset, room_id: &ruma::RoomId, waiting: Waiting) {
         if let Some(room) = self.get(room_id) {
             room.inner.write().gaps.waiting.insert(offset, waiting);
         }

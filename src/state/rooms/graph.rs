@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Membership, Room, Rooms, Tip, state_events::as_of};
-use crate::{
-    record::{
-        Offset,
-        command::{Outcome, SaidLifetime, StateChange},
-    },
-    state::{RETENTION, lifetimes::Own},
+use crate::{RETENTION, lifetimes::Own};
+use logcabin_record::{
+    Offset,
+    command::{Outcome, SaidLifetime, StateChange},
 };
 
 /// Why an event is not in the timeline.
@@ -62,18 +60,18 @@ impl Graph {
 
 /// A change of state other than by an event that sets its own key.
 #[derive(Clone, Debug)]
-pub(in crate::state) struct Change {
-    pub(in crate::state) key: (ruma::events::StateEventType, Box<str>),
-    pub(in crate::state) event: Option<Offset>,
+pub(crate) struct Change {
+    pub(crate) key: (ruma::events::StateEventType, Box<str>),
+    pub(crate) event: Option<Offset>,
     /// For a member: the user, and their membership now.
-    pub(in crate::state) membership: Option<(ruma::OwnedUserId, Membership)>,
+    pub(crate) membership: Option<(ruma::OwnedUserId, Membership)>,
     /// For an event about lifetimes: the index of its type, and the lifetimes.
-    pub(in crate::state) lifetime: Option<(usize, Option<Own>)>,
+    pub(crate) lifetime: Option<(usize, Option<Own>)>,
 }
 
 impl Change {
     /// If a member's event is gone, they count as having left.
-    pub(in crate::state) fn of(change: StateChange) -> Self {
+    pub(crate) fn of(change: StateChange) -> Self {
         let StateChange { event_type, state_key, event, membership, lifetime } = change;
         let name = RETENTION.iter().position(|name| *name == event_type && state_key.is_empty());
         let said = lifetime.map(|SaidLifetime { max_ms, min_ms }| Own { max_ms, min_ms });
@@ -206,12 +204,7 @@ impl Room {
 
 impl Rooms {
     /// Changes the state of a room other than by an event in its timeline.
-    pub(in crate::state) fn reassign(
-        &self,
-        offset: Offset,
-        room_id: &ruma::RoomId,
-        changes: Vec<Change>,
-    ) {
+    pub(crate) fn reassign(&self, offset: Offset, room_id: &ruma::RoomId, changes: Vec<Change>) {
         let Some(room) = self.get(room_id) else { return };
         let reassign = || {
             let mut inner = room.inner.write();
@@ -224,12 +217,7 @@ impl Rooms {
     }
 
     /// Adds an event that is not in the timeline of its room.
-    pub(in crate::state) fn add_aside(
-        &self,
-        offset: Offset,
-        room_id: &ruma::RoomId,
-        outcome: &Outcome,
-    ) {
+    pub(crate) fn add_aside(&self, offset: Offset, room_id: &ruma::RoomId, outcome: &Outcome) {
         if let Some(room) = self.get(room_id) {
             room.add_aside(offset, outcome);
         }
@@ -241,7 +229,7 @@ mod tests {
     use ruma::{OwnedRoomId, RoomVersionId};
 
     use super::*;
-    use crate::state::{lifetimes::Class, rooms::EventFacts};
+    use crate::{lifetimes::Class, rooms::EventFacts};
 
     #[test]
     fn a_lifetime_that_state_resolution_changes_moves_the_room_in_the_index() {

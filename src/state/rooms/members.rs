@@ -6,7 +6,7 @@ use ruma::{OwnedUserId, UserId, events::StateEventType};
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Membership, Room};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// How many users are joined and invited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,12 +92,12 @@ impl Room {
     }
 
     /// How many users are joined or invited now.
-    pub(crate) fn present_now(&self) -> usize {
+    pub fn present_now(&self) -> usize {
         self.inner.read().present.len()
     }
 
     /// Calls `found` for each of these users who is joined or invited now.
-    pub(crate) fn each_present_of<T>(&self, users: &[(OwnedUserId, T)], mut found: impl FnMut(&T)) {
+    pub fn each_present_of<T>(&self, users: &[(OwnedUserId, T)], mut found: impl FnMut(&T)) {
         let inner = self.inner.read();
         users.iter().filter(|(user, _)| inner.present.contains(user)).for_each(|(_, t)| found(t));
     }

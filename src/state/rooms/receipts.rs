@@ -6,7 +6,7 @@ use ruma::{OwnedEventId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Room, Rooms};
-use crate::record::{
+use logcabin_record::{
     Offset,
     command::{Receipt, RoomReceipt},
 };
@@ -48,7 +48,7 @@ impl Room {
 
 impl Rooms {
     /// Moves receipts; returns the records whose receipts have all moved on.
-    pub(in crate::state) fn set_receipts(&self, offset: Offset, body: RoomReceipt) -> Vec<Offset> {
+    pub(crate) fn set_receipts(&self, offset: Offset, body: RoomReceipt) -> Vec<Offset> {
         let Some(room) = self.get(&body.room_id) else { return Vec::new() };
         let mut inner = room.inner.write();
         inner.changed = offset;

@@ -5,10 +5,8 @@ use std::collections::HashSet;
 use ruma::{OwnedUserId, UserId};
 
 use super::{Inner, Room};
-use crate::{
-    record::Offset,
-    state::relations::{Child, Sought},
-};
+use crate::relations::{Child, Sought};
+use logcabin_record::Offset;
 
 impl Room {
     /// The offset of the redaction of the event at `event`, if it was redacted as of `at`.

@@ -6,10 +6,8 @@ use ruma::{OwnedEventId, OwnedServerName, OwnedUserId, RoomId, ServerName, UserI
 use serde::{Deserialize, Serialize};
 
 use super::{Room, Rooms};
-use crate::{
-    record::Offset,
-    state::{Membership, digest::Digest, history::History},
-};
+use crate::{Membership, digest::Digest, history::History};
+use logcabin_record::Offset;
 
 #[derive(Debug, Default)]
 pub(super) struct Servers {
@@ -99,7 +97,7 @@ impl Servers {
 
 impl Rooms {
     /// Notes joins in a room's state that could not be verified.
-    pub(in crate::state) fn claim(
+    pub(crate) fn claim(
         &self,
         since: Offset,
         room_id: &RoomId,
@@ -130,19 +128,19 @@ impl Room {
     }
 
     /// All such joins, and the homeserver that named them.
-    pub(crate) fn claims(&self) -> (Option<OwnedServerName>, BTreeMap<OwnedUserId, OwnedEventId>) {
+    pub fn claims(&self) -> (Option<OwnedServerName>, BTreeMap<OwnedUserId, OwnedEventId>) {
         let claims = &self.inner.read().servers.claims;
         (claims.from.clone(), claims.joins.clone())
     }
 
     /// Since when the homeserver is known to be in the room, if that rests on a claimed join.
-    pub(crate) fn claimed_since(&self, server: &ServerName) -> Option<Offset> {
+    pub fn claimed_since(&self, server: &ServerName) -> Option<Offset> {
         let claims = &self.inner.read().servers.claims;
         claims.servers.contains(server).then_some(claims.since)
     }
 
     /// The homeservers of all users who have, or had, a membership in the room, or are said to.
-    pub(crate) fn known_servers(&self) -> Vec<OwnedServerName> {
+    pub fn known_servers(&self) -> Vec<OwnedServerName> {
         self.inner.read().servers.counts.iter().map(|count| count.server.clone()).collect()
     }
 
@@ -159,7 +157,7 @@ impl Room {
     }
 
     /// Those for which [`Self::has_server`] holds, ordered by name.
-    pub(crate) fn servers(&self) -> Vec<OwnedServerName> {
+    pub fn servers(&self) -> Vec<OwnedServerName> {
         let servers = &self.inner.read().servers;
         let believes = servers.believes_claims();
         let is_in = |of: &&Count| of.joined > 0 || (of.claimed > 0 && believes);
@@ -167,12 +165,12 @@ impl Room {
     }
 
     /// Calls `found` for each user who is joined or invited now.
-    pub(crate) fn each_member_now(&self, mut found: impl FnMut(&OwnedUserId)) {
+    pub fn each_member_now(&self, mut found: impl FnMut(&OwnedUserId)) {
         self.inner.read().present.iter().for_each(&mut found);
     }
 
     /// Calls `found` for each user who is joined now.
-    pub(crate) fn each_joined_now(&self, mut found: impl FnMut(&OwnedUserId)) {
+    pub fn each_joined_now(&self, mut found: impl FnMut(&OwnedUserId)) {
         let inner = self.inner.read();
         let joined = inner.present.iter().filter(|user_id| {
             let history = inner.members.get(*user_id);

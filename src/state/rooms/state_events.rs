@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use ruma::events::StateEventType;
 
 use super::{Inner, Room};
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 impl Room {
     /// The offset of the state event of this key as of `at`.

@@ -51,14 +51,14 @@ impl TryFrom<KeptRoom> for Room {
 pub(super) mod by_id {
     use super::*;
 
-    pub(in crate::state::rooms) fn serialize<S: Serializer>(
+    pub(in crate::rooms) fn serialize<S: Serializer>(
         rooms: &DashMap<OwnedRoomId, Arc<Room>>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(in_order(rooms))
     }
 
-    pub(in crate::state::rooms) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::rooms) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<DashMap<OwnedRoomId, Arc<Room>>, D::Error> {
         let rooms = Vec::<Room>::deserialize(deserializer)?;

@@ -6,10 +6,8 @@ use ruma::{OwnedEventId, RoomId};
 use serde::{Deserialize, Serialize};
 
 use super::{EventFacts, Inner, Room, Rooms};
-use crate::{
-    record::{Offset, command::Extremity},
-    state::lifetimes::Class,
-};
+use crate::lifetimes::Class;
+use logcabin_record::{Offset, command::Extremity};
 
 /// Whether an event of this type moves its room to the top of a room list (MSC4186, `bump_stamp`).
 pub fn is_activity(event_type: &str) -> bool {
@@ -217,7 +215,7 @@ impl Room {
 
 impl Rooms {
     /// Adds an event to its room; returns the event that it is the first to redact.
-    pub(in crate::state) fn add_event(
+    pub(crate) fn add_event(
         &self,
         offset: Offset,
         room_id: &RoomId,
@@ -241,12 +239,7 @@ impl Rooms {
     }
 
     /// Removes events and their redactions from a room. Returns all removed events.
-    pub(in crate::state) fn erase(
-        &self,
-        offset: Offset,
-        room_id: &RoomId,
-        events: &[Offset],
-    ) -> Vec<Offset> {
+    pub(crate) fn erase(&self, offset: Offset, room_id: &RoomId, events: &[Offset]) -> Vec<Offset> {
         let Some(room) = self.get(room_id) else { return Vec::new() };
         let erase = || room.erase(offset, events);
         self.lifetimes.change(room_id, || room.oldest(), erase).into_iter().collect()

@@ -6,7 +6,7 @@ use ruma::{OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{Room, Rooms};
-use crate::record::{Offset, command::RoomTyping};
+use logcabin_record::{Offset, command::RoomTyping};
 
 /// A typing user.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Typist {
 
 impl Rooms {
     /// Sets the typing of a user; returns the superseded record.
-    pub(in crate::state) fn set_typing(&self, offset: Offset, body: RoomTyping) -> Option<Offset> {
+    pub(crate) fn set_typing(&self, offset: Offset, body: RoomTyping) -> Option<Offset> {
         let room = self.get(&body.room_id)?;
         let mut inner = room.inner.write();
         // The record that began it may have been erased.

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use ruma::{OwnedServerName, UserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{base::limits, record::Offset, state::index::hash};
+use crate::index::hash;
+use logcabin_base::limits;
+use logcabin_record::Offset;
 
 /// The ids of the newest messages of each homeserver.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -5,19 +5,16 @@ use ruma::api::client::discovery::get_capabilities::v3 as get_capabilities;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    decide::create_room::ROOM_VERSIONS,
-    edge::{
-        api::{
-            answer::json,
-            auth::capabilities::{
-                may_change_password, may_change_third_party_ids, may_get_login_token,
-                may_set_profile,
-            },
-            server::Server,
+    api::{
+        answer::json,
+        auth::capabilities::{
+            may_change_password, may_change_third_party_ids, may_get_login_token, may_set_profile,
         },
-        http::{ApiError, Cx, Json, Session},
+        server::Server,
     },
+    http::{ApiError, Cx, Json, Session},
 };
+use logcabin_decide::create_room::ROOM_VERSIONS;
 
 /// Lists every capability, including those that clients would assume.
 pub(super) async fn get(cx: Cx<Server>, _: get_capabilities::Request) -> Result<Json, ApiError> {

@@ -1,5 +1,5 @@
 //! Discovery: versions, the well-known documents. What this server can do:
-//! [`capabilities`](crate::edge::api::auth::capabilities).
+//! [`capabilities`](crate::api::auth::capabilities).
 
 use ruma::api::{
     client::discovery::{
@@ -14,16 +14,14 @@ use serde_json::{Map, Value, json};
 
 use super::voip;
 use crate::{
-    config::{AdminContact, Config, PublicKey},
-    edge::{
-        api::{
-            addresses::{self, base_url, identity_server},
-            answer::json,
-            server::Server,
-        },
-        http::{ApiError, Cx, Json, Session},
+    api::{
+        addresses::{self, base_url, identity_server},
+        answer::json,
+        server::Server,
     },
+    http::{ApiError, Cx, Json, Session},
 };
+use logcabin_config::{AdminContact, Config, PublicKey};
 
 /// The supported versions of the specification: every endpoint of each is served
 /// (`tests/specification/endpoints.md`).

@@ -5,13 +5,11 @@ use http::{HeaderValue, StatusCode, header::CACHE_CONTROL};
 use ruma::api::auth_scheme::NoAccessToken;
 use serde::Serialize;
 
-use crate::{
-    edge::http::{ApiError, App, Cx, Reply, Table, cheap, endpoint},
-    service::health::Trouble,
-};
+use crate::http::{ApiError, App, Cx, Reply, Table, cheap, endpoint};
+use logcabin_service::health::Trouble;
 
 /// A program that knows how it is.
-pub(crate) trait Healthy: App {
+pub trait Healthy: App {
     /// Why it should get no requests now. Nothing, if it should.
     fn troubles(&self) -> BoxFuture<'_, Vec<Trouble>>;
 }
@@ -39,7 +37,7 @@ struct Answer {
 
 /// The endpoints. In a cluster, they do not wait until the node has caught up: whether it has is
 /// the answer.
-pub(crate) fn endpoints<A: Healthy>(table: Table<A>) -> Table<A> {
+pub fn endpoints<A: Healthy>(table: Table<A>) -> Table<A> {
     table.on(live::<A>, cheap().at_once()).on(ready::<A>, cheap().at_once())
 }
 

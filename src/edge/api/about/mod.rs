@@ -2,11 +2,11 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod discovery;
-pub(crate) mod health;
+pub mod health;
 pub(crate) mod voip;
 
 use super::server::Server;
-use crate::edge::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Table, cheap, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     health::endpoints(table)

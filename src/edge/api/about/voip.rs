@@ -10,12 +10,10 @@ use serde_json::{Value, json};
 use sha1::Sha1;
 
 use crate::{
-    config::Config,
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_config::Config;
 
 endpoint! {
     /// The path that clients use, and the proposed one.

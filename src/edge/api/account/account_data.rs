@@ -22,15 +22,13 @@ use ruma::{
 use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
-    base::limits,
-    decide::account_data::{SetAccountData, SetTag},
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json, endpoint, read_body},
-    },
-    read::{events::to_raw, notifications::ruleset, sync::account_data::is_deleted},
-    record::Offset,
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json, endpoint, read_body},
 };
+use logcabin_base::limits;
+use logcabin_decide::account_data::{SetAccountData, SetTag};
+use logcabin_read::{events::to_raw, notifications::ruleset, sync::account_data::is_deleted};
+use logcabin_record::Offset;
 
 /// Types that the server maintains itself, through endpoints of their own.
 const OWN_TYPES: [&str; 2] = ["m.fully_read", ruleset::EVENT_TYPE];
@@ -236,7 +234,7 @@ async fn set(
 ) -> Result<(), ApiError> {
     if is_own(&event_type) {
         return Err(ApiError::new(
-            crate::edge::http::ErrorCode::BadJson,
+            crate::http::ErrorCode::BadJson,
             "This type is written through an endpoint of its own.",
         )
         .with_status(http::StatusCode::METHOD_NOT_ALLOWED));

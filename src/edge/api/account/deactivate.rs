@@ -14,23 +14,21 @@ use ruma::{
 };
 
 use crate::{
-    decide::{status::Deactivate, threepid::SpendValidation},
-    edge::{
-        api::{
-            auth::{
-                claim::{auth_failed, find_account},
-                rights,
-                uiaa::{self, confirm_identity},
-            },
-            server::Server,
+    api::{
+        auth::{
+            claim::{auth_failed, find_account},
+            rights,
+            uiaa::{self, confirm_identity},
         },
-        http::{ApiError, Cx, Session},
+        server::Server,
     },
-    record::Origin,
-    service::{
-        accounts::{closing, identity},
-        uiaa::{Binding, Facts},
-    },
+    http::{ApiError, Cx, Session},
+};
+use logcabin_decide::{status::Deactivate, threepid::SpendValidation};
+use logcabin_record::Origin;
+use logcabin_service::{
+    accounts::{closing, identity},
+    uiaa::{Binding, Facts},
 };
 
 pub(super) async fn deactivate(
@@ -56,7 +54,7 @@ pub(super) async fn deactivate(
 }
 
 /// Deactivates an account. Whether its identifiers were unbound everywhere.
-pub(in crate::edge::api) async fn close(
+pub(in crate::api) async fn close(
     app: &Arc<Server>,
     origin: Origin,
     user_id: OwnedUserId,

@@ -12,18 +12,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    decide::account::{Login, RemoveDevices, RenameDevice, Which},
-    edge::{
-        api::{
-            answer::json as to_json,
-            auth::{credentials::NewTokens, uiaa::confirm_identity},
-            server::Server,
-        },
-        http::{ApiError, Cx, Json},
+    api::{
+        answer::json as to_json,
+        auth::{credentials::NewTokens, uiaa::confirm_identity},
+        server::Server,
     },
-    service::accounts::names::{device_id_or_new, short_name},
-    state,
+    http::{ApiError, Cx, Json},
 };
+use logcabin_decide::account::{Login, RemoveDevices, RenameDevice, Which};
+use logcabin_service::accounts::names::{device_id_or_new, short_name};
+use logcabin_state as state;
 
 /// A device as its user sees it. Some clients refuse a list in which a member is null, or a device
 /// has no time.

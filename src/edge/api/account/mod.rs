@@ -10,7 +10,7 @@ pub(crate) mod threepid;
 pub(crate) mod user_directory;
 
 use super::{bodies, server::Server};
-use crate::edge::http::{Class, Table, cheap, limited, unlimited};
+use crate::http::{Class, Table, cheap, limited, unlimited};
 
 const FEW_ADDRESSES: &str = "`limits::THREEPIDS` bounds how many addresses an account has, and \
     adding one is limited";

@@ -13,13 +13,11 @@ use ruma::{
 };
 
 use crate::{
-    decide::status::SetStatus,
-    edge::{
-        api::{auth::grants::may_administer, server::Server},
-        http::{ApiError, Cx, OpenTo},
-    },
-    state::Standing,
+    api::{auth::grants::may_administer, server::Server},
+    http::{ApiError, Cx, OpenTo},
 };
+use logcabin_decide::status::SetStatus;
+use logcabin_state::Standing;
 
 impl Cx<Server> {
     /// Whether the caller is an administrator.

@@ -16,16 +16,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    base::{
-        clock::{millis, random_token},
-        limits,
-    },
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    state::Standing,
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_base::{
+    clock::{millis, random_token},
+    limits,
+};
+use logcabin_state::Standing;
 
 const PURPOSE: &str = "openid token";
 const PREFIX: &str = "lco_";

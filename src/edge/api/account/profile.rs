@@ -12,20 +12,16 @@ use ruma::{
 use serde_json::{Value, json};
 
 use crate::{
-    base::{background::at_length, limits},
-    decide::account::SetProfile,
-    edge::{
-        api::{
-            answer::json, appservice::services as appservice, auth::capabilities, server::Server,
-        },
-        http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
-    },
-    engine::Engine,
-    log::ReadError,
-    record::{Command, Offset, Origin},
-    service::accounts::profile::spread,
-    state::accounts::ProfileField,
+    api::{answer::json, appservice::services as appservice, auth::capabilities, server::Server},
+    http::{ApiError, AsOfRequest, Cx, ErrorCode, Json, Session},
 };
+use logcabin_base::{background::at_length, limits};
+use logcabin_decide::account::SetProfile;
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset, Origin};
+use logcabin_service::accounts::profile::spread;
+use logcabin_state::accounts::ProfileField;
 
 /// The fields of a profile (empty without an account).
 fn fields(engine: &Engine, user_id: &UserId) -> Option<BTreeMap<String, Value>> {
@@ -87,7 +83,7 @@ async fn asked(
 }
 
 /// The profile of a user of this server.
-pub(in crate::edge::api) async fn of_local(
+pub(in crate::api) async fn of_local(
     app: &Arc<Server>,
     user_id: &UserId,
 ) -> Result<BTreeMap<String, Value>, ApiError> {
@@ -163,7 +159,7 @@ fn check(cx: &Cx<Server>, field: &str, value: Option<&Value>) -> Result<(), ApiE
 }
 
 /// Sets or removes a field, in the user's rooms, too.
-pub(in crate::edge::api) async fn change(
+pub(in crate::api) async fn change(
     app: &Arc<Server>,
     origin: Origin,
     user_id: &UserId,

@@ -10,26 +10,24 @@ use ruma::api::client::account::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    decide::threepid::{AddThreepid, RemoveThreepid},
-    edge::{
-        api::{
-            answer::json,
-            auth::{
-                capabilities::may_change_third_party_ids,
-                claim::{auth_failed, find_account},
-                uiaa::confirm_identity,
-                validation::{check_allowed, threepid_in_use, validated},
-            },
-            server::Server,
+    api::{
+        answer::json,
+        auth::{
+            capabilities::may_change_third_party_ids,
+            claim::{auth_failed, find_account},
+            uiaa::confirm_identity,
+            validation::{check_allowed, threepid_in_use, validated},
         },
-        http::{ApiError, Cx, ErrorCode, Json, endpoint},
+        server::Server,
     },
-    record::{
-        Origin, address as threepid,
-        threepid::{Medium, Purpose, Threepid},
-    },
-    service::accounts::identity::{self, Credentials},
+    http::{ApiError, Cx, ErrorCode, Json, endpoint},
 };
+use logcabin_decide::threepid::{AddThreepid, RemoveThreepid};
+use logcabin_record::{
+    Origin, address as threepid,
+    threepid::{Medium, Purpose, Threepid},
+};
+use logcabin_service::accounts::identity::{self, Credentials};
 
 endpoint! {
     /// The former endpoint for binding identifiers.
@@ -154,7 +152,7 @@ pub(super) async fn delete(
 }
 
 /// Removes an address from an account, and from an identity server as far as possible.
-pub(in crate::edge::api) async fn remove(
+pub(in crate::api) async fn remove(
     app: &Server,
     origin: &Origin,
     user_id: &UserId,

@@ -14,17 +14,15 @@ use ruma::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::limits,
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    read::view::View,
-    service::remote_names::RemoteUser,
-    state::{
-        Membership, RoomMembership,
-        names::{Fit, Found},
-    },
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_read::view::View;
+use logcabin_service::remote_names::RemoteUser;
+use logcabin_state::{
+    Membership, RoomMembership,
+    names::{Fit, Found},
 };
 
 pub(super) async fn search(

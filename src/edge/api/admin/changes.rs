@@ -23,20 +23,18 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::parts::AdminParts as _;
 use crate::{
-    base::{limits, shutdown::Shutdown},
-    edge::{
-        api::{
-            auth::{rights, session},
-            server::{Server, positions::Undone},
-        },
-        http::{ApiError, Cx, ErrorCode, OpenTo, Reply, Session, endpoint},
+    api::{
+        auth::{rights, session},
+        server::{Server, positions::Undone},
     },
-    log::{ReadError, follow::Follow},
-    ops::history::{query::RecordView, select::Selection},
-    read::view::token::Token,
-    record::{Offset, Record},
-    service::requester::Requester,
+    http::{ApiError, Cx, ErrorCode, OpenTo, Reply, Session, endpoint},
 };
+use logcabin_base::{limits, shutdown::Shutdown};
+use logcabin_log::{ReadError, follow::Follow};
+use logcabin_ops::history::{query::RecordView, select::Selection};
+use logcabin_read::view::token::Token;
+use logcabin_record::{Offset, Record};
+use logcabin_service::requester::Requester;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 

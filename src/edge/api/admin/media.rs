@@ -5,15 +5,13 @@ use serde_json::{Value, json};
 
 use super::parts::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
-    base::background::at_length,
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, Received, endpoint},
-    },
-    ops::admin::media::{
-        self, DeleteMedia, MediaDeleted, MediaOf, MediaSummary, ProtectMedia, PurgeRemoteMedia,
-        QuarantineMedia, Quarantined, RemoteMediaPurged,
-    },
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, Received, endpoint},
+};
+use logcabin_base::background::at_length;
+use logcabin_ops::admin::media::{
+    self, DeleteMedia, MediaDeleted, MediaOf, MediaSummary, ProtectMedia, PurgeRemoteMedia,
+    QuarantineMedia, Quarantined, RemoteMediaPurged,
 };
 
 /// A lower timestamp is in seconds instead of milliseconds: the beginning of 1990.
@@ -343,8 +341,8 @@ pub(super) async fn statistics(cx: Cx<Server>, request: Statistics) -> Result<Js
     }
     let mut users = at_length(|| media::statistics(&cx.app.office, when));
     if let Some(search) = request.search_term {
-        let part = crate::base::text::fold(&search);
-        let has = |text: &str| crate::base::text::fold(text).contains(&part);
+        let part = logcabin_base::text::fold(&search);
+        let has = |text: &str| logcabin_base::text::fold(text).contains(&part);
         users
             .retain(|of| has(of.user_id.localpart()) || of.displayname.as_deref().is_some_and(has));
     }

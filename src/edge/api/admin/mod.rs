@@ -5,7 +5,7 @@
 //! Every endpoint that changes something takes `reason`, in the query or in the body, which is
 //! recorded, and `?dry_run=true`, which reports the effect without changing anything.
 //!
-//! [`Act`]: crate::ops::admin::act::Act
+//! [`Act`]: logcabin_ops::admin::act::Act
 
 pub(super) mod changes;
 mod media;
@@ -20,7 +20,7 @@ use ruma::api::auth_scheme::NoAccessToken;
 use serde_json::json;
 
 use super::{answer::json as to_json, bodies::ADMIN_USER, server::Server};
-use crate::edge::http::{ApiError, Class, Cx, Json, Policy, Table, endpoint, limited};
+use crate::http::{ApiError, Class, Cx, Json, Policy, Table, endpoint, limited};
 
 /// Only for administrators. Nobody else learns anything.
 const ADMINISTRATORS: Policy = limited(Class::Admin).administrators();

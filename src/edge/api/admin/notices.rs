@@ -6,13 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::parts::{AdminParts as _, Terms};
 use crate::{
-    edge::{
-        api::{room::send::transaction, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    ops::admin::notices::{NoticeSent, SendNotice},
-    record::command::Transaction,
+    api::{room::send::transaction, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_ops::admin::notices::{NoticeSent, SendNotice};
+use logcabin_record::command::Transaction;
 
 /// A notice and its recipient.
 #[derive(Deserialize)]

@@ -8,17 +8,15 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use crate::{
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, ErrorCode, Json, Received, query_parameter, read_body},
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, ErrorCode, Json, Received, query_parameter, read_body},
+};
+use logcabin_ops::{
+    admin::{
+        act::{Act, Order, Outcome},
+        office::ActError,
     },
-    ops::{
-        admin::{
-            act::{Act, Order, Outcome},
-            office::ActError,
-        },
-        proof::ProofError,
-    },
+    proof::ProofError,
 };
 
 /// The default number of items on a page.

@@ -6,15 +6,13 @@ use serde_json::json;
 
 use super::parts::{AdminParts as _, PageOf, Terms, nothing, page_of};
 use crate::{
-    base::background::at_length,
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    ops::admin::reports::{self, RemoveReport},
-    record::Offset,
-    state::reports::Report,
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_base::background::at_length;
+use logcabin_ops::admin::reports::{self, RemoveReport};
+use logcabin_record::Offset;
+use logcabin_state::reports::Report;
 
 endpoint! {
     /// `GET …/event_reports`

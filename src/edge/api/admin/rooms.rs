@@ -6,19 +6,17 @@ use serde_json::{Value, json};
 
 use super::parts::{AdminParts as _, PageOf, Terms, nothing};
 use crate::{
-    base::{background::at_length, limits},
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    ops::admin::rooms::{
-        self, BlockRoom, JoinRoom, Joined, MakeRoomAdmin, NewRoom, RoomOrder, RoomsWanted,
-        ShutDownRoom, ShutdownStatus, shutdown,
-    },
-    read::events::{ClientEvent, EventForm},
-    record::Offset,
-    state::Membership,
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_base::{background::at_length, limits};
+use logcabin_ops::admin::rooms::{
+    self, BlockRoom, JoinRoom, Joined, MakeRoomAdmin, NewRoom, RoomOrder, RoomsWanted,
+    ShutDownRoom, ShutdownStatus, shutdown,
+};
+use logcabin_read::events::{ClientEvent, EventForm};
+use logcabin_record::Offset;
+use logcabin_state::Membership;
 
 /// The default name and message of the replacement of a room that is shut down.
 const NEW_NAME: &str = "Content Violation Notification";

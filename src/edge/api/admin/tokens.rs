@@ -7,16 +7,14 @@ use serde_json::{Value, json};
 
 use super::parts::{AdminParts as _, Terms, nothing, nullable};
 use crate::{
-    base::clock::random_letters,
-    decide::registration_token::Change,
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    ops::admin::tokens::{
-        self, CreateRegistrationToken, DeleteRegistrationToken, TokenCreated, TokenSummary,
-        UpdateRegistrationToken,
-    },
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
+};
+use logcabin_base::clock::random_letters;
+use logcabin_decide::registration_token::Change;
+use logcabin_ops::admin::tokens::{
+    self, CreateRegistrationToken, DeleteRegistrationToken, TokenCreated, TokenSummary,
+    UpdateRegistrationToken,
 };
 
 /// A token to create.

@@ -12,26 +12,24 @@ use serde_json::{Value, json};
 
 use super::parts::{AdminParts as _, PageOf, Terms, nothing, nullable, would_do};
 use crate::{
-    base::background::at_length,
-    edge::{
-        api::{
-            account::moderation, answer::json as to_json, auth::registration::free_user_id,
-            server::Server,
-        },
-        http::{ApiError, Cx, Json, Received, Reply, endpoint},
+    api::{
+        account::moderation, answer::json as to_json, auth::registration::free_user_id,
+        server::Server,
     },
-    ops::admin::{
-        act::{Act, Outcome},
-        office::{ActError, Office},
-        users::{
-            self, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs, ResetPassword,
-            SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
-            search::{self, Listed, UserOrder, UsersWanted},
-        },
-    },
-    record::{Offset, Origin, threepid::Threepid},
-    state::Membership,
+    http::{ApiError, Cx, Json, Received, Reply, endpoint},
 };
+use logcabin_base::background::at_length;
+use logcabin_ops::admin::{
+    act::{Act, Outcome},
+    office::{ActError, Office},
+    users::{
+        self, Changed, CreateUser, ExternalId, LogInAs, LogOut, LoggedInAs, ResetPassword,
+        SetProfile, SetStatus, UserDetails, UserDevice, UserSummary,
+        search::{self, Listed, UserOrder, UsersWanted},
+    },
+};
+use logcabin_record::{Offset, Origin, threepid::Threepid};
+use logcabin_state::Membership;
 
 endpoint! {
     /// `GET …/users`

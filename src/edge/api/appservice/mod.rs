@@ -4,7 +4,7 @@ pub(crate) mod services;
 pub(crate) mod thirdparty;
 
 use super::server::Server;
-use crate::edge::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Table, cheap, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

@@ -15,12 +15,10 @@ use ruma::{
 use serde_json::json;
 
 use crate::{
-    edge::{
-        api::server::Server,
-        http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
-    },
-    outside::appservice::{Asked, Request, Service},
+    api::server::Server,
+    http::{ApiError, Appservice, Cx, ErrorCode, Session, read_query},
 };
+use logcabin_outside::appservice::{Asked, Request, Service};
 
 /// The user that `service` acts for in a request: the one in the query's `user_id`, or the
 /// service's own; with the device in `device_id`, if given.

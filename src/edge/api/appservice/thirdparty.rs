@@ -8,12 +8,10 @@ use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Map, Value};
 
 use crate::{
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    outside::appservice::{Request, Service},
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_outside::appservice::{Request, Service};
 
 /// The id by which clients know a network of an application service.
 fn instance_id(service: &str, network_id: &str) -> String {

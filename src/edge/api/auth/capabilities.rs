@@ -3,7 +3,7 @@
 use ruma::api::client::profile::ProfileFieldName;
 
 use super::grants::no_interactive_authentication;
-use crate::edge::{
+use crate::{
     api::server::Server,
     http::{ApiError, ErrorCode, Session},
 };

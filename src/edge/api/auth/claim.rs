@@ -5,14 +5,12 @@ use std::net::IpAddr;
 use ruma::{OwnedUserId, UserId, api::client::uiaa::UserIdentifier};
 
 use crate::{
-    decide::account::RenewPassword,
-    edge::{
-        api::server::Server,
-        http::{ApiError, ErrorCode},
-    },
-    record::{Offset, Origin, address as threepid, threepid::Threepid},
-    service::passwords::{Guess, Verdict},
+    api::server::Server,
+    http::{ApiError, ErrorCode},
 };
+use logcabin_decide::account::RenewPassword;
+use logcabin_record::{Offset, Origin, address as threepid, threepid::Threepid};
+use logcabin_service::passwords::{Guess, Verdict};
 
 /// The account that an identifier belongs to.
 pub(crate) fn find_account(app: &Server, threepid: &Threepid) -> Option<OwnedUserId> {
@@ -47,7 +45,7 @@ pub(crate) fn named_user(app: &Server, name: &str) -> Option<OwnedUserId> {
 }
 
 /// A claimed identity.
-pub(in crate::edge::api) struct Claim {
+pub(in crate::api) struct Claim {
     /// A normalized form, whether the user exists or not. Password guesses are counted by it, and
     /// counting must not reveal which users exist.
     pub(super) name: String,
@@ -57,14 +55,14 @@ pub(in crate::edge::api) struct Claim {
 
 impl Claim {
     /// By user id or localpart.
-    pub(in crate::edge::api) fn by_name(app: &Server, name: &str) -> Self {
+    pub(in crate::api) fn by_name(app: &Server, name: &str) -> Self {
         let user_id = named_user(app, name);
         let name = user_id.as_ref().map_or_else(|| name.to_owned(), ToString::to_string);
         Self { name, user_id }
     }
 
     /// By any identifier.
-    pub(in crate::edge::api) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
+    pub(in crate::api) fn by_identifier(app: &Server, identifier: &UserIdentifier) -> Self {
         match identifier {
             UserIdentifier::Matrix(id) => Self::by_name(app, &id.user),
             other => {
@@ -82,7 +80,7 @@ impl Claim {
 ///
 /// # Errors
 /// 403 for a wrong password, 429 after too many.
-pub(in crate::edge::api) async fn verified(
+pub(in crate::api) async fn verified(
     app: &Server,
     client: IpAddr,
     claim: Claim,

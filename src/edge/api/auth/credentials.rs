@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use crate::{
-    config,
-    edge::{api::server::Server, http::ApiError},
-    record::command::Tokens,
-    service::{
-        accounts::token::{self, Kind},
-        passwords::policy,
-    },
+use crate::{api::server::Server, http::ApiError};
+use logcabin_config as config;
+use logcabin_record::command::Tokens;
+use logcabin_service::{
+    accounts::token::{self, Kind},
+    passwords::policy,
 };
 
 /// New tokens: the only place that has them in the clear.
@@ -103,7 +101,7 @@ fn expiry(config: &config::Tokens, can_refresh: bool, login_ms: u64, now_ms: u64
 }
 
 /// Checks a new password for the user with this localpart against the policy.
-pub(in crate::edge::api) fn check_password(
+pub(in crate::api) fn check_password(
     app: &Server,
     localpart: &str,
     password: &str,

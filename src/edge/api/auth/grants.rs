@@ -5,17 +5,15 @@ use ruma::api::client::uiaa::{AuthFlow, AuthType};
 use serde_json::{Map, json};
 
 use crate::{
-    base::clock::random_token,
-    edge::{
-        api::{
-            addresses::{account_url, is_offered},
-            server::Server,
-        },
-        http::{ApiError, AuthRequired, ErrorCode, OpenTo, Session},
+    api::{
+        addresses::{account_url, is_offered},
+        server::Server,
     },
-    record::scope::Scope,
-    state::oauth::Grant,
+    http::{ApiError, AuthRequired, ErrorCode, OpenTo, Session},
 };
+use logcabin_base::clock::random_token;
+use logcabin_record::scope::Scope;
+use logcabin_state::oauth::Grant;
 
 /// The action of the account's page that allows cross-signing keys to be replaced.
 const RESET: &str = "org.matrix.cross_signing_reset";

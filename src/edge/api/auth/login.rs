@@ -26,22 +26,20 @@ use super::{
     login_token, rights, session,
 };
 use crate::{
-    base::clock::millis,
-    decide::account::{Login, LoginByToken},
-    edge::{
-        api::{
-            addresses::{discovery_info, is_offered},
-            answer::json,
-            appservice::services::exclusive,
-            server::Server,
-        },
-        http::{ApiError, Appservice, Cx, Json},
+    api::{
+        addresses::{discovery_info, is_offered},
+        answer::json,
+        appservice::services::exclusive,
+        server::Server,
     },
-    record::Offset,
-    service::accounts::{
-        login_token::LoginToken,
-        names::{device_id_or_new, short_name},
-    },
+    http::{ApiError, Appservice, Cx, Json},
+};
+use logcabin_base::clock::millis;
+use logcabin_decide::account::{Login, LoginByToken};
+use logcabin_record::Offset;
+use logcabin_service::accounts::{
+    login_token::LoginToken,
+    names::{device_id_or_new, short_name},
 };
 
 pub(super) async fn login_types(
@@ -65,7 +63,7 @@ pub(super) async fn login_types(
     if by_sso {
         let mut sso = SsoLoginType::new();
         sso.oauth_aware_preferred = preferred;
-        let shown = |provider: &crate::outside::oidc::Provider| {
+        let shown = |provider: &logcabin_outside::oidc::Provider| {
             let mut shown =
                 IdentityProvider::new(provider.id().to_owned(), provider.name().to_owned());
             shown.icon = provider.icon().cloned();

@@ -7,12 +7,10 @@ use ruma::{UserId, api::client::session::get_login_token::v1 as get_login_token}
 
 use super::uiaa::confirm_identity;
 use crate::{
-    edge::{
-        api::{auth::capabilities::may_get_login_token, server::Server},
-        http::{ApiError, Cx},
-    },
-    service::accounts::login_token::{self, LoginToken, Purpose},
+    api::{auth::capabilities::may_get_login_token, server::Server},
+    http::{ApiError, Cx},
 };
+use logcabin_service::accounts::login_token::{self, LoginToken, Purpose};
 
 const PREFIX: &str = "lcl_";
 

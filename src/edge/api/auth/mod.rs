@@ -18,7 +18,7 @@ pub(crate) mod uiaa;
 pub(crate) mod validation;
 
 use super::{bodies, server::Server};
-use crate::edge::http::{Class, Table, cheap, limited, unlimited};
+use crate::http::{Class, Table, cheap, limited, unlimited};
 
 const LOGIN_IS_LIMITED: &str = "a logout needs a login before it, which is limited";
 const MESSAGES_ARE_LIMITED: &str = "it writes only when it sends a message, and messages are \

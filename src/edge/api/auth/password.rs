@@ -8,16 +8,14 @@ use super::{
     uiaa::{self, confirm_identity},
 };
 use crate::{
-    decide::{
-        account::{SetPassword, Which},
-        threepid::ResetPassword,
-    },
-    edge::{
-        api::{auth::capabilities, server::Server},
-        http::{ApiError, Cx, Session},
-    },
-    service::uiaa::{Binding, Facts},
+    api::{auth::capabilities, server::Server},
+    http::{ApiError, Cx, Session},
 };
+use logcabin_decide::{
+    account::{SetPassword, Which},
+    threepid::ResetPassword,
+};
+use logcabin_service::uiaa::{Binding, Facts};
 
 pub(super) async fn change_password(
     cx: Cx<Server, Option<Session>>,

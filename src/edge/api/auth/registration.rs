@@ -19,29 +19,27 @@ use super::{
     session, uiaa,
 };
 use crate::{
-    base::clock::millis,
-    base::clock::random_bytes,
-    decide::{
-        Refusal,
-        account::{Login, Met, Register, UpgradeGuest},
+    api::{
+        answer::json, appservice::services as appservice, auth::grants::legacy_is_off,
+        server::Server,
     },
-    edge::{
-        api::{
-            answer::json, appservice::services as appservice, auth::grants::legacy_is_off,
-            server::Server,
-        },
-        http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
-    },
-    engine::Rejected,
-    outside::appservice::Service,
-    record::{
-        Origin,
-        command::{AccountKind, Secret, TokenHash},
-    },
-    service::{
-        accounts::names::{device_id_or_new, is_registration_token, new_user_id_of, short_name},
-        uiaa::{Authenticated, Binding, Denied, Facts, Parameters, Proof},
-    },
+    http::{ApiError, Appservice, Cx, ErrorCode, Json, read_body},
+};
+use logcabin_base::clock::millis;
+use logcabin_base::clock::random_bytes;
+use logcabin_decide::{
+    Refusal,
+    account::{Login, Met, Register, UpgradeGuest},
+};
+use logcabin_engine::Rejected;
+use logcabin_outside::appservice::Service;
+use logcabin_record::{
+    Origin,
+    command::{AccountKind, Secret, TokenHash},
+};
+use logcabin_service::{
+    accounts::names::{device_id_or_new, is_registration_token, new_user_id_of, short_name},
+    uiaa::{Authenticated, Binding, Denied, Facts, Parameters, Proof},
 };
 
 type Caller = Cx<Server, Option<Appservice>>;
@@ -336,7 +334,7 @@ struct NewSession {
 }
 
 /// Creates an account with a password, once its stages are completed.
-pub(in crate::edge::api) async fn create(
+pub(in crate::api) async fn create(
     app: &Server,
     origin: Origin,
     user_id: &UserId,

@@ -16,13 +16,11 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    base::limits,
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Body, Caller, Cx, ErrorCode, Json, Reply, Session, endpoint},
-    },
-    service::rendezvous::{Meeting, WriteError},
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Body, Caller, Cx, ErrorCode, Json, Reply, Session, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_service::rendezvous::{Meeting, WriteError};
 
 /// A text for the other device.
 #[derive(Deserialize)]

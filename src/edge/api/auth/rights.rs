@@ -5,15 +5,13 @@
 use ruma::UserId;
 
 use crate::{
-    edge::{
-        api::{
-            auth::grants::{check_scope, may_administer},
-            server::Server,
-        },
-        http::{ApiError, ErrorCode, OpenTo, Session},
+    api::{
+        auth::grants::{check_scope, may_administer},
+        server::Server,
     },
-    state::Standing,
+    http::{ApiError, ErrorCode, OpenTo, Session},
 };
+use logcabin_state::Standing;
 
 /// Refuses callers to whom the endpoint is not open.
 pub(crate) fn admit(app: &Server, session: &Session, open_to: OpenTo) -> Result<(), ApiError> {
@@ -65,10 +63,8 @@ pub(crate) fn suspended() -> ApiError {
 mod tests {
     use http::Method;
 
-    use crate::{
-        config::Config,
-        edge::http::{Access, OpenTo},
-    };
+    use crate::http::{Access, OpenTo};
+    use logcabin_config::Config;
 
     /// An endpoint without its prefix and version, with each parameter as `{}`.
     fn name(method: &Method, path: &str) -> String {
@@ -89,7 +85,7 @@ mod tests {
     /// The endpoints of the client-server API that look at who is calling and that are open to
     /// some of the callers.
     fn open(to: impl Fn(OpenTo) -> bool) -> Vec<String> {
-        let table = crate::edge::api::endpoints(&Config::default());
+        let table = crate::api::endpoints(&Config::default());
         let served = table.list().into_iter().filter(|served| {
             served.path.starts_with("/_matrix/client/")
                 && matches!(served.access, Access::Required | Access::Optional)

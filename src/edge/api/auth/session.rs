@@ -15,21 +15,19 @@ use ruma::{
 
 use super::credentials::NewTokens;
 use crate::{
-    decide::{
-        Refusal,
-        account::{ConfirmTokens, Refresh, RemoveDevices, Which},
-        oauth::ConfirmGrant,
-    },
-    edge::{
-        api::{appservice::services::assert_identity, server::Server},
-        http::{ApiError, App as _, Cx, Session},
-    },
-    engine::{Durable, Rejected},
-    log::AppendError,
-    record::{Offset, Origin, command::TokenHash},
-    service::accounts::token::{self, Kind},
-    state::{TokenUse, oauth::GrantUse},
+    api::{appservice::services::assert_identity, server::Server},
+    http::{ApiError, App as _, Cx, Session},
 };
+use logcabin_decide::{
+    Refusal,
+    account::{ConfirmTokens, Refresh, RemoveDevices, Which},
+    oauth::ConfirmGrant,
+};
+use logcabin_engine::{Durable, Rejected};
+use logcabin_log::AppendError;
+use logcabin_record::{Offset, Origin, command::TokenHash};
+use logcabin_service::accounts::token::{self, Kind};
+use logcabin_state::{TokenUse, oauth::GrantUse};
 
 /// The session of an access token; for an application service, that of the user in the query.
 pub(crate) async fn authenticate(

@@ -16,17 +16,15 @@ use super::{
     registration::free_user_id,
 };
 use crate::{
-    decide::{
-        account::{self, Login, Met},
-        status::CreateAccount,
-    },
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    record::command::AccountKind,
-    service::accounts::names::{device_id_or_new, short_name},
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_decide::{
+    account::{self, Login, Met},
+    status::CreateAccount,
+};
+use logcabin_record::command::AccountKind;
+use logcabin_service::accounts::names::{device_id_or_new, short_name};
 
 endpoint! {
     /// Asks for a nonce.

@@ -16,32 +16,30 @@ use tracing::warn;
 
 use super::{login_token, rights};
 use crate::{
-    base::{clock::random_token, tag::Tag},
-    config::Config,
-    edge::{
-        api::{
-            addresses::{client_api, is_console_login, is_login_page},
-            server::Server,
-        },
-        http::{ApiError, ErrorCode, Reply},
+    api::{
+        addresses::{client_api, is_console_login, is_login_page},
+        server::Server,
     },
-    outside::oidc::{OidcError, Provider},
+    http::{ApiError, ErrorCode, Reply},
 };
+use logcabin_base::{clock::random_token, tag::Tag};
+use logcabin_config::Config;
+use logcabin_outside::oidc::{OidcError, Provider};
 
 /// The longest time that a browser may take, in milliseconds.
-pub(in crate::edge::api) const AWAY_MS: u64 = 30 * 60 * 1000;
+pub(in crate::api) const AWAY_MS: u64 = 30 * 60 * 1000;
 /// The longest address to return to.
 const REDIRECT_BYTES: usize = 1500;
 /// The longest value of a cookie. With its name and the rest, browsers take 4,096 bytes.
 const COOKIE_BYTES: usize = 3800;
 
-pub(in crate::edge::api) const TRIP: &str = "sso trip";
+pub(in crate::api) const TRIP: &str = "sso trip";
 const NONCE: &str = "sso nonce";
 const VERIFIER: &str = "sso verifier";
 
 /// Why a browser was sent to a provider.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::edge::api) enum Errand {
+pub(in crate::api) enum Errand {
     /// To log in, and return to the client with a login token.
     Login { redirect_url: Url },
     /// To sign in to this server's own pages, and go on there.
@@ -55,19 +53,19 @@ pub(in crate::edge::api) enum Errand {
 
 /// A browser at a provider.
 #[derive(Serialize, Deserialize)]
-pub(in crate::edge::api) struct Trip {
-    pub(in crate::edge::api) state: String,
-    pub(in crate::edge::api) provider: String,
-    pub(in crate::edge::api) errand: Errand,
+pub(in crate::api) struct Trip {
+    pub(in crate::api) state: String,
+    pub(in crate::api) provider: String,
+    pub(in crate::api) errand: Errand,
 }
 
 /// The address to which providers send browsers back.
-pub(crate) fn callback(config: &Config) -> String {
+pub fn callback(config: &Config) -> String {
     format!("{}/login/sso/callback", client_api(config))
 }
 
 /// Sends a browser to a provider.
-pub(in crate::edge::api) async fn set_out(
+pub(in crate::api) async fn set_out(
     app: &Server,
     provider: &Provider,
     errand: Errand,
@@ -91,7 +89,7 @@ pub(in crate::edge::api) async fn set_out(
 }
 
 /// The address of a client, with a login token for this user.
-pub(in crate::edge::api) fn with_token(
+pub(in crate::api) fn with_token(
     app: &Server,
     user_id: &UserId,
     mut redirect_url: Url,
@@ -104,7 +102,7 @@ pub(in crate::edge::api) fn with_token(
 }
 
 /// Signs a statement that stays valid for as long as a browser may take.
-pub(in crate::edge::api) fn signed(
+pub(in crate::api) fn signed(
     app: &Server,
     purpose: &str,
     statement: &impl Serialize,
@@ -114,7 +112,7 @@ pub(in crate::edge::api) fn signed(
 }
 
 /// An address to return to, if browsers may be sent there.
-pub(in crate::edge::api) fn redirect_url(
+pub(in crate::api) fn redirect_url(
     config: &Config,
     given: Option<String>,
 ) -> Result<Url, ApiError> {
@@ -147,14 +145,14 @@ pub(in crate::edge::api) fn redirect_url(
 }
 
 /// Whether the administrators trust this address.
-pub(in crate::edge::api) fn is_trusted(config: &Config, url: &Url) -> bool {
+pub(in crate::api) fn is_trusted(config: &Config, url: &Url) -> bool {
     is_login_page(config, url)
         || is_console_login(config, url)
         || config.sso.redirects.0.iter().any(|known| known.covers(url))
 }
 
 /// The displayed name of an address.
-pub(in crate::edge::api) fn place(url: &Url) -> String {
+pub(in crate::api) fn place(url: &Url) -> String {
     match (url.scheme(), url.host_str(), url.port()) {
         ("http" | "https", Some(host), None) => host.to_owned(),
         ("http" | "https", Some(host), Some(port)) => format!("{host}:{port}"),
@@ -163,12 +161,12 @@ pub(in crate::edge::api) fn place(url: &Url) -> String {
 }
 
 /// The nonce and the PKCE verifier of a state.
-pub(in crate::edge::api) fn secrets(app: &Server, state: &str) -> (String, String) {
+pub(in crate::api) fn secrets(app: &Server, state: &str) -> (String, String) {
     (app.signing.signer.secret(NONCE, state), app.signing.signer.secret(VERIFIER, state))
 }
 
 /// The error for a person whose provider does not do what it was asked for.
-pub(in crate::edge::api) fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
+pub(in crate::api) fn of_provider(provider: &Provider, error: &OidcError) -> ApiError {
     let name = provider.name();
     if !matches!(error, OidcError::Unavailable(_)) {
         // The client gets an ordinary refusal; the administrator may have to act.
@@ -189,7 +187,7 @@ pub(in crate::edge::api) fn of_provider(provider: &Provider, error: &OidcError) 
 }
 
 /// Redirects to another address, which may contain a token.
-pub(in crate::edge::api) fn see(url: &Url) -> Result<Reply, ApiError> {
+pub(in crate::api) fn see(url: &Url) -> Result<Reply, ApiError> {
     let location = HeaderValue::from_str(url.as_str())
         .map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(Reply::bytes("text/plain; charset=utf-8", "")
@@ -200,17 +198,17 @@ pub(in crate::edge::api) fn see(url: &Url) -> Result<Reply, ApiError> {
 }
 
 /// One cookie for each login, because a browser may have several in progress.
-pub(in crate::edge::api) fn cookie_name(state: &str) -> String {
+pub(in crate::api) fn cookie_name(state: &str) -> String {
     format!("logcabin_sso_{}", &hash(state)[..16])
 }
 
 /// A text that does not reveal this one.
-pub(in crate::edge::api) fn hash(text: &str) -> String {
+pub(in crate::api) fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
 /// A cookie for the way back from a provider.
-pub(in crate::edge::api) fn cookie(
+pub(in crate::api) fn cookie(
     config: &Config,
     state: &str,
     value: &str,

@@ -27,29 +27,29 @@ use serde::Deserialize;
 use tracing::warn;
 
 use crate::{
-    base::{
-        clock::{random_bytes, random_letters, random_token},
-        glob::Glob,
-        limits, traces,
+    api::{
+        browser::page::{AnyBrowser, Page, refusal},
+        server::Server,
+        server::told::Told,
     },
-    decide::threepid::{CompleteValidation, NoteSent, RequestValidation, Requested, Validated},
-    edge::{
-        api::{
-            browser::page::{AnyBrowser, Page, refusal},
-            server::Server,
-            server::told::Told,
-        },
-        http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
-    },
-    outside::mail::{Proof, SendError, Topic},
-    record::{
-        Origin,
-        address::{self as threepid, Invalid, is_allowed, is_opaque_id},
-        command::TokenHash,
-        threepid::{Medium, Purpose, Threepid},
-    },
-    state::validations::token_hash,
+    http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint, read_query},
 };
+use logcabin_base::{
+    clock::{random_bytes, random_letters, random_token},
+    glob::Glob,
+    limits, traces,
+};
+use logcabin_decide::threepid::{
+    CompleteValidation, NoteSent, RequestValidation, Requested, Validated,
+};
+use logcabin_outside::mail::{Proof, SendError, Topic};
+use logcabin_record::{
+    Origin,
+    address::{self as threepid, Invalid, is_allowed, is_opaque_id},
+    command::TokenHash,
+    threepid::{Medium, Purpose, Threepid},
+};
+use logcabin_state::validations::token_hash;
 
 /// The path to which tokens are returned.
 const SUBMIT: &str = "/_matrix/client/unstable/logcabin/validate";
@@ -179,7 +179,7 @@ async fn request_validation(
 }
 
 /// Requests a message to an address, for a page that acts for a client.
-pub(in crate::edge::api) async fn request_for_page(
+pub(in crate::api) async fn request_for_page(
     cx: &Cx<Server, ()>,
     purpose: Purpose,
     threepid: Threepid,
@@ -432,7 +432,7 @@ fn find(
     app: &Server,
     sid: &str,
     client_secret: &str,
-) -> Option<crate::state::validations::Validation> {
+) -> Option<logcabin_state::validations::Validation> {
     let now_ms = app.engine.clock().now_ms();
     let found = app.engine.state().validations.get(sid, now_ms)?;
     (found.client_secret == TokenHash::of(client_secret)).then_some(found)
@@ -444,7 +444,7 @@ async fn complete(cx: &Cx<Server, ()>, submitted: &Submitted) -> Result<bool, Ap
 }
 
 /// Submits the token of a message. Returns whether it is correct.
-pub(in crate::edge::api) async fn show_token(
+pub(in crate::api) async fn show_token(
     cx: &Cx<Server, ()>,
     sid: &str,
     client_secret: &str,

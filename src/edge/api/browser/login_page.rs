@@ -5,16 +5,14 @@ use maud::html;
 
 use super::page::{AnyBrowser, Page};
 use crate::{
-    base::text::encoded,
-    config::Config,
-    edge::{
-        api::{
-            addresses::{client_api, prefix},
-            server::Server,
-        },
-        http::{ApiError, Cx, Reply, endpoint},
+    api::{
+        addresses::{client_api, prefix},
+        server::Server,
     },
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::text::encoded;
+use logcabin_config::Config;
 
 endpoint! {
     /// Its path, with and without a trailing slash.

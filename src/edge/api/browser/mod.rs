@@ -6,7 +6,7 @@ pub(crate) mod page;
 use http::{HeaderMap, HeaderName, header::COOKIE};
 
 use super::server::Server;
-use crate::edge::http::{Table, cheap};
+use crate::http::{Table, cheap};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table.on(login_page::page, cheap())

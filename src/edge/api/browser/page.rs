@@ -10,10 +10,8 @@ use http::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::{
-    base::clock::random_bytes,
-    edge::http::{Access, ApiError, Gate, Refusal, Reply, Who},
-};
+use crate::http::{Access, ApiError, Gate, Refusal, Reply, Who};
+use logcabin_base::clock::random_bytes;
 
 const STYLE: &str = include_str!("page.css");
 const HTML: &str = "text/html; charset=utf-8";

@@ -4,20 +4,18 @@ use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
 
 use super::{login, visitor::served};
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            browser::page::AnyBrowser,
-            oauth::{
-                browser::see,
-                own::{self, Attempt},
-            },
-            server::Server,
+    api::{
+        browser::page::AnyBrowser,
+        oauth::{
+            browser::see,
+            own::{self, Attempt},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    service::oauth::CONSOLE_CALLBACK,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_service::oauth::CONSOLE_CALLBACK;
 
 endpoint! {
     /// The way to the pages for signing in.

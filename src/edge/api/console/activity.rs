@@ -11,14 +11,12 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::metrics::LATENCY,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::look::grouped,
-    service::{samples::Sample, tally::HOURS},
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::metrics::LATENCY;
+use logcabin_ops::history::look::grouped;
+use logcabin_service::{samples::Sample, tally::HOURS};
 
 const WEEKDAYS: [&str; 7] =
     ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];

@@ -14,18 +14,16 @@ use super::{
     visitor::{ConsoleLogin, Visitor},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Body, Cx, Reply, endpoint},
-    },
-    ops::admin::{
-        act::{Act as _, Order, Outcome},
-        form::{Field, Form, Kind},
-        office::ActError,
-        proofs::Prove,
-        registry,
-    },
+    api::server::Server,
+    http::{ApiError, Body, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_ops::admin::{
+    act::{Act as _, Order, Outcome},
+    form::{Field, Form, Kind},
+    office::ActError,
+    proofs::Prove,
+    registry,
 };
 
 type Fields = HashMap<String, String>;

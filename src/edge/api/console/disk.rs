@@ -12,19 +12,17 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::metrics::{Disk, Label as _},
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::{
-        look::{bytes, grouped},
-        moment::Time,
-    },
-    service::{
-        growth::{Sizes, days_left},
-        tally::{Amount, Counts, Named},
-    },
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::metrics::{Disk, Label as _};
+use logcabin_ops::history::{
+    look::{bytes, grouped},
+    moment::Time,
+};
+use logcabin_service::{
+    growth::{Sizes, days_left},
+    tally::{Amount, Counts, Named},
 };
 
 /// How many kinds, rooms and users are listed.

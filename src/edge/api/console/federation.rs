@@ -10,20 +10,18 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::{
-        admin::federation::{
-            DestinationDetails, DestinationRow, Destinations, RefusedEvents, SharedRoom, Waiting,
-            destination, destinations, refused_events,
-        },
-        history::look::{duration, grouped},
-    },
-    record::command::{AsideItem, Failing},
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_ops::{
+    admin::federation::{
+        DestinationDetails, DestinationRow, Destinations, RefusedEvents, SharedRoom, Waiting,
+        destination, destinations, refused_events,
+    },
+    history::look::{duration, grouped},
+};
+use logcabin_record::command::{AsideItem, Failing};
 
 /// How many of the refused events the first page shows.
 const REFUSED: usize = 20;
@@ -323,7 +321,7 @@ fn refused_table(found: &RefusedEvents) -> Markup {
 
 fn rules(app: &Server) -> Markup {
     let federation = &app.office.federation;
-    let patterns = |list: &[crate::config::ServerPattern], none: &str| match list.is_empty() {
+    let patterns = |list: &[logcabin_config::ServerPattern], none: &str| match list.is_empty() {
         true => none.to_owned(),
         false => list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
     };

@@ -11,18 +11,16 @@ use super::{
     visitor::{ConsoleLogin, ConsoleStream, Visitor, show},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            admin::changes::{self, Form, Wanted},
-            server::Server,
-        },
-        http::{ApiError, Cx, Reply, endpoint},
+    api::{
+        admin::changes::{self, Form, Wanted},
+        server::Server,
     },
-    log::ReadError,
-    ops::history::{query::RecordView, select::Selection},
-    record::{Offset, Record},
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_ops::history::{query::RecordView, select::Selection};
+use logcabin_record::{Offset, Record};
 
 endpoint! {
     /// The page with records.

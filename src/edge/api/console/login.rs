@@ -11,27 +11,25 @@ use super::{
     visitor::{COOKIE_NAME, cookie as given, login_first, of_this_site, see_other, served},
 };
 use crate::{
-    base::limits,
-    decide::{
-        account::{RemoveDevices, Which},
-        oauth::EndGrants,
-    },
-    edge::{
-        api::{
-            addresses::CONSOLE_LOGIN,
-            auth::{
-                grants::grant_of,
-                login::{self, By},
-                session,
-            },
-            browser::page::{AnyBrowser, Page},
-            oauth::own,
-            server::Server,
+    api::{
+        addresses::CONSOLE_LOGIN,
+        auth::{
+            grants::grant_of,
+            login::{self, By},
+            session,
         },
-        http::{ApiError, Body, Cx, Received, Reply, endpoint},
+        browser::page::{AnyBrowser, Page},
+        oauth::own,
+        server::Server,
     },
-    record::command::GrantEnd,
+    http::{ApiError, Body, Cx, Received, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_decide::{
+    account::{RemoveDevices, Which},
+    oauth::EndGrants,
+};
+use logcabin_record::command::GrantEnd;
 
 endpoint! {
     /// The page with the form; with a link or a token, a button.

@@ -26,7 +26,7 @@ mod why;
 mod work;
 
 use super::server::Server;
-use crate::edge::http::{Class, Table, limited};
+use crate::http::{Class, Table, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

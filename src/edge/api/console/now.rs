@@ -7,12 +7,10 @@ use super::{
     visitor::{ConsoleLogin, Visitor},
 };
 use crate::{
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    service::samples::Sample,
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_service::samples::Sample;
 
 endpoint! {
     pub(super) struct Now = GET "/_logcabin/console";

@@ -3,18 +3,16 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-pub(super) use crate::base::text::encoded;
+pub(super) use logcabin_base::text::encoded;
 
-use crate::{
-    base::limits,
-    edge::{api::server::Server, http::ApiError},
-    ops::history::{
-        HistoryError,
-        look::clean,
-        moment::{Moment, Time, last_until},
-    },
-    record::Offset,
+use crate::{api::server::Server, http::ApiError};
+use logcabin_base::limits;
+use logcabin_ops::history::{
+    HistoryError,
+    look::clean,
+    moment::{Moment, Time, last_until},
 };
+use logcabin_record::Offset;
 
 /// The parts of a query that are there, each with an ampersand behind it.
 pub(super) fn query(parts: &[(&str, &Option<String>)]) -> String {

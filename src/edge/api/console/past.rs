@@ -15,19 +15,17 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::{
-        History, HistoryError, Source,
-        diff::{Change, Scope, changed},
-        query::EventRow,
-    },
-    record::Offset,
-    state::Membership,
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_ops::history::{
+    History, HistoryError, Source,
+    diff::{Change, Scope, changed},
+    query::EventRow,
+};
+use logcabin_record::Offset;
+use logcabin_state::Membership;
 
 /// How many of a room's newest events a page shows.
 const EVENTS: usize = 20;

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::ops::history::moment::Time;
+use logcabin_ops::history::moment::Time;
 
 /// The size of a plot, in its own units.
 const WIDTH: f64 = 360.0;

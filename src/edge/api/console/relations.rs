@@ -13,14 +13,12 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::{History, Source, query::EventRow},
-    record::Offset,
-    state::Room,
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_ops::history::{History, Source, query::EventRow};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// How many events are shown.
 const EVENTS: usize = 60;

@@ -12,18 +12,16 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    log::ReadError,
-    ops::history::{
-        look::{bytes, grouped},
-        moment::last_until,
-    },
-    record::Offset,
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_ops::history::{
+    look::{bytes, grouped},
+    moment::last_until,
+};
+use logcabin_record::Offset;
 
 /// The parts of a time line.
 const PARTS: u64 = 48;

@@ -12,17 +12,15 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::look::grouped,
-    record::Offset,
-    state::{
-        Membership, Room,
-        reads::{Covers, Thread},
-    },
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_ops::history::look::grouped;
+use logcabin_record::Offset;
+use logcabin_state::{
+    Membership, Room,
+    reads::{Covers, Thread},
 };
 
 /// How many events are judged for one page, not counting those of its last room: some 100

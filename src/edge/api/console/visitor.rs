@@ -7,20 +7,18 @@ use http::{
 use maud::{Markup, html};
 
 use crate::{
-    edge::{
-        api::{
-            addresses::CONSOLE_LOGIN,
-            auth::{rights, session},
-            browser::{
-                cookies, is_from_elsewhere,
-                page::{self, Page},
-            },
-            server::Server,
+    api::{
+        addresses::CONSOLE_LOGIN,
+        auth::{rights, session},
+        browser::{
+            cookies, is_from_elsewhere,
+            page::{self, Page},
         },
-        http::{Access, ApiError, Caller, Cx, Gate, OpenTo, Refusal, Reply, Session, Who},
+        server::Server,
     },
-    service::requester::Requester,
+    http::{Access, ApiError, Caller, Cx, Gate, OpenTo, Refusal, Reply, Session, Who},
 };
+use logcabin_service::requester::Requester;
 
 const SCRIPT: &str = include_str!("console.js");
 const STYLE: &str = include_str!("console.css");
@@ -92,7 +90,7 @@ impl Caller for Visitor {
 ///
 /// # Errors
 /// When there is no console, the form is of another site, or they do not administer the server.
-pub(in crate::edge::api) async fn logged_in(
+pub(in crate::api) async fn logged_in(
     app: &Server,
     method: &Method,
     headers: &HeaderMap,
@@ -125,7 +123,7 @@ pub(super) fn served(app: &Server) -> Result<(), ApiError> {
 }
 
 /// The way to the page on which administrators log in.
-pub(in crate::edge::api) fn login_first() -> Reply {
+pub(in crate::api) fn login_first() -> Reply {
     see_other(CONSOLE_LOGIN)
 }
 
@@ -188,7 +186,7 @@ impl Visitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use logcabin_config::Config;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs
@@ -201,7 +199,7 @@ mod tests {
 
     #[test]
     fn everything_but_logging_in_and_out_is_for_those_who_are_logged_in() {
-        let served = crate::edge::api::endpoints(&Config::default()).list().into_iter();
+        let served = crate::api::endpoints(&Config::default()).list().into_iter();
         let console = served.filter(|one| one.path.starts_with("/_logcabin/console"));
         let (gated, open): (Vec<_>, Vec<_>) = console.partition(|one| one.access == Access::Login);
         assert!(gated.len() > 30, "{}", gated.len());

@@ -11,19 +11,17 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::limits,
-    decide::federation::explain::{Contender, Fate},
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::{
-        History, Source,
-        nearby::{Bounds, Nearby, nearby},
-        resolution::Resolution,
-        step::Step,
-        why::{FORMS, Subject},
-    },
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_decide::federation::explain::{Contender, Fate};
+use logcabin_ops::history::{
+    History, Source,
+    nearby::{Bounds, Nearby, nearby},
+    resolution::Resolution,
+    step::Step,
+    why::{FORMS, Subject},
 };
 
 endpoint! {

@@ -9,17 +9,15 @@ use super::{
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{
-    base::{
-        limits,
-        progress::{self, Progress},
-    },
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, endpoint},
-    },
-    ops::history::look::{duration, grouped},
-    record::Offset,
+    api::server::Server,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::{
+    limits,
+    progress::{self, Progress},
+};
+use logcabin_ops::history::look::{duration, grouped};
+use logcabin_record::Offset;
 
 endpoint! {
     pub(super) struct WorkPage = GET "/_logcabin/console/work";

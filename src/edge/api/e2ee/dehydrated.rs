@@ -10,19 +10,17 @@ use serde_json::{json, value::RawValue};
 
 use super::device_keys::{check_identity, check_one_time};
 use crate::{
-    base::limits,
-    decide::{
-        account::{RemoveDevices, Which},
-        device::Dehydrate,
-    },
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    read::sync::to_device,
-    record::{Command, Offset},
-    service::accounts::names::{device_id_or_new, short_name},
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_decide::{
+    account::{RemoveDevices, Which},
+    device::Dehydrate,
+};
+use logcabin_read::sync::to_device;
+use logcabin_record::{Command, Offset};
+use logcabin_service::accounts::names::{device_id_or_new, short_name};
 
 /// A device with its keys.
 #[derive(Deserialize)]

@@ -11,11 +11,9 @@ use ruma::{
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{
-    base::{json_error, limits},
-    edge::http::{ApiError, ErrorCode},
-    state::keys::algorithm,
-};
+use crate::http::{ApiError, ErrorCode};
+use logcabin_base::{json_error, limits};
+use logcabin_state::keys::algorithm;
 
 /// Signatures by user and key id.
 type Signatures = BTreeMap<String, BTreeMap<String, String>>;

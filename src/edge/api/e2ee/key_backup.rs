@@ -24,17 +24,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    base::limits,
-    decide::key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json, Reply, read_body},
-    },
-    log::ReadError,
-    read::view::key_backup::{RoomKeys, next_room_keys, room_keys},
-    record::{Command, Offset, command::BackedUpKey},
-    service::requester::Requester,
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json, Reply, read_body},
 };
+use logcabin_base::limits;
+use logcabin_decide::key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup};
+use logcabin_log::ReadError;
+use logcabin_read::view::key_backup::{RoomKeys, next_room_keys, room_keys};
+use logcabin_record::{Command, Offset, command::BackedUpKey};
+use logcabin_service::requester::Requester;
 
 fn no_backup() -> ApiError {
     ApiError::not_found("There is no such backup.")

@@ -23,24 +23,22 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::device_keys::{bounded, check_identity, check_one_time, invalid_signature, is_signed};
 use crate::{
-    base::limits,
-    decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys},
-    edge::{
-        api::{
-            answer::{can_leave, json},
-            auth::{grants::confirm_reset, uiaa::confirm_identity},
-            server::Server,
-        },
-        http::{ApiError, Caller, Cx, Homeserver, Json},
+    api::{
+        answer::{can_leave, json},
+        auth::{grants::confirm_reset, uiaa::confirm_identity},
+        server::Server,
     },
-    read::{
-        events::to_raw,
-        keyring::{Keyring, public_key},
-        sync::device_lists::DeviceLists,
-    },
-    record::{Command, Offset},
-    service::federation::{HandedOut, Wanted, known_devices},
+    http::{ApiError, Caller, Cx, Homeserver, Json},
 };
+use logcabin_base::limits;
+use logcabin_decide::keys::{ClaimKeys, SetCrossSigning, SignKeys, UploadKeys};
+use logcabin_read::{
+    events::to_raw,
+    keyring::{Keyring, public_key},
+    sync::device_lists::DeviceLists,
+};
+use logcabin_record::{Command, Offset};
+use logcabin_service::federation::{HandedOut, Wanted, known_devices};
 
 /// How long a client has this server wait.
 fn patience(asked: Option<Duration>) -> Duration {
@@ -103,7 +101,7 @@ pub(super) async fn query(
     json(&found)
 }
 
-pub(in crate::edge::api) async fn query_for_server(
+pub(in crate::api) async fn query_for_server(
     cx: Cx<Server, Homeserver>,
     request: get_keys_for_server::Request,
 ) -> Result<Json, ApiError> {
@@ -122,7 +120,7 @@ pub(in crate::edge::api) async fn query_for_server(
 }
 
 /// The devices of a user, for another homeserver.
-pub(in crate::edge::api) async fn devices_for_server(
+pub(in crate::api) async fn devices_for_server(
     cx: Cx<Server, Homeserver>,
     request: get_devices_for_server::Request,
 ) -> Result<Json, ApiError> {
@@ -242,7 +240,7 @@ pub(super) async fn claim(
     json(&json!({ "failures": failures, "one_time_keys": handed_out }))
 }
 
-pub(in crate::edge::api) async fn claim_for_server(
+pub(in crate::api) async fn claim_for_server(
     cx: Cx<Server, Homeserver>,
     request: claim_keys_for_server::Request,
 ) -> Result<Json, ApiError> {

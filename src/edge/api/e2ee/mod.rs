@@ -8,7 +8,7 @@ mod remote_keys;
 pub(crate) mod to_device;
 
 use super::{bodies, server::Server};
-use crate::edge::http::{Class, Table, limited};
+use crate::http::{Class, Table, limited};
 
 const PRIVATE: &str = "only clients of the same user read a backup";
 

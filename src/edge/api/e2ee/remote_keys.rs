@@ -11,16 +11,14 @@ use serde_json::{Value, json};
 
 use super::keys::Found;
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
-    outside::federation::Unreachable,
-    read::keyring::{Keyring, public_key},
-    record::{Offset, command::DeviceList},
-    service::federation::{HandedOut, Wanted, by_server, known_devices},
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_base::limits;
+use logcabin_outside::federation::Unreachable;
+use logcabin_read::keyring::{Keyring, public_key};
+use logcabin_record::{Offset, command::DeviceList};
+use logcabin_service::federation::{HandedOut, Wanted, by_server, known_devices};
 
 /// The failure entry of a homeserver.
 fn failure(error: &Unreachable) -> Value {

@@ -8,14 +8,12 @@ use ruma::{
 };
 
 use crate::{
-    base::{clock::random_letters, limits},
-    decide::to_device::{Acknowledge, SendToDevice},
-    edge::{
-        api::{room::send::transaction, server::Server},
-        http::{ApiError, Cx},
-    },
-    record::Offset,
+    api::{room::send::transaction, server::Server},
+    http::{ApiError, Cx},
 };
+use logcabin_base::{clock::random_letters, limits};
+use logcabin_decide::to_device::{Acknowledge, SendToDevice};
+use logcabin_record::Offset;
 
 pub(super) async fn send(
     cx: Cx<Server>,

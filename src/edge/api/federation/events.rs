@@ -22,21 +22,19 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Homeserver},
-    },
-    engine::LiveState,
-    read::{
-        branches::{Branches, ChainError},
-        events::EventRef,
-        servers::{admits, may_see, shown_to},
-        view::time::ByTime,
-    },
-    record::Offset,
-    state::Room,
+    api::server::Server,
+    http::{ApiError, Cx, Homeserver},
 };
+use logcabin_base::limits;
+use logcabin_engine::LiveState;
+use logcabin_read::{
+    branches::{Branches, ChainError},
+    events::EventRef,
+    servers::{admits, may_see, shown_to},
+    view::time::ByTime,
+};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// Which events come first on the way back.
 #[derive(Clone, Copy, PartialEq, Eq)]

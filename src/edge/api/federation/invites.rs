@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{events::Look, memberships::must_be_of};
-use crate::edge::{
+use crate::{
     api::{outgoing::Asked, server::Server},
     http::{ApiError, Cx, Homeserver},
 };

@@ -19,12 +19,10 @@ use serde_json::json;
 use tracing::debug;
 
 use crate::{
-    base::{clock::millis, limits},
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, ErrorCode, Json, endpoint},
-    },
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, ErrorCode, Json, endpoint},
 };
+use logcabin_base::{clock::millis, limits};
 
 endpoint! {
     /// This server's keys, as homeservers ask that are older than v1.7 of the specification. The

@@ -16,15 +16,13 @@ use serde_json::value::RawValue;
 
 use super::events::Look;
 use crate::{
-    decide::federation::{TemplateError, may_authorise, template},
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, ErrorCode, Homeserver},
-    },
-    read::{events::EventRef, sync::heroes},
-    record::lax_object::LaxObject,
-    service::federation::{Pdu, PduError},
+    api::server::Server,
+    http::{ApiError, Cx, ErrorCode, Homeserver},
 };
+use logcabin_decide::federation::{TemplateError, may_authorise, template};
+use logcabin_read::{events::EventRef, sync::heroes};
+use logcabin_record::lax_object::LaxObject;
+use logcabin_service::federation::{Pdu, PduError};
 
 impl From<TemplateError> for ApiError {
     fn from(error: TemplateError) -> Self {

@@ -20,14 +20,12 @@ use super::{
     room::{address_invite, directory, space},
     server::Server,
 };
-use crate::{
-    config::Config,
-    edge::http::{ApiError, Class, Cx, Table, cheap, limited},
-    service::federation::Receiving,
-};
+use crate::http::{ApiError, Class, Cx, Table, cheap, limited};
+use logcabin_config::Config;
+use logcabin_service::federation::Receiving;
 
 /// Every endpoint for other homeservers.
-pub(crate) fn endpoints(_: &Config) -> Table<Server> {
+pub fn endpoints(_: &Config) -> Table<Server> {
     Table::new(&["/_matrix"])
         .on(version, cheap())
         .on(keys::own, cheap())

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use super::{invites, memberships};
-use crate::edge::{
+use crate::{
     api::{answer::json as answered, server::Server},
     http::{ApiError, Cx, Homeserver, Json, endpoint},
 };

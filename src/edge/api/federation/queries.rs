@@ -10,7 +10,7 @@ use ruma::{
 };
 use serde_json::json;
 
-use crate::edge::{
+use crate::{
     api::{
         account::profile,
         answer::{can_leave, json as to_json},

@@ -6,13 +6,11 @@ use ruma::OwnedServerName;
 use tracing::debug;
 
 use crate::{
-    base::rate::household,
-    edge::{
-        api::server::Server,
-        http::{ApiError, ErrorCode},
-    },
-    outside::federation::{Amounts, KeyError, Kind, XMatrix},
+    api::server::Server,
+    http::{ApiError, ErrorCode},
 };
+use logcabin_base::rate::household;
+use logcabin_outside::federation::{Amounts, KeyError, Kind, XMatrix};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]

@@ -11,17 +11,15 @@ use serde::{
 use tracing::debug;
 
 use crate::{
-    base::{
-        limits,
-        metrics::{PduOutcome, metrics},
-    },
-    decide::federation::Taken,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Homeserver},
-    },
-    service::federation::{Budget, PduError},
+    api::server::Server,
+    http::{ApiError, Cx, Homeserver},
 };
+use logcabin_base::{
+    limits,
+    metrics::{PduOutcome, metrics},
+};
+use logcabin_decide::federation::Taken;
+use logcabin_service::federation::{Budget, PduError};
 
 /// Counts the items of a transaction before they are read: each takes many times its size then.
 pub(super) fn is_bounded(body: &[u8]) -> Result<(), ApiError> {
@@ -88,7 +86,7 @@ pub(super) async fn send(
     metrics().federation_transactions.inc();
     metrics().federation_edus.inc_by(edus.len() as u64);
     let presence = receiving.admit(origin, &pdus, &edus).map_err(ApiError::limit_exceeded)?;
-    let mut budget = Budget::new();
+    let mut budget = Budget::full();
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
         let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu, &mut budget)).await {

@@ -5,13 +5,11 @@ use std::{io, time::Duration};
 use http::StatusCode;
 
 use crate::{
-    edge::{
-        api::outgoing::Asked,
-        http::{ApiError, ErrorCode},
-    },
-    outside::federation::NoFile,
-    service::media::{FileError, remote::Failure},
+    api::outgoing::Asked,
+    http::{ApiError, ErrorCode},
 };
+use logcabin_outside::federation::NoFile;
+use logcabin_service::media::{FileError, remote::Failure};
 
 /// The delay after which a refused client may retry.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -15,11 +15,9 @@ use http::{
 };
 use ruma::http_headers::{ContentDisposition, ContentDispositionType};
 
-use crate::{
-    base::limits,
-    edge::http::{ApiError, Reply},
-    media::{Download, DownloadError},
-};
+use crate::http::{ApiError, Reply};
+use logcabin_base::limits;
+use logcabin_media::{Download, DownloadError};
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 

@@ -31,18 +31,14 @@ use serde_json::json;
 
 use super::serving::wish;
 use crate::{
-    base::clock::random_letters,
-    decide::media::{AddMedia, CreateMedia},
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{
-            ApiError, Cx, Download as DownloadRequest, Homeserver, Incoming, Json, Reply, Upload,
-        },
-    },
-    media::Receiving,
-    record::command::FileHash,
-    service::media::{FileError, UnderWay, Wanted},
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Download as DownloadRequest, Homeserver, Incoming, Json, Reply, Upload},
 };
+use logcabin_base::clock::random_letters;
+use logcabin_decide::media::{AddMedia, CreateMedia};
+use logcabin_media::Receiving;
+use logcabin_record::command::FileHash;
+use logcabin_service::media::{FileError, UnderWay, Wanted};
 
 pub(super) async fn upload(
     cx: Cx<Server>,
@@ -229,7 +225,7 @@ pub(super) async fn old_thumbnail(
 /// The part before a file for another homeserver: its metadata, which is empty for now.
 const ABOUT_FILE: &str = "{}";
 
-pub(in crate::edge::api) async fn download_for_server(
+pub(in crate::api) async fn download_for_server(
     cx: Cx<Server, Homeserver>,
     request: get_content_for_server::Request,
 ) -> Result<Reply, ApiError> {
@@ -238,7 +234,7 @@ pub(in crate::edge::api) async fn download_for_server(
     Ok(file.after_json(ABOUT_FILE))
 }
 
-pub(in crate::edge::api) async fn thumbnail_for_server(
+pub(in crate::api) async fn thumbnail_for_server(
     cx: Cx<Server, Homeserver>,
     request: get_thumbnail_for_server::Request,
 ) -> Result<Reply, ApiError> {

@@ -7,7 +7,7 @@ mod preview;
 mod serving;
 
 use super::server::Server;
-use crate::edge::http::{Class, Table, limited};
+use crate::http::{Class, Table, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

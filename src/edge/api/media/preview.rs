@@ -9,12 +9,10 @@ use ruma::api::client::{
 };
 
 use crate::{
-    edge::{
-        api::server::Server,
-        http::{ApiError, Caller as _, Cx, ErrorCode, Json},
-    },
-    service::media::preview::Failure,
+    api::server::Server,
+    http::{ApiError, Caller as _, Cx, ErrorCode, Json},
 };
+use logcabin_service::media::preview::Failure;
 
 impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {

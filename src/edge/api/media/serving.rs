@@ -9,19 +9,17 @@ use tokio::task::spawn_blocking;
 
 use super::file::{self, About, Content};
 use crate::{
-    edge::{
-        api::server::Server,
-        http::{ApiError, ErrorCode, Reply},
-    },
-    media::{
-        Download, DownloadError, Place,
-        picture::{self, Format, PictureError, Thumbnail, Wish},
-    },
-    record::Command,
-    service::{
-        media::{Found, keep_thumbnail, kept},
-        requester::Requester,
-    },
+    api::server::Server,
+    http::{ApiError, ErrorCode, Reply},
+};
+use logcabin_media::{
+    Download, DownloadError, Place,
+    picture::{self, Format, PictureError, Thumbnail, Wish},
+};
+use logcabin_record::Command;
+use logcabin_service::{
+    media::{Found, keep_thumbnail, kept},
+    requester::Requester,
 };
 
 impl Server {

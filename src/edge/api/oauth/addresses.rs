@@ -1,10 +1,9 @@
 //! The addresses of the endpoints and pages, as others are told.
 
-use crate::{base::limits, config::Config};
-pub(super) use crate::{
-    base::text::encoded,
-    edge::api::addresses::{issuer, path},
-};
+pub(super) use crate::api::addresses::{issuer, path};
+use logcabin_base::limits;
+pub(super) use logcabin_base::text::encoded;
+use logcabin_config::Config;
 
 /// The pages to which a sign-in may lead.
 const TARGETS: [&str; 4] = ["account", "authorize", "continue", "link"];

@@ -15,25 +15,23 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    base::{
-        clock::{millis, random_token},
-        limits,
+    api::{
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    decide::oauth::IssueCode,
-    edge::{
-        api::{
-            browser::page::{AnyBrowser, Page},
-            server::Server,
-        },
-        http::{ApiError, Body, Cx, Reply, endpoint},
-    },
-    record::{
-        client::GrantType,
-        command::{OauthCode, TokenHash},
-        scope::Scope,
-    },
-    service::oauth::Client,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::{
+    clock::{millis, random_token},
+    limits,
+};
+use logcabin_decide::oauth::IssueCode;
+use logcabin_record::{
+    client::GrantType,
+    command::{OauthCode, TokenHash},
+    scope::Scope,
+};
+use logcabin_service::oauth::Client;
 
 endpoint! {
     /// A client sends the browser here.

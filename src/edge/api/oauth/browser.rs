@@ -17,26 +17,24 @@ use super::{
     parameters::Parameters,
 };
 use crate::{
-    base::{
-        clock::{millis, random_token},
-        limits,
+    api::{
+        auth::rights,
+        browser::{cookies, is_from_elsewhere, page::Page},
+        server::Server,
     },
-    config::Config,
-    decide::oauth::SignIn,
-    edge::{
-        api::{
-            auth::rights,
-            browser::{cookies, is_from_elsewhere, page::Page},
-            server::Server,
-        },
-        http::{ApiError, Cx, Reply},
-    },
-    record::{
-        Offset, Origin,
-        command::{BrowserSignIn, SignedInBy, TokenHash},
-    },
-    state::oauth::Browser,
+    http::{ApiError, Cx, Reply},
 };
+use logcabin_base::{
+    clock::{millis, random_token},
+    limits,
+};
+use logcabin_config::Config;
+use logcabin_decide::oauth::SignIn;
+use logcabin_record::{
+    Offset, Origin,
+    command::{BrowserSignIn, SignedInBy, TokenHash},
+};
+use logcabin_state::oauth::Browser;
 
 /// The domain of the MACs in forms.
 const FORM: &str = "oauth form";

@@ -17,17 +17,15 @@ use super::{
     token::id_token_seconds,
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            auth::{grants::grant_of, rights, session},
-            server::Server,
-        },
-        http::{ApiError, Body, Cx, Reply, access_token, endpoint},
+    api::{
+        auth::{grants::grant_of, rights, session},
+        server::Server,
     },
-    record::threepid::Medium,
-    service::oauth::IdTokenError,
+    http::{ApiError, Body, Cx, Reply, access_token, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_record::threepid::Medium;
+use logcabin_service::oauth::IdTokenError;
 
 endpoint! {
     /// The public keys.

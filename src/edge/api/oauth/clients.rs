@@ -14,18 +14,16 @@ use super::{
     problem::{Failure, Problem, answer, refusal, replied},
 };
 use crate::{
-    base::{clock::random_token, limits},
-    decide::oauth::RegisterClient,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Body, Cx, Reply, endpoint},
-    },
-    record::{
-        client::{AuthMethod, ClientMetadata, InvalidClient},
-        command::{OauthClient, TokenHash},
-    },
-    service::oauth::{Client, register_client},
+    api::server::Server,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::{clock::random_token, limits};
+use logcabin_decide::oauth::RegisterClient;
+use logcabin_record::{
+    client::{AuthMethod, ClientMetadata, InvalidClient},
+    command::{OauthClient, TokenHash},
+};
+use logcabin_service::oauth::{Client, register_client};
 
 endpoint! {
     /// A client describes itself.

@@ -17,25 +17,23 @@ use super::{
     problem::{Failure, Problem, answer as answered, refusal as refused, replied},
 };
 use crate::{
-    base::{
-        clock::{millis, random_bytes, random_token},
-        limits,
+    api::{
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    decide::oauth::{AnswerDevice, RequestDevice},
-    edge::{
-        api::{
-            browser::page::{AnyBrowser, Page},
-            server::Server,
-        },
-        http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
-    },
-    record::{
-        client::GrantType,
-        command::{OauthDeviceAnswer, OauthDeviceRequest, TokenHash},
-        scope::Scope,
-    },
-    state::oauth::DeviceRequest,
+    http::{ApiError, Body, Cx, ErrorCode, Reply, endpoint},
 };
+use logcabin_base::{
+    clock::{millis, random_bytes, random_token},
+    limits,
+};
+use logcabin_decide::oauth::{AnswerDevice, RequestDevice};
+use logcabin_record::{
+    client::GrantType,
+    command::{OauthDeviceAnswer, OauthDeviceRequest, TokenHash},
+    scope::Scope,
+};
+use logcabin_state::oauth::DeviceRequest;
 
 endpoint! {
     /// A client begins.

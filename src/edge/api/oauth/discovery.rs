@@ -7,17 +7,15 @@ use serde_json::{Value, json};
 
 use super::offered::must_be_offered;
 use crate::{
-    config::Config,
-    edge::{
-        api::{
-            addresses::{account_url, issuer},
-            answer::json as to_json,
-            server::Server,
-        },
-        http::{ApiError, Cx, Json, Reply, endpoint},
+    api::{
+        addresses::{account_url, issuer},
+        answer::json as to_json,
+        server::Server,
     },
-    record::{client::GrantType, scope},
+    http::{ApiError, Cx, Json, Reply, endpoint},
 };
+use logcabin_config::Config;
+use logcabin_record::{client::GrantType, scope};
 
 endpoint! {
     /// What clients of Matrix ask for.

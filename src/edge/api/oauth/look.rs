@@ -6,11 +6,9 @@ use reqwest::Url;
 use ruma::UserId;
 
 use super::browser::{FIELD, Visitor};
-use crate::{
-    edge::api::{browser::page::Page, server::Server},
-    record::scope::Scope,
-    service::oauth::Client,
-};
+use crate::api::{browser::page::Page, server::Server};
+use logcabin_record::scope::Scope;
+use logcabin_service::oauth::Client;
 
 /// The browser's languages, in its order.
 pub(super) fn languages(headers: &HeaderMap) -> Vec<&str> {

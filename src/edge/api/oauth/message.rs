@@ -5,22 +5,20 @@ use maud::{Markup, html};
 
 use super::parameters::Parameters;
 use crate::{
-    base::clock::random_token,
-    decide::threepid::Validated,
-    edge::{
-        api::{
-            auth::{
-                claim::auth_failed,
-                validation::{request_for_page, show_token, validated},
-            },
-            server::Server,
+    api::{
+        auth::{
+            claim::auth_failed,
+            validation::{request_for_page, show_token, validated},
         },
-        http::{ApiError, Cx},
+        server::Server,
     },
-    record::{
-        address,
-        threepid::{Medium, Purpose},
-    },
+    http::{ApiError, Cx},
+};
+use logcabin_base::clock::random_token;
+use logcabin_decide::threepid::Validated;
+use logcabin_record::{
+    address,
+    threepid::{Medium, Purpose},
 };
 
 /// A message that was sent.

@@ -29,7 +29,7 @@ mod token;
 pub(super) use sign_in::{arrived, choose_way};
 
 use super::server::Server;
-use crate::edge::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Table, cheap, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

@@ -1,6 +1,6 @@
 //! Whether this server offers OAuth 2.0.
 
-use crate::edge::{
+use crate::{
     api::{addresses::is_offered, server::Server},
     http::{ApiError, ErrorCode},
 };

@@ -14,32 +14,28 @@ use super::{
     token::{Given, HeldCode, end, redeem},
 };
 use crate::{
-    base::{
-        clock::{millis, random_token},
-        limits,
-    },
-    edge::{
-        api::{
-            addresses::is_offered, auth::credentials::NewTokens, browser::cookies, server::Server,
-        },
-        http::{ApiError, Cx},
-    },
-    record::command::{GrantEnd, TokenHash},
-    service::oauth::{CONSOLE, Client},
+    api::{addresses::is_offered, auth::credentials::NewTokens, browser::cookies, server::Server},
+    http::{ApiError, Cx},
 };
+use logcabin_base::{
+    clock::{millis, random_token},
+    limits,
+};
+use logcabin_record::command::{GrantEnd, TokenHash};
+use logcabin_service::oauth::{CONSOLE, Client};
 
 /// What the console may do: administer the server, which only administrators can allow.
 const SCOPE: &str = "openid urn:synapse:admin:*";
 
 /// The cookie of a login under way.
-pub(in crate::edge::api) const COOKIE_NAME: &str = "logcabin_console_login";
+pub(in crate::api) const COOKIE_NAME: &str = "logcabin_console_login";
 
 /// A login under way: a secret of the browser. All that the client must recognise follows from it,
 /// so that no node has to remember anything.
-pub(in crate::edge::api) struct Attempt(String);
+pub(in crate::api) struct Attempt(String);
 
 /// Whether users can log in to the console this way.
-pub(in crate::edge::api) fn is_possible(app: &Server) -> bool {
+pub(in crate::api) fn is_possible(app: &Server) -> bool {
     is_offered(&app.config) && console(app).is_ok()
 }
 
@@ -54,12 +50,12 @@ fn redirect_uri(client: &Client) -> &str {
 
 impl Attempt {
     /// A new one.
-    pub(in crate::edge::api) fn begin() -> Self {
+    pub(in crate::api) fn begin() -> Self {
         Self(random_token())
     }
 
     /// What the browser keeps of it.
-    pub(in crate::edge::api) fn secret(&self) -> &str {
+    pub(in crate::api) fn secret(&self) -> &str {
         &self.0
     }
 
@@ -68,7 +64,7 @@ impl Attempt {
     }
 
     /// Where the browser goes.
-    pub(in crate::edge::api) fn location(&self, app: &Server) -> Result<String, ApiError> {
+    pub(in crate::api) fn location(&self, app: &Server) -> Result<String, ApiError> {
         must_be_offered(app)?;
         let client = console(app)?;
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(self.part(app, "verifier")));
@@ -101,7 +97,7 @@ impl Attempt {
 }
 
 /// The access token of an administrator whose browser comes back from the authorization endpoint.
-pub(in crate::edge::api) async fn arrive(
+pub(in crate::api) async fn arrive(
     cx: &Cx<Server, ()>,
     headers: &HeaderMap,
 ) -> Result<String, ApiError> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::edge::http::ApiError;
+use crate::http::ApiError;
 
 /// Parameters by name. One without a value counts as absent (RFC 6749, section 3.1).
 #[derive(Clone, Debug, Default)]

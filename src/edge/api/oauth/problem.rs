@@ -7,7 +7,7 @@ use http::{
 use serde_json::{Value, json};
 
 use super::parameters::Unreadable;
-use crate::edge::http::{ApiError, Reply};
+use crate::http::{ApiError, Reply};
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]

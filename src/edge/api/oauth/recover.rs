@@ -12,26 +12,24 @@ use super::{
     parameters::Parameters,
 };
 use crate::{
-    base::limits,
-    decide::{
-        account::{SetPassword, Which},
-        threepid::ResetPassword,
-    },
-    edge::{
-        api::{
-            auth::{
-                claim::{auth_failed, find_account},
-                credentials::check_password,
-            },
-            browser::page::{AnyBrowser, Page},
-            server::Server,
+    api::{
+        auth::{
+            claim::{auth_failed, find_account},
+            credentials::check_password,
         },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    record::{
-        command::SignedInBy,
-        threepid::{Medium, Purpose},
-    },
+    http::{ApiError, Body, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_decide::{
+    account::{SetPassword, Which},
+    threepid::ResetPassword,
+};
+use logcabin_record::{
+    command::SignedInBy,
+    threepid::{Medium, Purpose},
 };
 
 endpoint! {

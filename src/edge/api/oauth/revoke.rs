@@ -12,15 +12,13 @@ use super::{
     token::{end, superseded},
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Body, Cx, Reply, endpoint},
-    },
-    record::command::{GrantEnd, TokenHash},
-    service::accounts::token::{self, Kind},
-    state::oauth::Grant,
+    api::server::Server,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_record::command::{GrantEnd, TokenHash};
+use logcabin_service::accounts::token::{self, Kind};
+use logcabin_state::oauth::Grant;
 
 endpoint! {
     /// The holder of a token may end its session.

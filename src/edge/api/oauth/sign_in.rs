@@ -22,21 +22,19 @@ use super::{
     recover, sign_up,
 };
 use crate::{
-    base::limits,
-    config::Config,
-    edge::{
-        api::{
-            auth::{
-                claim::{Claim, verified},
-                sso::{self, Errand},
-            },
-            browser::page::{AnyBrowser, Page},
-            server::Server,
+    api::{
+        auth::{
+            claim::{Claim, verified},
+            sso::{self, Errand},
         },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    record::command::SignedInBy,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_config::Config;
+use logcabin_record::command::SignedInBy;
 
 endpoint! {
     pub(super) struct SignInPage = GET "/_matrix/oauth2/sign_in";
@@ -233,7 +231,7 @@ pub(super) async fn by_sso(cx: Cx<Server, ()>, _: BySso) -> Result<Reply, ApiErr
 
 /// Signs in a user who comes back from a provider: the cookie for the browser, and where it goes
 /// on.
-pub(in crate::edge::api) async fn arrived(
+pub(in crate::api) async fn arrived(
     cx: &Cx<Server, ()>,
     headers: &HeaderMap,
     user_id: OwnedUserId,
@@ -247,7 +245,7 @@ pub(in crate::edge::api) async fn arrived(
 
 /// Sends a browser that comes from a client without OAuth 2.0 to all ways to sign in, or to
 /// register.
-pub(in crate::edge::api) fn choose_way(
+pub(in crate::api) fn choose_way(
     config: &Config,
     redirect_url: &Url,
     register: bool,

@@ -17,23 +17,21 @@ use super::{
     sign_in,
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            addresses::client_api,
-            auth::{
-                credentials::check_password,
-                registration::{self, free_user_id},
-                uiaa::{self, BROWSER, what_to_do},
-            },
-            browser::page::{AnyBrowser, Page},
-            server::Server,
+    api::{
+        addresses::client_api,
+        auth::{
+            credentials::check_password,
+            registration::{self, free_user_id},
+            uiaa::{self, BROWSER, what_to_do},
         },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    record::command::SignedInBy,
-    service::uiaa::{self as sessions, Attempt, Binding, Facts, Proof},
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_record::command::SignedInBy;
+use logcabin_service::uiaa::{self as sessions, Attempt, Binding, Facts, Proof};
 
 endpoint! {
     /// The page, and the way back to it from the pages of the stages.

@@ -16,37 +16,35 @@ use super::{
     problem::{Failure, Problem, answer, refusal, replied},
 };
 use crate::{
-    base::{
-        clock::{millis, random_letters},
-        limits,
-    },
-    decide::{
-        Refusal,
-        account::{Login, Refresh},
-        oauth::{EndGrants, Exchange, Exchanged, RefreshGrant},
-    },
-    edge::{
-        api::{
-            auth::{
-                credentials::{IssuedTokens, NewTokens},
-                session,
-            },
-            server::Server,
+    api::{
+        auth::{
+            credentials::{IssuedTokens, NewTokens},
+            session,
         },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+        server::Server,
     },
-    engine::Rejected,
-    record::{
-        client::GrantType,
-        command::{GrantEnd, OauthGrant, TokenHash},
-        scope::Scope,
-    },
-    service::{
-        accounts::token::{self, Kind},
-        oauth::Client,
-    },
-    state::oauth::Grant,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::{
+    clock::{millis, random_letters},
+    limits,
+};
+use logcabin_decide::{
+    Refusal,
+    account::{Login, Refresh},
+    oauth::{EndGrants, Exchange, Exchanged, RefreshGrant},
+};
+use logcabin_engine::Rejected;
+use logcabin_record::{
+    client::GrantType,
+    command::{GrantEnd, OauthGrant, TokenHash},
+    scope::Scope,
+};
+use logcabin_service::{
+    accounts::token::{self, Kind},
+    oauth::Client,
+};
+use logcabin_state::oauth::Grant;
 
 endpoint! {
     /// A client exchanges something for tokens.

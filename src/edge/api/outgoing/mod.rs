@@ -13,30 +13,28 @@ use serde_json::Value;
 
 pub(super) use self::refused::Asked;
 use crate::{
-    base::{limits, text::encoded},
-    edge::{
-        api::server::Server,
-        http::{ApiError, Caller, Cx},
-    },
-    outside::federation::Question,
-    record::Offset,
+    api::server::Server,
+    http::{ApiError, Caller, Cx},
 };
+use logcabin_base::{limits, text::encoded};
+use logcabin_outside::federation::Question;
+use logcabin_record::Offset;
 
 /// The room of an alias.
 #[derive(Deserialize, Serialize)]
-pub(in crate::edge::api) struct Whereabouts {
-    pub(in crate::edge::api) room_id: OwnedRoomId,
-    pub(in crate::edge::api) servers: Vec<OwnedServerName>,
+pub(in crate::api) struct Whereabouts {
+    pub(in crate::api) room_id: OwnedRoomId,
+    pub(in crate::api) servers: Vec<OwnedServerName>,
 }
 
 impl<C: Caller> Cx<Server, C> {
     /// Whether this is another homeserver, and federation allows requests to it.
-    pub(in crate::edge::api) fn is_remote(&self, server: &ServerName) -> bool {
+    pub(in crate::api) fn is_remote(&self, server: &ServerName) -> bool {
         self.app.outside.federation.is_some() && *server != self.app.config.server.name
     }
 
     /// The profile of a user of another homeserver.
-    pub(in crate::edge::api) async fn remote_profile(
+    pub(in crate::api) async fn remote_profile(
         &self,
         user_id: &UserId,
     ) -> Result<BTreeMap<String, Value>, ApiError> {
@@ -52,7 +50,7 @@ impl<C: Caller> Cx<Server, C> {
     }
 
     /// The room that an alias of another homeserver names.
-    pub(in crate::edge::api) async fn remote_alias(
+    pub(in crate::api) async fn remote_alias(
         &self,
         alias: &RoomAliasId,
     ) -> Result<Whereabouts, ApiError> {
@@ -64,7 +62,7 @@ impl<C: Caller> Cx<Server, C> {
     }
 
     /// The public rooms of another homeserver, as it describes them.
-    pub(in crate::edge::api) async fn remote_rooms<T: DeserializeOwned>(
+    pub(in crate::api) async fn remote_rooms<T: DeserializeOwned>(
         &self,
         server: &ServerName,
         asked: &impl Serialize,
@@ -73,7 +71,7 @@ impl<C: Caller> Cx<Server, C> {
     }
 
     /// A room and its direct children, as another homeserver describes them.
-    pub(in crate::edge::api) async fn remote_space(
+    pub(in crate::api) async fn remote_space(
         &self,
         server: &ServerName,
         room_id: &RoomId,
@@ -88,7 +86,7 @@ impl<C: Caller> Cx<Server, C> {
     }
 
     /// Counts a request to another homeserver against the caller.
-    pub(in crate::edge::api) fn may_ask(&self) -> Result<(), ApiError> {
+    pub(in crate::api) fn may_ask(&self) -> Result<(), ApiError> {
         if self.app.config.rate_limits.enabled {
             let taken = self.app.outside.asking.question(self.whose());
             taken.map_err(ApiError::limit_exceeded)?;
@@ -98,7 +96,7 @@ impl<C: Caller> Cx<Server, C> {
 
     /// Counts the homeservers that this one has never reached against the caller who writes to
     /// these users.
-    pub(in crate::edge::api) fn may_write_to<'a>(
+    pub(in crate::api) fn may_write_to<'a>(
         &self,
         users: impl Iterator<Item = &'a UserId>,
     ) -> Result<(), ApiError> {

@@ -3,15 +3,13 @@
 //! be passed through to clients"). A code about a session would be taken for one of the client's
 //! own, and parameters that this server chose are no fault of the client's.
 
-use crate::{
-    edge::http::{ApiError, ErrorCode},
-    outside::federation::{Refused, Unreachable},
-    service::federation::EnterError,
-};
+use crate::http::{ApiError, ErrorCode};
+use logcabin_outside::federation::{Refused, Unreachable};
+use logcabin_service::federation::EnterError;
 
 /// Whose homeserver was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::edge::api) enum Asked {
+pub(in crate::api) enum Asked {
     OfRoom,
     /// That of a user who is invited.
     OfInvited,
@@ -32,7 +30,7 @@ impl Asked {
     }
 
     /// What a client is told when such a server refused.
-    pub(in crate::edge::api) fn refused(self, refused: Refused) -> ApiError {
+    pub(in crate::api) fn refused(self, refused: Refused) -> ApiError {
         let Refused { status, errcode, error, room_version, retry_after } = refused;
         let who = self.as_str();
         let cause = format!("status {status}, {errcode}: {error}");
@@ -85,7 +83,7 @@ impl Asked {
     }
 
     /// What a client is told when such a server gave no answer.
-    pub(in crate::edge::api) fn unreachable(self, error: Unreachable) -> ApiError {
+    pub(in crate::api) fn unreachable(self, error: Unreachable) -> ApiError {
         let who = self.as_str();
         let (code, said) = match &error {
             Unreachable::Denied => {
@@ -105,7 +103,7 @@ impl Asked {
 
     /// What a client is told when a user could not enter a room, or be invited to it, by way of
     /// such a server.
-    pub(in crate::edge::api) fn failed(self, error: EnterError) -> ApiError {
+    pub(in crate::api) fn failed(self, error: EnterError) -> ApiError {
         match error {
             EnterError::Rejected(rejected) => rejected.into(),
             EnterError::Nowhere => {

@@ -5,7 +5,7 @@ pub(crate) mod rules;
 pub(crate) mod unsubscribe;
 
 use super::{bodies, server::Server};
-use crate::edge::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Table, cheap, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

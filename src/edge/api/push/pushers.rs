@@ -6,23 +6,21 @@ use ruma::api::{auth_scheme::AccessToken, client::push::get_pushers::v3 as get_p
 use serde_json::{Map, Value, json};
 
 use crate::{
-    base::limits,
-    decide::pusher::{RemovePusher, SetPusher},
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    outside::{
-        outbound::Outbound,
-        pushers::{EVENT_ID_ONLY, NOTIFY_PATH},
-    },
-    record::{
-        address as threepid,
-        pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
-        threepid::Medium,
-    },
-    state::Pusher,
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_decide::pusher::{RemovePusher, SetPusher};
+use logcabin_outside::{
+    outbound::Outbound,
+    pushers::{EVENT_ID_ONLY, NOTIFY_PATH},
+};
+use logcabin_record::{
+    address as threepid,
+    pusher::{PusherEnd, PusherIds, PusherKind, PusherSet},
+    threepid::Medium,
+};
+use logcabin_state::Pusher;
 
 /// The `app_id` of mail pushers.
 const MAIL_APP_ID: &str = "m.email";

@@ -20,21 +20,19 @@ use ruma::{
 use serde::Serialize;
 
 use crate::{
-    base::limits,
-    decide::push::{ChangePushRules, RuleChange},
-    edge::{
-        api::{account::account_data, answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    log::ReadError,
-    read::{
-        events::{ClientEvent, EventForm, EventRef},
-        notifications::{Judge, ruleset},
-        view::View,
-    },
-    record::Offset,
-    state::{Membership, Room},
+    api::{account::account_data, answer::json, server::Server},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_base::limits;
+use logcabin_decide::push::{ChangePushRules, RuleChange};
+use logcabin_log::ReadError;
+use logcabin_read::{
+    events::{ClientEvent, EventForm, EventRef},
+    notifications::{Judge, ruleset},
+    view::View,
+};
+use logcabin_record::Offset;
+use logcabin_state::{Membership, Room};
 
 pub(super) async fn all(
     cx: Cx<Server>,

@@ -8,19 +8,17 @@ use http::StatusCode;
 use maud::html;
 
 use crate::{
-    base::limits,
-    config::Config,
-    decide::pusher::RemovePusher,
-    edge::{
-        api::{
-            browser::page::{AnyBrowser, Page},
-            server::Server,
-        },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+    api::{
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    outside::pushers::unsubscription,
-    record::pusher::PusherEnd,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_config::Config;
+use logcabin_decide::pusher::RemovePusher;
+use logcabin_outside::pushers::unsubscription;
+use logcabin_record::pusher::PusherEnd;
 
 const PATH: &str = "/_matrix/client/unstable/logcabin/unsubscribe";
 
@@ -40,7 +38,7 @@ endpoint! {
 }
 
 /// The address of the page, without the token.
-pub(crate) fn url(config: &Config) -> String {
+pub fn url(config: &Config) -> String {
     let prefix = config.server.prefixes.first().map_or_else(String::new, ToString::to_string);
     format!("{}{}", config.public_url(), PATH.replacen("/_matrix", &prefix, 1))
 }

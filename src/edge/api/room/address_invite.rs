@@ -24,34 +24,32 @@ use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 
 use crate::{
-    base::limits,
-    config::IdentityServer,
-    decide::{
-        canonical,
-        membership::{AcceptAddressInvite, Changed},
-        send::SendEvent,
-    },
-    edge::{
-        api::{outgoing::Asked, server::Server},
-        http::{ApiError, Cx, ErrorCode, Json, endpoint},
-    },
-    outside::outbound::{Answer, Ask},
-    read::events::to_raw,
-    record::{Offset, address as threepid, threepid::Threepid},
-    service::accounts::identity::{self, handed_on, unusable},
+    api::{outgoing::Asked, server::Server},
+    http::{ApiError, Cx, ErrorCode, Json, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_config::IdentityServer;
+use logcabin_decide::{
+    canonical,
+    membership::{AcceptAddressInvite, Changed},
+    send::SendEvent,
+};
+use logcabin_outside::outbound::{Answer, Ask};
+use logcabin_read::events::to_raw;
+use logcabin_record::{Offset, address as threepid, threepid::Threepid};
+use logcabin_service::accounts::identity::{self, handed_on, unusable};
 
 endpoint! {
     /// A report of an identity server that an address was bound (server-server API, `PUT
     /// …/3pid/onbind`).
-    pub(in crate::edge::api) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
+    pub(in crate::api) struct OnBind = PUT "/_matrix/federation/v1/3pid/onbind";
     for NoAccessToken;
     { body: Bound = json }
 }
 
 /// The user to whom an address was bound, and the invitations for the address.
 #[derive(Deserialize)]
-pub(in crate::edge::api) struct Bound {
+pub(in crate::api) struct Bound {
     mxid: OwnedUserId,
     invites: Vec<BoundInvite>,
 }
@@ -232,10 +230,7 @@ impl Addressee {
 
 /// `PUT …/3pid/onbind`: an address with invitations was bound to a user of this server. Anyone can
 /// send this request, so each invitation must be signed with a key that the room has for it.
-pub(in crate::edge::api) async fn bound(
-    cx: Cx<Server, ()>,
-    request: OnBind,
-) -> Result<Json, ApiError> {
+pub(in crate::api) async fn bound(cx: Cx<Server, ()>, request: OnBind) -> Result<Json, ApiError> {
     let Bound { mxid, invites } = request.body;
     if invites.len() > limits::ADDRESS_INVITES {
         return Err(ApiError::too_large("There are too many invites for one request."));
@@ -251,7 +246,7 @@ pub(in crate::edge::api) async fn bound(
         }
     });
     join_all(turned).await;
-    crate::edge::api::answer::json(&json!({}))
+    crate::api::answer::json(&json!({}))
 }
 
 /// Turns the invitation of an address into an invite of the user to whom it was bound. Returns
@@ -307,7 +302,7 @@ async fn turn(cx: &Cx<Server, ()>, invite: BoundInvite) -> Result<bool, ApiError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::threepid::Medium;
+    use logcabin_record::threepid::Medium;
 
     /// The example of the identity service API, "Hashes".
     #[test]

@@ -3,22 +3,20 @@
 //! as on the command line.
 
 use crate::{
-    base::background::at_length,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
-    log::ReadError,
-    ops::history::{Moment, moment::last_until},
-    read::{
-        events::Viewer,
-        view::{
-            View,
-            token::{HistoryToken, Pos},
-        },
-    },
-    record::Offset,
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_base::background::at_length;
+use logcabin_log::ReadError;
+use logcabin_ops::history::{Moment, moment::last_until};
+use logcabin_read::{
+    events::Viewer,
+    view::{
+        View,
+        token::{HistoryToken, Pos},
+    },
+};
+use logcabin_record::Offset;
 
 impl Cx<Server> {
     /// The caller's view as of the requested moment; by default, as of now.

@@ -5,21 +5,19 @@ use serde::Serialize;
 
 use super::reading::{event_filter, page_size, room_of_event, visible_event};
 use crate::{
-    base::limits,
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    log::ReadError,
-    read::{
-        events::{ClientEvent, EventForm, EventRef},
-        view::{ByteBudget, PageLimit, View, filter::EventFilter, past::Wanted},
-    },
-    record::Offset,
-    state::{
-        Room,
-        rooms::gaps::{Place, Slot},
-    },
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json},
+};
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    events::{ClientEvent, EventForm, EventRef},
+    view::{ByteBudget, PageLimit, View, filter::EventFilter, past::Wanted},
+};
+use logcabin_record::Offset;
+use logcabin_state::{
+    Room,
+    rooms::gaps::{Place, Slot},
 };
 
 pub(super) async fn context(

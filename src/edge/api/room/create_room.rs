@@ -11,15 +11,13 @@ use tracing::warn;
 
 use super::{address_invite::Addressee, directory::is_public};
 use crate::{
-    base::{clock::random_letters, limits},
-    decide::{
-        Refusal, canonical,
-        create_room::{CreateRoom, InitialState, Preset},
-    },
-    edge::{
-        api::{appservice::services::check_alias, server::Server},
-        http::{ApiError, Cx},
-    },
+    api::{appservice::services::check_alias, server::Server},
+    http::{ApiError, Cx},
+};
+use logcabin_base::{clock::random_letters, limits};
+use logcabin_decide::{
+    Refusal, canonical,
+    create_room::{CreateRoom, InitialState, Preset},
 };
 
 pub(super) async fn create_room(

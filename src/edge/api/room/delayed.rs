@@ -13,24 +13,22 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::space;
 use crate::{
-    base::{clock, limits},
-    decide::delayed::{CANCELLED_BY_STATE_UPDATE, GiveUp, Restart, Schedule, SendDelayed},
-    edge::{
-        api::{
-            answer::{json, not_in_it},
-            server::Server,
-        },
-        http::{ApiError, Caller, Cx, ErrorCode, Json, Session, endpoint},
+    api::{
+        answer::{json, not_in_it},
+        server::Server,
     },
-    log::ReadError,
-    read::events::to_raw,
-    record::{
-        Offset,
-        command::{DelayedOutcome, Transaction},
-    },
-    service::delayed::{Unsendable, content, parts, to_send},
-    state::{DelayedEvent, delayed::FINISHED_KEPT_MS},
+    http::{ApiError, Caller, Cx, ErrorCode, Json, Session, endpoint},
 };
+use logcabin_base::{clock, limits};
+use logcabin_decide::delayed::{CANCELLED_BY_STATE_UPDATE, GiveUp, Restart, Schedule, SendDelayed};
+use logcabin_log::ReadError;
+use logcabin_read::events::to_raw;
+use logcabin_record::{
+    Offset,
+    command::{DelayedOutcome, Transaction},
+};
+use logcabin_service::delayed::{Unsendable, content, parts, to_send};
+use logcabin_state::{DelayedEvent, delayed::FINISHED_KEPT_MS};
 
 endpoint! {
     /// Schedules an event by the dedicated endpoint.
@@ -461,7 +459,7 @@ impl From<Unsendable> for ApiError {
 }
 
 /// How a delayed event ends that cannot be sent.
-pub(crate) fn given_up(unsendable: Unsendable) -> DelayedOutcome {
+pub fn given_up(unsendable: Unsendable) -> DelayedOutcome {
     let body = ApiError::from(unsendable).body();
     let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
     DelayedOutcome::Error { errcode: text("errcode"), error: text("error") }

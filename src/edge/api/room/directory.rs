@@ -28,15 +28,13 @@ use serde_json::json;
 
 use super::reading::readable_as_of;
 use crate::{
-    base::{limits, text},
-    decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility},
-    edge::{
-        api::{answer::json, appservice::services as appservice, server::Server},
-        http::{ApiError, Appservice, AsOfRequest, Cx, Homeserver, Json, Session},
-    },
-    record::Offset,
-    state::Room,
+    api::{answer::json, appservice::services as appservice, server::Server},
+    http::{ApiError, Appservice, AsOfRequest, Cx, Homeserver, Json, Session},
 };
+use logcabin_base::{limits, text};
+use logcabin_decide::directory::{RemoveAlias, SetAlias, SetNetwork, SetVisibility};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The default number of rooms on a page.
 const ROOMS_PER_PAGE: usize = 100;
@@ -257,7 +255,7 @@ impl From<Page> for Listed {
 }
 
 /// The list, for another homeserver.
-pub(in crate::edge::api) async fn public_rooms_for_server(
+pub(in crate::api) async fn public_rooms_for_server(
     cx: Cx<Server, Homeserver>,
     request: for_servers::Request,
 ) -> Result<for_servers::Response, ApiError> {
@@ -271,7 +269,7 @@ pub(in crate::edge::api) async fn public_rooms_for_server(
 }
 
 /// The same, searched.
-pub(in crate::edge::api) async fn public_rooms_filtered_for_server(
+pub(in crate::api) async fn public_rooms_filtered_for_server(
     cx: Cx<Server, Homeserver>,
     request: filtered_for_servers::Request,
 ) -> Result<filtered_for_servers::Response, ApiError> {

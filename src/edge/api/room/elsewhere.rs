@@ -9,14 +9,12 @@ use ruma::{
 use tracing::warn;
 
 use crate::{
-    edge::{
-        api::{appservice::services as appservice, outgoing::Asked, server::Server},
-        http::{ApiError, Caller, Cx, ErrorCode},
-    },
-    record::Offset,
-    service::federation::{Act, Wish},
-    state::Membership,
+    api::{appservice::services as appservice, outgoing::Asked, server::Server},
+    http::{ApiError, Caller, Cx, ErrorCode},
 };
+use logcabin_record::Offset;
+use logcabin_service::federation::{Act, Wish};
+use logcabin_state::Membership;
 
 /// A room that a client names, and homeservers that may be in it.
 pub(super) struct Place {

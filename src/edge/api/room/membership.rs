@@ -29,21 +29,17 @@ use super::{
     reading::readable_as_of,
 };
 use crate::{
-    decide::{
-        canonical,
-        membership::{
-            Change, ChangeMembership, ForgetRoom, LeaveAndForget, must_be_able_to_invite,
-        },
-    },
-    edge::{
-        api::{answer::json, appservice::services as appservice, server::Server},
-        http::{ApiError, Cx, ErrorCode, Json},
-    },
-    read::events::{ClientEvent, EventForm, as_shown, to_raw},
-    record::Offset,
-    service::federation::Act,
-    state::Membership,
+    api::{answer::json, appservice::services as appservice, server::Server},
+    http::{ApiError, Cx, ErrorCode, Json},
 };
+use logcabin_decide::{
+    canonical,
+    membership::{Change, ChangeMembership, ForgetRoom, LeaveAndForget, must_be_able_to_invite},
+};
+use logcabin_read::events::{ClientEvent, EventForm, as_shown, to_raw};
+use logcabin_record::Offset;
+use logcabin_service::federation::Act;
+use logcabin_state::Membership;
 
 async fn change(
     cx: &Cx<Server>,

@@ -24,7 +24,7 @@ pub(crate) mod typing;
 pub(crate) mod upgrade;
 
 use super::{bodies, server::Server};
-use crate::edge::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Table, cheap, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

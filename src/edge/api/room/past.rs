@@ -7,18 +7,16 @@ use ruma::api::{Direction, client::message::get_message_events::v3 as get_messag
 
 use super::reading::{Messages, event_filter, page_size, readable_as_of};
 use crate::{
-    base::limits,
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    read::{
-        events::EventForm,
-        view::past::{PastPage, Wanted},
-    },
-    record::Offset,
-    state::{Room, rooms::gaps::Place},
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_base::limits;
+use logcabin_read::{
+    events::EventForm,
+    view::past::{PastPage, Wanted},
+};
+use logcabin_record::Offset;
+use logcabin_state::{Room, rooms::gaps::Place};
 
 /// `GET /rooms/{roomId}/messages` of such a room.
 pub(super) async fn messages(

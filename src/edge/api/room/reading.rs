@@ -7,18 +7,16 @@ use ruma::{RoomId, UInt};
 use serde::Serialize;
 
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
-    read::{
-        events::{ClientEvent, EventRef},
-        view::{View, filter::EventFilter},
-    },
-    record::Offset,
-    state::Room,
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_base::limits;
+use logcabin_read::{
+    events::{ClientEvent, EventRef},
+    view::{View, filter::EventFilter},
+};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The response of `GET /rooms/{roomId}/messages`.
 #[derive(Serialize)]

@@ -9,12 +9,10 @@ use ruma::{
 };
 
 use crate::{
-    decide::ephemeral::{SetFullyRead, SetReceipt, is_thread},
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_decide::ephemeral::{SetFullyRead, SetReceipt, is_thread};
 
 pub(super) async fn receipt(
     cx: Cx<Server>,

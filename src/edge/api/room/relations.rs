@@ -18,21 +18,19 @@ use serde::Serialize;
 
 use super::reading::{page_size, readable_as_of, room_of_event, visible_event};
 use crate::{
-    base::limits,
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    read::{
-        events::{ClientEvent, EventForm},
-        view::{
-            filter::EventFilter,
-            relations::{Stretch, Wanted, WantedThreads},
-            token::ThreadsToken,
-        },
-    },
-    record::Offset,
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_base::limits;
+use logcabin_read::{
+    events::{ClientEvent, EventForm},
+    view::{
+        filter::EventFilter,
+        relations::{Stretch, Wanted, WantedThreads},
+        token::ThreadsToken,
+    },
+};
+use logcabin_record::Offset;
 
 /// The default number of events on a page.
 const PAGE: u32 = 20;

@@ -9,13 +9,11 @@ use serde::Deserialize;
 
 use super::reading::visible_event;
 use crate::{
-    decide::report::{Report, Subject},
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
-    record::Offset,
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_decide::report::{Report, Subject};
+use logcabin_record::Offset;
 
 pub(super) async fn event(
     cx: Cx<Server>,

@@ -1,17 +1,15 @@
-//! The lifetimes of events, for clients to show (MSC1763). [`crate::engine`] enforces them.
+//! The lifetimes of events, for clients to show (MSC1763). [`logcabin_engine`] enforces them.
 
 use ruma::api::auth_scheme::AccessToken;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    edge::{
-        api::{answer::json as to_json, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    record::Offset,
-    service::policies,
-    state::lifetimes::Own,
+    api::{answer::json as to_json, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_record::Offset;
+use logcabin_service::policies;
+use logcabin_state::lifetimes::Own;
 
 endpoint! {
     /// The path that clients use, and the proposed one.

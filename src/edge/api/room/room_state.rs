@@ -7,12 +7,10 @@ use ruma::api::client::state::{
 
 use super::reading::readable_as_of;
 use crate::{
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    read::events::EventForm,
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_read::events::EventForm;
 
 pub(super) async fn all(
     cx: Cx<Server>,

@@ -18,19 +18,17 @@ use serde_json::{Value, json};
 
 use super::context::{Around, around};
 use crate::{
-    base::{limits, text},
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    read::{
-        events::{ClientEvent, EventForm, EventRef, as_shown},
-        view::{ByteBudget, PageLimit, View, filter::EventFilter, shown_bytes},
-    },
-    record::Offset,
-    search::{Hit, Key, Order, Place, Query, SearchError, Text},
-    state::{Membership, Room},
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_base::{limits, text};
+use logcabin_read::{
+    events::{ClientEvent, EventForm, EventRef, as_shown},
+    view::{ByteBudget, PageLimit, View, filter::EventFilter, shown_bytes},
+};
+use logcabin_record::Offset;
+use logcabin_search::{Hit, Key, Order, Place, Query, SearchError, Text};
+use logcabin_state::{Membership, Room};
 
 /// The default number of results on a page.
 const RESULTS_PER_PAGE: u64 = 10;

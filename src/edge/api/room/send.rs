@@ -22,15 +22,13 @@ use super::{
     membership::check_invitee,
 };
 use crate::{
-    base::limits,
-    decide::{canonical, content as content_of, send::SendEvent},
-    edge::{
-        api::{answer::json, auth::rights::suspended, server::Server},
-        http::{ApiError, Cx, Json, endpoint},
-    },
-    record::{command::Transaction, lax_object::LaxObject},
-    service::delayed::redacts,
+    api::{answer::json, auth::rights::suspended, server::Server},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_decide::{canonical, content as content_of, send::SendEvent};
+use logcabin_record::{command::Transaction, lax_object::LaxObject};
+use logcabin_service::delayed::redacts;
 
 #[allow(clippy::too_many_arguments, reason = "the parts of an event, each of its own type")]
 async fn send(

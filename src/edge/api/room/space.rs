@@ -1,7 +1,7 @@
 //! Information about a room for users who are not in it: its summary, and the hierarchy of a space.
 
 pub(crate) mod elsewhere;
-pub(in crate::edge::api) mod for_server;
+pub(in crate::api) mod for_server;
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -23,20 +23,18 @@ use serde_json::value::RawValue;
 use self::elsewhere::via;
 use super::elsewhere::Place;
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Reply, Session, endpoint},
-    },
-    log::ReadError,
-    read::events::{EventRef, EventStore, as_shown, to_raw},
-    record::Offset,
-    service::{
-        public_rooms::describe,
-        spaces::{Described, Descriptions, Paused, RemoteChild, Visit},
-    },
-    state::{Membership, Room, State},
+    api::server::Server,
+    http::{ApiError, Cx, Reply, Session, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::events::{EventRef, EventStore, as_shown, to_raw};
+use logcabin_record::Offset;
+use logcabin_service::{
+    public_rooms::describe,
+    spaces::{Described, Descriptions, Paused, RemoteChild, Visit},
+};
+use logcabin_state::{Membership, Room, State};
 
 pub(super) async fn summary(
     cx: Cx<Server, Option<Session>>,

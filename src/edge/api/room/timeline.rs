@@ -13,13 +13,11 @@ use super::{
     reading::{Messages, event_filter, page_size, readable_as_of, room_of_event, visible_event},
 };
 use crate::{
-    edge::{
-        api::{answer::json, server::Server},
-        http::{ApiError, Cx, Json},
-    },
-    read::events::EventForm,
-    record::Offset,
+    api::{answer::json, server::Server},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_read::events::EventForm;
+use logcabin_record::Offset;
 
 pub(super) async fn messages(
     cx: Cx<Server>,

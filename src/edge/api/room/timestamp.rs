@@ -3,7 +3,7 @@
 use ruma::api::client::room::get_event_by_timestamp::v1 as get_event_by_timestamp;
 
 use super::{past, reading::readable_as_of};
-use crate::edge::{
+use crate::{
     api::server::Server,
     http::{ApiError, Cx},
 };

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use ruma::api::client::typing::create_typing_event::v3::{self as create_typing_event, Typing};
 
 use crate::{
-    base::clock::millis,
-    decide::ephemeral::SetTyping,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
-    service::typing::{LONGEST, end_after},
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_base::clock::millis;
+use logcabin_decide::ephemeral::SetTyping;
+use logcabin_service::typing::{LONGEST, end_after};
 
 pub(super) async fn typing(
     cx: Cx<Server>,

@@ -4,12 +4,10 @@ use ruma::api::client::room::upgrade_room::v3 as upgrade_room_v3;
 
 use super::create_room::new_room_id;
 use crate::{
-    decide::upgrade::UpgradeRoom,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx},
-    },
+    api::server::Server,
+    http::{ApiError, Cx},
 };
+use logcabin_decide::upgrade::UpgradeRoom;
 
 pub(super) async fn upgrade(
     cx: Cx<Server>,

@@ -3,19 +3,17 @@
 use ruma::UserId;
 
 use super::Server;
-use crate::{
-    base::rate::household,
-    decide::Proposal,
-    edge::http::{ApiError, Caller, Cx},
-    engine::Durable,
-    read::view::View,
-    service::requester::Requester,
-};
+use crate::http::{ApiError, Caller, Cx};
+use logcabin_base::rate::household;
+use logcabin_decide::Proposal;
+use logcabin_engine::Durable;
+use logcabin_read::view::View;
+use logcabin_service::requester::Requester;
 
 impl<C: Caller> Cx<Server, C> {
     /// Does work that may take long (it grows with a room's members or a user's rooms), in the
     /// caller's turn and within its share: see [`LongWork`].
-    pub(in crate::edge::api) async fn at_length<T>(
+    pub(in crate::api) async fn at_length<T>(
         &self,
         work: impl FnOnce() -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
@@ -31,7 +29,7 @@ impl<C: Caller> Cx<Server, C> {
 
     /// Whom this request is counted against. Strangers among other homeservers are counted by their
     /// address: names are cheap.
-    pub(in crate::edge::api) fn whose(&self) -> Requester {
+    pub(in crate::api) fn whose(&self) -> Requester {
         let accounts =
             self.app.outside.federation.as_deref().map(|federation| &federation.accounts);
         match (self.caller.session(), self.caller.server(), accounts) {
@@ -44,7 +42,7 @@ impl<C: Caller> Cx<Server, C> {
     }
 
     /// Proposes a change in the caller's name.
-    pub(in crate::edge::api) async fn propose<P: Proposal>(
+    pub(in crate::api) async fn propose<P: Proposal>(
         &self,
         proposal: P,
     ) -> Result<Durable<P::Outcome>, ApiError> {
@@ -54,12 +52,12 @@ impl<C: Caller> Cx<Server, C> {
 
 impl Cx<Server> {
     /// The caller's look as of the head.
-    pub(in crate::edge::api) fn view(&self) -> View<'_> {
+    pub(in crate::api) fn view(&self) -> View<'_> {
         self.app.view(&self.caller)
     }
 
     /// Only for the user's own data.
-    pub(in crate::edge::api) fn must_be(&self, user_id: &UserId) -> Result<(), ApiError> {
+    pub(in crate::api) fn must_be(&self, user_id: &UserId) -> Result<(), ApiError> {
         if user_id == self.caller.user_id {
             Ok(())
         } else {

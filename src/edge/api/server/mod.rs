@@ -1,7 +1,7 @@
 //! The program behind the endpoints: what all of them share.
 
-pub(in crate::edge::api) mod caller;
-pub(in crate::edge::api) mod positions;
+pub(in crate::api) mod caller;
+pub(in crate::api) mod positions;
 pub(crate) mod told;
 
 use std::{net::IpAddr, sync::Arc};
@@ -10,187 +10,182 @@ use ruma::{OwnedRoomId, RoomId, RoomOrAliasId};
 use tokio::sync::Semaphore;
 
 use super::answer::not_in_it;
-use crate::{
-    base::{long_work::LongWork, rate::Refundable, signed::Signer},
-    cluster::Cluster,
-    config::Config,
-    edge::http::{ApiError, Session},
-    engine::Engine,
-    ops::admin::office::Office,
-    outside::{
-        appservice::{Questions, Services},
-        federation::Federation,
-        mail::Messages,
-        oidc::Providers,
-        outbound::Outbound,
-    },
-    read::{
-        events::Viewer,
-        notifications::Unread,
-        sync::{KnownMembers, sliding::Connections},
-        view::{View, relations::ThreadsWalk},
-    },
-    record::{Epoch, Offset},
-    search::Search,
-    service::{
-        accounts::identity::IdentityServers,
-        deliveries::Deliveries,
-        federation::{asking::Asking, entering::Entering},
-        filters::Filters,
-        health::Health,
-        last_seen::LastSeen,
-        media::Media,
-        nonces::Nonces,
-        notices::Notices,
-        oauth::{Clients, IdTokens, Polls},
-        passwords::Passwords,
-        presence::Tracker,
-        public_rooms::Catalogue,
-        remote_names::RemoteNames,
-        rendezvous::Meetings,
-        requester::Requester,
-        samples::Samples,
-        spaces,
-        tally::Tally,
-        uiaa,
-        walks::Walks,
-    },
-    state::Room,
+use crate::http::{ApiError, Session};
+use logcabin_base::{long_work::LongWork, rate::Refundable, signed::Signer};
+use logcabin_cluster::Cluster;
+use logcabin_config::Config;
+use logcabin_engine::Engine;
+use logcabin_ops::admin::office::Office;
+use logcabin_outside::{
+    appservice::{Questions, Services},
+    federation::Federation,
+    mail::Messages,
+    oidc::Providers,
+    outbound::Outbound,
 };
+use logcabin_read::{
+    events::Viewer,
+    notifications::Unread,
+    sync::{KnownMembers, sliding::Connections},
+    view::{View, relations::ThreadsWalk},
+};
+use logcabin_record::{Epoch, Offset};
+use logcabin_search::Search;
+use logcabin_service::{
+    accounts::identity::IdentityServers,
+    deliveries::Deliveries,
+    federation::{asking::Asking, entering::Entering},
+    filters::Filters,
+    health::Health,
+    last_seen::LastSeen,
+    media::Media,
+    nonces::Nonces,
+    notices::Notices,
+    oauth::{Clients, IdTokens, Polls},
+    passwords::Passwords,
+    presence::Tracker,
+    public_rooms::Catalogue,
+    remote_names::RemoteNames,
+    rendezvous::Meetings,
+    requester::Requester,
+    samples::Samples,
+    spaces,
+    tally::Tally,
+    uiaa,
+    walks::Walks,
+};
+use logcabin_state::Room;
 
 /// The program behind the endpoints.
-pub(crate) struct Server {
-    pub(crate) config: Config,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) epoch: Epoch,
+pub struct Server {
+    pub config: Config,
+    pub engine: Arc<Engine>,
+    pub epoch: Epoch,
     /// The other nodes, if there are any.
-    pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    pub cluster: Option<Arc<dyn Cluster>>,
     /// Whether it can do its work.
-    pub(crate) health: Health,
+    pub health: Health,
     /// Where what administrators ask for is done.
-    pub(crate) office: Arc<Office>,
-    pub(crate) auth: Authentication,
-    pub(crate) signing: Signing,
-    pub(crate) oauth: Oauth,
-    pub(crate) sync: Synchronisation,
-    pub(crate) listing: Listing,
-    pub(crate) outside: Outside,
-    pub(crate) media: Arc<Media>,
-    pub(crate) presence: Arc<Tracker>,
+    pub office: Arc<Office>,
+    pub auth: Authentication,
+    pub signing: Signing,
+    pub oauth: Oauth,
+    pub sync: Synchronisation,
+    pub listing: Listing,
+    pub outside: Outside,
+    pub media: Arc<Media>,
+    pub presence: Arc<Tracker>,
     /// What the metrics were, for the console.
-    pub(crate) samples: Arc<Samples>,
+    pub samples: Arc<Samples>,
     /// What the log consists of, for the console.
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) last_seen: Arc<LastSeen>,
+    pub tally: Arc<Tally>,
+    pub last_seen: Arc<LastSeen>,
     /// How often users may be sent messages.
-    pub(crate) notices: Notices,
+    pub notices: Notices,
     /// The long work of users, and of those without a login by their address.
-    pub(crate) long_work: LongWork<Requester>,
+    pub long_work: LongWork<Requester>,
     /// That of other homeservers.
-    pub(crate) work_for_servers: LongWork<Requester>,
+    pub work_for_servers: LongWork<Requester>,
 }
 
 /// What it takes to find out who somebody is.
-pub(crate) struct Authentication {
-    pub(crate) passwords: Arc<Passwords>,
+pub struct Authentication {
+    pub passwords: Arc<Passwords>,
     /// Sessions of user-interactive authentication.
-    pub(crate) uiaa: uiaa::Sessions,
+    pub uiaa: uiaa::Sessions,
     /// What their stages ask.
-    pub(crate) stages: uiaa::Stages,
+    pub stages: uiaa::Stages,
     /// Nonces of registrations by the shared secret.
-    pub(crate) nonces: Nonces,
+    pub nonces: Nonces,
     /// Messages under way that validate an address.
-    pub(crate) deliveries: Deliveries,
+    pub deliveries: Deliveries,
     /// Where devices meet that sign each other in.
-    pub(crate) rendezvous: Meetings,
-    pub(crate) former_rendezvous: Meetings,
+    pub rendezvous: Meetings,
+    pub former_rendezvous: Meetings,
 }
 
 /// What OAuth 2.0 needs besides the log.
-pub(crate) struct Oauth {
+pub struct Oauth {
     /// The clients of the configuration.
-    pub(crate) clients: Clients,
-    pub(crate) id_tokens: IdTokens,
-    pub(crate) polls: Polls,
+    pub clients: Clients,
+    pub id_tokens: IdTokens,
+    pub polls: Polls,
 }
 
 /// What the server signs with.
-pub(crate) struct Signing {
+pub struct Signing {
     /// Signs with a key that is not in the log: a reader of the log cannot forge these signatures.
-    pub(crate) signer: Signer,
+    pub signer: Signer,
     /// Signs with the server's private key, which is in the log: for signatures that stay valid as
     /// long as the log does, and that are of no use to a reader of the log.
-    pub(crate) lasting: Signer,
+    pub lasting: Signer,
 }
 
 /// What syncs share.
-pub(crate) struct Synchronisation {
-    pub(crate) filters: Filters,
-    pub(crate) known_members: KnownMembers,
+pub struct Synchronisation {
+    pub filters: Filters,
+    pub known_members: KnownMembers,
     /// Connections of sliding sync.
-    pub(crate) connections: Connections,
+    pub connections: Connections,
     /// Unread counts.
-    pub(crate) unread: Arc<Unread>,
+    pub unread: Arc<Unread>,
     /// Room for readers of the feed of changes.
-    pub(crate) changes: Arc<Semaphore>,
+    pub changes: Arc<Semaphore>,
 }
 
 /// What is searched, and where pages of lists ended.
-pub(crate) struct Listing {
-    pub(crate) search: Arc<Search>,
+pub struct Listing {
+    pub search: Arc<Search>,
     /// The directory of public rooms.
-    pub(crate) catalogue: Catalogue,
+    pub catalogue: Catalogue,
     /// Users of other homeservers.
-    pub(crate) remote_names: RemoteNames,
-    pub(crate) thread_walks: Walks<ThreadsWalk>,
-    pub(crate) space_walks: Walks<spaces::Paused>,
+    pub remote_names: RemoteNames,
+    pub thread_walks: Walks<ThreadsWalk>,
+    pub space_walks: Walks<spaces::Paused>,
     /// Rooms that this server is not in.
-    pub(crate) descriptions: spaces::Descriptions,
+    pub descriptions: spaces::Descriptions,
 }
 
 /// Other services.
-pub(crate) struct Outside {
-    pub(crate) outbound: Outbound,
-    pub(crate) messages: Arc<Messages>,
+pub struct Outside {
+    pub outbound: Outbound,
+    pub messages: Arc<Messages>,
     /// Providers of single sign-on.
-    pub(crate) providers: Providers,
+    pub providers: Providers,
     /// Application services, and what they are asked.
-    pub(crate) services: Services,
-    pub(crate) questions: Arc<Questions>,
+    pub services: Services,
+    pub questions: Arc<Questions>,
     /// Other homeservers, where federation is on.
-    pub(crate) federation: Option<Arc<Federation>>,
+    pub federation: Option<Arc<Federation>>,
     /// Wrong signatures by address: each may trigger a fetch of keys.
-    pub(crate) wrong_signatures: Refundable<IpAddr>,
+    pub wrong_signatures: Refundable<IpAddr>,
     /// How often clients have them asked.
-    pub(crate) asking: Asking,
+    pub asking: Asking,
     /// Rooms of theirs that users are entering.
-    pub(crate) entering: Entering<ApiError>,
+    pub entering: Entering<ApiError>,
 }
 
 impl Server {
     /// The room, for a caller who must be in it. A room that does not exist is refused as one that
     /// the caller may not see, so that nobody learns which rooms exist.
-    pub(in crate::edge::api) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+    pub(in crate::api) fn room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
         self.engine.state().rooms.get(room_id).ok_or_else(not_in_it)
     }
 
     /// What identity servers are spoken to with.
-    pub(in crate::edge::api) fn identity_servers(&self) -> IdentityServers<'_> {
+    pub(in crate::api) fn identity_servers(&self) -> IdentityServers<'_> {
         let trusted = &self.config.threepids.identity_servers;
         IdentityServers { engine: &self.engine, outbound: &self.outside.outbound, trusted }
     }
 
     /// The room, where it is no secret whether it exists.
-    pub(in crate::edge::api) fn known_room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
+    pub(in crate::api) fn known_room(&self, room_id: &RoomId) -> Result<Arc<Room>, ApiError> {
         let room = self.engine.state().rooms.get(room_id);
         room.ok_or_else(|| ApiError::not_found("There is no such room."))
     }
 
     /// The room that an id or an alias names.
-    pub(in crate::edge::api) fn resolve(
-        &self,
-        room: &RoomOrAliasId,
-    ) -> Result<OwnedRoomId, ApiError> {
+    pub(in crate::api) fn resolve(&self, room: &RoomOrAliasId) -> Result<OwnedRoomId, ApiError> {
         match <&RoomId>::try_from(room) {
             Ok(room_id) => Ok(room_id.to_owned()),
             Err(alias) => self
@@ -204,7 +199,7 @@ impl Server {
     }
 
     /// The look of `session` as of the head.
-    pub(in crate::edge::api) fn view<'a>(&'a self, session: &'a Session) -> View<'a> {
+    pub(in crate::api) fn view<'a>(&'a self, session: &'a Session) -> View<'a> {
         let state = self.engine.state().share();
         // Others may have taken the place of these projections, and gone on.
         let at = self.engine.head().offset().min(state.applied());
@@ -222,7 +217,7 @@ impl Server {
     }
 
     /// The time, as events have it.
-    pub(in crate::edge::api) fn now(&self) -> ruma::MilliSecondsSinceUnixEpoch {
+    pub(in crate::api) fn now(&self) -> ruma::MilliSecondsSinceUnixEpoch {
         self.engine.clock().timestamp()
     }
 

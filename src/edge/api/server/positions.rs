@@ -1,22 +1,20 @@
 //! Tokens that name positions in the log and in the history of rooms.
 
 use super::Server;
-use crate::{
-    edge::http::ApiError,
-    read::{
-        sync::CameFrom,
-        view::token::{BadToken, HistoryToken, Pos, Token},
-    },
-    record::Offset,
-    state::{Room, rooms::gaps::Place},
+use crate::http::ApiError;
+use logcabin_read::{
+    sync::CameFrom,
+    view::token::{BadToken, HistoryToken, Pos, Token},
 };
+use logcabin_record::Offset;
+use logcabin_state::{Room, rooms::gaps::Place};
 
 /// What a position names was undone by a restore.
-pub(in crate::edge::api) struct Undone(pub(in crate::edge::api) CameFrom);
+pub(in crate::api) struct Undone(pub(in crate::api) CameFrom);
 
 impl Server {
     /// The position that a token names, if it is of this server's history.
-    pub(in crate::edge::api) fn position(&self, token: &str) -> Result<Offset, ApiError> {
+    pub(in crate::api) fn position(&self, token: &str) -> Result<Offset, ApiError> {
         let position = self.position_or_undone(token)?;
         position.map_err(|_| {
             ApiError::invalid_param("This token refers to history that a restore removed.")
@@ -25,7 +23,7 @@ impl Server {
 
     /// As [`Server::position`], for callers that can handle a position that a restore has undone:
     /// what that names never came to be.
-    pub(in crate::edge::api) fn position_or_undone(
+    pub(in crate::api) fn position_or_undone(
         &self,
         token: &str,
     ) -> Result<Result<Offset, Undone>, ApiError> {
@@ -42,7 +40,7 @@ impl Server {
     }
 
     /// The position in a room's history that a token names.
-    pub(in crate::edge::api) fn past_position(
+    pub(in crate::api) fn past_position(
         &self,
         room: &Room,
         token: &str,
@@ -63,15 +61,12 @@ impl Server {
     }
 
     /// The token of a position in a room's history.
-    pub(in crate::edge::api) fn history_token(&self, place: Place) -> String {
+    pub(in crate::api) fn history_token(&self, place: Place) -> String {
         HistoryToken { epoch: self.epoch, place }.to_string()
     }
 
     /// As [`Server::position_or_undone`], of a token that was read.
-    pub(in crate::edge::api) fn place(
-        &self,
-        token: Token,
-    ) -> Result<Result<Offset, Undone>, ApiError> {
+    pub(in crate::api) fn place(&self, token: Token) -> Result<Result<Offset, Undone>, ApiError> {
         let not_ours = || ApiError::invalid_param("This is not a token of this server.");
         let offset = token.offset;
         if token.epoch == self.epoch {
@@ -84,7 +79,7 @@ impl Server {
     }
 
     /// The token of a position.
-    pub(in crate::edge::api) fn token(&self, offset: Offset) -> String {
+    pub(in crate::api) fn token(&self, offset: Offset) -> String {
         Token { epoch: self.epoch, offset }.to_string()
     }
 }

@@ -7,14 +7,12 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedServerName, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::Server;
-use crate::{
-    outside::federation::Amounts,
-    record::{
-        Offset, Stream,
-        command::{PresenceState, Sighting},
-    },
-    service::passwords::Guess,
+use logcabin_outside::federation::Amounts;
+use logcabin_record::{
+    Offset, Stream,
+    command::{PresenceState, Sighting},
 };
+use logcabin_service::passwords::Guess;
 
 /// What nodes tell each other, so that limits hold for all of them together.
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,7 +56,7 @@ const TOLD_NAME_BYTES: usize = 255;
 
 impl Server {
     /// Takes in what another node tells.
-    pub(in crate::edge::api) fn told(&self, message: &[u8]) {
+    pub(in crate::api) fn told(&self, message: &[u8]) {
         match serde_json::from_slice(message) {
             Ok(Told::Guess { name, client }) => {
                 self.auth.passwords.wrong_elsewhere(Guess { name: &name, client });
@@ -120,7 +118,7 @@ impl Server {
     }
 
     /// From now on, tells the other nodes of wrong passwords.
-    pub(crate) fn tell_of_guesses(&self) {
+    pub fn tell_of_guesses(&self) {
         let Some(cluster) = self.cluster.clone() else { return };
         self.auth.passwords.on_wrong(move |Guess { name, client }| {
             if name.len() <= TOLD_NAME_BYTES {
@@ -132,7 +130,7 @@ impl Server {
 
     /// From now on, tells the other nodes which homeservers can be reached again, and what they had
     /// this node take.
-    pub(crate) fn tell_of_homeservers(&self) {
+    pub fn tell_of_homeservers(&self) {
         let (Some(cluster), Some(federation)) = (self.cluster.clone(), &self.outside.federation)
         else {
             return;

@@ -2,7 +2,7 @@
 //! provider, back here, and on to the client with a login token. [`auth::sso`] has what it carries
 //! meanwhile.
 //!
-//! [`auth::sso`]: crate::edge::api::auth::sso
+//! [`auth::sso`]: crate::api::auth::sso
 
 use http::{HeaderMap, StatusCode, header::SET_COOKIE};
 use maud::{Markup, html};
@@ -18,42 +18,40 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
-    base::clock::random_token,
-    decide::{
-        account::{Met, Register},
-        sso::{LinkSso, RegisterLinked, Vouched},
-    },
-    edge::{
-        api::{
-            addresses::{client_api, is_offered},
-            answer::json,
-            auth::{
-                claim::{Claim, named_user, verified},
-                registration::free_user_id,
-                sso::{
-                    AWAY_MS, Errand, TRIP, Trip, cookie, cookie_name, hash, is_trusted,
-                    of_provider, place, redirect_url, secrets, see, set_out, signed, with_token,
-                },
-                uiaa::{self, confirm_identity, providers_of},
-                validation::check_allowed,
+    api::{
+        addresses::{client_api, is_offered},
+        answer::json,
+        auth::{
+            claim::{Claim, named_user, verified},
+            registration::free_user_id,
+            sso::{
+                AWAY_MS, Errand, TRIP, Trip, cookie, cookie_name, hash, is_trusted, of_provider,
+                place, redirect_url, secrets, see, set_out, signed, with_token,
             },
-            browser::{
-                cookies,
-                page::{AnyBrowser, Page, literal},
-            },
-            oauth,
-            server::Server,
+            uiaa::{self, confirm_identity, providers_of},
+            validation::check_allowed,
         },
-        http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
+        browser::{
+            cookies,
+            page::{AnyBrowser, Page, literal},
+        },
+        oauth,
+        server::Server,
     },
-    engine::Durable,
-    outside::oidc::{Person, Provider},
-    record::{
-        address as threepid,
-        command::{AccountKind, SignedInBy},
-    },
-    service::uiaa::{Denied, Proof},
+    http::{ApiError, Cx, ErrorCode, Json, Reply, endpoint},
 };
+use logcabin_base::clock::random_token;
+use logcabin_decide::{
+    account::{Met, Register},
+    sso::{LinkSso, RegisterLinked, Vouched},
+};
+use logcabin_engine::Durable;
+use logcabin_outside::oidc::{Person, Provider};
+use logcabin_record::{
+    address as threepid,
+    command::{AccountKind, SignedInBy},
+};
+use logcabin_service::uiaa::{Denied, Proof};
 
 endpoint! {
     /// The paths to which clients send browsers, with and without the provider's id.

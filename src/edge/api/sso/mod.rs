@@ -3,7 +3,7 @@
 mod login;
 
 use super::server::Server;
-use crate::edge::http::{Class, Table, cheap, limited};
+use crate::http::{Class, Table, cheap, limited};
 
 pub(super) fn endpoints(table: Table<Server>) -> Table<Server> {
     table

@@ -7,23 +7,21 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{filter, presence};
 use crate::{
-    base::{
-        metrics::{SyncStage, metrics},
-        traces::{self, Traces, traces},
+    api::{
+        answer::json, auth::rights::locked, e2ee::to_device, server::Server,
+        server::positions::Undone,
     },
-    edge::{
-        api::{
-            answer::json, auth::rights::locked, e2ee::to_device, server::Server,
-            server::positions::Undone,
-        },
-        http::{ApiError, Cx, Json},
-    },
-    read::sync::{
-        self, Effort, LookError, TooLong,
-        v3::{self, Request},
-    },
-    record::{Offset, Stream},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_base::{
+    metrics::{SyncStage, metrics},
+    traces::{self, Traces, traces},
+};
+use logcabin_read::sync::{
+    self, Effort, LookError, TooLong,
+    v3::{self, Request},
+};
+use logcabin_record::{Offset, Stream};
 
 /// A parsed sync request. Most syncs wait, and while waiting they hold only this.
 struct Prepared {

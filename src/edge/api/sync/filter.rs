@@ -9,22 +9,20 @@ use ruma::{
 use serde_json::value::RawValue;
 
 use crate::{
-    base::limits,
-    decide::account_data::CreateFilter,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Json, check_objects},
-    },
-    read::{sync::v3::SyncFilter, view::filter::Filter},
-    record::Command,
-    service::filters::Filters,
+    api::server::Server,
+    http::{ApiError, Cx, Json, check_objects},
 };
+use logcabin_base::limits;
+use logcabin_decide::account_data::CreateFilter;
+use logcabin_read::{sync::v3::SyncFilter, view::filter::Filter};
+use logcabin_record::Command;
+use logcabin_service::filters::Filters;
 
 fn parsed(filters: &Filters, text: &str) -> Result<Arc<SyncFilter>, ApiError> {
     if let Some(known) = filters.known(text) {
         return Ok(known);
     }
-    check_objects(text.as_bytes(), crate::edge::api::bodies::FILTER)
+    check_objects(text.as_bytes(), crate::api::bodies::FILTER)
         .map_err(|error| ApiError::invalid_param(error.message().to_owned()))?;
     filters.parse(text).map_err(|error| ApiError::invalid_param(error.to_string()))
 }

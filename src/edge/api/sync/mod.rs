@@ -7,7 +7,7 @@ pub(crate) mod presence;
 pub(crate) mod sliding;
 
 use super::{bodies, server::Server};
-use crate::edge::http::{Class, Table, cheap, limited, unlimited};
+use crate::http::{Class, Table, cheap, limited, unlimited};
 
 const FILTERS_HAVE_QUOTAS: &str = "filters are never deleted, so `quotas.filters` and \
     `quotas.filter_bytes` bound all that it ever writes";

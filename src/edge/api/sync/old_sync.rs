@@ -12,22 +12,20 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{classic::still_logged_in, presence::Syncing};
 use crate::{
-    edge::{
-        api::{
-            answer::json,
-            room::reading::{page_size, readable_as_of, visible_event},
-            server::Server,
-        },
-        http::{ApiError, Cx, Json, endpoint},
+    api::{
+        answer::json,
+        room::reading::{page_size, readable_as_of, visible_event},
+        server::Server,
     },
-    read::{
-        events::{ClientEvent, EventForm, EventRef},
-        sync,
-        view::{View, filter::EventFilter},
-    },
-    record::{Offset, command::PresenceState},
-    state::{Membership, Room, RoomMembership, rooms::gaps::Place},
+    http::{ApiError, Cx, Json, endpoint},
 };
+use logcabin_read::{
+    events::{ClientEvent, EventForm, EventRef},
+    sync,
+    view::{View, filter::EventFilter},
+};
+use logcabin_record::{Offset, command::PresenceState};
+use logcabin_state::{Membership, Room, RoomMembership, rooms::gaps::Place};
 
 endpoint! {
     /// All of the caller's rooms.

@@ -10,15 +10,14 @@ use ruma::{
 use serde_json::json;
 
 use crate::{
-    base::limits,
-    decide::is_local,
-    edge::{
-        api::{answer::json, server::Server, server::told::Activity},
-        http::{ApiError, Cx, Json},
-    },
-    record::command::PresenceState,
-    service::presence::writer::proposal,
+    api::{answer::json, server::Server, server::told::Activity},
+    http::{ApiError, Cx, Json},
 };
+use logcabin_base::limits;
+use logcabin_decide::is_local;
+use logcabin_read::view::presence::Content;
+use logcabin_record::command::PresenceState;
+use logcabin_service::presence::writer::proposal;
 
 /// The presence that a client reports for a device.
 pub(super) fn said(said: &Said) -> Result<PresenceState, ApiError> {
@@ -69,7 +68,7 @@ pub(super) async fn get(cx: Cx<Server>, request: get_presence::Request) -> Resul
     let shown = view.state.presence.get(user_id).unwrap_or_default();
     // While a user is active, only the tracker knows when they last did something.
     let last_active_ms = cx.app.presence.last_active_ms(user_id).max(shown.last_active_ms);
-    json(&shown.content(last_active_ms, view.viewer.now_ms))
+    json(&Content::of(&shown, last_active_ms, view.viewer.now_ms))
 }
 
 /// Makes the writer check a user again when this is dropped.

@@ -15,20 +15,18 @@ use super::{
     presence,
 };
 use crate::{
-    base::limits,
-    edge::{
-        api::{e2ee::to_device, server::Server, server::positions::Undone},
-        http::{ApiError, Cx, ErrorCode, Json, read_body},
-    },
-    read::{
-        sync::{
-            CameFrom, Effort, TooLong,
-            sliding::{self, ListConfig, Memory, RoomConfig, Rules, SlidingError, UnknownPos},
-        },
-        view::token::{Pos, Token},
-    },
-    record::Offset,
+    api::{e2ee::to_device, server::Server, server::positions::Undone},
+    http::{ApiError, Cx, ErrorCode, Json, read_body},
 };
+use logcabin_base::limits;
+use logcabin_read::{
+    sync::{
+        CameFrom, Effort, TooLong,
+        sliding::{self, ListConfig, Memory, RoomConfig, Rules, SlidingError, UnknownPos},
+    },
+    view::token::{Pos, Token},
+};
+use logcabin_record::Offset;
 
 /// The requested rooms. ruma's request type lacks some filters.
 #[derive(Deserialize)]

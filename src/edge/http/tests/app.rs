@@ -22,7 +22,8 @@ use ruma::{
     owned_device_id, owned_event_id, owned_user_id,
 };
 
-use crate::{edge::http::*, record::Offset};
+use crate::http::*;
+use logcabin_record::Offset;
 
 pub(super) struct Fake;
 

@@ -22,7 +22,8 @@ use tokio::{
 
 use self::app::{Fake, WAIT_ENDED, put_state, table, who};
 use super::*;
-use crate::{base::rate::Rate, config::Config};
+use logcabin_base::rate::Rate;
+use logcabin_config::Config;
 
 type Body = BoxBody<Bytes, Infallible>;
 

@@ -1,10 +1,8 @@
 //! The records that carried erasures out.
 
-use crate::{
-    log::ReadError,
-    ops::{admin::office::Office, history::words},
-    record::{Command, Offset, Record, command::LogErase},
-};
+use crate::{admin::office::Office, history::words};
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset, Record, command::LogErase};
 
 /// The `log.erase` records at these offsets.
 pub(super) fn erasures(

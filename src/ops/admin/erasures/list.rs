@@ -5,38 +5,36 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::carried_out::{cause, erasures, takings};
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Offset,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_record::Offset;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListErasures {
+pub struct ListErasures {
     /// How many of the newest.
-    pub(crate) last: usize,
+    pub last: usize,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Receipts {
-    pub(crate) rows: Vec<ReceiptRow>,
+pub struct Receipts {
+    pub rows: Vec<ReceiptRow>,
 }
 
 /// Something that had records erased.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ReceiptRow {
+pub struct ReceiptRow {
     /// The record for which they were; [`Offset::ZERO`] for what had only done its work.
-    pub(crate) because: Offset,
+    pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
-    pub(crate) time_ms: u64,
+    pub time_ms: u64,
     /// Who did it.
-    pub(crate) who: String,
+    pub who: String,
     /// What they did, in words.
-    pub(crate) what: String,
+    pub what: String,
     /// How many records lost content.
-    pub(crate) records: u64,
+    pub records: u64,
 }
 
 impl Act for ListErasures {

@@ -6,9 +6,9 @@
 
 mod carried_out;
 mod list;
-mod page;
+pub mod page;
 mod show;
 
-pub(crate) use list::{ListErasures, ReceiptRow};
-pub(crate) use page::{Page, Place, Waiting, page, waiting};
-pub(crate) use show::{Bounds, Receipt, ShowErasure, receipt};
+pub use list::{ListErasures, ReceiptRow};
+pub use page::{Page, Place, Waiting, page, waiting};
+pub use show::{Bounds, Receipt, ShowErasure, receipt};

@@ -8,44 +8,46 @@ use std::{
 };
 
 use super::carried_out::{cause, erasures, takings};
-use crate::{log::ReadError, ops::admin::office::Office, record::Offset};
+use crate::admin::office::Office;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
 
 /// How many `log.erase` records are read for one page: each names up to a thousand records.
 const STEPS: usize = 200;
 
 /// Where a page begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub struct Place {
     /// The newest `log.erase` on it.
-    pub(crate) step: Offset,
+    pub step: Offset,
     /// How many of its causes are on the page before.
-    pub(crate) passed: usize,
+    pub passed: usize,
 }
 
 /// Erasures that were carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Page {
-    pub(crate) rows: Vec<Row>,
+pub struct Page {
+    pub rows: Vec<Row>,
     /// Where the next page begins.
-    pub(crate) left: Option<Place>,
+    pub left: Option<Place>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub struct Row {
     /// The record for which content was erased; [`Offset::ZERO`] for what had only done its work.
-    pub(crate) because: Offset,
+    pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
-    pub(crate) time_ms: u64,
-    pub(crate) who: String,
-    pub(crate) what: String,
+    pub time_ms: u64,
+    pub who: String,
+    pub what: String,
     /// How many records lost content in these steps.
-    pub(crate) records: u64,
+    pub records: u64,
     /// The first and the last `log.erase` record of them.
-    pub(crate) steps: (Offset, Offset),
+    pub steps: (Offset, Offset),
 }
 
 /// A page of up to `limit` causes, for which up to about `examined` runs of records are read.
-pub(crate) fn page(
+pub fn page(
     office: &Office,
     from: Option<Place>,
     limit: usize,
@@ -90,24 +92,20 @@ pub(crate) fn page(
 
 /// What is still to be erased.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     /// By cause, the newest first: who did what, and how many of the examined records wait for it.
-    pub(crate) causes: Vec<(Offset, String, String, u64)>,
+    pub causes: Vec<(Offset, String, String, u64)>,
     /// How many records wait in all.
-    pub(crate) records: u64,
+    pub records: u64,
     /// The users whose records are still to be found, each with the record that asks for it.
-    pub(crate) users: Vec<(String, Offset)>,
+    pub users: Vec<(String, Offset)>,
     /// Whether there are more causes or users than these.
-    pub(crate) is_cut: bool,
+    pub is_cut: bool,
 }
 
 /// What is still to be erased without delay: up to `limit` causes and users, and the causes of the
 /// first `examined` records.
-pub(crate) fn waiting(
-    office: &Office,
-    limit: usize,
-    examined: usize,
-) -> Result<Waiting, ReadError> {
+pub fn waiting(office: &Office, limit: usize, examined: usize) -> Result<Waiting, ReadError> {
     let state = office.engine.state();
     let (condemned, mut owed) = (state.erasures.condemned(examined), state.erasures.owed());
     let mut counts: BTreeMap<Reverse<Offset>, u64> = BTreeMap::new();

@@ -5,28 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::carried_out::{erasures, in_words, takings};
-use crate::{
-    log::{ReadError, archive},
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::{
-        Command, Offset,
-        command::{BackupMoment, MediaRemove},
-    },
-    state::Copy,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_log::{ReadError, archive};
+use logcabin_record::{
+    Command, Offset,
+    command::{BackupMoment, MediaRemove},
+};
+use logcabin_state::Copy;
 
 /// How much is read for one receipt.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Only the `log.erase` records after this one…
-    pub(crate) after: Offset,
+    pub after: Offset,
     /// …and of them so many.
-    pub(crate) steps: usize,
+    pub steps: usize,
     /// How many records are counted by kind.
-    pub(crate) counted: usize,
+    pub counted: usize,
 }
 
 impl Bounds {
@@ -35,41 +33,41 @@ impl Bounds {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShowErasure {
-    pub(crate) because: Offset,
+pub struct ShowErasure {
+    pub because: Offset,
 }
 
 /// What was erased for one record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Receipt {
+pub struct Receipt {
     /// That record; a `log.erase` for all that it took, whatever for.
-    pub(crate) because: Offset,
+    pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
-    pub(crate) time_ms: u64,
+    pub time_ms: u64,
     /// Who did it.
-    pub(crate) who: String,
+    pub who: String,
     /// What they did, in words, with their reason.
-    pub(crate) what: String,
+    pub what: String,
     /// How many records lost content, by kind. Of one that takes very many, only the first are
     /// counted so.
-    pub(crate) kinds: BTreeMap<String, u64>,
+    pub kinds: BTreeMap<String, u64>,
     /// Which records: runs, each with its first and last offset.
-    pub(crate) records: Vec<(Offset, Offset)>,
+    pub records: Vec<(Offset, Offset)>,
     /// How many records are still to lose content.
-    pub(crate) waiting: u64,
+    pub waiting: u64,
     /// How many addresses of files went.
-    pub(crate) files: u64,
+    pub files: u64,
     /// The `log.erase` records that carried it out.
-    pub(crate) carried_out: Vec<Offset>,
+    pub carried_out: Vec<Offset>,
     /// Whether all that was carried out has left the files of the log: these were rewritten since.
-    pub(crate) off_the_log: bool,
+    pub off_the_log: bool,
     /// Whether it has left the archive; none without one.
-    pub(crate) off_the_archive: Option<bool>,
+    pub off_the_archive: Option<bool>,
     /// The backups that were made before and hold what was erased.
-    pub(crate) backups: Vec<String>,
+    pub backups: Vec<String>,
     /// The `log.erase` after which more of them were not looked at, because they are so many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) looked_up_to: Option<Offset>,
+    pub looked_up_to: Option<Offset>,
 }
 
 impl Act for ShowErasure {
@@ -83,11 +81,7 @@ impl Act for ShowErasure {
 }
 
 /// What was erased because of a record, or by a `log.erase`.
-pub(crate) fn receipt(
-    office: &Office,
-    because: Offset,
-    bounds: Bounds,
-) -> Result<Box<Receipt>, ActError> {
+pub fn receipt(office: &Office, because: Offset, bounds: Bounds) -> Result<Box<Receipt>, ActError> {
     let no_record = || ActError::Invalid(format!("there is no record {because}"));
     let record = office.engine.log().get(because)?.ok_or_else(no_record)?;
     let mut taken = BTreeSet::new();

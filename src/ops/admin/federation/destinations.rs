@@ -6,59 +6,57 @@ use ruma::{OwnedRoomId, OwnedServerName, ServerName, events::StateEventType};
 use serde::{Deserialize, Serialize};
 
 use super::waiting::{Search, Waiting};
-use crate::{
-    base::{background::at_length, clock::millis, limits},
-    log::ReadError,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    outside::federation::{Site, Use},
-    record::{
-        Offset,
-        command::{AsideItem, Failing},
-    },
-    state::Room,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_base::{background::at_length, clock::millis, limits};
+use logcabin_log::ReadError;
+use logcabin_outside::federation::{Site, Use};
+use logcabin_record::{
+    Offset,
+    command::{AsideItem, Failing},
+};
+use logcabin_state::Room;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListDestinations {
+pub struct ListDestinations {
     /// How many to skip.
     #[serde(default)]
-    pub(crate) from: usize,
+    pub from: usize,
     /// How many to list.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 /// Homeservers: unreachable ones first, those with the longest failure before others, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Destinations {
+pub struct Destinations {
     /// Whether federation is on. Otherwise nothing is delivered.
-    pub(crate) is_on: bool,
-    pub(crate) destinations: Vec<DestinationRow>,
+    pub is_on: bool,
+    pub destinations: Vec<DestinationRow>,
     /// How many there are in all.
-    pub(crate) total: usize,
+    pub total: usize,
     /// How many of them are unreachable.
-    pub(crate) failing: usize,
+    pub failing: usize,
     /// The last record of the log.
-    pub(crate) end: Offset,
+    pub end: Offset,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DestinationRow {
-    pub(crate) server_name: OwnedServerName,
+pub struct DestinationRow {
+    pub server_name: OwnedServerName,
     /// The number of rooms with users of both homeservers.
-    pub(crate) rooms: usize,
+    pub rooms: usize,
     /// Everything up to this record has been delivered; 0 if nothing ever was.
-    pub(crate) up_to: Offset,
-    pub(crate) waiting: Waiting,
+    pub up_to: Offset,
+    pub waiting: Waiting,
     /// Set if the last attempt to reach it failed.
-    pub(crate) failing: Option<Failing>,
+    pub failing: Option<Failing>,
     /// How many events and EDUs are never sent to it, because they cannot be or it refuses them.
     #[serde(default)]
-    pub(crate) set_aside: u64,
+    pub set_aside: u64,
     /// Whether the configuration denies it.
-    pub(crate) is_denied: bool,
+    pub is_denied: bool,
 }
 
 impl Act for ListDestinations {
@@ -72,7 +70,7 @@ impl Act for ListDestinations {
 }
 
 /// Up to `limit` homeservers after the first `from`.
-pub(crate) fn list(office: &Office, from: usize, limit: usize) -> Result<Destinations, ReadError> {
+pub fn list(office: &Office, from: usize, limit: usize) -> Result<Destinations, ReadError> {
     let state = office.engine.state();
     let mut all = shared(office);
     for (server, _) in state.destinations.all() {
@@ -134,45 +132,45 @@ fn shared(office: &Office) -> BTreeMap<OwnedServerName, Vec<Arc<Room>>> {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShowDestination {
+pub struct ShowDestination {
     /// The homeserver's name.
-    pub(crate) server: String,
+    pub server: String,
     /// How many rooms to list.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 /// The details of one homeserver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DestinationDetails {
+pub struct DestinationDetails {
     #[serde(flatten)]
-    pub(crate) destination: DestinationRow,
+    pub destination: DestinationRow,
     /// The newest events and EDUs that are never sent to it, newest last.
     #[serde(default)]
-    pub(crate) newest_aside: Vec<AsideItem>,
+    pub newest_aside: Vec<AsideItem>,
     /// What it has used of its shares at this node, if they are bounded.
     #[serde(default)]
-    pub(crate) used: Option<Use>,
+    pub used: Option<Use>,
     /// The processor time that state resolution took for it lately, in milliseconds.
     #[serde(default)]
-    pub(crate) resolving_ms: u64,
+    pub resolving_ms: u64,
     /// Rooms that it shares with this one: those with the most waiting events first.
-    pub(crate) shared: Vec<SharedRoom>,
+    pub shared: Vec<SharedRoom>,
     /// The record with its signing keys, if they were needed.
-    pub(crate) keys: Option<Offset>,
+    pub keys: Option<Offset>,
     /// The ids of these keys.
-    pub(crate) key_ids: Vec<String>,
+    pub key_ids: Vec<String>,
     /// Until when they are valid, in milliseconds since the Unix epoch.
-    pub(crate) keys_valid_until_ms: Option<u64>,
+    pub keys_valid_until_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SharedRoom {
-    pub(crate) room_id: OwnedRoomId,
+pub struct SharedRoom {
+    pub room_id: OwnedRoomId,
     /// The room's display name.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// The number of the homeserver's users in it.
-    pub(crate) members: usize,
-    pub(crate) waiting: Waiting,
+    pub members: usize,
+    pub waiting: Waiting,
 }
 
 impl Act for ShowDestination {
@@ -186,11 +184,7 @@ impl Act for ShowDestination {
 }
 
 /// The details of the homeserver of this name.
-pub(crate) fn one(
-    office: &Office,
-    name: &str,
-    limit: usize,
-) -> Result<DestinationDetails, ActError> {
+pub fn one(office: &Office, name: &str, limit: usize) -> Result<DestinationDetails, ActError> {
     Ok(details(office, &office.destination(name)?, limit)?)
 }
 

@@ -1,23 +1,23 @@
 //! Administrators' acts on other homeservers.
 
-mod destinations;
+pub mod destinations;
 mod new_key;
 mod refused;
 mod reset;
 mod retry;
 mod waiting;
 
-use ruma::OwnedServerName;
+pub use ruma::OwnedServerName;
 
-pub(crate) use destinations::{
+pub use destinations::{
     DestinationDetails, DestinationRow, Destinations, ListDestinations, SharedRoom,
     ShowDestination, list as destinations, one as destination,
 };
-pub(crate) use new_key::{KeyReplaced, NewKey};
-pub(crate) use refused::{ListRefusedEvents, RefusedEvents, list as refused_events};
-pub(crate) use reset::{DestinationReset, ResetDestination};
-pub(crate) use retry::{DestinationRetried, RetryDestination};
-pub(crate) use waiting::Waiting;
+pub use new_key::{KeyReplaced, NewKey};
+pub use refused::{ListRefusedEvents, RefusedEvents, list as refused_events};
+pub use reset::{DestinationReset, ResetDestination};
+pub use retry::{DestinationRetried, RetryDestination};
+pub use waiting::Waiting;
 
 use super::office::{ActError, Office};
 

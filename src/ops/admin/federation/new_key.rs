@@ -2,22 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::federation::RotateKey,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::server_keys,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_decide::federation::RotateKey;
+use logcabin_record::server_keys;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct NewKey {}
+pub struct NewKey {}
 
 /// The server signs with a new key.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct KeyReplaced {
-    pub(crate) key_id: String,
+pub struct KeyReplaced {
+    pub key_id: String,
 }
 
 impl Act for NewKey {

@@ -3,53 +3,51 @@
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    base::{background::at_length, limits},
-    log::ReadError,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::{
-        Command, Offset,
-        command::{Outcome, RoomPdu},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+use logcabin_base::{background::at_length, limits};
+use logcabin_log::ReadError;
+use logcabin_record::{
+    Command, Offset,
+    command::{Outcome, RoomPdu},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListRefusedEvents {
+pub struct ListRefusedEvents {
     /// How many of the newest to skip.
     #[serde(default)]
-    pub(crate) from: usize,
+    pub from: usize,
     /// How many to list.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 /// The newest events that were refused, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RefusedEvents {
-    pub(crate) events: Vec<RefusedEvent>,
+pub struct RefusedEvents {
+    pub events: Vec<RefusedEvent>,
     /// Whether there are older ones.
-    pub(crate) and_more: bool,
+    pub and_more: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RefusedEvent {
-    pub(crate) record: Offset,
+pub struct RefusedEvent {
+    pub record: Offset,
     /// When it arrived, in milliseconds since the Unix epoch.
-    pub(crate) time_ms: u64,
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) event_id: OwnedEventId,
-    pub(crate) sender: OwnedUserId,
+    pub time_ms: u64,
+    pub room_id: OwnedRoomId,
+    pub event_id: OwnedEventId,
+    pub sender: OwnedUserId,
     /// The homeserver that sent it.
-    pub(crate) from: OwnedServerName,
+    pub from: OwnedServerName,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }
 
 impl RefusedEvent {
     /// Its outcome, and the reason.
-    pub(crate) fn why(&self) -> (&'static str, &str) {
+    pub fn why(&self) -> (&'static str, &str) {
         match &self.outcome {
             Outcome::Outlier => ("an authority for others", ""),
             Outcome::SoftFailed { reason } => ("soft-failed", reason),
@@ -69,7 +67,7 @@ impl Act for ListRefusedEvents {
 }
 
 /// Up to `limit` of the newest after the first `from`.
-pub(crate) fn list(office: &Office, from: usize, limit: usize) -> Result<RefusedEvents, ReadError> {
+pub fn list(office: &Office, from: usize, limit: usize) -> Result<RefusedEvents, ReadError> {
     let limit = limit.min(limits::DESTINATION_ROWS);
     let most = from.saturating_add(limit).saturating_add(1).min(limits::REFUSED_EVENTS);
     let mut newest: Vec<Offset> = Vec::new();

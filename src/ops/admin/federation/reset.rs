@@ -8,30 +8,28 @@ use ruma::OwnedServerName;
 use serde::{Deserialize, Serialize};
 
 use super::destinations::row;
-use crate::{
-    base::{background::at_length, limits},
-    decide::federation,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::command::Failing,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::{background::at_length, limits};
+use logcabin_decide::federation;
+use logcabin_record::command::Failing;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ResetDestination {
+pub struct ResetDestination {
     /// The homeserver's name.
-    pub(crate) server: String,
+    pub server: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DestinationReset {
-    pub(crate) server_name: OwnedServerName,
+pub struct DestinationReset {
+    pub server_name: OwnedServerName,
     /// The number of dropped events.
-    pub(crate) events: usize,
+    pub events: usize,
     /// There may be more: the search has a limit.
-    pub(crate) and_more: bool,
+    pub and_more: bool,
 }
 
 impl Act for ResetDestination {

@@ -3,26 +3,24 @@
 use ruma::OwnedServerName;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::federation,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::federation;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RetryDestination {
+pub struct RetryDestination {
     /// The homeserver's name.
-    pub(crate) server: String,
+    pub server: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DestinationRetried {
-    pub(crate) server_name: OwnedServerName,
+pub struct DestinationRetried {
+    pub server_name: OwnedServerName,
     /// Whether its last attempt failed. If not, nothing was done.
-    pub(crate) was_failing: bool,
+    pub was_failing: bool,
 }
 
 impl Act for RetryDestination {

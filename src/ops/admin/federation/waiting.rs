@@ -5,27 +5,25 @@ use std::sync::Arc;
 use ruma::ServerName;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    base::limits,
-    engine::Engine,
-    log::ReadError,
-    read::servers::{Stay, concerns},
-    record::Offset,
-    state::Room,
-};
+use logcabin_base::limits;
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_read::servers::{Stay, concerns};
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// The events that wait for a homeserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     /// Their number.
-    pub(crate) events: usize,
+    pub events: usize,
     /// There may be more: the search has a limit.
-    pub(crate) and_more: bool,
+    pub and_more: bool,
     /// The number of records from the first of these events to the end of the log; 0 if there is no
     /// event.
-    pub(crate) records: u64,
+    pub records: u64,
     /// When the first of them was recorded, in milliseconds since the Unix epoch.
-    pub(crate) since_ms: Option<u64>,
+    pub since_ms: Option<u64>,
 }
 
 /// Finds the events that wait for homeservers, within one limit for all of them.

@@ -7,28 +7,26 @@ use super::{
     remote,
     select::{MediaOf, ids},
 };
-use crate::{
-    base::{background, limits},
-    decide::media::RemoveMedia,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    state::media::Item,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::{background, limits};
+use logcabin_decide::media::RemoveMedia;
+use logcabin_state::media::Item;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DeleteMedia {
-    pub(crate) of: MediaOf,
+pub struct DeleteMedia {
+    pub of: MediaOf,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MediaDeleted {
-    pub(crate) media_ids: Vec<String>,
+pub struct MediaDeleted {
+    pub media_ids: Vec<String>,
     /// The files of other homeservers of which a copy was deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) remote: Vec<OwnedMxcUri>,
+    pub remote: Vec<OwnedMxcUri>,
 }
 
 impl Act for DeleteMedia {

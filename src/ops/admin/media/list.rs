@@ -7,52 +7,50 @@ use super::{
     remote,
     select::{MediaOf, ids},
 };
-use crate::{
-    log::ReadError,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Command,
-    state::media::{Item, Stored},
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_log::ReadError;
+use logcabin_record::Command;
+use logcabin_state::media::{Item, Stored};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListMedia {
-    pub(crate) of: MediaOf,
+pub struct ListMedia {
+    pub of: MediaOf,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Media {
-    pub(crate) media: Vec<MediaSummary>,
+pub struct Media {
+    pub media: Vec<MediaSummary>,
     /// Files of other servers to which the events of a room refer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) remote: Vec<OwnedMxcUri>,
+    pub remote: Vec<OwnedMxcUri>,
 }
 
 /// One file in a list, in the words of the tools that speak `/_synapse/admin`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MediaSummary {
-    pub(crate) media_id: String,
+pub struct MediaSummary {
+    pub media_id: String,
     /// Who uploaded it; none for what the server fetched by itself.
-    pub(crate) user_id: Option<OwnedUserId>,
+    pub user_id: Option<OwnedUserId>,
     /// When, in milliseconds since the Unix epoch.
-    pub(crate) created_ts: u64,
+    pub created_ts: u64,
     /// Its length in bytes.
-    pub(crate) media_length: u64,
+    pub media_length: u64,
     /// Its type, as the uploader says.
-    pub(crate) media_type: Option<String>,
+    pub media_type: Option<String>,
     /// Its name, as the uploader says.
-    pub(crate) upload_name: Option<String>,
+    pub upload_name: Option<String>,
     /// Who put it into quarantine, if nobody can download it.
-    pub(crate) quarantined_by: Option<String>,
+    pub quarantined_by: Option<String>,
     /// Whether it is exempt from quarantine.
-    pub(crate) safe_from_quarantine: bool,
+    pub safe_from_quarantine: bool,
     /// blake3 of it, in hexadecimal: its name among the files of the server.
-    pub(crate) blake3: String,
+    pub blake3: String,
     /// Its address, if it is the copy of a file of another homeserver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) address: Option<OwnedMxcUri>,
+    pub address: Option<OwnedMxcUri>,
 }
 
 impl Act for ListMedia {
@@ -65,7 +63,7 @@ impl Act for ListMedia {
     }
 }
 
-pub(crate) fn list(office: &Office, of: &MediaOf) -> Result<Media, ActError> {
+pub fn list(office: &Office, of: &MediaOf) -> Result<Media, ActError> {
     let (ids, others) = ids(office, of)?;
     let state = office.engine.state();
     let mut media = Vec::with_capacity(ids.len());

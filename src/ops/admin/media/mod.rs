@@ -1,17 +1,17 @@
 //! Acts on uploaded files.
 
 mod delete;
-mod list;
+pub mod list;
 mod protect;
 mod quarantine;
 mod remote;
 mod select;
 mod statistics;
 
-pub(crate) use delete::{DeleteMedia, MediaDeleted};
-pub(crate) use list::{ListMedia, Media, MediaSummary, list};
-pub(crate) use protect::{ProtectMedia, Protected};
-pub(crate) use quarantine::{QuarantineMedia, Quarantined};
-pub(crate) use remote::{PurgeRemoteMedia, RemoteMediaPurged};
-pub(crate) use select::MediaOf;
-pub(crate) use statistics::{MediaStatistics, MediaUsage, statistics};
+pub use delete::{DeleteMedia, MediaDeleted};
+pub use list::{ListMedia, Media, MediaSummary, list};
+pub use protect::{ProtectMedia, Protected};
+pub use quarantine::{QuarantineMedia, Quarantined};
+pub use remote::{PurgeRemoteMedia, RemoteMediaPurged};
+pub use select::MediaOf;
+pub use statistics::{MediaStatistics, MediaUsage, statistics};

@@ -3,27 +3,25 @@
 use serde::{Deserialize, Serialize};
 
 use super::select::media_id;
-use crate::{
-    decide::media,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::media;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ProtectMedia {
+pub struct ProtectMedia {
     /// The file's id or `mxc://` address.
-    pub(crate) media: String,
-    pub(crate) protected: bool,
+    pub media: String,
+    pub protected: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Protected {
-    pub(crate) media_id: String,
-    pub(crate) protected: bool,
-    pub(crate) changed: bool,
+pub struct Protected {
+    pub media_id: String,
+    pub protected: bool,
+    pub changed: bool,
 }
 
 impl Act for ProtectMedia {

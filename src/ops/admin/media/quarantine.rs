@@ -7,30 +7,28 @@ use super::{
     remote,
     select::{MediaOf, ids},
 };
-use crate::{
-    base::limits,
-    decide::media,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::limits;
+use logcabin_decide::media;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct QuarantineMedia {
-    pub(crate) of: MediaOf,
-    pub(crate) quarantined: bool,
+pub struct QuarantineMedia {
+    pub of: MediaOf,
+    pub quarantined: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Quarantined {
+pub struct Quarantined {
     /// The files for which that changed.
-    pub(crate) media_ids: Vec<String>,
+    pub media_ids: Vec<String>,
     /// Those of other homeservers for which that changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) remote: Vec<OwnedMxcUri>,
-    pub(crate) quarantined: bool,
+    pub remote: Vec<OwnedMxcUri>,
+    pub quarantined: bool,
 }
 
 impl Act for QuarantineMedia {

@@ -9,27 +9,25 @@ use ruma::{MxcUri, OwnedMxcUri};
 use serde::{Deserialize, Serialize};
 
 use super::list::MediaSummary;
-use crate::{
-    base::background,
-    media::remote::{RemoteFile, RemoteFiles},
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::command::FileHash,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_base::background;
+use logcabin_media::remote::{RemoteFile, RemoteFiles};
+use logcabin_record::command::FileHash;
 
 /// Delete copies of files of other homeservers. They are fetched again when somebody asks for them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct PurgeRemoteMedia {
+pub struct PurgeRemoteMedia {
     /// Only those that were last used before this, in milliseconds since the Unix epoch.
-    pub(crate) before_ms: u64,
+    pub before_ms: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RemoteMediaPurged {
+pub struct RemoteMediaPurged {
     /// How many there were.
-    pub(crate) deleted: u64,
+    pub deleted: u64,
 }
 
 impl Act for PurgeRemoteMedia {

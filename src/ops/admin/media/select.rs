@@ -6,13 +6,11 @@ use ruma::{MxcUri, OwnedMxcUri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{
-    base::background,
-    ops::admin::office::{ActError, Office},
-    record::Offset,
-    service::erasure,
-    state::media::Item,
-};
+use crate::admin::office::{ActError, Office};
+use logcabin_base::background;
+use logcabin_record::Offset;
+use logcabin_service::erasure;
+use logcabin_state::media::Item;
 
 /// Events of a room that are looked at together.
 const EVENTS: usize = 500;
@@ -30,7 +28,7 @@ const POINTERS: [&str; 6] = [
 /// Which files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum MediaOf {
+pub enum MediaOf {
     /// The one with this id or address, which may be one of another homeserver.
     Id(String),
     /// All that a user uploaded.

@@ -5,29 +5,29 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::ops::admin::{
+use crate::admin::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MediaStatistics {}
+pub struct MediaStatistics {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Usage {
-    pub(crate) users: Vec<MediaUsage>,
+pub struct Usage {
+    pub users: Vec<MediaUsage>,
 }
 
 /// How much a user has uploaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MediaUsage {
-    pub(crate) user_id: OwnedUserId,
+pub struct MediaUsage {
+    pub user_id: OwnedUserId,
     /// The display name.
-    pub(crate) displayname: Option<String>,
+    pub displayname: Option<String>,
     /// How many files.
-    pub(crate) media_count: usize,
+    pub media_count: usize,
     /// How long they are together, in bytes.
-    pub(crate) media_length: u64,
+    pub media_length: u64,
 }
 
 impl Act for MediaStatistics {
@@ -42,7 +42,7 @@ impl Act for MediaStatistics {
 
 /// How much each user uploaded within `when`, in milliseconds since the Unix epoch; the users with
 /// the most bytes first.
-pub(crate) fn statistics(office: &Office, when: RangeInclusive<u64>) -> Vec<MediaUsage> {
+pub fn statistics(office: &Office, when: RangeInclusive<u64>) -> Vec<MediaUsage> {
     let mut by_user: BTreeMap<OwnedUserId, (usize, u64)> = BTreeMap::new();
     for (_, stored) in office.engine.state().media.all() {
         if let Some(user_id) = stored.user_id

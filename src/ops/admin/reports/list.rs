@@ -3,21 +3,19 @@
 use serde::{Deserialize, Serialize};
 
 use super::summary::{ReportSummary, summary};
-use crate::{
-    log::ReadError,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    state::reports::Report,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_log::ReadError;
+use logcabin_state::reports::Report;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListReports {}
+pub struct ListReports {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Reports {
-    pub(crate) reports: Vec<ReportSummary>,
+pub struct Reports {
+    pub reports: Vec<ReportSummary>,
 }
 
 impl Act for ListReports {
@@ -31,7 +29,7 @@ impl Act for ListReports {
 }
 
 /// The open reports that `wanted` lets through, the newest first.
-pub(crate) fn list(
+pub fn list(
     office: &Office,
     wanted: impl Fn(&Report) -> bool,
 ) -> Result<Vec<ReportSummary>, ReadError> {
@@ -41,7 +39,7 @@ pub(crate) fn list(
 }
 
 /// A page of the open reports, the newest first, and how many there are.
-pub(crate) fn page(
+pub fn page(
     office: &Office,
     from: usize,
     limit: usize,

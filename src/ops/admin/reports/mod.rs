@@ -5,7 +5,7 @@ mod remove;
 mod show;
 mod summary;
 
-pub(crate) use list::{ListReports, Reports, list, page};
-pub(crate) use remove::{RemoveReport, ReportRemoved};
-pub(crate) use show::{ReportDetails, ShowReport, details};
-pub(crate) use summary::ReportSummary;
+pub use list::{ListReports, Reports, list, page};
+pub use remove::{RemoveReport, ReportRemoved};
+pub use show::{ReportDetails, ShowReport, details};
+pub use summary::ReportSummary;

@@ -2,24 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::report,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::Offset,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::report;
+use logcabin_record::Offset;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RemoveReport {
-    pub(crate) id: Offset,
+pub struct RemoveReport {
+    pub id: Offset,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ReportRemoved {
-    pub(crate) id: Offset,
+pub struct ReportRemoved {
+    pub id: Offset,
 }
 
 impl Act for RemoveReport {

@@ -3,25 +3,23 @@
 use serde::{Deserialize, Serialize};
 
 use super::summary::{ReportSummary, summary};
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Offset,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_record::Offset;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShowReport {
-    pub(crate) id: Offset,
+pub struct ShowReport {
+    pub id: Offset,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ReportDetails {
+pub struct ReportDetails {
     #[serde(flatten)]
-    pub(crate) summary: ReportSummary,
+    pub summary: ReportSummary,
     /// The event in federation format, as the log has it.
-    pub(crate) event_json: Option<serde_json::Value>,
+    pub event_json: Option<serde_json::Value>,
 }
 
 impl Act for ShowReport {
@@ -35,7 +33,7 @@ impl Act for ShowReport {
 }
 
 /// The report of this number.
-pub(crate) fn details(office: &Office, id: Offset) -> Result<ReportDetails, ActError> {
+pub fn details(office: &Office, id: Offset) -> Result<ReportDetails, ActError> {
     let report = office.engine.state().reports.get(id).ok_or(ActError::NoReport(id))?;
     let event_id = report.event_id.clone();
     let summary = summary(office, id, report)?;

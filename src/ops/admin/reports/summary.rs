@@ -3,33 +3,31 @@
 use ruma::{OwnedEventId, OwnedRoomId, OwnedUserId, RoomId, events::StateEventType};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    log::ReadError,
-    ops::admin::office::Office,
-    record::{Command, Offset},
-    state::reports::Report,
-};
+use crate::admin::office::Office;
+use logcabin_log::ReadError;
+use logcabin_record::{Command, Offset};
+use logcabin_state::reports::Report;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ReportSummary {
+pub struct ReportSummary {
     /// The number of its record.
-    pub(crate) id: Offset,
+    pub id: Offset,
     /// When it was made, in milliseconds since the Unix epoch.
-    pub(crate) received_ts: u64,
-    pub(crate) user_id: OwnedUserId,
+    pub received_ts: u64,
+    pub user_id: OwnedUserId,
     /// The room that is reported, or the room of the event.
-    pub(crate) room_id: Option<OwnedRoomId>,
+    pub room_id: Option<OwnedRoomId>,
     /// The event that is reported.
-    pub(crate) event_id: Option<OwnedEventId>,
+    pub event_id: Option<OwnedEventId>,
     /// The user who is reported, if it is one.
-    pub(crate) target_user_id: Option<OwnedUserId>,
-    pub(crate) reason: Option<String>,
+    pub target_user_id: Option<OwnedUserId>,
+    pub reason: Option<String>,
     /// How bad it is: from -100, the worst, to 0.
-    pub(crate) score: Option<i8>,
+    pub score: Option<i8>,
     /// Who sent the event.
-    pub(crate) sender: Option<OwnedUserId>,
+    pub sender: Option<OwnedUserId>,
     /// The name of the room.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// The main alias of the room.
     pub(crate) canonical_alias: Option<String>,
 }

@@ -3,27 +3,25 @@
 use ruma::OwnedRoomId;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::moderation,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::moderation;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct BlockRoom {
+pub struct BlockRoom {
     /// The room need not exist here.
-    pub(crate) room: String,
-    pub(crate) blocked: bool,
+    pub room: String,
+    pub blocked: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Blocked {
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) blocked: bool,
-    pub(crate) changed: bool,
+pub struct Blocked {
+    pub room_id: OwnedRoomId,
+    pub blocked: bool,
+    pub changed: bool,
 }
 
 impl Act for BlockRoom {
@@ -56,10 +54,7 @@ impl Act for BlockRoom {
 }
 
 /// Whether a room is blocked, and then by whom.
-pub(crate) fn block_status(
-    office: &Office,
-    room: &str,
-) -> Result<(bool, Option<String>), ActError> {
+pub fn block_status(office: &Office, room: &str) -> Result<(bool, Option<String>), ActError> {
     let blocked = office.engine.state().closures.blocked(&office.room_id(room)?);
     Ok((blocked.is_some(), blocked.map(|offset| office.author_of(offset)).transpose()?))
 }

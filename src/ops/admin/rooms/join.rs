@@ -3,25 +3,23 @@
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::moderation::HaveJoin,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::moderation::HaveJoin;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct JoinRoom {
-    pub(crate) user: String,
-    pub(crate) room: String,
+pub struct JoinRoom {
+    pub user: String,
+    pub room: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Joined {
-    pub(crate) user_id: OwnedUserId,
-    pub(crate) room_id: OwnedRoomId,
+pub struct Joined {
+    pub user_id: OwnedUserId,
+    pub room_id: OwnedRoomId,
 }
 
 impl Act for JoinRoom {

@@ -7,51 +7,49 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::summary::{RoomSummary, creator, state_content, summary};
-use crate::{
-    base::{background, text},
-    log::ReadError,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Offset,
-    state::Room,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_base::{background, text};
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// Rooms in one answer.
 const PAGE: usize = 1000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListRooms {
+pub struct ListRooms {
     #[serde(flatten)]
-    pub(crate) wanted: RoomsWanted,
+    pub wanted: RoomsWanted,
 }
 
 /// Which rooms, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct RoomsWanted {
+pub struct RoomsWanted {
     /// What their name, the local part of their alias or their id has in it.
-    pub(crate) search: Option<String>,
+    pub search: Option<String>,
     /// Whether the public directory lists them.
-    pub(crate) public: Option<bool>,
+    pub public: Option<bool>,
     /// Whether nobody is in them.
-    pub(crate) empty: Option<bool>,
+    pub empty: Option<bool>,
     /// By what they are ordered.
-    pub(crate) order: RoomOrder,
+    pub order: RoomOrder,
     /// The other way round.
-    pub(crate) reverse: bool,
+    pub reverse: bool,
     /// How many are passed over.
-    pub(crate) from: usize,
+    pub from: usize,
     /// How many are shown; none for as many as there can be.
-    pub(crate) limit: Option<usize>,
+    pub limit: Option<usize>,
 }
 
 /// By what rooms are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub(crate) enum RoomOrder {
+pub enum RoomOrder {
     /// By name; those without one come last.
     #[default]
     #[serde(alias = "alphabetical")]
@@ -84,10 +82,10 @@ pub(crate) enum RoomOrder {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Rooms {
-    pub(crate) rooms: Vec<RoomSummary>,
+pub struct Rooms {
+    pub rooms: Vec<RoomSummary>,
     /// How many rooms match in all.
-    pub(crate) total: usize,
+    pub total: usize,
 }
 
 impl Act for ListRooms {
@@ -112,10 +110,7 @@ enum Key {
 }
 
 /// The rooms that are wanted, in order, and how many there are.
-pub(crate) fn list(
-    office: &Office,
-    wanted: &RoomsWanted,
-) -> Result<(Vec<RoomSummary>, usize), ActError> {
+pub fn list(office: &Office, wanted: &RoomsWanted) -> Result<(Vec<RoomSummary>, usize), ActError> {
     let search = wanted.search.as_deref().map(text::fold);
     let mut found = Vec::new();
     for room in office.engine.state().rooms.all() {

@@ -3,28 +3,26 @@
 use ruma::{OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::moderation,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::moderation;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MakeRoomAdmin {
-    pub(crate) room: String,
-    pub(crate) user: String,
+pub struct MakeRoomAdmin {
+    pub room: String,
+    pub user: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Empowered {
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) user_id: OwnedUserId,
+pub struct Empowered {
+    pub room_id: OwnedRoomId,
+    pub user_id: OwnedUserId,
     /// The member who granted it; none if the user had as much power already.
-    pub(crate) by: Option<OwnedUserId>,
-    pub(crate) invited: bool,
+    pub by: Option<OwnedUserId>,
+    pub invited: bool,
 }
 
 impl Act for MakeRoomAdmin {

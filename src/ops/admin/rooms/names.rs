@@ -4,17 +4,15 @@
 use dashmap::DashMap;
 use ruma::{OwnedRoomId, events::StateEventType};
 
-use crate::{
-    base::{background::Pace, text},
-    engine::Engine,
-    log::ReadError,
-    record::Offset,
-    state::Room,
-};
+use logcabin_base::{background::Pace, text};
+use logcabin_engine::Engine;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// What rooms are called, as far as somebody has asked.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub struct Names {
     names: Known,
     aliases: Known,
 }
@@ -35,11 +33,7 @@ impl Names {
 
     /// Learns what all rooms are called, and forgets those that there are no longer. Blocks, and
     /// ends early if `goes_on` says so.
-    pub(crate) fn learn(
-        &self,
-        engine: &Engine,
-        goes_on: impl Fn() -> bool,
-    ) -> Result<(), ReadError> {
+    pub fn learn(&self, engine: &Engine, goes_on: impl Fn() -> bool) -> Result<(), ReadError> {
         let state = engine.state().share();
         for known in [&self.names, &self.aliases] {
             known.retain(|room_id, _| state.rooms.get(room_id).is_some());

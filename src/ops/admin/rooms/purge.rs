@@ -3,41 +3,39 @@
 use ruma::{OwnedRoomId, RoomId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    base::progress::{self, Work},
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::{Offset, Origin},
-    service::{
-        accounts::closing,
-        erasure::purge::{self, Purge, PurgeError},
-    },
-    state::Membership,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::progress::{self, Work};
+use logcabin_record::{Offset, Origin};
+use logcabin_service::{
+    accounts::closing,
+    erasure::purge::{self, Purge, PurgeError},
+};
+use logcabin_state::Membership;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct PurgeRoom {
-    pub(crate) room: String,
+pub struct PurgeRoom {
+    pub room: String,
     /// Whether joined members are made to leave; otherwise a room with members is refused.
-    pub(crate) force: bool,
+    pub force: bool,
 }
 
 /// What a purge removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RoomPurged {
-    pub(crate) room_id: OwnedRoomId,
+pub struct RoomPurged {
+    pub room_id: OwnedRoomId,
     /// How many events, and the bytes of their payloads.
-    pub(crate) events: u64,
-    pub(crate) bytes: u64,
+    pub events: u64,
+    pub bytes: u64,
     /// How many users had to leave.
-    pub(crate) left: u64,
-    pub(crate) aliases: Vec<String>,
+    pub left: u64,
+    pub aliases: Vec<String>,
     /// How many files only this room referred to, and their bytes.
-    pub(crate) files: u64,
-    pub(crate) file_bytes: u64,
+    pub files: u64,
+    pub file_bytes: u64,
 }
 
 impl From<PurgeError> for ActError {

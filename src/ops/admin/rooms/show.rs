@@ -7,27 +7,25 @@ use super::{
     shutdown::{self, ShutdownStatus},
     summary::{RoomSummary, summary},
 };
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Offset,
-    state::Membership,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_record::Offset;
+use logcabin_state::Membership;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShowRoom {
-    pub(crate) room: String,
+pub struct ShowRoom {
+    pub room: String,
 }
 
 /// All that there is to say of one room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RoomDetails {
+pub struct RoomDetails {
     /// As in a list.
     #[serde(flatten)]
-    pub(crate) summary: RoomSummary,
-    pub(crate) topic: Option<String>,
+    pub summary: RoomSummary,
+    pub topic: Option<String>,
     /// Its picture.
     pub(crate) avatar: Option<String>,
     /// How many devices those in it are logged in on.
@@ -35,10 +33,10 @@ pub(crate) struct RoomDetails {
     /// Whether all who were in it have forgotten it.
     pub(crate) forgotten: bool,
     /// How many are invited.
-    pub(crate) invited_members: u64,
+    pub invited_members: u64,
     /// The aliases that point at it.
-    pub(crate) aliases: Vec<OwnedRoomAliasId>,
-    pub(crate) shutdowns: Vec<ShutdownStatus>,
+    pub aliases: Vec<OwnedRoomAliasId>,
+    pub shutdowns: Vec<ShutdownStatus>,
 }
 
 impl Act for ShowRoom {
@@ -52,7 +50,7 @@ impl Act for ShowRoom {
 }
 
 /// All that there is to say of a room.
-pub(crate) fn details(office: &Office, name: &str) -> Result<RoomDetails, ActError> {
+pub fn details(office: &Office, name: &str) -> Result<RoomDetails, ActError> {
     let (room, state) = (office.room(name)?, office.engine.state());
     let mut joined_local_devices = 0;
     let mut members = Vec::new();

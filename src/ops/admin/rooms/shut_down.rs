@@ -5,18 +5,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::shutdown::{self, ShutdownStatus};
-use crate::{
-    base::clock::random_letters,
-    decide::moderation::BeginShutdown,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::{Offset, command::Replacement},
-    service::erasure::purge::PurgeError,
-    state::{Membership, Room},
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::clock::random_letters;
+use logcabin_decide::moderation::BeginShutdown;
+use logcabin_record::{Offset, command::Replacement};
+use logcabin_service::erasure::purge::PurgeError;
+use logcabin_state::{Membership, Room};
 
 /// The longest name of a replacement, in bytes: a line.
 const NAME_BYTES: usize = 255;
@@ -25,25 +23,25 @@ const NAME_BYTES: usize = 255;
 const MESSAGE_BYTES: usize = 16 * 1024;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShutDownRoom {
-    pub(crate) room: String,
-    pub(crate) block: bool,
-    pub(crate) new_room: Option<NewRoom>,
+pub struct ShutDownRoom {
+    pub room: String,
+    pub block: bool,
+    pub new_room: Option<NewRoom>,
     /// Whether to purge the room at the end.
     #[serde(default)]
-    pub(crate) purge: bool,
+    pub purge: bool,
     /// Whether to answer only at the end.
-    pub(crate) wait: bool,
+    pub wait: bool,
 }
 
 /// The replacement, to which members and aliases move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NewRoom {
+pub struct NewRoom {
     /// The creator.
-    pub(crate) user: String,
-    pub(crate) name: String,
+    pub user: String,
+    pub name: String,
     /// The first message in it.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 impl Act for ShutDownRoom {

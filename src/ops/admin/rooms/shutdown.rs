@@ -11,48 +11,46 @@ use futures_util::future::join_all;
 use ruma::{OwnedRoomAliasId, OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    base::{
-        limits,
-        progress::{self, Work},
-    },
-    decide::{
-        membership::{Change, ChangeMembership},
-        moderation::{FinishShutdown, MoveAlias, OpenReplacement},
-    },
-    engine::{Engine, Rejected},
-    ops::admin::office::Office,
-    record::{Offset, Origin},
-    service::{
-        accounts::closing::leave,
-        erasure::{self, purge::PurgeError},
-    },
-    state::{Membership, Room, Shutdown, State},
+use crate::admin::office::Office;
+use logcabin_base::{
+    limits,
+    progress::{self, Work},
 };
+use logcabin_decide::{
+    membership::{Change, ChangeMembership},
+    moderation::{FinishShutdown, MoveAlias, OpenReplacement},
+};
+use logcabin_engine::{Engine, Rejected};
+use logcabin_record::{Offset, Origin};
+use logcabin_service::{
+    accounts::closing::leave,
+    erasure::{self, purge::PurgeError},
+};
+use logcabin_state::{Membership, Room, Shutdown, State};
 
 /// How far the shutdown of a room has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ShutdownStatus {
+pub struct ShutdownStatus {
     /// What it is known by.
-    pub(crate) id: String,
-    pub(crate) room_id: OwnedRoomId,
+    pub id: String,
+    pub room_id: OwnedRoomId,
     /// Whether it has come to its end.
-    pub(crate) complete: bool,
+    pub complete: bool,
     /// Whether the room was purged; none if it was not to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) purged: Option<bool>,
+    pub purged: Option<bool>,
     /// Who was in the room, or invited, when it began, and is not any more.
-    pub(crate) kicked_users: Vec<OwnedUserId>,
+    pub kicked_users: Vec<OwnedUserId>,
     /// Who could not be made to leave.
-    pub(crate) failed_to_kick_users: Vec<OwnedUserId>,
+    pub failed_to_kick_users: Vec<OwnedUserId>,
     /// The aliases that pointed at the room when it began and do not any more.
-    pub(crate) local_aliases: Vec<OwnedRoomAliasId>,
+    pub local_aliases: Vec<OwnedRoomAliasId>,
     /// The room to which members and aliases move.
-    pub(crate) new_room_id: Option<OwnedRoomId>,
+    pub new_room_id: Option<OwnedRoomId>,
 }
 
 /// Goes on with the shutdowns that were under way when the server ended.
-pub(crate) fn resume(engine: &Arc<Engine>) {
+pub fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
         for shutdown in engine.state().closures.under_way() {
@@ -159,13 +157,13 @@ async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &User
 }
 
 /// The shutdown of this id.
-pub(crate) fn of_id(office: &Office, id: &str) -> Option<ShutdownStatus> {
+pub fn of_id(office: &Office, id: &str) -> Option<ShutdownStatus> {
     let state = office.engine.state();
     state.closures.shutdown(id).map(|shutdown| status(&state, shutdown))
 }
 
 /// The shutdowns of a room, which need not exist.
-pub(crate) fn of_room(office: &Office, room_id: &RoomId) -> Vec<ShutdownStatus> {
+pub fn of_room(office: &Office, room_id: &RoomId) -> Vec<ShutdownStatus> {
     let state = office.engine.state();
     let shutdowns = state.closures.of_room(room_id).into_iter();
     shutdowns.map(|shutdown| status(&state, shutdown)).collect()

@@ -4,48 +4,46 @@ use ruma::{OwnedRoomId, events::StateEventType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{
-    log::ReadError,
-    ops::admin::office::{ActError, Office},
-    read::events::as_shown,
-    record::Offset,
-    state::Room,
-};
+use crate::admin::office::{ActError, Office};
+use logcabin_log::ReadError;
+use logcabin_read::events::as_shown;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// One room in a list, in the words of the tools that speak `/_synapse/admin`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RoomSummary {
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) name: Option<String>,
+pub struct RoomSummary {
+    pub room_id: OwnedRoomId,
+    pub name: Option<String>,
     /// Its main alias.
-    pub(crate) canonical_alias: Option<String>,
+    pub canonical_alias: Option<String>,
     /// How many users are in it.
-    pub(crate) joined_members: u64,
+    pub joined_members: u64,
     /// How many of these are of this server: all, as long as it does not federate.
     pub(crate) joined_local_members: u64,
-    pub(crate) version: String,
+    pub version: String,
     /// Who made it.
-    pub(crate) creator: Option<String>,
+    pub creator: Option<String>,
     /// By which algorithm messages are encrypted, if they are.
-    pub(crate) encryption: Option<String>,
+    pub encryption: Option<String>,
     /// Whether users of other servers could join.
     pub(crate) federatable: bool,
     /// Whether the public directory lists it.
-    pub(crate) public: bool,
+    pub public: bool,
     /// Who may join.
-    pub(crate) join_rules: Option<String>,
+    pub join_rules: Option<String>,
     /// Whether guests may.
     pub(crate) guest_access: Option<String>,
     /// Who sees what was said before.
-    pub(crate) history_visibility: Option<String>,
+    pub history_visibility: Option<String>,
     /// How many state events it has.
-    pub(crate) state_events: usize,
+    pub state_events: usize,
     /// Its type, for example `m.space`.
-    pub(crate) room_type: Option<String>,
+    pub room_type: Option<String>,
     /// How many events it has in all.
-    pub(crate) events: usize,
+    pub events: usize,
     /// Whether nobody may get into it.
-    pub(crate) blocked: bool,
+    pub blocked: bool,
 }
 
 pub(super) fn state_content(

@@ -3,30 +3,28 @@
 use ruma::{OwnedRoomId, OwnedUserId, RoomVersionId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::upgrade,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::room_version::DEFAULT_ROOM_VERSION,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::upgrade;
+use logcabin_record::room_version::DEFAULT_ROOM_VERSION;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct UpgradeRoom {
-    pub(crate) room: String,
-    pub(crate) user: String,
+pub struct UpgradeRoom {
+    pub room: String,
+    pub user: String,
     /// The default one if there is none.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Upgraded {
-    pub(crate) room_id: OwnedRoomId,
-    pub(crate) replacement: OwnedRoomId,
-    pub(crate) version: RoomVersionId,
-    pub(crate) user_id: OwnedUserId,
+pub struct Upgraded {
+    pub room_id: OwnedRoomId,
+    pub replacement: OwnedRoomId,
+    pub version: RoomVersionId,
+    pub user_id: OwnedUserId,
 }
 
 impl UpgradeRoom {

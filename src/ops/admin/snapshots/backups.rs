@@ -5,43 +5,41 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    log::ReadError,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Offset,
-    state::Copy,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::Copy;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListBackups {
+pub struct ListBackups {
     /// How many of the newest are passed over.
     #[serde(default)]
-    pub(crate) from: usize,
+    pub from: usize,
     /// How many are listed.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 /// Backups, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Backups {
-    pub(crate) backups: Vec<BackupRow>,
+pub struct Backups {
+    pub backups: Vec<BackupRow>,
     /// How many there are in all.
-    pub(crate) total: usize,
+    pub total: usize,
     /// The last record of the log.
-    pub(crate) end: Offset,
+    pub end: Offset,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BackupRow {
+pub struct BackupRow {
     #[serde(flatten)]
-    pub(crate) copy: Copy,
+    pub copy: Copy,
     /// When it was noted, in milliseconds since the Unix epoch.
-    pub(crate) noted_ms: u64,
+    pub noted_ms: u64,
     /// Who had it made.
-    pub(crate) who: String,
+    pub who: String,
 }
 
 impl Act for ListBackups {
@@ -55,7 +53,7 @@ impl Act for ListBackups {
 }
 
 /// Up to `limit` of the newest backups after the first `from`.
-pub(crate) fn page(office: &Office, from: usize, limit: usize) -> Result<Backups, ReadError> {
+pub fn page(office: &Office, from: usize, limit: usize) -> Result<Backups, ReadError> {
     let state = office.engine.state();
     let mut all = state.copies.all();
     let total = all.len();

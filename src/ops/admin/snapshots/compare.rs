@@ -2,17 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        form::Form,
-        office::{ActError, Office},
-    },
-    snapshot,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::Form,
+    office::{ActError, Office},
 };
+use logcabin_snapshot as snapshot;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct CompareSnapshots {}
+pub struct CompareSnapshots {}
 
 impl Act for CompareSnapshots {
     const NAME: &'static str = "compare-snapshots";

@@ -2,21 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    snapshot::{Kept, SnapshotError},
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_snapshot::{Kept, SnapshotError};
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct ListSnapshots {}
+pub struct ListSnapshots {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Snapshots {
+pub struct Snapshots {
     /// The newest first.
-    pub(crate) snapshots: Vec<Kept>,
+    pub snapshots: Vec<Kept>,
 }
 
 impl Act for ListSnapshots {
@@ -30,6 +28,6 @@ impl Act for ListSnapshots {
 }
 
 /// The snapshots, the newest first.
-pub(crate) fn list(office: &Office) -> Result<Snapshots, SnapshotError> {
+pub fn list(office: &Office) -> Result<Snapshots, SnapshotError> {
     Ok(Snapshots { snapshots: office.snapshots.list()? })
 }

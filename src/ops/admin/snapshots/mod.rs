@@ -1,15 +1,15 @@
 //! Acts on snapshots of the projections, and on backups.
 
-mod backups;
+pub mod backups;
 mod compare;
 mod list;
 mod note_backup;
 mod status;
 mod write;
 
-pub(crate) use backups::{BackupRow, Backups, ListBackups, page as backups};
-pub(crate) use compare::CompareSnapshots;
-pub(crate) use list::{ListSnapshots, Snapshots, list};
-pub(crate) use note_backup::NoteBackup;
-pub(crate) use status::SnapshotStatus;
-pub(crate) use write::WriteSnapshot;
+pub use backups::{BackupRow, Backups, ListBackups, page as backups};
+pub use compare::CompareSnapshots;
+pub use list::{ListSnapshots, Snapshots, list};
+pub use note_backup::NoteBackup;
+pub use status::SnapshotStatus;
+pub use write::WriteSnapshot;

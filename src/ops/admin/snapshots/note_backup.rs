@@ -2,22 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::maintenance,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::command::BackupMade,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_decide::maintenance;
+use logcabin_record::command::BackupMade;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct NoteBackup {
-    pub(crate) made: BackupMade,
+pub struct NoteBackup {
+    pub made: BackupMade,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Noted {}
+pub struct Noted {}
 
 impl Act for NoteBackup {
     const NAME: &'static str = "note-backup";

@@ -2,16 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    snapshot,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_snapshot as snapshot;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SnapshotStatus {}
+pub struct SnapshotStatus {}
 
 impl Act for SnapshotStatus {
     const NAME: &'static str = "snapshot-status";

@@ -3,38 +3,36 @@
 use serde::{Deserialize, Serialize};
 
 use super::named::{TokenSummary, checked_label, of_token, summary_of};
-use crate::{
-    base::clock::random_letters,
-    decide::registration_token,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::command::{Secret, TokenHash},
-    service::accounts::names::is_registration_token,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::clock::random_letters;
+use logcabin_decide::registration_token;
+use logcabin_record::command::{Secret, TokenHash};
+use logcabin_service::accounts::names::is_registration_token;
 
 /// Letters of a generated token: too many to guess, few enough to type.
 const TOKEN_LETTERS: usize = 24;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct CreateRegistrationToken {
+pub struct CreateRegistrationToken {
     /// None for a generated one.
-    pub(crate) token: Option<Secret>,
-    pub(crate) label: Option<String>,
+    pub token: Option<Secret>,
+    pub label: Option<String>,
     /// How many accounts can be created with it; none for any number.
-    pub(crate) uses_allowed: Option<u64>,
+    pub uses_allowed: Option<u64>,
     /// In milliseconds since the Unix epoch; none for never.
-    pub(crate) expires_ms: Option<u64>,
+    pub expires_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct TokenCreated {
+pub struct TokenCreated {
     /// The token itself, which is not stored.
-    pub(crate) token: Secret,
+    pub token: Secret,
     #[serde(flatten)]
-    pub(crate) summary: TokenSummary,
+    pub summary: TokenSummary,
 }
 
 impl Act for CreateRegistrationToken {

@@ -3,25 +3,23 @@
 use serde::{Deserialize, Serialize};
 
 use super::named::{named, of_token};
-use crate::{
-    decide::registration_token::RemoveRegistrationToken,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::command::Secret,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::registration_token::RemoveRegistrationToken;
+use logcabin_record::command::Secret;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct DeleteRegistrationToken {
+pub struct DeleteRegistrationToken {
     /// The token or its id.
-    pub(crate) token: Secret,
+    pub token: Secret,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct TokenDeleted {
-    pub(crate) id: String,
+pub struct TokenDeleted {
+    pub id: String,
 }
 
 impl Act for DeleteRegistrationToken {

@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::named::{TokenSummary, summary};
-use crate::ops::admin::{
+use crate::admin::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListRegistrationTokens {}
+pub struct ListRegistrationTokens {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RegistrationTokens {
-    pub(crate) tokens: Vec<TokenSummary>,
+pub struct RegistrationTokens {
+    pub tokens: Vec<TokenSummary>,
 }
 
 impl Act for ListRegistrationTokens {
@@ -26,7 +26,7 @@ impl Act for ListRegistrationTokens {
     }
 }
 
-pub(crate) fn list(office: &Office) -> Vec<TokenSummary> {
+pub fn list(office: &Office) -> Vec<TokenSummary> {
     let tokens = office.engine.state().registration_tokens.all();
     tokens.into_iter().map(|(hash, token)| summary(office, &hash, token)).collect()
 }

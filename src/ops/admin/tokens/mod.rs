@@ -6,8 +6,8 @@ mod list;
 mod named;
 mod update;
 
-pub(crate) use create::{CreateRegistrationToken, TokenCreated};
-pub(crate) use delete::{DeleteRegistrationToken, TokenDeleted};
-pub(crate) use list::{ListRegistrationTokens, list};
-pub(crate) use named::{TokenSummary, named, summary_of};
-pub(crate) use update::{TokenUpdated, UpdateRegistrationToken};
+pub use create::{CreateRegistrationToken, TokenCreated};
+pub use delete::{DeleteRegistrationToken, TokenDeleted};
+pub use list::{ListRegistrationTokens, list};
+pub use named::{TokenSummary, named, summary_of};
+pub use update::{TokenUpdated, UpdateRegistrationToken};

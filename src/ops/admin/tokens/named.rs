@@ -2,36 +2,34 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::Refusal,
-    engine::Rejected,
-    ops::admin::office::{ActError, Office},
-    record::command::{Secret, TokenHash},
-    state::RegistrationToken,
-};
+use crate::admin::office::{ActError, Office};
+use logcabin_decide::Refusal;
+use logcabin_engine::Rejected;
+use logcabin_record::command::{Secret, TokenHash};
+use logcabin_state::RegistrationToken;
 
 /// The longest label, in bytes: a line.
 const LABEL_BYTES: usize = 128;
 
 /// A registration token, of which only a hash is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TokenSummary {
+pub struct TokenSummary {
     /// What it is named by: the first digits of its hash.
-    pub(crate) id: String,
+    pub id: String,
     /// What it is called.
-    pub(crate) label: Option<String>,
+    pub label: Option<String>,
     /// How many accounts can be made with it in all; none: any number.
-    pub(crate) uses_allowed: Option<u64>,
+    pub uses_allowed: Option<u64>,
     /// How many were made.
-    pub(crate) uses: u64,
+    pub uses: u64,
     /// When it expires, in milliseconds since the Unix epoch; none: never.
-    pub(crate) expires_ms: Option<u64>,
+    pub expires_ms: Option<u64>,
     /// Whether one more account can be made with it.
-    pub(crate) good: bool,
+    pub good: bool,
 }
 
 /// The hash of the token that an order names by its id or by the token itself.
-pub(crate) fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActError> {
+pub fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActError> {
     let tokens = &office.engine.state().registration_tokens;
     let itself = TokenHash::of(name.expose());
     if tokens.get(&itself).is_some() {
@@ -50,7 +48,7 @@ pub(crate) fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActErro
     }
 }
 
-pub(crate) fn summary_of(office: &Office, hash: &TokenHash) -> Result<TokenSummary, ActError> {
+pub fn summary_of(office: &Office, hash: &TokenHash) -> Result<TokenSummary, ActError> {
     let token = office.engine.state().registration_tokens.get(hash).ok_or(ActError::NoToken)?;
     Ok(summary(office, hash, token))
 }

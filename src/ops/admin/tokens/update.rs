@@ -3,35 +3,33 @@
 use serde::{Deserialize, Serialize};
 
 use super::named::{TokenSummary, checked_label, named, of_token, summary_of};
-use crate::{
-    decide::registration_token::{self, Change},
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::command::Secret,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::registration_token::{self, Change};
+use logcabin_record::command::Secret;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct UpdateRegistrationToken {
+pub struct UpdateRegistrationToken {
     /// The token or its id.
-    pub(crate) token: Secret,
+    pub token: Secret,
     #[serde(default)]
-    pub(crate) label: Change<String>,
+    pub label: Change<String>,
     /// How many accounts can be created with it in all.
     #[serde(default)]
-    pub(crate) uses_allowed: Change<u64>,
+    pub uses_allowed: Change<u64>,
     /// In milliseconds since the Unix epoch.
     #[serde(default)]
-    pub(crate) expires_ms: Change<u64>,
+    pub expires_ms: Change<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct TokenUpdated {
-    pub(crate) changed: bool,
+pub struct TokenUpdated {
+    pub changed: bool,
     #[serde(flatten)]
-    pub(crate) summary: TokenSummary,
+    pub summary: TokenSummary,
 }
 
 impl Act for UpdateRegistrationToken {

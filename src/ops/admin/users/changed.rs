@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// An account was changed, unless it was so already.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Changed {
-    pub(crate) user_id: OwnedUserId,
-    pub(crate) changed: bool,
+pub struct Changed {
+    pub user_id: OwnedUserId,
+    pub changed: bool,
 }

@@ -3,33 +3,31 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::{
-        account::{Met, Register},
-        status::CreateAccount,
-    },
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::command::{AccountKind, Secret},
-    service::accounts::names::short_name,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::{
+    account::{Met, Register},
+    status::CreateAccount,
+};
+use logcabin_record::command::{AccountKind, Secret};
+use logcabin_service::accounts::names::short_name;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct CreateUser {
-    pub(crate) user: String,
+pub struct CreateUser {
+    pub user: String,
     /// None for an account that cannot log in by password.
-    pub(crate) password: Option<Secret>,
+    pub password: Option<Secret>,
     /// None for the local part.
-    pub(crate) display_name: Option<String>,
-    pub(crate) admin: bool,
+    pub display_name: Option<String>,
+    pub admin: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Created {
-    pub(crate) user_id: OwnedUserId,
+pub struct Created {
+    pub user_id: OwnedUserId,
 }
 
 impl Act for CreateUser {

@@ -3,35 +3,33 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::status,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::Offset,
-    service::accounts::closing::{self, Closed},
-    state::Membership,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::status;
+use logcabin_record::Offset;
+use logcabin_service::accounts::closing::{self, Closed};
+use logcabin_state::Membership;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Deactivate {
-    pub(crate) user: String,
+pub struct Deactivate {
+    pub user: String,
     /// Whether to hide the user's messages from users who join later.
-    pub(crate) erase: bool,
+    pub erase: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Deactivated {
-    pub(crate) user_id: OwnedUserId,
+pub struct Deactivated {
+    pub user_id: OwnedUserId,
     /// False if it was deactivated (and erased) already.
-    pub(crate) changed: bool,
+    pub changed: bool,
     /// How many rooms were left and invites rejected.
-    pub(crate) rooms: usize,
+    pub rooms: usize,
     /// Addresses that identity servers still publish, as text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) still_bound: Vec<String>,
+    pub still_bound: Vec<String>,
 }
 
 impl Act for Deactivate {

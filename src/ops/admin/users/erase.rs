@@ -3,37 +3,35 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::status,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    service::accounts::closing,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::status;
+use logcabin_service::accounts::closing;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct EraseUser {
-    pub(crate) user: String,
+pub struct EraseUser {
+    pub user: String,
     /// Whether to erase the user's messages, too.
-    pub(crate) messages: bool,
+    pub messages: bool,
 }
 
 /// What an erasure removes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UserErased {
-    pub(crate) user_id: OwnedUserId,
+pub struct UserErased {
+    pub user_id: OwnedUserId,
     /// Whether the user's messages are erased, too.
-    pub(crate) messages: bool,
+    pub messages: bool,
     /// How many rooms the user has or had a membership in.
-    pub(crate) rooms: u64,
-    pub(crate) devices: u64,
-    pub(crate) files: u64,
-    pub(crate) file_bytes: u64,
+    pub rooms: u64,
+    pub devices: u64,
+    pub files: u64,
+    pub file_bytes: u64,
     /// Addresses that identity servers still publish, as text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) still_bound: Vec<String>,
+    pub still_bound: Vec<String>,
 }
 
 impl Act for EraseUser {

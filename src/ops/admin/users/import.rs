@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ops::{
+use crate::{
     admin::{
         act::{Act, Attribution},
         office::{ActError, Office},
@@ -13,11 +13,11 @@ use crate::ops::{
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ImportUser {
+pub struct ImportUser {
     /// The directory of the export.
-    pub(crate) src: PathBuf,
+    pub src: PathBuf,
     /// The new name; none for the exported one.
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
 }
 
 impl Act for ImportUser {

@@ -4,7 +4,7 @@ use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
 use super::summary::{UserSummary, summary};
-use crate::ops::admin::{
+use crate::admin::{
     act::{Act, Attribution},
     office::{ActError, Office},
 };
@@ -13,29 +13,29 @@ use crate::ops::admin::{
 const PAGE: usize = 1000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ListUsers {
+pub struct ListUsers {
     /// The last user of the page before.
-    pub(crate) after: Option<OwnedUserId>,
-    pub(crate) filter: Filter,
+    pub after: Option<OwnedUserId>,
+    pub filter: Filter,
 }
 
 /// Lists the users to which all the set fields apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Filter {
-    pub(crate) admin: bool,
-    pub(crate) locked: bool,
-    pub(crate) suspended: bool,
-    pub(crate) deactivated: bool,
-    pub(crate) guest: bool,
+pub struct Filter {
+    pub admin: bool,
+    pub locked: bool,
+    pub suspended: bool,
+    pub deactivated: bool,
+    pub guest: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Users {
-    pub(crate) users: Vec<UserSummary>,
+pub struct Users {
+    pub users: Vec<UserSummary>,
     /// `after` of the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) next: Option<OwnedUserId>,
+    pub next: Option<OwnedUserId>,
 }
 
 impl Act for ListUsers {

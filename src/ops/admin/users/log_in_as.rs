@@ -3,35 +3,33 @@
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::account::Login,
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::command::{Secret, Tokens},
-    service::accounts::{
-        names::new_device_id,
-        token::{self, Kind},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
+};
+use logcabin_decide::account::Login;
+use logcabin_record::command::{Secret, Tokens};
+use logcabin_service::accounts::{
+    names::new_device_id,
+    token::{self, Kind},
 };
 
 /// The display name of the device.
 const DEVICE_NAME: &str = "Administrator";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LogInAs {
-    pub(crate) user: String,
+pub struct LogInAs {
+    pub user: String,
     /// When the access token expires, in milliseconds since the Unix epoch; none for never.
-    pub(crate) expires_ms: Option<u64>,
+    pub expires_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LoggedInAs {
+pub struct LoggedInAs {
     pub(crate) user_id: OwnedUserId,
-    pub(crate) device_id: OwnedDeviceId,
+    pub device_id: OwnedDeviceId,
     /// The server stores only its hash.
-    pub(crate) access_token: Secret,
+    pub access_token: Secret,
 }
 
 impl Act for LogInAs {

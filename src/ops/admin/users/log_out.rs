@@ -3,26 +3,24 @@
 use ruma::{OwnedDeviceId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    decide::account::{RemoveDevices, Which},
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::account::{RemoveDevices, Which};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LogOut {
-    pub(crate) user: String,
+pub struct LogOut {
+    pub user: String,
     /// None for all.
-    pub(crate) devices: Option<Vec<OwnedDeviceId>>,
+    pub devices: Option<Vec<OwnedDeviceId>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct LoggedOut {
-    pub(crate) user_id: OwnedUserId,
-    pub(crate) devices: Vec<OwnedDeviceId>,
+pub struct LoggedOut {
+    pub user_id: OwnedUserId,
+    pub devices: Vec<OwnedDeviceId>,
 }
 
 impl Act for LogOut {

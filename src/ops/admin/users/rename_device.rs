@@ -4,21 +4,19 @@ use ruma::OwnedDeviceId;
 use serde::{Deserialize, Serialize};
 
 use super::Changed;
-use crate::{
-    decide::account,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    service::accounts::names::short_name,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::account;
+use logcabin_service::accounts::names::short_name;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct RenameDevice {
-    pub(crate) user: String,
-    pub(crate) device: OwnedDeviceId,
-    pub(crate) display_name: String,
+pub struct RenameDevice {
+    pub user: String,
+    pub device: OwnedDeviceId,
+    pub display_name: String,
 }
 
 impl Act for RenameDevice {

@@ -3,22 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use super::Changed;
-use crate::{
-    decide::account::{SetPassword, Which},
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    record::command::Secret,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::account::{SetPassword, Which};
+use logcabin_record::command::Secret;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ResetPassword {
-    pub(crate) user: String,
-    pub(crate) password: Secret,
+pub struct ResetPassword {
+    pub user: String,
+    pub password: Secret,
     /// Whether the user's devices stay logged in.
-    pub(crate) keep_devices: bool,
+    pub keep_devices: bool,
 }
 
 impl Act for ResetPassword {

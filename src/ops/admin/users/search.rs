@@ -1,40 +1,38 @@
 //! Search the accounts, for the HTTP API.
 
 use super::summary::{UserSummary, last_seen, profile_text, summary};
-use crate::{
-    base::text,
-    ops::admin::office::Office,
-    record::Offset,
-    state::{Account, State},
-};
+use crate::admin::office::Office;
+use logcabin_base::text;
+use logcabin_record::Offset;
+use logcabin_state::{Account, State};
 
 /// Which users, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UsersWanted {
+pub struct UsersWanted {
     /// What their id has in it.
-    pub(crate) id: Option<String>,
+    pub id: Option<String>,
     /// What the local part of their id, or their display name, has in it.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// Whether they are guests.
-    pub(crate) guests: Option<bool>,
+    pub guests: Option<bool>,
     /// Whether they administer the server.
-    pub(crate) admins: Option<bool>,
+    pub admins: Option<bool>,
     /// Whether their account is closed.
-    pub(crate) deactivated: Option<bool>,
-    pub(crate) locked: Option<bool>,
+    pub deactivated: Option<bool>,
+    pub locked: Option<bool>,
     /// By what they are ordered.
-    pub(crate) order: UserOrder,
+    pub order: UserOrder,
     /// The other way round.
-    pub(crate) reverse: bool,
+    pub reverse: bool,
     /// How many are passed over.
-    pub(crate) from: usize,
+    pub from: usize,
     /// How many are shown.
-    pub(crate) limit: usize,
+    pub limit: usize,
 }
 
 /// By what users are ordered; of equals, by their ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum UserOrder {
+pub enum UserOrder {
     #[default]
     Name,
     DisplayName,
@@ -50,14 +48,14 @@ pub(crate) enum UserOrder {
 }
 
 /// A user, with the record of the registration.
-pub(crate) struct Listed {
-    pub(crate) user: UserSummary,
-    pub(crate) registered: Offset,
+pub struct Listed {
+    pub user: UserSummary,
+    pub registered: Offset,
 }
 
 /// The users who are wanted, in order, and how many there are. Of those who are not shown, only
 /// what they are found and ordered by is looked at.
-pub(crate) fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
+pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
     let state = office.engine.state().share();
     let accounts = &state.accounts;
     let texts = [&wanted.id, &wanted.name].map(|text| text.as_deref().map(text::fold));

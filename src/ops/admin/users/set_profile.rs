@@ -4,24 +4,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Changed;
-use crate::{
-    base::limits,
-    decide::account,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
-    service::accounts::profile,
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_base::limits;
+use logcabin_decide::account;
+use logcabin_service::accounts::profile;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SetProfile {
-    pub(crate) user: String,
+pub struct SetProfile {
+    pub user: String,
     /// `displayname` or `avatar_url`.
-    pub(crate) field: String,
+    pub field: String,
     /// None, or an empty one, removes it.
-    pub(crate) value: Option<String>,
+    pub value: Option<String>,
 }
 
 impl Act for SetProfile {

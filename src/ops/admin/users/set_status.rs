@@ -3,22 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use super::Changed;
-use crate::{
-    decide::status,
-    ops::admin::{
-        act::{Act, Attribution},
-        form::{Field, Form, Kind},
-        office::{ActError, Office},
-    },
+use crate::admin::{
+    act::{Act, Attribution},
+    form::{Field, Form, Kind},
+    office::{ActError, Office},
 };
+use logcabin_decide::status;
 
 /// None leaves a setting as it is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SetStatus {
-    pub(crate) user: String,
-    pub(crate) admin: Option<bool>,
-    pub(crate) locked: Option<bool>,
-    pub(crate) suspended: Option<bool>,
+pub struct SetStatus {
+    pub user: String,
+    pub admin: Option<bool>,
+    pub locked: Option<bool>,
+    pub suspended: Option<bool>,
 }
 
 impl Act for SetStatus {

@@ -6,47 +6,45 @@ use ruma::{OwnedDeviceId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::summary::{UserSummary, summary};
-use crate::{
-    ops::admin::{
-        act::{Act, Attribution},
-        office::{ActError, Office},
-    },
-    record::Offset,
-    state::Membership,
+use crate::admin::{
+    act::{Act, Attribution},
+    office::{ActError, Office},
 };
+use logcabin_record::Offset;
+use logcabin_state::Membership;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ShowUser {
-    pub(crate) user: String,
+pub struct ShowUser {
+    pub user: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UserDetails {
+pub struct UserDetails {
     #[serde(flatten)]
-    pub(crate) summary: UserSummary,
+    pub summary: UserSummary,
     /// When the account was created, in milliseconds since the Unix epoch.
-    pub(crate) created_ms: u64,
-    pub(crate) has_password: bool,
-    pub(crate) logged_in: BTreeMap<OwnedDeviceId, UserDevice>,
+    pub created_ms: u64,
+    pub has_password: bool,
+    pub logged_in: BTreeMap<OwnedDeviceId, UserDevice>,
     /// How many rooms the user is joined to.
-    pub(crate) joined_rooms: usize,
+    pub joined_rooms: usize,
     #[serde(default)]
-    pub(crate) threepids: Vec<UserThreepid>,
+    pub threepids: Vec<UserThreepid>,
     #[serde(default)]
-    pub(crate) external_ids: Vec<ExternalId>,
+    pub external_ids: Vec<ExternalId>,
     /// How many files the user has uploaded, and their size in bytes.
     #[serde(default)]
-    pub(crate) media_count: usize,
+    pub media_count: usize,
     #[serde(default)]
-    pub(crate) media_bytes: u64,
+    pub media_bytes: u64,
 }
 
 /// An e-mail address or phone number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UserThreepid {
+pub struct UserThreepid {
     /// `email` or `msisdn`.
-    pub(crate) medium: String,
-    pub(crate) address: String,
+    pub medium: String,
+    pub address: String,
     /// In milliseconds since the Unix epoch.
     pub(crate) added_at: u64,
     /// In milliseconds since the Unix epoch.
@@ -55,29 +53,29 @@ pub(crate) struct UserThreepid {
 
 /// The user's identity at a provider of single sign-on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ExternalId {
+pub struct ExternalId {
     /// The provider's id in the configuration.
-    pub(crate) auth_provider: String,
+    pub auth_provider: String,
     /// The subject that the provider reports.
-    pub(crate) external_id: String,
+    pub external_id: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UserDevice {
-    pub(crate) display_name: Option<String>,
+pub struct UserDevice {
+    pub display_name: Option<String>,
     /// When it logged in, in milliseconds since the Unix epoch.
-    pub(crate) since_ms: u64,
+    pub since_ms: u64,
     /// When it was last used, in milliseconds since the Unix epoch, as far as is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) seen_ms: Option<u64>,
+    pub seen_ms: Option<u64>,
     /// The address from which it was last used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) seen_ip: Option<String>,
+    pub seen_ip: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) seen_agent: Option<String>,
+    pub seen_agent: Option<String>,
     /// Whether it only receives messages until the user logs in elsewhere.
     #[serde(default)]
-    pub(crate) dehydrated: bool,
+    pub dehydrated: bool,
 }
 
 impl Act for ShowUser {
@@ -90,7 +88,7 @@ impl Act for ShowUser {
     }
 }
 
-pub(crate) fn details(office: &Office, user: &str) -> Result<UserDetails, ActError> {
+pub fn details(office: &Office, user: &str) -> Result<UserDetails, ActError> {
     let user_id = office.user_id(user)?;
     let state = office.engine.state();
     let account = state.accounts.get(&user_id).ok_or_else(|| ActError::NoUser(user.to_owned()))?;

@@ -3,31 +3,29 @@
 use ruma::OwnedUserId;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ops::admin::office::Office,
-    state::{Account, State},
-};
+use crate::admin::office::Office;
+use logcabin_state::{Account, State};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UserSummary {
-    pub(crate) user_id: OwnedUserId,
-    pub(crate) display_name: Option<String>,
-    pub(crate) guest: bool,
-    pub(crate) admin: bool,
-    pub(crate) locked: bool,
-    pub(crate) suspended: bool,
-    pub(crate) deactivated: bool,
+pub struct UserSummary {
+    pub user_id: OwnedUserId,
+    pub display_name: Option<String>,
+    pub guest: bool,
+    pub admin: bool,
+    pub locked: bool,
+    pub suspended: bool,
+    pub deactivated: bool,
     /// How many devices are logged in.
-    pub(crate) devices: usize,
+    pub devices: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) avatar_url: Option<String>,
+    pub avatar_url: Option<String>,
     /// Whether the user's messages are hidden from users who join later.
     #[serde(default)]
-    pub(crate) erased: bool,
+    pub erased: bool,
     /// When a device of the user was last used, in milliseconds since the Unix epoch, as far as is
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) last_seen_ms: Option<u64>,
+    pub last_seen_ms: Option<u64>,
 }
 
 /// A field of a user's profile, if it is a text.

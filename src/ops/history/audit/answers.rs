@@ -10,21 +10,19 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{Asked, Finding, Ledger};
-use crate::{
-    log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads},
-    ops::history::{HistoryError, Source, SourceError},
-    read::{
-        events::{EventStore, Viewer},
-        notifications::Unread,
-        sync::{
-            Effort, KnownMembers, LookError,
-            v3::{Memory, Request, SyncFilter, respond},
-        },
-        view::{View, filter::Filter, token::Token},
+use crate::history::{HistoryError, Source, SourceError};
+use logcabin_log::{AppendError, Appending, Batch, Follower, Log, ReadError, StreamHeads};
+use logcabin_read::{
+    events::{EventStore, Viewer},
+    notifications::Unread,
+    sync::{
+        Effort, KnownMembers, LookError,
+        v3::{Memory, Request, SyncFilter, respond},
     },
-    record::{Command, Epoch, Offset, Record},
-    state::State,
+    view::{View, filter::Filter, token::Token},
 };
+use logcabin_record::{Command, Epoch, Offset, Record};
+use logcabin_state::State;
 
 /// How many bytes of parsed events are kept while answers are computed.
 const EVENT_CACHE_BYTES: u64 = 64 << 20;
@@ -189,10 +187,10 @@ impl Server<'_> {
 
 /// The records that were read so far, as a log to read event bodies from.
 #[derive(Debug, Default)]
-pub(in crate::ops::history) struct Bodies(Mutex<BTreeMap<Offset, Record>>);
+pub(in crate::history) struct Bodies(Mutex<BTreeMap<Offset, Record>>);
 
 impl Bodies {
-    pub(in crate::ops::history) fn add(&self, record: Record) {
+    pub(in crate::history) fn add(&self, record: Record) {
         self.0.lock().insert(record.offset(), record);
     }
 }

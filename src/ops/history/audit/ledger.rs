@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde_json::Value;
 
-use crate::record::{Command, CommandError, Offset, Record};
+use logcabin_record::{Command, CommandError, Offset, Record};
 
 /// A state event's type and state key.
 pub(super) type Key = (String, String);

@@ -19,7 +19,7 @@ pub use self::{
     answers::{Audit, AuditOptions, WrongAnswer, audit},
     ledger::Ledger,
 };
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 /// The parameters of a `/sync` request that change its answer. Filters on types, senders and rooms
 /// are not supported: answers to them cannot be checked here.

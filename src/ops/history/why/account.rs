@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{About, Answer, Chain, Change};
-use crate::record::{
+use logcabin_record::{
     command::{
         AccountDataSet, ProfileSet, UserDeactivate, UserErase, UserPassword, UserRegister,
         UserStatus, UserUpgrade, topic,

@@ -4,7 +4,7 @@ use ruma::{OwnedDeviceId, UserId};
 use serde_json::{Value, json};
 
 use super::{About, Answer, Chain, Change};
-use crate::record::command::{
+use logcabin_record::command::{
     DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,
     DeviceSeen, KeysClaim, KeysCrossSign, KeysSign, KeysUpload, OauthEnd, OauthGrant, topic,
 };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{About, Answer, Chain, Change};
-use crate::record::command::{
+use logcabin_record::command::{
     DeviceConfirm, DeviceLogin, DeviceRefresh, DeviceRemove, OauthClient, OauthClientRemove,
     OauthCode, OauthConfirm, OauthDeviceAnswer, OauthDeviceRequest, OauthEnd, OauthGrant,
     OauthRefresh, TokenHash, UserDeactivate, topic,

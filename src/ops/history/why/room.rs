@@ -3,15 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{About, Answer, Chain, Change, POWER_LEVELS, Subject};
-use crate::{
-    ops::history::{
-        HistoryError,
-        held::{Held, held},
-    },
-    record::command::{
-        AliasRemove, AliasSet, RoomEvent, RoomNetwork, RoomPdu, RoomReceipt, RoomState,
-        RoomVisibility, topic,
-    },
+use crate::history::{
+    HistoryError,
+    held::{Held, held},
+};
+use logcabin_record::command::{
+    AliasRemove, AliasSet, RoomEvent, RoomNetwork, RoomPdu, RoomReceipt, RoomState, RoomVisibility,
+    topic,
 };
 
 impl About<topic::RoomState> for RoomEvent {

@@ -1,15 +1,13 @@
 //! Commands of accounts, in words.
 
 use super::{Describe, Description, because, plain};
-use crate::{
-    ops::history::moment::Time,
-    record::{
-        Record,
-        command::{
-            AccountDataSet, AccountKind, FilterCreate, LoginTokenUse, PresenceSet, PresenceState,
-            ProfileSet, RegistrationTokenRemove, RegistrationTokenSet, Requirements, SsoLink,
-            UserDeactivate, UserErase, UserPassword, UserRegister, UserStatus, UserUpgrade,
-        },
+use crate::history::moment::Time;
+use logcabin_record::{
+    Record,
+    command::{
+        AccountDataSet, AccountKind, FilterCreate, LoginTokenUse, PresenceSet, PresenceState,
+        ProfileSet, RegistrationTokenRemove, RegistrationTokenSet, Requirements, SsoLink,
+        UserDeactivate, UserErase, UserPassword, UserRegister, UserStatus, UserUpgrade,
     },
 };
 

@@ -1,7 +1,7 @@
 //! Commands of third-party identifiers and their validation, in words.
 
 use super::{Describe, Description};
-use crate::record::{
+use logcabin_record::{
     Record,
     threepid::{
         Purpose, ThreepidAdd, ThreepidBind, ThreepidRemove, ThreepidUnbind, ValidationComplete,

@@ -1,7 +1,7 @@
 //! Commands of devices, in words.
 
 use super::{Describe, Description, joined};
-use crate::record::{
+use logcabin_record::{
     Record,
     command::{
         DeviceConfirm, DeviceDehydrate, DeviceLogin, DeviceRefresh, DeviceRemove, DeviceRename,

@@ -1,13 +1,11 @@
 //! Commands about other homeservers, in words.
 
 use super::{Context, Describe, Description, of_event};
-use crate::{
-    read::events::StoredEvent,
-    record::{
-        Record,
-        command::{
-            Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
-        },
+use logcabin_read::events::StoredEvent;
+use logcabin_record::{
+    Record,
+    command::{
+        Outcome, PeerDevices, PeerKeys, PeerReached, RoomGap, RoomPdu, RoomState, ServerKey,
     },
 };
 

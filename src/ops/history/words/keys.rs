@@ -1,7 +1,7 @@
 //! Commands of end-to-end encryption, in words.
 
 use super::{Describe, Description, joined};
-use crate::record::{
+use logcabin_record::{
     Record,
     command::{
         KeyBackupDelete, KeyBackupPut, KeyBackupRemove, KeyBackupSet, KeysClaim, KeysCrossSign,

@@ -1,7 +1,7 @@
 //! Commands of uploaded files, in words.
 
 use super::{Describe, Description, because};
-use crate::record::{
+use logcabin_record::{
     Record,
     command::{MediaCreate, MediaEnd, MediaProtect, MediaQuarantine, MediaRemove, MediaUpload},
 };

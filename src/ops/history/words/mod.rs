@@ -14,11 +14,9 @@ mod server;
 use ruma::{OwnedEventId, events::TimelineEventType};
 use serde_json::Value;
 
-use crate::{
-    read::events::StoredEvent,
-    record::{Offset, Payload, Record, command::each_command},
-    state::Membership,
-};
+use logcabin_read::events::StoredEvent;
+use logcabin_record::{Offset, Payload, Record, each_command};
+use logcabin_state::Membership;
 
 /// One record for a reader: who did what, and in which room.
 #[derive(Clone, Debug, PartialEq, Eq)]

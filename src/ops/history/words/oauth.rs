@@ -1,15 +1,13 @@
 //! Commands of OAuth 2.0, in words.
 
 use super::{Describe, Description, joined};
-use crate::{
-    ops::history::moment::Time,
-    record::{
-        Record,
-        command::{
-            BrowserSignIn, BrowserSignOut, GrantEnd, KeysPermitReset, OauthClient,
-            OauthClientRemove, OauthCode, OauthConfirm, OauthDeviceAnswer, OauthDeviceRequest,
-            OauthEnd, OauthGrant, OauthKey, OauthRefresh, SignedInBy,
-        },
+use crate::history::moment::Time;
+use logcabin_record::{
+    Record,
+    command::{
+        BrowserSignIn, BrowserSignOut, GrantEnd, KeysPermitReset, OauthClient, OauthClientRemove,
+        OauthCode, OauthConfirm, OauthDeviceAnswer, OauthDeviceRequest, OauthEnd, OauthGrant,
+        OauthKey, OauthRefresh, SignedInBy,
     },
 };
 

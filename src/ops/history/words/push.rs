@@ -1,7 +1,7 @@
 //! Commands of pushers, in words.
 
 use super::{Describe, Description};
-use crate::record::{
+use logcabin_record::{
     Record,
     pusher::{PusherAdvance, PusherEnd, PusherKind, PusherMail, PusherRemove, PusherSet},
 };

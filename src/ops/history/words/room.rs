@@ -1,16 +1,14 @@
 //! Commands of rooms, in words.
 
 use super::{Context, Describe, Description, because, joined, of_event};
-use crate::{
-    read::events::StoredEvent,
-    record::{
-        Record,
-        command::{
-            AliasRemove, AliasSet, DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule,
-            EventsEnd, NoticeRoom, Receipt, ReportCreate, ReportRemove, RoomBlock, RoomErase,
-            RoomEvent, RoomForget, RoomNetwork, RoomPurge, RoomReceipt, RoomShutdown,
-            RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
-        },
+use logcabin_read::events::StoredEvent;
+use logcabin_record::{
+    Record,
+    command::{
+        AliasRemove, AliasSet, DelayedFinish, DelayedOutcome, DelayedRestart, DelayedSchedule,
+        EventsEnd, NoticeRoom, Receipt, ReportCreate, ReportRemove, RoomBlock, RoomErase,
+        RoomEvent, RoomForget, RoomNetwork, RoomPurge, RoomReceipt, RoomShutdown,
+        RoomShutdownFinish, RoomTyping, RoomUndo, RoomVisibility,
     },
 };
 

@@ -1,7 +1,7 @@
 //! Commands of the server as a whole, in words.
 
 use super::{Describe, Description};
-use crate::record::{
+use logcabin_record::{
     Offset, Record,
     command::{
         AdminReason, BackupMade, DeliveryAdvance, LogCheckpoint, LogErase, ServerIdentity,

@@ -19,8 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
-use crate::base::bodies::Shares;
-use crate::config::{Federation, FilePath, List};
+use logcabin_base::bodies::Shares;
+use logcabin_config::{Federation, FilePath, List};
 
 /// A name server with these services. Hosts under `example` resolve to this machine.
 async fn name_server(services: &'static [(&'static str, &'static str, u16)]) -> SocketAddr {

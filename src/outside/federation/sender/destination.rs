@@ -9,12 +9,10 @@ use ruma::{OwnedRoomId, OwnedServerName};
 use tokio::sync::Notify;
 
 use super::edus::Edu;
-use crate::{
-    base::limits,
-    record::{
-        Offset,
-        command::{AsideItem, Failing, Reached, SetAside},
-    },
+use logcabin_base::limits;
+use logcabin_record::{
+    Offset,
+    command::{AsideItem, Failing, Reached, SetAside},
 };
 
 /// The pending deliveries of one homeserver. An idle one is its number and its rooms.

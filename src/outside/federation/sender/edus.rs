@@ -17,18 +17,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::Sender;
-use crate::{
-    log::ReadError,
-    read::{events::to_raw, servers::admits},
-    record::{
-        Command, Offset,
-        command::{
-            Body as _, DeviceRemove, KeysCrossSign, KeysSign, KeysUpload, PresenceSet, Receipt,
-            RoomEvent, RoomReceipt, RoomTyping, ToDeviceSend,
-        },
+use logcabin_log::ReadError;
+use logcabin_read::{events::to_raw, servers::admits};
+use logcabin_record::{
+    Command, Offset,
+    command::{
+        Body as _, DeviceRemove, KeysCrossSign, KeysSign, KeysUpload, PresenceSet, Receipt,
+        RoomEvent, RoomReceipt, RoomTyping, ToDeviceSend,
     },
-    state::{Room, State},
 };
+use logcabin_state::{Room, State};
 
 /// An EDU as it is sent.
 pub(super) type Edu = Box<RawValue>;

@@ -8,16 +8,14 @@ use serde_json::value::RawValue;
 use tracing::error;
 
 use super::{Sender, edus::Edu, is_told};
-use crate::{
-    base::{
-        canonical::{self, Numbers},
-        limits,
-    },
-    log::ReadError,
-    read::events::as_shown,
-    record::Offset,
-    state::State,
+use logcabin_base::{
+    canonical::{self, Numbers},
+    limits,
 };
+use logcabin_log::ReadError;
+use logcabin_read::events::as_shown;
+use logcabin_record::Offset;
+use logcabin_state::State;
 
 /// An event or an EDU.
 pub(super) struct Item {

@@ -4,7 +4,7 @@
 use ruma::ServerName;
 
 use super::Sender;
-use crate::record::{Command, Offset, Record};
+use logcabin_record::{Command, Offset, Record};
 
 impl Sender {
     /// Carries out an operator's recorded order.

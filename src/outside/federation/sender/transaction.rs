@@ -23,16 +23,14 @@ use super::{
     items::{Item, Load},
     parts::Parts,
 };
-use crate::{
-    base::{
-        clock::{millis, random_letters},
-        limits,
-        metrics::{Tried, Withheld, metrics},
-        text::beginning,
-    },
-    outside::federation::{Answer, Question, Unreachable},
-    record::{Offset, command::AsideItem},
+use crate::federation::{Answer, Question, Unreachable};
+use logcabin_base::{
+    clock::{millis, random_letters},
+    limits,
+    metrics::{Tried, Withheld, metrics},
+    text::beginning,
 };
+use logcabin_record::{Offset, command::AsideItem};
 
 /// The body of a transaction. Its items are written as they are.
 #[derive(Serialize)]

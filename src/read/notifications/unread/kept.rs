@@ -11,12 +11,10 @@ use ruma::{OwnedRoomId, OwnedUserId};
 use serde::{Deserialize, Serialize};
 
 use super::{Counts, Entry, Kept, Memo, Unread};
-use crate::{
-    base::disk,
-    log::{Log, ReadError},
-    record::{Offset, hex},
-    state::State,
-};
+use logcabin_base::disk;
+use logcabin_log::{Log, ReadError};
+use logcabin_record::{Offset, hex};
+use logcabin_state::State;
 
 /// The version of the file format.
 const FORMAT: u32 = 1;
@@ -146,7 +144,7 @@ impl Unread {
 
 /// The record after which nothing erased is named in the file at `path`; `None` if there is no such
 /// file.
-pub(crate) fn written_at(path: &Path) -> Option<Offset> {
+pub fn written_at(path: &Path) -> Option<Offset> {
     use io::BufRead as _;
     let file = std::fs::File::open(path).ok()?;
     let mut line = String::new();

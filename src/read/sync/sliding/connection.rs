@@ -23,11 +23,9 @@ use super::{
     list::Order,
     rules::{RequiredState, Rules},
 };
-use crate::{
-    base::{background::lock_at_length, limits},
-    read::view::token::{Pos, Token},
-    record::{Epoch, Offset},
-};
+use crate::view::token::{Pos, Token};
+use logcabin_base::{background::lock_at_length, limits};
+use logcabin_record::{Epoch, Offset};
 
 /// All connections. The cache is bounded; the least recently used sessions are evicted.
 #[derive(Debug)]

@@ -14,16 +14,12 @@ use super::{
     rules::{Matched, Rules},
 };
 use crate::{
-    log::ReadError,
-    read::{
-        sync::{
-            account_data, device_lists::DeviceLists, ephemeral, key_counts::KeyCounts, to_device,
-        },
-        view::{View, filter::EventFilter, token::Token},
-    },
-    record::{Epoch, Offset},
-    state::{Account, Room},
+    sync::{account_data, device_lists::DeviceLists, ephemeral, key_counts::KeyCounts, to_device},
+    view::{View, filter::EventFilter, token::Token},
 };
+use logcabin_log::ReadError;
+use logcabin_record::{Epoch, Offset};
+use logcabin_state::{Account, Room};
 
 /// The extensions of a response.
 #[derive(Debug, Default, Serialize)]
@@ -62,7 +58,7 @@ struct AccountData {
 
 #[derive(Debug, Default, Serialize)]
 struct Rooms {
-    rooms: BTreeMap<OwnedRoomId, Box<RawValue>>,
+    pub rooms: BTreeMap<OwnedRoomId, Box<RawValue>>,
 }
 
 /// The inputs of the extensions.

@@ -10,12 +10,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::rules::Filters;
-use crate::{
-    log::ReadError,
-    read::view::View,
-    record::Offset,
-    state::{Account, Membership, Room, RoomMembership},
-};
+use crate::view::View;
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Account, Membership, Room, RoomMembership};
 
 /// The rooms of one list.
 #[derive(Debug)]
@@ -251,7 +249,7 @@ fn in_spaces(view: &View<'_>, spaces: &[OwnedRoomId]) -> Result<HashSet<OwnedRoo
         }
         let offsets = space.state_like(Some(&StateEventType::SpaceChild), None, view.at());
         for event in view.events.get_all(&offsets)? {
-            let event = crate::read::events::as_shown(&space, event, view.at());
+            let event = crate::events::as_shown(&space, event, view.at());
             // A child without servers was removed.
             if event.content_as::<Child>().is_ok_and(|child| !child.via.is_empty())
                 && let Some(Ok(child)) = event.state_key.as_deref().map(TryInto::try_into)

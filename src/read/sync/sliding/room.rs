@@ -15,16 +15,14 @@ use super::{
     rules::Rule,
 };
 use crate::{
-    log::ReadError,
-    read::{
-        events::{ClientEvent, EventForm, EventRef, as_shown},
-        notifications,
-        sync::{summary::Summary, timeline::Stretch},
-        view::{ByteBudget, PageLimit, View, filter::EventFilter},
-    },
-    record::{Epoch, Offset},
-    state::{Room, RoomMembership, rooms::is_activity},
+    events::{ClientEvent, EventForm, EventRef, as_shown},
+    notifications,
+    sync::{summary::Summary, timeline::Stretch},
+    view::{ByteBudget, PageLimit, View, filter::EventFilter},
 };
+use logcabin_log::ReadError;
+use logcabin_record::{Epoch, Offset};
+use logcabin_state::{Room, RoomMembership, rooms::is_activity};
 
 /// A room, reduced to what is new.
 #[derive(Debug, Default, Serialize)]

@@ -15,7 +15,9 @@ use ruma::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{base::limits, record::Offset, state::Room};
+use logcabin_base::limits;
+use logcabin_record::Offset;
+use logcabin_state::Room;
 
 /// One list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -9,16 +9,14 @@ use serde_json::value::RawValue;
 
 use super::{Events, Request, RoomFilters};
 use crate::{
-    log::ReadError,
-    read::{
-        events::{ClientEvent, EventRef},
-        notifications::{Count, Counts, Judge, Unread},
-        sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
-        view::{ByteBudget, PageLimit, View, token::Token},
-    },
-    record::Offset,
-    state::{Account, Room, RoomMembership},
+    events::{ClientEvent, EventRef},
+    notifications::{Count, Counts, Judge, Unread},
+    sync::{account_data, ephemeral, gone, lazy, summary::Summary, timeline::Stretch},
+    view::{ByteBudget, PageLimit, View, token::Token},
 };
+use logcabin_log::ReadError;
+use logcabin_record::Offset;
+use logcabin_state::{Account, Room, RoomMembership};
 
 #[derive(Debug, Serialize)]
 pub(super) struct JoinedRoom {

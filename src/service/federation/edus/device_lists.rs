@@ -9,16 +9,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{EduError, content};
-use crate::{
-    base::limits,
-    decide::federation::Said,
-    record::command::DeviceList,
-    service::federation::{
-        Receiving,
-        devices::{is_cross_signing, is_device, known_devices},
-    },
-    state::device_lists::List,
+use crate::federation::{
+    Receiving,
+    devices::{is_cross_signing, is_device, known_devices},
 };
+use logcabin_base::limits;
+use logcabin_decide::federation::Said;
+use logcabin_record::command::DeviceList;
+use logcabin_state::device_lists::List;
 
 #[derive(Deserialize)]
 struct Update {

@@ -6,13 +6,11 @@ use futures_util::future::join_all;
 use ruma::{RoomId, ServerName, UserId};
 
 use super::EduError;
-use crate::{
-    decide::Proposal,
-    read::servers::admits,
-    record::{Offset, Origin},
-    service::federation::Receiving,
-    state::Room,
-};
+use crate::federation::Receiving;
+use logcabin_decide::Proposal;
+use logcabin_read::servers::admits;
+use logcabin_record::{Offset, Origin};
+use logcabin_state::Room;
 
 impl Receiving<'_> {
     /// The room for which a homeserver sends something about its user.

@@ -8,13 +8,11 @@ use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::{EduError, content, read};
-use crate::{
-    base::{clock::millis, limits},
-    decide::presence::{ReceivePresence, is_seen_here},
-    engine::Rejected,
-    record::command::{PresenceSet, PresenceState},
-    service::federation::Receiving,
-};
+use crate::federation::Receiving;
+use logcabin_base::{clock::millis, limits};
+use logcabin_decide::presence::{ReceivePresence, is_seen_here};
+use logcabin_engine::Rejected;
+use logcabin_record::command::{PresenceSet, PresenceState};
 
 #[derive(Deserialize)]
 struct Content {
@@ -39,7 +37,7 @@ impl Receiving<'_> {
     ///
     /// # Errors
     /// When nothing can be recorded now: the homeserver is to retry.
-    pub(crate) async fn take_presences<'e>(
+    pub async fn take_presences<'e>(
         &self,
         origin: &ServerName,
         edus: impl Iterator<Item = &'e RawValue>,

@@ -8,11 +8,9 @@ use serde_json::value::RawValue;
 use tracing::debug;
 
 use super::{EduError, content};
-use crate::{
-    base::limits,
-    decide::ephemeral::{SetReceipt, is_thread},
-    service::federation::Receiving,
-};
+use crate::federation::Receiving;
+use logcabin_base::limits;
+use logcabin_decide::ephemeral::{SetReceipt, is_thread};
 
 /// The receipts of a room, except private ones. Each is read by itself.
 #[derive(Default, Deserialize)]

@@ -7,12 +7,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{EduError, content};
-use crate::{
-    base::{limits, metrics::metrics},
-    decide::to_device::ReceiveToDevice,
-    record::Origin,
-    service::federation::Receiving,
-};
+use crate::federation::Receiving;
+use logcabin_base::{limits, metrics::metrics};
+use logcabin_decide::to_device::ReceiveToDevice;
+use logcabin_record::Origin;
 
 #[derive(Deserialize)]
 struct Content {

@@ -7,11 +7,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{EduError, content};
-use crate::{
-    base::{clock::millis, limits},
-    decide::ephemeral::SetTyping,
-    service::{federation::Receiving, typing::end_after},
-};
+use crate::{federation::Receiving, typing::end_after};
+use logcabin_base::{clock::millis, limits};
+use logcabin_decide::ephemeral::SetTyping;
 
 #[derive(Deserialize)]
 struct Content {

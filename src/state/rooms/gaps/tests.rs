@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use ruma::{OwnedRoomId, RoomVersionId};
 
 use super::*;
-use crate::state::rooms::EventFacts;
+use crate::rooms::EventFacts;
 
 const NOW_MS: u64 = 1000;
 

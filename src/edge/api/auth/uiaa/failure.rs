@@ -2,10 +2,8 @@
 
 use ruma::api::client::uiaa::AuthFlow;
 
-use crate::{
-    edge::http::{ApiError, AuthRequired, ErrorCode},
-    service::uiaa::{self, Denied, Gone, Remaining, Unfinished},
-};
+use crate::http::{ApiError, AuthRequired, ErrorCode};
+use logcabin_service::uiaa::{self, Denied, Gone, Remaining, Unfinished};
 
 /// Why a stage was not completed.
 pub(crate) type Failure = uiaa::Failure<ApiError>;

@@ -22,19 +22,17 @@ use super::{
     stages::{self, purpose_of},
 };
 use crate::{
-    base::{clock::random_token, limits, text::encoded},
-    edge::{
-        api::{
-            addresses::sign_up_of,
-            auth::validation::{request_for_page, show_token},
-            browser::page::{AnyBrowser, Page},
-            server::Server,
-        },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+    api::{
+        addresses::sign_up_of,
+        auth::validation::{request_for_page, show_token},
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    record::{address as threepid, threepid::Medium},
-    service::uiaa::{Session, Standing},
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::{clock::random_token, limits, text::encoded};
+use logcabin_record::{address as threepid, threepid::Medium};
+use logcabin_service::uiaa::{Session, Standing};
 
 endpoint! {
     /// The page of a stage.
@@ -81,7 +79,7 @@ select.value = chosen;";
 
 /// What a session remembers of a registration on this server's own pages: the browser that began
 /// it. No client can set it.
-pub(in crate::edge::api) const BROWSER: &str = "org.logcabin.browser";
+pub(in crate::api) const BROWSER: &str = "org.logcabin.browser";
 
 /// The page that goes on with a registration, if it was begun on a page of this server.
 async fn continuation(app: &Server, session: &str) -> Option<String> {
@@ -434,7 +432,7 @@ impl Subject<'_> {
 }
 
 /// The page of a completed stage.
-pub(in crate::edge::api) fn done() -> Page {
+pub(in crate::api) fn done() -> Page {
     let body = html! {
         p.good role="status" { "Thank you. You can close this page and go back to your app." }
     };
@@ -464,7 +462,7 @@ fn not_yet(before: &[AuthType], stage: &AuthType, session: &str) -> Page {
 }
 
 /// The instruction of a stage.
-pub(in crate::edge::api) const fn what_to_do(stage: &AuthType) -> &'static str {
+pub(in crate::api) const fn what_to_do(stage: &AuthType) -> &'static str {
     match stage {
         AuthType::Terms => "Agree to the terms",
         AuthType::RegistrationToken => "Enter your registration token",

@@ -5,8 +5,8 @@ mod failure;
 mod fallback;
 pub(crate) mod stages;
 
-pub(in crate::edge::api) use self::fallback::done;
-pub(in crate::edge::api) use self::fallback::{BROWSER, what_to_do};
+pub(in crate::api) use self::fallback::done;
+pub(in crate::api) use self::fallback::{BROWSER, what_to_do};
 pub(crate) use self::{
     failure::Failure,
     fallback::{page, submit},

@@ -11,27 +11,25 @@ use serde_json::Map;
 
 use super::failure::Failure;
 use crate::{
-    decide::threepid::SpendValidation,
-    edge::{
-        api::{
-            auth::grants::no_interactive_authentication,
-            auth::{
-                claim::{Claim, find_account, verified},
-                validation::validated,
-            },
-            server::Server,
+    api::{
+        auth::grants::no_interactive_authentication,
+        auth::{
+            claim::{Claim, find_account, verified},
+            validation::validated,
         },
-        http::{ApiError, Caller as _, ErrorCode, Session},
+        server::Server,
     },
-    outside::oidc::Provider,
-    record::{
-        command::TokenHash,
-        threepid::{Medium, Purpose},
-    },
-    service::{
-        accounts::names::is_registration_token,
-        uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Facts, Offer, Proof},
-    },
+    http::{ApiError, Caller as _, ErrorCode, Session},
+};
+use logcabin_decide::threepid::SpendValidation;
+use logcabin_outside::oidc::Provider;
+use logcabin_record::{
+    command::TokenHash,
+    threepid::{Medium, Purpose},
+};
+use logcabin_service::{
+    accounts::names::is_registration_token,
+    uiaa::{Attempt, Authenticated, Binding, CaptchaError, Denied, Facts, Offer, Proof},
 };
 
 /// Checks the stage in `auth`.

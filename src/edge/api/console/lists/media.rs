@@ -4,22 +4,20 @@ use maud::html;
 use ruma::UserId;
 
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{self, at_second, field, query, table, text, user as user_link},
-                visitor::{ConsoleLogin, Visitor, show},
-            },
-            server::Server,
+    api::{
+        console::{
+            acts::acts,
+            parts::{self, at_second, field, query, table, text, user as user_link},
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::{
-        admin::media::{MediaOf, list as describe},
-        history::look::bytes,
-    },
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_ops::{
+    admin::media::{MediaOf, list as describe},
+    history::look::bytes,
 };
 
 endpoint! {

@@ -10,7 +10,8 @@ pub(super) mod users;
 use maud::{Markup, html};
 
 use super::parts::query;
-use crate::{base::limits, edge::http::ApiError};
+use crate::http::ApiError;
+use logcabin_base::limits;
 
 /// How many rows are passed over, as a page was asked for.
 pub(super) fn start(from: &Option<String>) -> Result<usize, ApiError> {

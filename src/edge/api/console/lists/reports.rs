@@ -4,20 +4,18 @@ use maud::html;
 
 use super::{pages, start};
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{at_second, record, room, table, text, user},
-                visitor::{ConsoleLogin, Visitor, show},
-            },
-            server::Server,
+    api::{
+        console::{
+            acts::acts,
+            parts::{at_second, record, room, table, text, user},
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::admin::reports::page,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_ops::admin::reports::page;
 
 endpoint! {
     pub(in super::super) struct ReportList = GET "/_logcabin/console/reports";

@@ -5,23 +5,19 @@ use ruma::RoomVersionId;
 
 use super::{choice, pages, start};
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{
-                    encoded, facts, field, record, room, short, table, text, those, user, why,
-                },
-                visitor::{ConsoleLogin, Visitor, show},
-            },
-            server::Server,
+    api::{
+        console::{
+            acts::acts,
+            parts::{encoded, facts, field, record, room, short, table, text, those, user, why},
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::admin::rooms::{RoomOrder, RoomsWanted, details, list as search},
-    record::room_version::is_old,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_ops::admin::rooms::{RoomOrder, RoomsWanted, details, list as search};
+use logcabin_record::room_version::is_old;
 
 endpoint! {
     /// The list.

@@ -4,20 +4,18 @@ use maud::html;
 
 use super::{pages, start};
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{at_second, table, text},
-                visitor::{ConsoleLogin, Visitor, show},
-            },
-            server::Server,
+    api::{
+        console::{
+            acts::acts,
+            parts::{at_second, table, text},
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::admin::tokens,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_ops::admin::tokens;
 
 endpoint! {
     pub(in super::super) struct TokenList = GET "/_logcabin/console/tokens";

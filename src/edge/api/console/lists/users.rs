@@ -4,24 +4,22 @@ use maud::html;
 
 use super::{choice, pages, start};
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{
-                    at_second, encoded, facts, field, record, short, table, text, those, user, why,
-                },
-                visitor::{ConsoleLogin, Visitor, show},
+    api::{
+        console::{
+            acts::acts,
+            parts::{
+                at_second, encoded, facts, field, record, short, table, text, those, user, why,
             },
-            server::Server,
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::admin::users::{
-        UserSummary, details,
-        search::{Listed, UserOrder, UsersWanted, search},
-    },
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_ops::admin::users::{
+    UserSummary, details,
+    search::{Listed, UserOrder, UsersWanted, search},
 };
 
 endpoint! {

@@ -3,22 +3,20 @@
 use maud::{Markup, html};
 
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                lists::{pages, start},
-                parts::{at_second, facts, record, table, text},
-                visitor::{ConsoleLogin, Visitor, show},
-            },
-            server::Server,
+    api::{
+        console::{
+            lists::{pages, start},
+            parts::{at_second, facts, record, table, text},
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::{
-        admin::snapshots::{BackupRow, Backups, backups},
-        history::look::{duration, grouped},
-    },
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_ops::{
+    admin::snapshots::{BackupRow, Backups, backups},
+    history::look::{duration, grouped},
 };
 
 endpoint! {

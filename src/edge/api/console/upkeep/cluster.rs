@@ -5,24 +5,22 @@ use std::sync::Arc;
 use maud::{Markup, html};
 
 use crate::{
-    cluster::{Node, Status, Work},
-    edge::{
-        api::{
-            console::{
-                parts::{facts, long, record, table, text},
-                visitor::{ConsoleLogin, Visitor},
-            },
-            server::Server,
+    api::{
+        console::{
+            parts::{facts, long, record, table, text},
+            visitor::{ConsoleLogin, Visitor},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::{
-        admin::{
-            act::{Order, Outcome},
-            cluster::ClusterStatus,
-        },
-        history::look::{bytes, duration, grouped},
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_cluster::{Node, Status, Work};
+use logcabin_ops::{
+    admin::{
+        act::{Order, Outcome},
+        cluster::ClusterStatus,
     },
+    history::look::{bytes, duration, grouped},
 };
 
 endpoint! {
@@ -123,10 +121,8 @@ fn several(status: &Status, now_ms: u64) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cluster::{Replica, StreamStatus},
-        record::Offset,
-    };
+    use logcabin_cluster::{Replica, StreamStatus};
+    use logcabin_record::Offset;
 
     #[test]
     fn a_cluster_is_shown_with_what_is_behind() {

@@ -3,24 +3,22 @@
 use maud::{Markup, html};
 
 use crate::{
-    base::{limits, progress},
-    edge::{
-        api::{
-            console::{
-                parts::{at_second, before, facts, record, table, text, user},
-                visitor::{ConsoleLogin, Visitor, show},
-                work,
-            },
-            server::Server,
+    api::{
+        console::{
+            parts::{at_second, before, facts, record, table, text, user},
+            visitor::{ConsoleLogin, Visitor, show},
+            work,
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::{
-        admin::erasures::{Bounds, Page, Place, Receipt, Waiting, page, receipt, waiting},
-        history::look::grouped,
-    },
-    record::Offset,
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::{limits, progress};
+use logcabin_ops::{
+    admin::erasures::{Bounds, Page, Place, Receipt, Waiting, page, receipt, waiting},
+    history::look::grouped,
+};
+use logcabin_record::Offset;
 
 /// How many `log.erase` records are read for the page of an erasure: each names up to a thousand
 /// records.

@@ -5,22 +5,20 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use crate::{
-    base::limits,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{at_second, before, facts, lines, record, table, text},
-                visitor::{ConsoleLogin, Visitor, show},
-            },
-            server::Server,
+    api::{
+        console::{
+            acts::acts,
+            parts::{at_second, before, facts, lines, record, table, text},
+            visitor::{ConsoleLogin, Visitor, show},
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::{
-        admin::proofs::{CheckpointRow, Checkpoints, checkpoints},
-        history::look::grouped,
-    },
+    http::{ApiError, Cx, Reply, endpoint},
+};
+use logcabin_base::limits;
+use logcabin_ops::{
+    admin::proofs::{CheckpointRow, Checkpoints, checkpoints},
+    history::look::grouped,
 };
 
 endpoint! {

@@ -3,26 +3,24 @@
 use maud::{Markup, html};
 
 use crate::{
-    base::progress,
-    edge::{
-        api::{
-            console::{
-                acts::acts,
-                parts::{at_second, facts, record, table, text},
-                visitor::{ConsoleLogin, Visitor, show},
-                work,
-            },
-            server::Server,
+    api::{
+        console::{
+            acts::acts,
+            parts::{at_second, facts, record, table, text},
+            visitor::{ConsoleLogin, Visitor, show},
+            work,
         },
-        http::{ApiError, Cx, Reply, endpoint},
+        server::Server,
     },
-    ops::{
-        admin::snapshots::list as all,
-        history::look::{bytes, grouped},
-    },
-    record::Offset,
-    snapshot::{Difference, Fault, Holder, Kept, Status},
+    http::{ApiError, Cx, Reply, endpoint},
 };
+use logcabin_base::progress;
+use logcabin_ops::{
+    admin::snapshots::list as all,
+    history::look::{bytes, grouped},
+};
+use logcabin_record::Offset;
+use logcabin_snapshot::{Difference, Fault, Holder, Kept, Status};
 
 endpoint! {
     pub(in super::super) struct SnapshotList = GET "/_logcabin/console/snapshots";

@@ -5,19 +5,17 @@ use ruma::{DeviceId, OwnedDeviceId};
 
 use super::{Action, Done, Visit};
 use crate::{
-    decide::{
-        account::{RemoveDevices, RenameDevice, Which},
-        oauth::{EndGrants, SignOut},
-    },
-    edge::{
-        api::oauth::{look, parameters::Parameters},
-        http::ApiError,
-    },
-    ops::history::moment::Time,
-    record::command::{GrantEnd, TokenHash},
-    service::accounts::names::short_name,
-    state::{Device, oauth::Grant},
+    api::oauth::{look, parameters::Parameters},
+    http::ApiError,
 };
+use logcabin_decide::{
+    account::{RemoveDevices, RenameDevice, Which},
+    oauth::{EndGrants, SignOut},
+};
+use logcabin_ops::history::moment::Time;
+use logcabin_record::command::{GrantEnd, TokenHash};
+use logcabin_service::accounts::names::short_name;
+use logcabin_state::{Device, oauth::Grant};
 
 impl Visit<'_> {
     fn device_of(&self, device_id: &DeviceId) -> Option<Device> {

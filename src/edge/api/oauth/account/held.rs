@@ -5,26 +5,24 @@ use maud::{Markup, html};
 
 use super::{Action, Done, Visit};
 use crate::{
-    base::{clock::millis, limits},
-    decide::{
-        account::{SetPassword, Which},
-        oauth::PermitReset,
-    },
-    edge::{
-        api::{
-            account::deactivate,
-            auth::credentials::check_password,
-            browser::page::Page,
-            oauth::{
-                browser::{Arrival, forgotten, sign_in},
-                look,
-                parameters::Parameters,
-            },
+    api::{
+        account::deactivate,
+        auth::credentials::check_password,
+        browser::page::Page,
+        oauth::{
+            browser::{Arrival, forgotten, sign_in},
+            look,
+            parameters::Parameters,
         },
-        http::ApiError,
     },
-    record::command::SignedInBy,
+    http::ApiError,
 };
+use logcabin_base::{clock::millis, limits};
+use logcabin_decide::{
+    account::{SetPassword, Which},
+    oauth::PermitReset,
+};
+use logcabin_record::command::SignedInBy;
 
 impl Visit<'_> {
     fn has_password(&self) -> bool {

@@ -19,17 +19,15 @@ use super::{
     parameters::Parameters,
 };
 use crate::{
-    base::limits,
-    decide::oauth::SignOut,
-    edge::{
-        api::{
-            browser::page::{AnyBrowser, Page},
-            server::Server,
-        },
-        http::{ApiError, Body, Cx, Reply, endpoint},
+    api::{
+        browser::page::{AnyBrowser, Page},
+        server::Server,
     },
-    record::Origin,
+    http::{ApiError, Body, Cx, Reply, endpoint},
 };
+use logcabin_base::limits;
+use logcabin_decide::oauth::SignOut;
+use logcabin_record::Origin;
 
 endpoint! {
     pub(super) struct AccountPage = GET "/_matrix/oauth2/account";
@@ -309,7 +307,7 @@ impl Visit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edge::api::oauth::discovery::ACTIONS;
+    use crate::api::oauth::discovery::ACTIONS;
 
     #[test]
     fn every_action_that_clients_are_told_of_has_its_page() {

@@ -5,18 +5,16 @@ use serde_json::{Value, json};
 
 use super::{Action, Done, Visit};
 use crate::{
-    base::limits,
-    decide::threepid::AddThreepid,
-    edge::{
-        api::{
-            account::{profile, threepid as addresses},
-            browser::page::Page,
-            oauth::{look, message::Sent, parameters::Parameters},
-        },
-        http::ApiError,
+    api::{
+        account::{profile, threepid as addresses},
+        browser::page::Page,
+        oauth::{look, message::Sent, parameters::Parameters},
     },
-    record::threepid::{Medium, Purpose, Threepid},
+    http::ApiError,
 };
+use logcabin_base::limits;
+use logcabin_decide::threepid::AddThreepid;
+use logcabin_record::threepid::{Medium, Purpose, Threepid};
 
 impl Visit<'_> {
     /// The media of addresses that can be added.

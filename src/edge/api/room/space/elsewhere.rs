@@ -4,14 +4,12 @@ use ruma::{OwnedServerName, RoomId, ServerName, UserId, room::JoinRuleSummary};
 
 use super::Look;
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Caller, Cx, ErrorCode},
-    },
-    service::spaces::Described,
-    state::{Membership, Room},
+    api::server::Server,
+    http::{ApiError, Caller, Cx, ErrorCode},
 };
+use logcabin_base::limits;
+use logcabin_service::spaces::Described;
+use logcabin_state::{Membership, Room};
 
 impl Look<'_> {
     /// Whether a room is looked up at other homeservers: this one federates and is not in it.

@@ -10,17 +10,15 @@ use ruma::{
 
 use super::{Child, Look, Rooms, Walk};
 use crate::{
-    base::limits,
-    edge::{
-        api::server::Server,
-        http::{ApiError, Cx, Homeserver},
-    },
-    log::ReadError,
-    service::spaces::Paused,
-    state::{Membership, Room},
+    api::server::Server,
+    http::{ApiError, Cx, Homeserver},
 };
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_service::spaces::Paused;
+use logcabin_state::{Membership, Room};
 
-pub(in crate::edge::api) async fn hierarchy_for_server(
+pub(in crate::api) async fn hierarchy_for_server(
     cx: Cx<Server, Homeserver>,
     request: get_hierarchy_for_server::Request,
 ) -> Result<get_hierarchy_for_server::Response, ApiError> {

@@ -6,17 +6,15 @@ use ruma::{
 use serde_json::json;
 
 use super::*;
-use crate::{
-    base::{clock::Clock, work},
-    decide::{
-        account::{Met, Register},
-        create_room::{CreateRoom, Preset},
-        send::SendEvent,
-    },
-    engine::{Engine, Options},
-    log::memory::MemoryLog,
-    record::{Origin, command::AccountKind},
+use logcabin_base::{clock::Clock, work};
+use logcabin_decide::{
+    account::{Met, Register},
+    create_room::{CreateRoom, Preset},
+    send::SendEvent,
 };
+use logcabin_engine::{Engine, Options};
+use logcabin_log::memory::MemoryLog;
+use logcabin_record::{Origin, command::AccountKind};
 
 struct World {
     engine: Engine,

@@ -13,17 +13,15 @@ use ruma::{
 use serde_json::{Value, json};
 
 use super::{Edu, edu};
-use crate::{
-    base::limits,
-    log::ReadError,
-    outside::federation::sender::Sender,
-    read::{
-        events::EventRef,
-        keyring::{Keyring, public_key},
-    },
-    record::{Command, Offset},
-    state::{Membership, Room, State},
+use crate::federation::sender::Sender;
+use logcabin_base::limits;
+use logcabin_log::ReadError;
+use logcabin_read::{
+    events::EventRef,
+    keyring::{Keyring, public_key},
 };
+use logcabin_record::{Command, Offset};
+use logcabin_state::{Membership, Room, State};
 
 /// A change of a user's devices or keys.
 struct Change<'a> {

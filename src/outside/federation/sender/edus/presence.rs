@@ -6,20 +6,18 @@ use ruma::{OwnedServerName, OwnedUserId, UserId, events::room::member::Membershi
 use serde_json::{Value, json};
 
 use super::{Edu, edu};
-use crate::{
-    base::{clock::millis, limits},
-    outside::federation::Sender,
-    read::events::EventRef,
-    record::{
-        Offset,
-        command::{PresenceSet, PresenceState},
-    },
-    state::{Membership, Room, State},
+use crate::federation::Sender;
+use logcabin_base::{clock::millis, limits};
+use logcabin_read::events::EventRef;
+use logcabin_record::{
+    Offset,
+    command::{PresenceSet, PresenceState},
 };
+use logcabin_state::{Membership, Room, State};
 
 /// The users who are not offline, each with the record of their presence and the time it was last
 /// sent.
-pub(in crate::outside::federation::sender) type Told = HashMap<OwnedUserId, (Offset, u64)>;
+pub(in crate::federation::sender) type Told = HashMap<OwnedUserId, (Offset, u64)>;
 
 /// The key, and the EDU.
 pub(super) fn transient(said: &PresenceSet, now_ms: u64) -> (String, Edu) {
@@ -77,7 +75,7 @@ fn said_by(state: &State, user_id: &UserId) -> Option<PresenceSet> {
 impl Sender {
     /// The presence of a user of this server who enters a room by this event, for the homeservers
     /// in it.
-    pub(in crate::outside::federation::sender) fn presence_at_join(
+    pub(in crate::federation::sender) fn presence_at_join(
         &self,
         state: &State,
         room: &Room,
@@ -94,10 +92,7 @@ impl Sender {
 
     /// The presence of this server's users in a room who are around, for a homeserver that has
     /// entered it.
-    pub(in crate::outside::federation::sender) fn presence_in(
-        &self,
-        room: &Room,
-    ) -> Vec<(String, Edu)> {
+    pub(in crate::federation::sender) fn presence_in(&self, room: &Room) -> Vec<(String, Edu)> {
         let (state, now_ms) = (self.engine.state(), self.engine.clock().now_ms());
         let own = self.peers.own_name();
         let mut around = state.presence.around();
@@ -126,7 +121,7 @@ impl Sender {
 
     /// The presence that must be repeated to other homeservers, which would otherwise let it
     /// expire.
-    pub(in crate::outside::federation::sender) fn presence_again(
+    pub(in crate::federation::sender) fn presence_again(
         &self,
         told: &mut Told,
     ) -> Vec<(OwnedServerName, String, Edu)> {
@@ -150,7 +145,7 @@ impl Sender {
 }
 
 /// The homeserver whose first user enters a room by this event.
-pub(in crate::outside::federation::sender) fn newcomer(
+pub(in crate::federation::sender) fn newcomer(
     room: &Room,
     event: &EventRef,
 ) -> Option<OwnedServerName> {

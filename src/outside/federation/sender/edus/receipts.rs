@@ -6,13 +6,11 @@ use ruma::{ServerName, UserId};
 use serde_json::json;
 
 use super::{Edu, edu};
-use crate::{
-    record::{
-        Offset,
-        command::{Receipt, RoomReceipt},
-    },
-    state::Room,
+use logcabin_record::{
+    Offset,
+    command::{Receipt, RoomReceipt},
 };
+use logcabin_state::Room;
 
 /// Whether other homeservers get a receipt: not private ones, nor their own.
 pub(super) fn concerns_others(receipt: &Receipt, own: &ServerName) -> bool {

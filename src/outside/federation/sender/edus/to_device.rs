@@ -7,11 +7,9 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{Edu, edu};
-use crate::{
-    base::limits,
-    record::{Offset, command::ToDeviceSend},
-    state::State,
-};
+use logcabin_base::limits;
+use logcabin_record::{Offset, command::ToDeviceSend};
+use logcabin_state::State;
 
 pub(super) fn concerned(letter: &ToDeviceSend) -> BTreeSet<OwnedServerName> {
     let users = letter.outside.iter().flat_map(|outside| outside.messages.keys());

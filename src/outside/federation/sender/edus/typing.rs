@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Edu, edu};
-use crate::record::command::RoomTyping;
+use logcabin_record::command::RoomTyping;
 
 /// The key, and the EDU.
 pub(super) fn transient(body: &RoomTyping, now_ms: u64) -> (String, Edu) {

@@ -17,7 +17,7 @@ mod traces;
 use std::{io, net::SocketAddr, path::Path, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use thiserror::Error;
 use tokio::{sync::oneshot, task::JoinHandle};
 use tracing::{error, info, warn};
@@ -27,26 +27,24 @@ use self::{
     open::{Core, Named, Parts},
     tasks::Tasks,
 };
-use crate::{
-    base::{metrics::otlp, shutdown::Shutdown},
-    config::Config,
-    edge::{
-        api,
-        http::{Edge, TableError, serve},
-    },
-    engine,
-    log::{
-        Log, ReadError,
-        archive::ArchiveError,
-        store::{OpenError, SledLog},
-    },
-    ops::{
-        admin::{self, office::Office},
-        proof, socket,
-    },
-    search::Search,
-    snapshot,
+use logcabin_base::{metrics::otlp, shutdown::Shutdown};
+use logcabin_config::Config;
+use logcabin_edge::{
+    api,
+    http::{Edge, TableError},
 };
+use logcabin_engine as engine;
+use logcabin_log::{
+    Log, ReadError,
+    archive::ArchiveError,
+    store::{OpenError, SledLog},
+};
+use logcabin_ops::{
+    admin::{self, office::Office},
+    proof, socket,
+};
+use logcabin_search::Search;
+use logcabin_snapshot as snapshot;
 
 /// Why a server cannot run.
 #[derive(Debug, Error)]
@@ -102,8 +100,8 @@ pub enum ServerError {
 }
 
 #[cfg(feature = "nats")]
-impl From<crate::log::nats::NatsError> for ServerError {
-    fn from(error: crate::log::nats::NatsError) -> Self {
+impl From<logcabin_log::nats::NatsError> for ServerError {
+    fn from(error: logcabin_log::nats::NatsError) -> Self {
         Self::Cluster(error.to_string())
     }
 }
@@ -118,10 +116,19 @@ impl From<TableError> for ServerError {
 ///
 /// Calls `started` once the server listens, with the actual addresses: a port of 0 has become the
 /// one that the operating system chose.
-pub async fn run(
+pub fn run<'a>(
+    config: Config,
+    stop: BoxFuture<'static, ()>,
+    started: Box<dyn FnOnce(&Config) + 'a>,
+) -> LocalBoxFuture<'a, Result<(), ServerError>> {
+    // Boxed, so that a caller does not compile the whole server once more.
+    Box::pin(serve(config, stop, started))
+}
+
+async fn serve(
     mut config: Config,
-    stop: impl Future<Output = ()> + Send + 'static,
-    started: impl FnOnce(&Config),
+    stop: BoxFuture<'static, ()>,
+    started: Box<dyn FnOnce(&Config) + '_>,
 ) -> Result<(), ServerError> {
     // Invalid files are reported before anything is changed.
     let named = Named::load(&config)?;
@@ -208,7 +215,7 @@ pub async fn run(
     manager.serving(&shutdown);
     started(&config);
     let closed = |connections| info!(connections, "finishing the requests in progress");
-    let clients = serve::run(listeners, edge, closed);
+    let clients = api::serve(listeners, None, edge, Box::new(closed));
     match federated {
         Some(federated) => drop(tokio::join!(clients, federated)),
         None => clients.await,

@@ -16,7 +16,7 @@ use std::sync::{
 use parking_lot::RwLock;
 use ruma::{EventId, RoomId, UserId};
 
-use crate::record::{Epoch, Offset, command::ServerIdentity};
+use logcabin_record::{Epoch, Offset, command::ServerIdentity};
 
 pub mod accounts;
 pub mod aliases;
@@ -72,7 +72,7 @@ pub use erasures::Erasures;
 pub use history::History;
 pub use keys::Keys;
 pub use lifetimes::RETENTION;
-pub(crate) use lifetimes::lifetime;
+pub use lifetimes::lifetime;
 pub use media::Media;
 pub use memberships::{Memberships, RoomMembership};
 pub use names::Names;
@@ -185,7 +185,7 @@ impl State {
     }
 
     /// Notes that these replace `before`.
-    pub(crate) fn succeed(&self, before: &Self) {
+    pub fn succeed(&self, before: &Self) {
         self.generation.store(before.generation() + 1, Ordering::Relaxed);
     }
 

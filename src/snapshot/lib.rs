@@ -5,8 +5,8 @@
 //! is intact and belongs to its log, which the chain value of its last record shows. It skips
 //! others with a warning, and replays the records after the snapshot.
 //!
-//! Each projection is a [section](crate::state::SECTIONS) of the file with a version of its own. A
-//! section that another version of logcabin wrote is loaded as far as possible and is
+//! Each projection is a [section](logcabin_state::SECTIONS) of the file with a version of its own.
+//! A section that another version of logcabin wrote is loaded as far as possible and is
 //! *provisional*: the server uses it at once, while [`Keeper`] rebuilds all projections from the
 //! log and then replaces them. Commands that act on the log of a stopped server use provisional
 //! sections, too. Everything else, including the writing of snapshots, skips such a file.
@@ -38,15 +38,13 @@ use tracing::{info, warn};
 pub use differ::Difference;
 pub use keeper::{Fault, Holder, Keeper, Policy, Status};
 
-use crate::{
-    base::{clock::millis, disk},
-    engine::{OpenError, replay_onto},
-    log::{Log, ReadError, VerifyError},
-    record::{Chain, Offset, hex},
-    state::{
-        SECTIONS, State,
-        sections::{self, SectionError, Written},
-    },
+use logcabin_base::{clock::millis, disk};
+use logcabin_engine::{OpenError, replay_onto};
+use logcabin_log::{Log, ReadError, VerifyError};
+use logcabin_record::{Chain, Offset, hex};
+use logcabin_state::{
+    SECTIONS, State,
+    sections::{self, SectionError, Written},
 };
 
 /// The version of the file format.

@@ -9,10 +9,8 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::Mode;
 
-use crate::{
-    config::{Config, ConfigError, Effective, Override},
-    ops::history::look::width,
-};
+use logcabin_config::{Config, ConfigError, Effective, Override};
+use logcabin_ops::history::look::width;
 
 mod act;
 mod backup;

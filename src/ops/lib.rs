@@ -3,7 +3,7 @@
 pub mod admin;
 pub mod backup;
 #[cfg(feature = "nats")]
-pub(crate) mod cluster;
+pub mod cluster;
 pub mod export;
 pub mod history;
 pub mod proof;

@@ -33,18 +33,16 @@ use tokio::sync::oneshot;
 
 use self::index::{Entry, Mark, Reader, Writer};
 pub use self::index::{Hit, Key, Order, Place, Query, Snapshot};
-use crate::{
-    base::{
-        background,
-        metrics::{Background, metrics},
-        progress::Work,
-    },
-    engine::Engine,
-    log::{ReadError, follow::Follow},
-    read::events::{EventRef, StoredEvent},
-    record::{Command, Offset, Record},
-    state::Room,
+use logcabin_base::{
+    background,
+    metrics::{Background, metrics},
+    progress::Work,
 };
+use logcabin_engine::Engine;
+use logcabin_log::{ReadError, follow::Follow};
+use logcabin_read::events::{EventRef, StoredEvent};
+use logcabin_record::{Command, Offset, Record};
+use logcabin_state::Room;
 
 /// How often new records are indexed and committed while nobody searches.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -170,7 +168,7 @@ impl Search {
     }
 
     /// The offset up to which everything is indexed.
-    pub(crate) fn complete(&self) -> Offset {
+    pub fn complete(&self) -> Offset {
         Offset::new(self.shared.complete.load(Ordering::Acquire))
     }
 }
@@ -494,17 +492,17 @@ fn is_edit_of(edit: &StoredEvent, original: &StoredEvent) -> bool {
 
 /// The searchable text of an event.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Text {
+pub struct Text {
     /// The part of the event.
     pub(crate) key: Key,
-    pub(crate) text: String,
+    pub text: String,
     /// The event that this edits.
-    pub(crate) edits: Option<OwnedEventId>,
+    pub edits: Option<OwnedEventId>,
 }
 
 impl Text {
     /// The text of `event`; `None` if it has none.
-    pub(crate) fn of(event: &StoredEvent) -> Option<Self> {
+    pub fn of(event: &StoredEvent) -> Option<Self> {
         let content: Value = event.content_as().ok()?;
         let text = |path: &str| content.pointer(path).and_then(Value::as_str).map(str::to_owned);
         let said = |key: Key, path: &str| Some(Self { key, text: text(path)?, edits: None });

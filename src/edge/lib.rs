@@ -1,4 +1,4 @@
 //! What clients reach: HTTP, and the endpoints.
 
-pub(crate) mod api;
-pub(crate) mod http;
+pub mod api;
+pub mod http;

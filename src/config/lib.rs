@@ -17,7 +17,7 @@ use std::{
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
-use crate::base::{bodies::Shares, limits};
+use logcabin_base::{bodies::Shares, limits};
 
 mod cluster;
 mod entry;
@@ -282,13 +282,13 @@ impl Config {
     }
 
     /// The largest body of a request that is read as a whole.
-    pub(crate) fn largest_body(&self) -> usize {
+    pub fn largest_body(&self) -> usize {
         let of_servers = if self.federation.enabled { limits::TRANSACTION_BYTES } else { 0 };
         self.http.max_body_bytes.max(of_servers)
     }
 
     /// How the memory for bodies on their way is shared.
-    pub(crate) fn body_shares(&self) -> Shares {
+    pub fn body_shares(&self) -> Shares {
         Shares::new(self.http.body_memory_bytes, self.largest_body())
     }
 

@@ -13,12 +13,12 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use tokio::sync::watch;
 
-use crate::record::{Chain, NewRecord, Offset, Record, Stream};
+use logcabin_record::{Chain, NewRecord, Offset, Record, Stream};
 
 pub mod archive;
 mod block;
 #[cfg(test)]
-pub(crate) mod contract;
+mod contract;
 pub mod erase;
 pub mod fault;
 pub mod follow;
@@ -26,6 +26,8 @@ pub mod format;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
+#[doc(hidden)]
+pub mod samples;
 pub mod store;
 mod tip_file;
 pub mod verify;
@@ -50,7 +52,7 @@ pub const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// What the limits of decisions allow fits into the log: a commit is one batch.
 const _: () = {
-    use crate::base::limits::{
+    use logcabin_base::limits::{
         COMMIT_PASSING, COMMIT_PROPOSALS, EVENT_BYTES, IDENTIFIER_BYTES, IMPORTED_ROOM_KEYS,
         KEY_BACKUP_RECORD_BYTES, KEY_BYTES, RECEIPTS_BYTES,
     };
@@ -131,7 +133,7 @@ pub enum ReadError {
     Damaged {
         offset: Offset,
         /// What is wrong.
-        source: crate::record::codec::CodecError,
+        source: logcabin_record::codec::CodecError,
     },
     /// A record between others is missing.
     #[error("record {0} is missing")]

@@ -14,7 +14,7 @@ pub mod address;
 pub mod client;
 pub mod codec;
 pub mod command;
-pub(crate) mod event_format;
+pub mod event_format;
 mod holds;
 pub mod lax_object;
 pub mod mask;
@@ -24,7 +24,7 @@ mod reduce;
 pub mod room_version;
 pub mod scope;
 pub mod server_keys;
-pub(crate) mod signed_json;
+pub mod signed_json;
 pub mod threepid;
 
 pub use command::{Class, Command, CommandError};
@@ -317,7 +317,7 @@ pub struct Header {
 pub type Chain = [u8; 32];
 
 /// 32 bytes in lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8; 32]) -> String {
+pub fn hex(bytes: &[u8; 32]) -> String {
     blake3::Hash::from_bytes(*bytes).to_hex().to_string()
 }
 
@@ -376,7 +376,7 @@ impl Record {
 
     /// Whether the payload matches the hash in the header. True for reduced and erased payloads,
     /// which cannot be checked.
-    pub(crate) fn holds_its_payload(&self) -> bool {
+    pub fn holds_its_payload(&self) -> bool {
         match &self.payload {
             Payload::Present(bytes) => *blake3::hash(bytes).as_bytes() == self.header.payload_hash,
             Payload::Reduced(_) | Payload::Erased => true,
@@ -420,7 +420,7 @@ impl NewRecord {
 }
 
 /// Offsets in ascending order as runs, each with its first and last offset.
-pub(crate) fn runs(offsets: impl IntoIterator<Item = Offset>) -> Vec<(Offset, Offset)> {
+pub fn runs(offsets: impl IntoIterator<Item = Offset>) -> Vec<(Offset, Offset)> {
     let mut runs: Vec<(Offset, Offset)> = Vec::new();
     for offset in offsets {
         match runs.last_mut() {

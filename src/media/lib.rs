@@ -6,7 +6,7 @@
 
 use std::{io, sync::Arc};
 
-pub(crate) mod depot;
+pub mod depot;
 pub mod download;
 pub mod page;
 pub mod picture;
@@ -18,10 +18,10 @@ pub mod webp;
 pub use download::{Download, DownloadError, Place};
 pub use store::{Held, Receiving, Store};
 
-use crate::config::{Config, MediaDir};
+use logcabin_config::{Config, MediaDir};
 
 /// Opens the files of the configuration, and the copies of those of other homeservers.
-pub(crate) fn open(config: &Config) -> io::Result<(Arc<Store>, Arc<remote::RemoteFiles>)> {
+pub fn open(config: &Config) -> io::Result<(Arc<Store>, Arc<remote::RemoteFiles>)> {
     let data_dir = &config.server.data_dir;
     // Files never use the space that the log needs.
     let min_free_bytes = config.log.min_free_bytes.saturating_mul(2);

@@ -1,7 +1,7 @@
 //! What a node does together with the other nodes of its cluster, besides the log.
 //!
 //! A server with an embedded log is alone: it is always current, and does all work itself. The
-//! nodes of a cluster share a log ([`crate::log`]) and
+//! nodes of a cluster share a log ([`logcabin_log`]) and
 //!
 //! - make sure that a read sees every write that was acknowledged by any node
 //!   ([`Cluster::is_current`]);
@@ -24,16 +24,16 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::record::Offset;
+use logcabin_record::Offset;
 
 #[cfg(feature = "nats")]
-pub(crate) mod nats;
+pub mod nats;
 
 /// How long a lease lasts without being renewed.
 pub(crate) const LEASE: Duration = Duration::from_secs(4);
 
 /// The cluster of a node.
-pub(crate) trait Cluster: Send + Sync + fmt::Debug {
+pub trait Cluster: Send + Sync + fmt::Debug {
     /// Waits until this node has applied every write that was acknowledged before the call, for
     /// some seconds at most. Returns `false` if that cannot be found out.
     fn is_current(&self) -> BoxFuture<'_, bool>;
@@ -86,7 +86,7 @@ pub(crate) type Hear = Arc<dyn Fn(Bytes) + Send + Sync>;
 
 /// Whether this node may do a kind of work.
 #[derive(Clone, Debug)]
-pub(crate) struct Lease(watch::Receiver<Option<tokio::time::Instant>>);
+pub struct Lease(watch::Receiver<Option<tokio::time::Instant>>);
 
 impl Lease {
     /// A lease that is held until the sender says otherwise.
@@ -95,7 +95,7 @@ impl Lease {
     }
 
     /// Resolves once it is held; never if the node is closing.
-    pub(crate) async fn held(&mut self) {
+    pub async fn held(&mut self) {
         let is_held = |until: &Option<tokio::time::Instant>| {
             until.is_some_and(|until| tokio::time::Instant::now() < until)
         };
@@ -105,7 +105,7 @@ impl Lease {
     }
 
     /// Resolves once it is not held any more.
-    pub(crate) async fn lost(&mut self) {
+    pub async fn lost(&mut self) {
         loop {
             let until = *self.0.borrow_and_update();
             let Some(until) = until.filter(|until| tokio::time::Instant::now() < *until) else {
@@ -121,72 +121,72 @@ impl Lease {
 
 /// How a cluster is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
+pub struct Status {
     /// The nodes that are there, by name.
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     /// The work that only one node does at a time.
-    pub(crate) work: Vec<Work>,
-    pub(crate) stream: StreamStatus,
+    pub work: Vec<Work>,
+    pub stream: StreamStatus,
 }
 
 /// A node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Node {
-    pub(crate) name: String,
+pub struct Node {
+    pub name: String,
     /// Whether it is the node that was asked.
     #[serde(default)]
-    pub(crate) is_this: bool,
+    pub is_this: bool,
     /// The version of Logcabin.
-    pub(crate) version: String,
+    pub version: String,
     /// The addresses that it listens on.
-    pub(crate) bind: Vec<String>,
+    pub bind: Vec<String>,
     /// The last message that it has taken from the stream.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// Its last record.
-    pub(crate) offset: Offset,
+    pub offset: Offset,
     /// The chain value of that record, in hex.
-    pub(crate) chain: String,
+    pub chain: String,
     /// When it started, in milliseconds since the Unix epoch.
-    pub(crate) started_ms: u64,
+    pub started_ms: u64,
     /// The mark of its process.
-    pub(crate) tag: u16,
+    pub tag: u16,
     /// Its id, the same over restarts.
-    pub(crate) id: String,
+    pub id: String,
 }
 
 /// A kind of work, and the node that does it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Work {
+pub struct Work {
     /// The work.
-    pub(crate) name: String,
-    pub(crate) node: String,
+    pub name: String,
+    pub node: String,
 }
 
 /// The stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct StreamStatus {
-    pub(crate) name: String,
+pub struct StreamStatus {
+    pub name: String,
     /// The first message that it still has.
-    pub(crate) first: u64,
+    pub first: u64,
     /// The last message.
-    pub(crate) last: u64,
+    pub last: u64,
     /// Its size in bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The server that leads its replicas; none while they have no quorum.
-    pub(crate) leader: Option<String>,
+    pub leader: Option<String>,
     /// The other replicas.
-    pub(crate) replicas: Vec<Replica>,
+    pub replicas: Vec<Replica>,
 }
 
 /// A replica of the stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Replica {
+pub struct Replica {
     /// The name of its server.
-    pub(crate) name: String,
+    pub name: String,
     /// Whether it has everything that the leader has.
-    pub(crate) is_current: bool,
+    pub is_current: bool,
     /// Whether it does not answer.
-    pub(crate) is_offline: bool,
+    pub is_offline: bool,
     /// How many messages it lags behind.
-    pub(crate) lag: u64,
+    pub lag: u64,
 }

@@ -26,29 +26,27 @@ pub use commits::Rejected;
 pub use durable::Durable;
 pub use head::{Head, Lagged, Work};
 pub use projections::{LiveEnv, LiveState};
-pub(crate) use vouched::Voucher;
+pub use vouched::Voucher;
 pub use waker::{Listener, Published};
 
 use projections::Live;
 
-use crate::{
-    base::clock::Clock,
-    decide::{
-        Env, Proposal,
-        account::AccountLimit,
-        ephemeral::Gather,
-        quota::Quotas,
-        retention::{Kept, Retention},
-    },
-    log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow},
-    read::events::EventStore,
-    record::{
-        Command, NewRecord, Offset, Origin, Record, Stream,
-        command::{ServerIdentity, ServerKey},
-        server_keys::{self, ServerKeys},
-    },
-    state::{ApplyError, State},
+use logcabin_base::clock::Clock;
+use logcabin_decide::{
+    Env, Proposal,
+    account::AccountLimit,
+    ephemeral::Gather,
+    quota::Quotas,
+    retention::{Kept, Retention},
 };
+use logcabin_log::{AppendError, Batch, Log, ReadError, StreamHeads, follow::Follow};
+use logcabin_read::events::EventStore;
+use logcabin_record::{
+    Command, NewRecord, Offset, Origin, Record, Stream,
+    command::{ServerIdentity, ServerKey},
+    server_keys::{self, ServerKeys},
+};
+use logcabin_state::{ApplyError, State};
 
 /// How many records a replay reads at once: enough to make a read cheap, few enough to keep memory
 /// flat.
@@ -157,10 +155,9 @@ pub struct Options {
     pub clock: Clock,
 }
 
-#[cfg(test)]
 impl Options {
-    /// Those of a small server named `test`.
-    pub(crate) fn small(clock: Clock) -> Self {
+    /// Those of a small server named `test`, for tests.
+    pub fn small(clock: Clock) -> Self {
         Self {
             server_name: "test".try_into().expect("a server name"),
             event_cache_bytes: 1 << 20,

@@ -1,36 +1,34 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId, UInt,
 };
 use serde_json::value::RawValue;
 
-use super::*;
-use crate::{
-    base::{clock::Clock, limits},
-    decide::{
-        Proposal,
-        account::{Login, Met, Register, RemoveDevices, Which},
-        account_data::{CreateFilter, SetAccountData, SetTag},
-        create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
-        directory::{RemoveAlias, SetAlias},
-        federation::MembershipOutside,
-        key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
-        keys::SignKeys,
-        membership::{Change, ChangeMembership},
-        notice::OpenNoticeRoom,
-        report::{RemoveReport, Report, Subject},
-        to_device::{Acknowledge, ReceiveToDevice, SendToDevice},
-        upgrade::UpgradeRoom,
-    },
-    engine::{Durable, Engine, Options, Rejected},
-    log::{Log, memory::MemoryLog},
-    record::{
-        Offset, Origin,
-        command::{AccountKind, BackedUpKey, TokenHash, Tokens, Transaction},
-    },
-    state::sections,
+use logcabin_base::{clock::Clock, limits};
+use logcabin_decide::{
+    Proposal, Refusal,
+    account::{Login, Met, Register, RemoveDevices, Which},
+    account_data::{CreateFilter, SetAccountData, SetTag},
+    create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
+    directory::{RemoveAlias, SetAlias},
+    federation::MembershipOutside,
+    key_backup::{DeleteBackup, PutKeys, RemoveKeys, SetBackup},
+    keys::SignKeys,
+    membership::{Change, ChangeMembership},
+    notice::OpenNoticeRoom,
+    quota::{Crowd, Exempt, Quotas},
+    report::{RemoveReport, Report, Subject},
+    to_device::{Acknowledge, ReceiveToDevice, SendToDevice},
+    upgrade::UpgradeRoom,
 };
+use logcabin_engine::{Durable, Engine, Options, Rejected};
+use logcabin_log::{Log, memory::MemoryLog};
+use logcabin_record::{
+    Offset, Origin,
+    command::{AccountKind, BackedUpKey, TokenHash, Tokens, Transaction},
+};
+use logcabin_state::{State, sections};
 
 struct World {
     engine: Engine,
@@ -131,7 +129,7 @@ fn data(name: &str, room_id: Option<&OwnedRoomId>, kind: &str, content: &str) ->
 }
 
 fn room(creator: &str, invite: &[&str]) -> CreateRoom {
-    let random = crate::base::clock::random_letters(16);
+    let random = logcabin_base::clock::random_letters(16);
     CreateRoom {
         room_id: format!("!{random}:test").try_into().unwrap(),
         creator: user(creator),
@@ -362,7 +360,7 @@ fn send(sender: &str, number: u64, to: &[(&str, &str)]) -> SendToDevice {
     }
 }
 
-/// As [`MAX_BATCH_BYTES`](crate::log::MAX_BATCH_BYTES).
+/// As [`MAX_BATCH_BYTES`](logcabin_log::MAX_BATCH_BYTES).
 const COMMIT_BYTES: usize = 4 << 20;
 
 #[tokio::test]

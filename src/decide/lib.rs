@@ -28,7 +28,7 @@ pub mod moderation;
 pub mod notice;
 pub mod oauth;
 mod permits;
-pub(crate) mod policy;
+pub mod policy;
 mod powers;
 pub mod presence;
 pub mod purge;
@@ -60,22 +60,20 @@ use ruma::{
 use serde_json::value::RawValue;
 
 pub use draft::{NewEvent, RoomDraft};
-pub(crate) use member_event::member_content;
+pub use member_event::member_content;
 pub use permits::Permits;
 pub use powers::Powers;
 
-use crate::{
-    base::limits,
-    log::{Batch, ReadError},
-    read::events::EventStore,
-    record::{
-        Command, NewRecord, Offset, Origin, Stream, command::Transaction, lax_object::LaxObject,
-        server_keys::ServerKeys,
-    },
-    state::State,
+use logcabin_base::limits;
+use logcabin_log::{Batch, ReadError};
+use logcabin_read::events::EventStore;
+use logcabin_record::{
+    Command, NewRecord, Offset, Origin, Stream, command::Transaction, lax_object::LaxObject,
+    server_keys::ServerKeys,
 };
+use logcabin_state::State;
 
-pub use crate::state::Membership;
+pub use logcabin_state::Membership;
 
 /// The inputs of a decision.
 #[derive(Clone, Debug)]
@@ -305,7 +303,7 @@ pub struct Commit<'a> {
 }
 
 impl<'a> Commit<'a> {
-    pub(crate) fn new(env: &'a Env, stream: &Stream) -> Self {
+    pub fn new(env: &'a Env, stream: &Stream) -> Self {
         let expect = vec![(stream.clone(), env.state.streams.head(stream))];
         Self {
             env,
@@ -319,7 +317,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Decides one proposal within this commit; a refusal leaves no trace.
-    pub(crate) fn take<P: Proposal>(
+    pub fn take<P: Proposal>(
         &mut self,
         proposal: &P,
         origin: &Origin,
@@ -342,13 +340,13 @@ impl<'a> Commit<'a> {
         outcome
     }
 
-    pub(crate) fn into_batch(mut self) -> Batch {
+    pub fn into_batch(mut self) -> Batch {
         self.batch.records.extend(self.passing.into_records());
         self.batch
     }
 
     /// The size of the records after the first `count`.
-    pub(crate) fn bytes_from(&self, count: usize) -> u64 {
+    pub fn bytes_from(&self, count: usize) -> u64 {
         self.batch.records.iter().skip(count).map(|record| record.payload.len() as u64).sum()
     }
 
@@ -378,12 +376,12 @@ impl<'a> Commit<'a> {
 
     /// Makes the decision depend on the whole log: if any record is appended before this commit's,
     /// by whichever node, it is decided again.
-    pub(crate) fn rests_on_everything(&mut self) {
+    pub fn rests_on_everything(&mut self) {
         self.batch.expect.push((Stream::all(), self.env.state.applied()));
     }
 
     /// Makes the decision depend on `stream` having no record yet.
-    pub fn must_be_new(&mut self, stream: Stream) {
+    pub(crate) fn must_be_new(&mut self, stream: Stream) {
         self.batch.expect.push((stream, Offset::ZERO));
     }
 
@@ -455,7 +453,10 @@ impl<'a> Commit<'a> {
     }
 
     /// The event that this transaction has already sent.
-    pub fn sent_by(&self, transaction: &Transaction) -> Result<Option<OwnedEventId>, Refusal> {
+    pub(crate) fn sent_by(
+        &self,
+        transaction: &Transaction,
+    ) -> Result<Option<OwnedEventId>, Refusal> {
         if let Some(event_id) = self.transactions.get(&key(transaction)) {
             return Ok(Some(event_id.clone()));
         }
@@ -481,7 +482,7 @@ impl<'a> Commit<'a> {
     }
 
     /// Notes that this transaction has sent this event, for proposals later in the commit.
-    pub fn note_sent(&mut self, transaction: &Transaction, event_id: &OwnedEventId) {
+    pub(crate) fn note_sent(&mut self, transaction: &Transaction, event_id: &OwnedEventId) {
         self.transactions.insert(key(transaction), event_id.clone());
     }
 }

@@ -1,0 +1,31 @@
+//! The foundation of all other folders, without knowledge of them: time, limits, text, files,
+//! secrets.
+
+pub mod arrival;
+pub mod background;
+pub mod bodies;
+pub mod canonical;
+pub mod certificates;
+pub mod clock;
+pub mod disk;
+pub mod glob;
+pub mod json_error;
+pub mod lifetime;
+pub mod limits;
+pub mod long_work;
+pub mod metrics;
+pub mod network;
+pub mod places;
+pub mod progress;
+pub mod rate;
+pub mod secret_text;
+pub mod shutdown;
+pub mod signed;
+pub mod tag;
+pub mod telemetry;
+pub mod text;
+pub mod timers;
+pub mod token_key;
+pub mod traces;
+pub mod turns;
+pub mod work;

@@ -1,0 +1,10 @@
+//! Clients of other services, and what the server sends them: mail, text messages, notifications,
+//! transactions.
+
+pub mod appservice;
+pub mod delivery;
+pub mod federation;
+pub mod mail;
+pub mod oidc;
+pub mod outbound;
+pub mod pushers;

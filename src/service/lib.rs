@@ -1,0 +1,32 @@
+//! Operations that take several steps, or keep state of their own, between the endpoints and the
+//! engine.
+
+pub mod accounts;
+pub mod appservices;
+pub mod delayed;
+pub mod deliveries;
+pub mod erasure;
+pub mod federation;
+pub mod filters;
+pub mod growth;
+pub mod guests;
+pub mod health;
+pub mod last_seen;
+pub mod media;
+pub mod nonces;
+pub mod notices;
+pub mod oauth;
+pub mod observe;
+pub mod passwords;
+pub mod policies;
+pub mod presence;
+pub mod public_rooms;
+pub mod remote_names;
+pub mod rendezvous;
+pub mod requester;
+pub mod samples;
+pub mod spaces;
+pub mod tally;
+pub mod typing;
+pub mod uiaa;
+pub mod walks;
