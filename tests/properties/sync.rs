@@ -8,11 +8,12 @@ use logcabin::{
     history::audit::{Asked, Ledger},
     log::{Appending, Batch, Follower, ReadError, StreamHeads},
     notifications::Unread,
+    record::Epoch,
     sync::{
-        Effort, KnownMembers,
+        CameFrom, Effort, KnownMembers,
         v3::{Memory, Request, SyncFilter, respond},
     },
-    view::{View, filter::Filter},
+    view::{View, filter::Filter, token::Token},
 };
 use ruma::{DeviceId, OwnedDeviceId, UserId};
 use serde_json::{Value, json};
@@ -30,8 +31,9 @@ struct Client {
     since: Option<Offset>,
     /// Of each room, what the client holds: the ids of its state events, by key.
     rooms: BTreeMap<String, BTreeMap<(String, String), String>>,
-    /// Every event of a timeline that it has been given while it was in the room.
-    seen: BTreeSet<String>,
+    /// The timeline of each room that it was ever told of, as far as it is without a gap. A client
+    /// keeps it when its user leaves, so that they can read on.
+    timelines: BTreeMap<String, Vec<String>>,
 }
 
 /// When someone syncs, and what becomes of the answer.
@@ -64,7 +66,7 @@ fn client() -> impl Strategy<Value = Client> {
             include_leave,
             since: None,
             rooms: BTreeMap::new(),
-            seen: BTreeSet::new(),
+            timelines: BTreeMap::new(),
         },
     )
 }
@@ -104,7 +106,8 @@ impl Client {
     fn request(&self, sync: &Sync) -> Request {
         let definition = json!({ "room": {
             "include_leave": self.include_leave,
-            "timeline": { "limit": self.limit },
+            // One of the limits is none.
+            "timeline": { "limit": if self.limit == 4 { 1000 } else { u32::from(self.limit) } },
             "state": { "lazy_load_members": self.lazy },
         } });
         let filter: Filter = serde_json::from_value(definition).unwrap();
@@ -118,6 +121,11 @@ impl Client {
 
     /// Takes in an answer that arrived, as a client would that keeps what it is told.
     fn take(&mut self, answer: &Value, world: &World) {
+        for section in ["join", "leave"] {
+            for (room_id, part) in answer["rooms"][section].as_object().into_iter().flatten() {
+                self.take_timeline(room_id, &part["timeline"]);
+            }
+        }
         let rooms = answer["rooms"]["join"].as_object().into_iter().flatten();
         for (room_id, part) in rooms {
             let limited = part["timeline"]["limited"] == true;
@@ -133,8 +141,7 @@ impl Client {
                 room.insert((text("type"), text("state_key")), text("event_id"));
             }
             for event in events(&part["timeline"]) {
-                let id = event["event_id"].as_str().unwrap().to_owned();
-                assert!(self.seen.insert(id.clone()), "{id} came twice");
+                let id = event["event_id"].as_str().unwrap();
                 let member =
                     ("m.room.member".to_owned(), event["sender"].as_str().unwrap().to_owned());
                 let truth = member_event(world, room_id, &member.1);
@@ -146,15 +153,30 @@ impl Client {
                 );
             }
         }
-        for (room_id, _) in answer["rooms"]["leave"].as_object().into_iter().flatten() {
-            // What it had of the room is history; if it joins again, it is given all anew.
-            self.rooms.remove(room_id);
-            let room_id: OwnedRoomId = room_id.as_str().try_into().unwrap();
-            let room = world.engine.state().rooms.get(&room_id).unwrap();
-            for offset in room.events_forward(Offset::ZERO, Offset::MAX, usize::MAX) {
-                let event = world.engine.events().get(offset).unwrap().unwrap();
-                self.seen.remove(event.event_id.as_str());
+        for section in ["leave", "invite", "knock"] {
+            for (room_id, _) in answer["rooms"][section].as_object().into_iter().flatten() {
+                // Its state is history; if the user joins again, it is given all anew.
+                self.rooms.remove(room_id);
             }
+        }
+        let parts = world.engine.state().memberships.of(&self.user_id(), Offset::MAX).into_iter();
+        let joined = parts.filter(|part| part.membership == Membership::Join);
+        let joined: BTreeSet<_> = joined.map(|part| part.room_id.to_string()).collect();
+        let known: BTreeSet<_> = self.rooms.keys().cloned().collect();
+        assert_eq!(known, joined, "the client takes the user to be in other rooms than they are");
+    }
+
+    /// What follows without a gap is added, and after a gap the client begins anew. If the user
+    /// came back to a room, only `limited` tells the client to do so.
+    fn take_timeline(&mut self, room_id: &str, timeline: &Value) {
+        let has = self.timelines.entry(room_id.to_owned()).or_default();
+        if timeline["limited"] == true {
+            has.clear();
+        }
+        for event in timeline["events"].as_array().into_iter().flatten() {
+            let id = event["event_id"].as_str().unwrap().to_owned();
+            assert!(!has.contains(&id), "{id} came twice in {room_id}, after {has:?}: {timeline}");
+            has.push(id);
         }
     }
 }
@@ -257,7 +279,7 @@ proptest! {
                         if sync.anew {
                             client.since = None;
                             client.rooms.clear();
-                            client.seen.clear();
+                            client.timelines.clear();
                         }
                         let request = client.request(&sync);
                         let user_id = client.user_id();
@@ -400,6 +422,89 @@ fn the_auditor_respects_ignored_users_and_deletions() {
             let asked = Asked { since, to, ..Asked::default() };
             let answer = answer(&world, Offset::new(1), &ann, &plain(since), &known);
             assert_eq!(ledger.check(&asked, &answer), [], "since {since:?}: {answer:#}");
+        }
+    });
+}
+
+/// To a client that was told of the user's absence, the room begins again; whatever it had of the
+/// timeline, it must not have twice.
+#[test]
+fn a_timeline_that_begins_again_is_limited() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        for op in beginning() {
+            world.run(&op).await;
+        }
+        let (bob, known) = (user_id(1), KnownMembers::new(1 << 20));
+        let room_id = world.rooms[0].to_string();
+        let timeline_since = |world: &World, since| {
+            let mut request = plain(since);
+            request.filter = SyncFilter::new(Filter::default(), 1000, 1000).into();
+            let mut answer = answer(world, Offset::new(1), &bob, &request, &known);
+            answer["rooms"]["join"][&room_id]["timeline"].take()
+        };
+        let first = timeline_since(&world, None);
+        assert_eq!(first["limited"], false, "{first}");
+        let (join, leave, kick) =
+            (Op::Member(1, 1, 0, 0), Op::Member(1, 1, 0, 1), Op::Member(0, 1, 0, 4));
+        let (invite, ban, unban) =
+            (Op::Member(0, 1, 0, 3), Op::Member(0, 1, 0, 5), Op::Member(0, 1, 0, 6));
+        for away in
+            [vec![leave.clone()], vec![leave, invite.clone()], vec![kick, invite], vec![ban, unban]]
+        {
+            let before = world.engine.head().offset();
+            for op in &away {
+                world.run(op).await;
+            }
+            let absent = world.engine.head().offset();
+            world.run(&join).await;
+            let again = timeline_since(&world, Some(absent));
+            let newest = |timeline: &Value| timeline["events"].as_array().unwrap().len();
+            assert!(newest(&again) > newest(&first), "{away:?}: not from the beginning: {again}");
+            assert_eq!(again["limited"], true, "{away:?}: {again}");
+            assert!(again["prev_batch"].is_string(), "{away:?}: {again}");
+            // A client that was told neither of the leave nor of the join goes on.
+            let on = timeline_since(&world, Some(before));
+            assert_eq!(
+                (newest(&on), &on["limited"]),
+                (away.len() + 1, &json!(false)),
+                "{away:?}: {on}"
+            );
+        }
+        // One that starts over because of a restore does not know that it does.
+        let mut request = plain(None);
+        request.filter = SyncFilter::new(Filter::default(), 1000, 1000).into();
+        let token = Token { epoch: Epoch(1), offset: Offset::new(1) };
+        request.came_from = Some(CameFrom { token, after: Offset::new(1) });
+        let over = answer(&world, Offset::new(1), &bob, &request, &known);
+        assert_eq!(over["rooms"]["join"][&room_id]["timeline"]["limited"], true, "{over:#}");
+    });
+}
+
+/// Otherwise a client would show the room as joined for ever.
+#[test]
+fn a_removal_is_told_though_a_hidden_invite_follows_it() {
+    runtime().block_on(async {
+        let mut world = World::open(Vec::new()).await;
+        for op in beginning() {
+            world.run(&op).await;
+        }
+        let bob = user_id(1);
+        ignore(&world, 1, Some(0)).await;
+        let before = world.engine.head().offset();
+        world.run(&Op::Member(0, 1, 0, 4)).await;
+        let kick = world.engine.head().offset();
+        world.run(&Op::Member(0, 1, 0, 3)).await;
+        let to = world.engine.head().offset();
+        let known = KnownMembers::new(1 << 20);
+        for (since, expected) in [(before, true), (kick, false)] {
+            let since = Some(since);
+            let answer = answer(&world, Offset::new(1), &bob, &plain(since), &known);
+            let asked = Asked { since, to, ..Asked::default() };
+            assert_eq!(ledger(&world, &bob).check(&asked, &answer), [], "{answer:#}");
+            let left = &answer["rooms"]["leave"][world.rooms[0].as_str()];
+            assert_eq!(!left.is_null(), expected, "{answer:#}");
+            assert_eq!(answer["rooms"]["invite"], json!({}));
         }
     });
 }

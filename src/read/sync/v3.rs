@@ -269,6 +269,13 @@ pub fn respond(
             Membership::Invite if changed && view.shows_invite(&part)? => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }
+            // That an invite is hidden does not hide that the user was removed before it.
+            Membership::Invite if changed && sync.was_joined() => {
+                if let Some(offset) = room.departed(view.user_id(), part.offset) {
+                    let left = RoomMembership { offset, membership: Membership::Leave, ..part };
+                    response.rooms.leave.insert(left.room_id.clone(), sync.left(&left, device)?);
+                }
+            }
             Membership::Knock if changed => {
                 response.rooms.knock.insert(part.room_id, sync.knocked()?);
             }

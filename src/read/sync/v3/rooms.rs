@@ -251,13 +251,25 @@ impl RoomSync<'_> {
         self.request.since.is_none() || !self.was_joined()
     }
 
-    fn was_joined(&self) -> bool {
+    pub(super) fn was_joined(&self) -> bool {
         self.room.is_joined(self.view.user_id(), self.since)
+    }
+
+    /// Whether the client may have the newest events of the room already: from before the user
+    /// left and came back, or from before a restore.
+    fn is_again(&self) -> bool {
+        let was_there = || self.room.departed(self.view.user_id(), self.since).is_some();
+        self.is_first() && (self.request.came_from.is_some() || was_there())
     }
 
     fn timeline(&self, since: Offset, at: Offset) -> Result<Stretch, ReadError> {
         let limit = PageLimit { events: self.filter.timeline_limit, budget: Some(self.budget) };
-        Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)
+        let mut timeline =
+            Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)?;
+        // Even if it is complete: to a client that has events of it, it would otherwise be the
+        // continuation of those, and have them twice.
+        timeline.limited |= self.is_again();
+        Ok(timeline)
     }
 
     /// The state that brings the client, together with the timeline, to the state as of `at`; or,
