@@ -25,6 +25,8 @@
 //!
 //! `docs/architecture.md` follows a write, a read and a start through them, and defines the words.
 
+#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
+
 pub use logcabin_cli as cli;
 pub use logcabin_config as config;
 pub use logcabin_decide as decide;

@@ -1,6 +1,8 @@
 //! The foundation of all other folders, without knowledge of them: time, limits, text, files,
 //! secrets.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 pub mod arrival;
 pub mod background;
 pub mod bodies;

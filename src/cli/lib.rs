@@ -1,5 +1,7 @@
 //! The command line: one file for each subcommand.
 
+#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
+
 use std::{
     io::{self, Write as _},
     path::PathBuf,

@@ -14,6 +14,7 @@
 //! Nothing that must not be lost rests on this: the order of writes and their conflicts are the
 //! log's.
 
+#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
 // Without the feature there is no cluster, and much of this is not used.
 #![cfg_attr(not(feature = "nats"), allow(dead_code))]
 

@@ -7,6 +7,8 @@
 //! Everything about a setting (its key, documentation, type, default, bounds, environment variable)
 //! is declared once, in [`list`]. [`value`] parses the values.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},

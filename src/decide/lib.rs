@@ -5,6 +5,8 @@
 //! records into a [`Commit`] or refuses. It is called again when the log answers with a conflict,
 //! so it has no effect but on the commit.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 pub mod account;
 pub mod account_data;
 mod canonical_alias;

@@ -9,6 +9,8 @@
 //! follower with durable records only. The follower applies them and publishes the new head, whose
 //! effects wake the long-polls that they concern. Then the append resolves and the replies go out.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 mod commits;
 mod durable;
 mod follower;

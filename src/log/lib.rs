@@ -9,6 +9,8 @@
 //! Reads are local in every backend: a backend with a remote log keeps a local copy up to its
 //! durable watermark.
 
+#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
+
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use tokio::sync::watch;

@@ -4,6 +4,8 @@
 //! names are served. A file is stored beside the log under its own hash, and is durable before the
 //! record is appended. Files of other homeservers are copies beside them, which no record names.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::{io, sync::Arc};
 
 pub mod depot;

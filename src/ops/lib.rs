@@ -1,5 +1,7 @@
 //! Tools for operators: administration, backups, exports, and inspection of the log.
 
+#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
+
 pub mod admin;
 pub mod backup;
 #[cfg(feature = "nats")]

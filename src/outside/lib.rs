@@ -1,6 +1,8 @@
 //! Clients of other services, and what the server sends them: mail, text messages, notifications,
 //! transactions.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 pub mod appservice;
 pub mod delivery;
 pub mod federation;

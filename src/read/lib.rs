@@ -1,5 +1,7 @@
 //! Reads: events as clients see them, rooms as of an offset, sync, and notifications.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 pub mod branches;
 pub mod events;
 pub mod keyring;

@@ -4,6 +4,8 @@
 //! payload. The bytes are specified in `log_format.md`; only [`codec`] writes and reads them.
 //! Everything here is plain data: no clock, no randomness, no input or output.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;

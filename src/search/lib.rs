@@ -11,6 +11,8 @@
 //! not found after the redaction. It leaves the files with the next purge: at once, or, if the last
 //! purge took long, after ten times as long as that.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 mod index;
 
 use std::{

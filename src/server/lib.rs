@@ -1,6 +1,8 @@
 //! The server as a whole: opens its parts ([`open`]), starts the background tasks ([`tasks`]),
 //! serves requests, and shuts everything down in order.
 
+#![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
+
 mod cluster;
 mod collector;
 mod console;

@@ -1,6 +1,8 @@
 //! Operations that take several steps, or keep state of their own, between the endpoints and the
 //! engine.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 pub mod accounts;
 pub mod appservices;
 pub mod delayed;

@@ -20,6 +20,8 @@
 //!
 //! [`Keeper`] writes snapshots, and compares them and the live projections with the log.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 mod differ;
 mod keeper;
 pub mod shutdown_digest;

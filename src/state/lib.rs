@@ -8,6 +8,8 @@
 //! Readers name the offset *as of* which they read and are not disturbed by records that are
 //! applied meanwhile: they do not see anything newer than their offset.
 
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
