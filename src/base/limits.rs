@@ -1,5 +1,5 @@
 //! Every fixed limit, with its reason. Limits that an administrator may want to change are in
-//! [`logcabin_config`].
+//! `logcabin_config`.
 
 mod bodies;
 mod federation;

@@ -1,6 +1,6 @@
 //! The presence of each user as others see it, and the order of changes.
 //!
-//! Only recorded presence is here. [`logcabin_service::presence`] decides what is recorded (the
+//! Only recorded presence is here. `logcabin_service::presence` decides what is recorded (the
 //! devices that are online, idle times).
 
 use std::collections::{BTreeMap, BTreeSet};

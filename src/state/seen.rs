@@ -1,4 +1,4 @@
-//! The recorded last use of each device. [`logcabin_service::last_seen`] has what is not recorded
+//! The recorded last use of each device. `logcabin_service::last_seen` has what is not recorded
 //! yet.
 
 use std::collections::BTreeMap;

@@ -25,7 +25,7 @@ pub struct Shares {
 }
 
 /// How many times the share of a neighbour all neighbours of one
-/// [`Site`](logcabin_outside::federation::Site) have together.
+/// `logcabin_outside::federation::Site` have together.
 pub const SITE_NEIGHBOURS: u32 = 4;
 
 /// Bodies of requests, in KiB.
@@ -75,7 +75,8 @@ pub const ORIGIN_DEVICE_LISTS: Shares = Shares {
 };
 
 /// EDUs of other kinds: typing, receipts and presence, which have rates of their own for what is
-/// recorded ([`REMOTE_EPHEMERAL`]), and those that this server does not know.
+/// recorded ([`REMOTE_EPHEMERAL`](super::REMOTE_EPHEMERAL)), and those that this server does not
+/// know.
 pub const ORIGIN_EDUS: Shares = Shares {
     stranger: Rate::per_second(1, 50),
     newcomer: Rate::per_second(50, 2000),

@@ -3,7 +3,7 @@
 //! The [`Archiver`] follows the log's durable watermark in its own thread and copies new records
 //! into *segments* (`log_format.md`, "Archive segments"), at most [`LAG`] behind. It only reads the
 //! log, so it can be slow, fail and catch up without blocking anything. [`ArchiveReader`] reads an
-//! archive back and verifies it; [`logcabin_ops::restore`] builds a new log from one. `archiver`
+//! archive back and verifies it; `logcabin_ops::restore` builds a new log from one. `archiver`
 //! writes `segment` files and `reader` reads them; `eraser` rewrites segments after an erasure;
 //! `spare` serves records that the log itself cannot read.
 //!
