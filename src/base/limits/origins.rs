@@ -1,5 +1,4 @@
-//! What other homeservers may have this one take: see
-//! [`Accounts`](logcabin_outside::federation::Accounts).
+//! What other homeservers may have this one take: see `logcabin_outside::federation::Accounts`.
 
 use std::time::Duration;
 

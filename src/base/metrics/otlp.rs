@@ -38,7 +38,7 @@ pub fn request(attributes: &[(&str, String)]) -> Vec<u8> {
     let times = Times { since: *SINCE, now: now_ns() };
     let metrics = gather().iter().filter_map(|family| times.metric(family)).collect();
     let scope = InstrumentationScope {
-        name: env!("CARGO_PKG_NAME").to_owned(),
+        name: "logcabin".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..InstrumentationScope::default()
     };
