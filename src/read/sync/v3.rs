@@ -269,9 +269,15 @@ pub fn respond(
             Membership::Invite if changed && view.shows_invite(&part)? => {
                 response.rooms.invite.insert(part.room_id, sync.invited()?);
             }
-            // That an invite is hidden does not hide that the user was removed before it.
+            // The removal before a hidden invite is not hidden.
             Membership::Invite if changed && sync.was_joined() => {
-                if let Some(offset) = room.departed(view.user_id(), part.offset) {
+                // If the invite itself ended the membership, the timeline would show it.
+                let is_invite = |at| {
+                    let of = room.membership(view.user_id(), at);
+                    of.is_some_and(|(_, membership)| membership == Membership::Invite)
+                };
+                let departed = room.departed(view.user_id(), part.offset);
+                if let Some(offset) = departed.filter(|offset| !is_invite(*offset)) {
                     let left = RoomMembership { offset, membership: Membership::Leave, ..part };
                     response.rooms.leave.insert(left.room_id.clone(), sync.left(&left, device)?);
                 }

@@ -150,7 +150,10 @@ impl RoomCheck<'_> {
                 let is_told = self.is_told_of_invite(changed);
                 let invited = self.expect_part(part(membership), changed > since && is_told);
                 let removed = self.room.departed(user_id, self.asked.to);
-                let removed = removed.filter(|_| !is_told && self.was_joined(since));
+                let was_joined = !is_told && self.was_joined(since);
+                let removed = removed.filter(|removed| {
+                    was_joined && self.room.membership(user_id, *removed).1 != "invite"
+                });
                 let mut faults = Faults::from_iter(invited);
                 faults.extend(self.expect_part(part("leave"), removed.is_some()));
                 if let (Some(part), Some(removed)) = (part("leave"), removed) {
@@ -269,7 +272,7 @@ impl RoomCheck<'_> {
             let where_ = if absent { "the room is missing" } else { "the timeline is not limited" };
             faults.push(format!("{missing} events are missing and {where_}"));
         }
-        // Someone who comes back may have some of the events, and has to let go of them.
+        // A client that had the room before has to drop the events that it has.
         let last = self.asked.since.unwrap_or(Offset::ZERO);
         let is_again = since == Offset::ZERO && self.room.departed(user_id, last).is_some();
         if is_again && !limited && !absent {
