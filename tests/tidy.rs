@@ -166,8 +166,8 @@ fn public_functions(code: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What the compiler says of the functions of one package, it cannot say of public ones in
-/// several: that nobody calls them.
+/// The compiler reports an unused function within a package, but not a public one that no other
+/// package calls.
 #[test]
 fn a_public_function_is_called_by_another_package() {
     let mut users = vec![words(

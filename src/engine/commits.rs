@@ -144,8 +144,8 @@ impl Commits {
         answer.await.unwrap_or(Err(Rejected::Broken))
     }
 
-    /// Queues a proposal on its stream. What does not depend on its type is here, and is compiled
-    /// once.
+    /// Queues a proposal on its stream. This does not depend on the proposal's type, so it is
+    /// compiled once.
     fn queue(&self, stream: Stream, job: Box<dyn Job>) {
         match self.shared.lanes.lock().entry(stream.clone()) {
             Entry::Occupied(mut waiting) => waiting.get_mut().push_back(job),

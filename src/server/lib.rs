@@ -123,7 +123,7 @@ pub fn run<'a>(
     stop: BoxFuture<'static, ()>,
     started: Box<dyn FnOnce(&Config) + 'a>,
 ) -> LocalBoxFuture<'a, Result<(), ServerError>> {
-    // Boxed, so that a caller does not compile the whole server once more.
+    // Boxed, so that the server is compiled here and not again in each caller's package.
     Box::pin(serve(config, stop, started))
 }
 

@@ -106,7 +106,7 @@ impl Client {
     fn request(&self, sync: &Sync) -> Request {
         let definition = json!({ "room": {
             "include_leave": self.include_leave,
-            // One of the limits is none.
+            // One of the limits is larger than any timeline.
             "timeline": { "limit": if self.limit == 4 { 1000 } else { u32::from(self.limit) } },
             "state": { "lazy_load_members": self.lazy },
         } });
@@ -155,7 +155,7 @@ impl Client {
         }
         for section in ["leave", "invite", "knock"] {
             for (room_id, _) in answer["rooms"][section].as_object().into_iter().flatten() {
-                // Its state is history; if the user joins again, it is given all anew.
+                // Its state is history; if the user joins again, the client gets all of it again.
                 self.rooms.remove(room_id);
             }
         }
@@ -166,8 +166,8 @@ impl Client {
         assert_eq!(known, joined, "the client takes the user to be in other rooms than they are");
     }
 
-    /// What follows without a gap is added, and after a gap the client begins anew. If the user
-    /// came back to a room, only `limited` tells the client to do so.
+    /// The client appends what follows without a gap, and starts over after a gap. If the user came
+    /// back to a room, only `limited` tells the client to do so.
     fn take_timeline(&mut self, room_id: &str, timeline: &Value) {
         let has = self.timelines.entry(room_id.to_owned()).or_default();
         if timeline["limited"] == true {

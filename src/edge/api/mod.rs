@@ -61,8 +61,8 @@ pub fn endpoints(config: &Config) -> Table<Server> {
     sections.into_iter().fold(table, |table, section| section(table))
 }
 
-/// Serves endpoints on every listener: see [`run_with`](http_serve::run_with). It is boxed, so that
-/// a caller does not compile all of them once more.
+/// Serves endpoints on every listener: see [`run_with`](http_serve::run_with). The future is boxed,
+/// so that it is compiled here and not again in each caller's package.
 pub fn serve(
     listeners: Vec<Arc<TcpListener>>,
     tls: Option<Arc<Tls>>,

@@ -41,8 +41,8 @@ pub fn carry_out<A: Act>(
         .map_err(|_| ActError::Invalid("it was done, but what was done cannot be read".to_owned()))
 }
 
-/// Carries out a message, whatever the act. Returns the JSON of the outcome. Boxed, so that it is
-/// not compiled once for each act.
+/// Carries out a message. Returns the JSON of the outcome. It does not depend on the act's type, so
+/// it is compiled once.
 fn on_data_dir<'a>(
     config: &'a Config,
     message: Message,

@@ -63,9 +63,8 @@ impl Message {
         office: &Office,
         origin: Origin,
     ) -> Result<String, ActError> {
-        let known = HANDLERS.iter().find(|known| known.name == self.name);
-        let known =
-            known.ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
+        let known = known(&self.name)
+            .ok_or_else(|| ActError::invalid("this version has no act of this name"))?;
         (known.handle)(self, office, origin).await
     }
 }
@@ -150,6 +149,10 @@ const HANDLERS: &[Known] = handlers![
     WriteSnapshot,
 ];
 
+fn known(name: &str) -> Option<&'static Known> {
+    HANDLERS.iter().find(|known| known.name == name)
+}
+
 fn handle<A: Act>(
     message: Message,
     office: &Office,
@@ -180,7 +183,7 @@ pub(super) async fn answer(
 
 /// The form of the act of this name, if it has one.
 pub fn form(name: &str) -> Option<&'static Form> {
-    HANDLERS.iter().find(|known| known.name == name)?.form
+    known(name)?.form
 }
 
 /// Carries out the act of this name, which a form has put together.
@@ -190,12 +193,13 @@ pub async fn carry_out(
     office: &Office,
     origin: Origin,
 ) -> Result<Outcome<Value>, ActError> {
+    if form(name).is_none() {
+        return Err(ActError::invalid("there is no form for this act"));
+    }
     let Order { act, reason, dry_run } = order;
-    let known = HANDLERS.iter().find(|known| known.name == name && known.form.is_some());
-    let known = known.ok_or_else(|| ActError::invalid("there is no form for this act"))?;
     let act = serde_json::value::to_raw_value(&act).map_err(not_an_act)?;
     let message = Message { name: name.to_owned(), act, reason, dry_run };
-    let json = (known.handle)(message, office, origin).await?;
+    let json = message.carry_out(office, origin).await?;
     serde_json::from_str(&json).map_err(ActError::invalid)
 }
 

@@ -108,11 +108,13 @@ impl DeviceList {
 
     /// Whether it has the same keys as `other`, byte for byte. Their `stream_id`s may differ.
     pub fn is_same(&self, other: &Self) -> bool {
-        let text = |key: &Option<Box<RawValue>>| key.as_ref().map(|key| key.get().to_owned());
-        let texts = |of: &Self| -> Vec<(String, String)> {
-            of.devices.iter().map(|(id, keys)| (id.clone(), keys.get().to_owned())).collect()
-        };
-        texts(self) == texts(other)
+        fn text(key: &Option<Box<RawValue>>) -> Option<&str> {
+            key.as_deref().map(RawValue::get)
+        }
+        fn texts(of: &DeviceList) -> impl Iterator<Item = (&String, &str)> {
+            of.devices.iter().map(|(id, keys)| (id, keys.get()))
+        }
+        texts(self).eq(texts(other))
             && text(&self.master_key) == text(&other.master_key)
             && text(&self.self_signing_key) == text(&other.self_signing_key)
     }

@@ -1,4 +1,4 @@
-//! Decisions as the engine has them made.
+//! Decisions that are made through an engine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 mod account;

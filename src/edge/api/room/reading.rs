@@ -52,8 +52,8 @@ fn no_such_event() -> ApiError {
     ApiError::not_found("There is no such event, or you may not see it.")
 }
 
-/// The offset as of which the caller sees the room's state. The caller must be or have been in the
-/// room, unless everyone may read it.
+/// The offset of the room state that the caller may read. The caller must be a current or former
+/// member of the room, unless the room is world-readable.
 pub(crate) fn readable_as_of(view: &View<'_>, room: &Room) -> Result<Offset, ApiError> {
     let at = view.state_as_of(room)?;
     at.ok_or_else(|| ApiError::forbidden("You are not in this room."))

@@ -266,8 +266,8 @@ impl RoomSync<'_> {
         let limit = PageLimit { events: self.filter.timeline_limit, budget: Some(self.budget) };
         let mut timeline =
             Stretch::newest(&self.view, self.room, since, at, limit, &self.filter.timeline)?;
-        // Even if it is complete: to a client that has events of it, it would otherwise be the
-        // continuation of those, and have them twice.
+        // Even if the timeline is complete: a client that still has some of these events would
+        // otherwise append them a second time.
         timeline.limited |= self.is_again();
         Ok(timeline)
     }
