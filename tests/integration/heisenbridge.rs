@@ -166,7 +166,8 @@ async fn heisenbridge_invites_an_owner_who_registers_later_and_relays_a_channel(
     tell(&owner, &control, &address, "Server added").await;
     owner.send_text(&control, "open", "open test").await;
     let network = invited(&owner, Some("test")).await;
-    owner.send_text(&network, "connect", "connect").await;
+    // The bridge refuses to join until it is connected.
+    tell(&owner, &network, "connect", "Welcome").await;
     owner.send_text(&network, "join", "join #club").await;
     let club = invited(&owner, Some("#club")).await;
     owner.send_text(&club, "1", "hello from Matrix").await;
