@@ -21,6 +21,10 @@ impl<T> History<T> {
     /// Records that the value became `value` at `offset`.
     pub(super) fn push(&mut self, offset: Offset, value: T) {
         debug_assert!(self.0.last().is_none_or(|(last, _)| *last <= offset));
+        if self.0.is_empty() {
+            // Most values never change: a list takes the memory of four when it begins to grow.
+            self.0.reserve_exact(1);
+        }
         self.0.push((offset, value));
     }
 
@@ -79,6 +83,13 @@ impl<T> History<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_never_changes_takes_no_more_than_itself() {
+        let mut history = History::default();
+        history.push(Offset::new(1), 'a');
+        assert_eq!(history.0.capacity(), 1);
+    }
 
     #[test]
     fn a_value_is_found_as_of_every_offset() {

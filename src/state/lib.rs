@@ -32,6 +32,7 @@ pub mod destinations;
 pub mod device_lists;
 mod digest;
 pub mod erasures;
+mod few;
 mod history;
 pub mod index;
 mod kept;

@@ -7,8 +7,7 @@ use parking_lot::RwLock;
 use ruma::{OwnedRoomId, OwnedUserId, RoomId, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::kept;
-use super::{history::History, rooms::Membership};
+use super::{few::FewMap, history::History, kept, rooms::Membership};
 use logcabin_record::Offset;
 
 /// A user's relation to a room.
@@ -41,7 +40,7 @@ impl Part {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<OwnedRoomId, Part>")]
 struct Parts {
-    rooms: BTreeMap<OwnedRoomId, Part>,
+    rooms: FewMap<OwnedRoomId, Part>,
     /// The number of rooms that they have joined or knocked on.
     #[serde(skip)]
     present: usize,
@@ -50,7 +49,7 @@ struct Parts {
 impl From<BTreeMap<OwnedRoomId, Part>> for Parts {
     fn from(rooms: BTreeMap<OwnedRoomId, Part>) -> Self {
         let present = rooms.values().filter(|part| part.is_present()).count();
-        Self { rooms, present }
+        Self { rooms: rooms.into(), present }
     }
 }
 
@@ -106,7 +105,7 @@ impl Memberships {
     pub fn share_a_room(&self, one: &UserId, other: &UserId, at: Offset) -> bool {
         let (Some(one), Some(other)) = (self.parts(one), self.parts(other)) else { return false };
         if Arc::ptr_eq(&one, &other) {
-            return one.read().rooms.values().any(|part| part.is_joined(at));
+            return one.read().rooms.iter().any(|(_, part)| part.is_joined(at));
         }
         // Locked one after the other: two threads that hold one lock each and wait for the other
         // would deadlock.
@@ -156,7 +155,7 @@ impl Memberships {
             None => Arc::clone(&self.0.entry(user_id.to_owned()).or_default()),
         };
         let parts = &mut *parts.write();
-        let part = parts.rooms.entry(room_id.to_owned()).or_default();
+        let part = parts.rooms.get_or_default(room_id);
         let was_present = part.is_present();
         change(part);
         match (was_present, part.is_present()) {
