@@ -50,6 +50,11 @@ pub fn at_length<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// How many processors what may be done later may take at a time.
+pub fn half_of_processors() -> usize {
+    (thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
+}
+
 /// Does this with each of many things on all processors, at low priority, and keeps their order.
 /// Blocks.
 pub fn in_parallel<T: Sync, U: Send>(all: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {

@@ -195,6 +195,8 @@ pub struct KeyRing {
     in_bulk: Semaphore,
     /// Limits how many new homeservers are recorded.
     new: Limiter<()>,
+    /// Places for large requests whose signatures are verified, of which each is copied.
+    large: Semaphore,
 }
 
 impl KeyRing {
@@ -216,6 +218,7 @@ impl KeyRing {
             renewals: Cache::new(limits::DELEGATIONS),
             in_bulk: Semaphore::new(limits::PEER_KEYS_IN_BULK.0),
             new: Limiter::new(limits::PEERS_NEW),
+            large: Semaphore::new(background::half_of_processors()),
         }
     }
 
@@ -245,6 +248,7 @@ impl KeyRing {
         let key = Base64::<Standard>::parse(key).map_err(|_| no_key())?;
         let verify = || signed.verify(request, self.peers.own_name(), key.as_bytes());
         if request.body().len() > limits::VERIFIED_AT_ONCE_BYTES {
+            let _place = self.large.acquire().await;
             background::at_length(verify)?;
         } else {
             verify()?;
