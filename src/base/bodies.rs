@@ -247,6 +247,17 @@ impl Body {
     }
 }
 
+/// For how many bytes there is to be room, so that `length` bytes of a body can be kept of which
+/// `expected` are announced. It doubles, and each time what is there is copied; what is announced
+/// is believed once a part of it is there. Until bytes come, it is only a range of addresses.
+pub fn room_for(length: usize, expected: usize) -> usize {
+    if expected >= length && expected / length.max(1) < limits::BODY_BELIEVED {
+        expected
+    } else {
+        length.saturating_mul(2)
+    }
+}
+
 async fn dropped(receiver: &mut watch::Receiver<bool>) {
     if receiver.wait_for(|dropped| *dropped).await.is_err() {
         // Nobody is left who could ask for it.

@@ -335,3 +335,14 @@ proptest! {
         prop_assert!(ledger.is_empty());
     }
 }
+
+#[test]
+fn room_is_made_for_what_is_announced_once_a_part_of_it_is_there() {
+    let (believed, whole) = (limits::BODY_BELIEVED, 8 * MIB);
+    assert_eq!(room_for(whole / believed - 1, whole), 2 * (whole / believed - 1));
+    assert_eq!(room_for(whole / believed + 1, whole), whole);
+    assert_eq!(room_for(whole, whole), whole);
+    // Nothing is announced, or less than comes.
+    assert_eq!((room_for(MIB, 0), room_for(whole + 1, whole)), (2 * MIB, 2 * whole + 2));
+    assert_eq!(room_for(0, 0), 0);
+}

@@ -18,6 +18,9 @@ pub const BODY_WEIGHT: u64 = 2;
 /// In which steps memory is reserved for a body as it arrives.
 pub(crate) const BODY_QUANTUM: u64 = 16 * 1024;
 
+/// Room is made for all of a body once a part of it is there: the announced length divided by this.
+pub const BODY_BELIEVED: usize = 8;
+
 /// The size of bodies, as they count, for which the last part of the memory is left: an eighth of
 /// that for requests, and a ninth of that for answers. Almost all are smaller.
 pub(crate) const BODY_SMALL_SHARE: u64 = 256 * 1024;

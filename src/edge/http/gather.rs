@@ -31,12 +31,14 @@ where
 {
     let mut body = pin!(stream::iter(body).flatten());
     let mut account = Account { bodies, payer, held: None };
-    let mut gathered = Gathered::default();
     let mut length = 0_usize;
     let drain = limit.saturating_add(limits::OVERSIZED_BODY_DRAIN);
-    if declared(headers).is_some_and(|declared| declared > drain as u64) {
+    let declared = declared(headers);
+    if declared.is_some_and(|declared| declared > drain as u64) {
         return Err(too_large(limit));
     }
+    let expected = declared.and_then(|declared| usize::try_from(declared).ok()).unwrap_or(0);
+    let mut gathered = Gathered { expected: expected.min(limit), ..Gathered::default() };
     let mut began = tokio::time::Instant::now();
     loop {
         let next = match body.next().now_or_never() {
@@ -88,6 +90,8 @@ struct Gathered {
     /// Most bodies come in one piece, which is then not copied.
     first: Bytes,
     parts: BytesMut,
+    /// The announced length, if there is one.
+    expected: usize,
 }
 
 impl Gathered {
@@ -96,15 +100,25 @@ impl Gathered {
             self.first = part;
         } else {
             self.settle();
-            self.parts.extend_from_slice(&part);
+            self.keep(&part);
         }
     }
 
     /// Copies what is there: the first piece is a part of a buffer that may be much larger.
     fn settle(&mut self) {
         if !self.first.is_empty() {
-            self.parts.extend_from_slice(&std::mem::take(&mut self.first));
+            let first = std::mem::take(&mut self.first);
+            self.keep(&first);
         }
+    }
+
+    fn keep(&mut self, part: &[u8]) {
+        let length = self.parts.len() + part.len();
+        if length > self.parts.capacity() {
+            let room = bodies::room_for(length, self.expected);
+            self.parts.reserve(room.saturating_sub(self.parts.len()));
+        }
+        self.parts.extend_from_slice(part);
     }
 
     fn whole(self) -> Bytes {

@@ -366,9 +366,7 @@ async fn whole(
             }
         }
         if length > body.capacity() {
-            // Doubles, up to the announced length, which is not trusted at once.
-            let room = if expected > length { expected.min(2 * length) } else { 2 * length };
-            body.reserve_exact(room - body.len());
+            body.reserve_exact(bodies::room_for(length, expected) - body.len());
         }
         body.extend_from_slice(&part);
     }
