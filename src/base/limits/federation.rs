@@ -213,8 +213,8 @@ pub const RESOLUTION_CONFLICTS: usize = 100;
 pub const STATE_LINKS: usize = 1000;
 
 /// How many events are recorded in one commit as known without a place in the timeline, and their
-/// size in bytes.
-pub const OUTLIERS_AT_ONCE: (usize, usize) = (1000, 1 << 20);
+/// size in bytes. What users send waits behind such a commit: it takes a few milliseconds.
+pub const OUTLIERS_AT_ONCE: (usize, usize) = (250, 256 << 10);
 
 /// From how many events on their signatures are verified on all processors, and how many are before
 /// it is the turn of other answers.

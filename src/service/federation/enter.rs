@@ -2,7 +2,7 @@
 //! (server-server API, "Joining Rooms", "Knocking upon a room", "Leaving Rooms (Rejecting
 //! Invites)").
 
-use std::{borrow::Cow, collections::BTreeMap, mem, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use ruma::{
     CanonicalJsonObject, CanonicalJsonValue, EventId, OwnedEventId, OwnedServerName, RoomId,
@@ -19,7 +19,7 @@ use super::{
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
-use logcabin_base::{background, bodies::Urgency, canonical::is_readable, limits, text::encoded};
+use logcabin_base::{bodies::Urgency, canonical::is_readable, limits, text::encoded};
 use logcabin_decide::{
     Env,
     federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
@@ -207,34 +207,24 @@ impl Receiving<'_> {
             .map_err(|error| wrong(&error))?;
         self.begin(room_id, &signed.version, server, create).await?;
         let room = self.room(room_id).map_err(|error| wrong(&error))?;
-        let chain = self.verify_all(&room, &joined.auth_chain).await;
-        let mut events = chain.map_err(|error| wrong(&error))?;
-        // Both at once would take twice the memory.
-        let is_whole = background::at_length(|| self.rest_on_each_other(&room, &events));
-        if is_whole.map_err(|error| wrong(&error))? {
-            let chain = mem::take(&mut events);
-            self.record_outliers(server, &room, chain, true)
-                .await
-                .map_err(|error| wrong(&error))?;
-        }
+        // Those whose authorities come later in the answer.
+        let mut waiting = Vec::new();
+        let chain = self.take_in(server, &room, &joined.auth_chain, &mut waiting, |_| {}).await;
+        chain.map_err(|error| wrong(&error))?;
         let mut state = Vec::with_capacity(joined.state.len());
         let mut unverified = BTreeMap::new();
-        let checked = self.check_all(&room, &joined.state).await;
-        for checked in checked.map_err(|error| wrong(&error))? {
-            match checked {
-                Checked::Known(event_id) => state.push(event_id),
-                Checked::Valid(event) => {
-                    state.push(event.event_id.clone());
-                    events.push(event);
-                }
-                Checked::Unverified(user_id, event_id) => {
-                    unverified.insert(user_id, event_id);
-                }
+        let found = |checked: &Checked| match checked {
+            Checked::Known(event_id) => state.push(event_id.clone()),
+            Checked::Valid(event) => state.push(event.event_id.clone()),
+            Checked::Unverified(user_id, event_id) => {
+                unverified.insert(user_id.clone(), event_id.clone());
             }
-        }
+        };
+        let taken = self.take_in(server, &room, &joined.state, &mut waiting, found).await;
+        taken.map_err(|error| wrong(&error))?;
         drop(joined);
         drop(answer);
-        self.record_outliers(server, &room, events, true).await.map_err(|error| wrong(&error))?;
+        self.record_outliers(server, &room, waiting, true).await.map_err(|error| wrong(&error))?;
         let join = self.verify(&room, join).await.map_err(|error| wrong(&error))?;
         let enter = EnterRoom {
             room_id: room_id.to_owned(),

@@ -123,27 +123,36 @@ impl Receiving<'_> {
         events: &[R],
     ) -> Result<Vec<Checked>, PduError> {
         let keys = self.keys_of(events, &room.rules).await?;
-        let check = |events: &[R]| -> Vec<_> {
-            if events.len() < limits::VERIFIED_IN_PARALLEL {
-                return events.iter().map(|raw| self.check(room, raw.borrow(), &keys)).collect();
-            }
-            background::in_parallel(events, |raw| self.check(room, raw.borrow(), &keys))
-        };
         let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
-            let turn = match part.len() {
-                ..limits::VERIFIED_IN_PARALLEL => None,
-                _ => Some(self.federation.verifying.lock().await),
-            };
-            let checked = background::at_length(|| check(part));
-            drop(turn);
-            for checked in checked {
-                match checked {
-                    Ok(checked) => valid.push(checked),
-                    Err(error @ PduError::Rejected(_)) => return Err(error),
-                    Err(error) => {
-                        debug!(%error, room_id = %room.id, "an event is not used");
-                    }
+            valid.extend(self.check_part(room, part, &keys).await?);
+        }
+        Ok(valid)
+    }
+
+    async fn check_part<R: Borrow<RawValue> + Sync>(
+        &self,
+        room: &Room,
+        part: &[R],
+        keys: &HashMap<OwnedServerName, EventKeys>,
+    ) -> Result<Vec<Checked>, PduError> {
+        let is_large = part.len() >= limits::VERIFIED_IN_PARALLEL;
+        let turn = match is_large {
+            true => Some(self.federation.verifying.lock().await),
+            false => None,
+        };
+        let checked = background::at_length(|| match is_large {
+            true => background::in_parallel(part, |raw| self.check(room, raw.borrow(), keys)),
+            false => part.iter().map(|raw| self.check(room, raw.borrow(), keys)).collect(),
+        });
+        drop(turn);
+        let mut valid = Vec::with_capacity(part.len());
+        for checked in checked {
+            match checked {
+                Ok(checked) => valid.push(checked),
+                Err(error @ PduError::Rejected(_)) => return Err(error),
+                Err(error) => {
+                    debug!(%error, room_id = %room.id, "an event is not used");
                 }
             }
         }
@@ -183,6 +192,40 @@ impl Receiving<'_> {
             }
         }
         Ok(Checked::Valid(self.verify_by(room, pdu, &valid)?))
+    }
+
+    /// Verifies very many events, and records them as authorities for others as soon as all of
+    /// their own authorities are known, so that few of them are in memory twice. Adds those whose
+    /// are not to `waiting`, and shows each to `found`.
+    ///
+    /// # Errors
+    /// As [`Self::check_all`].
+    pub(super) async fn take_in<R: Borrow<RawValue> + Sync>(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        events: &[R],
+        waiting: &mut Vec<Verified>,
+        mut found: impl FnMut(&Checked),
+    ) -> Result<(), PduError> {
+        let keys = self.keys_of(events, &room.rules).await?;
+        for part in events.chunks(limits::VERIFIED_AT_ONCE) {
+            let mut valid = Vec::with_capacity(part.len());
+            for checked in self.check_part(room, part, &keys).await? {
+                found(&checked);
+                if let Checked::Valid(event) = checked {
+                    valid.push(event);
+                }
+            }
+            let (known, others) = background::at_length(|| {
+                divided(valid, |id| {
+                    EventId::parse(id).map_or(Ok(false), |event_id| self.knows(room, &event_id))
+                })
+            })?;
+            waiting.extend(others);
+            self.record_outliers(origin, room, known, true).await?;
+        }
+        Ok(())
     }
 
     /// The keys of those whose signatures events need, fetched if they are not known.
@@ -241,27 +284,6 @@ impl Receiving<'_> {
             Some(server) => Err(KeyError::Unreachable(server, Unreachable::Late).into()),
             None => Ok(keys),
         }
-    }
-
-    /// Whether the authorities of all these events are among them, or known.
-    pub(super) fn rest_on_each_other(
-        &self,
-        room: &Room,
-        events: &[Verified],
-    ) -> Result<bool, PduError> {
-        let ids: HashSet<&str> = events.iter().map(|event| event.event_id.as_str()).collect();
-        for event in events {
-            for authority in event.auth_events() {
-                if ids.contains(&*authority) {
-                    continue;
-                }
-                let Ok(authority) = EventId::parse(&*authority) else { return Ok(false) };
-                if !self.knows(room, &authority)? {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
     }
 
     /// Records events as authorities for others, each after its own authorities. Leaves out those
@@ -334,6 +356,36 @@ fn needed(events: &[impl Borrow<RawValue>], with_id: bool) -> BTreeMap<OwnedServ
         }
     }
     needed
+}
+
+/// Those of some events that rest on known ones alone, or on each other as well, and the others.
+fn divided(
+    events: Vec<Verified>,
+    mut knows: impl FnMut(&str) -> Result<bool, PduError>,
+) -> Result<(Vec<Verified>, Vec<Verified>), PduError> {
+    let events = in_order(events);
+    let (mut looked, mut resting) = (HashMap::new(), HashSet::new());
+    for event in &events {
+        let mut rests = true;
+        for authority in event.auth_events() {
+            if resting.contains(&*authority) {
+                continue;
+            }
+            // Most name the same few.
+            rests &= match looked.get(&*authority) {
+                Some(is_known) => *is_known,
+                None => {
+                    let is_known = knows(&authority)?;
+                    looked.insert(authority.into_owned(), is_known);
+                    is_known
+                }
+            };
+        }
+        if rests {
+            resting.insert(event.event_id.to_string());
+        }
+    }
+    Ok(events.into_iter().partition(|event| resting.contains(event.event_id.as_str())))
 }
 
 /// The events, each once, and after those of them that authorise it. Events that authorise each
@@ -443,6 +495,28 @@ mod tests {
             event("self", 5, &["self"]),
         ];
         assert_eq!(ordered(events), ["$create"]);
+    }
+
+    #[test]
+    fn events_wait_for_authorities_that_are_neither_known_nor_among_them() {
+        let events = vec![
+            event("member", 3, &["levels", "create"]),
+            event("levels", 2, &["create"]),
+            event("later", 4, &["absent", "create"]),
+            event("on_later", 5, &["later"]),
+        ];
+        let mut asked = Vec::new();
+        let divided = divided(events, |id| {
+            asked.push(id.to_owned());
+            Ok(id == "$create")
+        });
+        let ids = |events: Vec<Verified>| -> Vec<_> {
+            events.into_iter().map(|event| event.event_id.to_string()).collect()
+        };
+        let (resting, waiting) = divided.unwrap();
+        assert_eq!(ids(resting), ["$levels", "$member"]);
+        assert_eq!(ids(waiting), ["$later", "$on_later"]);
+        assert_eq!(asked, ["$create", "$absent", "$later"], "each is looked for once");
     }
 
     #[test]
