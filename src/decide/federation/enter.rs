@@ -14,7 +14,7 @@ use super::{
     division::{bare, fit, record_before, record_changes, record_unverified},
     fill::missing_of,
     receive::{Receipt, body},
-    resolve::{NoState, changes, differences, say_lifetimes},
+    resolve::{NoState, changes_once, differences, say_lifetimes},
 };
 use crate::{
     Commit, Proposal, Refusal, RoomDraft, is_local,
@@ -267,7 +267,7 @@ impl Proposal for EnterRoom {
             return Err(Refusal::Forbidden(reason));
         }
         let mut changes =
-            changes(&branches, &branches.current(), &before).map_err(NoState::refusal)?;
+            changes_once(&branches, &branches.current(), &before).map_err(NoState::refusal)?;
         say_lifetimes(&branches, &mut changes)?;
         // That users of this server are in the room is in the batch of the join: until then, this
         // homeserver is not in it.

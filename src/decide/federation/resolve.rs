@@ -288,16 +288,26 @@ pub(super) fn changes(
     if let Some(known) = branches.memo().changes.get(&pair) {
         return Ok(known.to_vec());
     }
+    let changes = changes_once(branches, from, to)?;
+    if changes.len() >= MANY {
+        let kept = Arc::new(changes.clone());
+        branches.memo().changes.put(pair, kept, limits::RESOLUTION_RESULTS / 4);
+    }
+    Ok(changes)
+}
+
+/// The same where nobody will ask again: of a large room, they would be most of what is remembered.
+pub(super) fn changes_once(
+    branches: &Branches<'_>,
+    from: &View,
+    to: &View,
+) -> Result<Vec<StateChange>, NoState> {
     let mut changes = differences(branches, from, to)?;
     let of_members = changes.iter_mut().filter(|of| of.event_type == MEMBER);
     for change in of_members {
         let Some(event) = change.event else { continue };
         branches.work(1)?;
         change.membership = membership(branches, event)?;
-    }
-    if changes.len() >= MANY {
-        let kept = Arc::new(changes.clone());
-        branches.memo().changes.put(pair, kept, limits::RESOLUTION_RESULTS / 4);
     }
     Ok(changes)
 }
