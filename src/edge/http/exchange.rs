@@ -12,8 +12,12 @@
 use std::{
     convert::Infallible,
     io,
+    mem::MaybeUninit,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -22,7 +26,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, Request, Version, header::CONNECTION};
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
-    rt::{Read, ReadBufCursor, Write},
+    rt::{Read, ReadBuf, ReadBufCursor, Write},
 };
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -33,7 +37,10 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use warp::reply::Response;
 
-use super::outgoing::{Held, OfStream, Piece, Stall, Streams};
+use super::{
+    outgoing::{Held, OfStream, Piece, Stall, Streams},
+    serve::FEW,
+};
 use logcabin_base::limits;
 
 /// A request in place of one that hyper has read before. Only requests that it stands for are put
@@ -337,12 +344,18 @@ impl Drop for ResponseBody {
     }
 }
 
+/// How much is read at once in a crowd. hyper begins with a buffer of twice as much, and makes it
+/// larger when it is filled.
+const LITTLE: usize = 4096;
+
 /// A connection as hyper sees it: what is to be read again comes first. Notes when all is written.
 pub(super) struct Line<S = TcpStream> {
     again: Bytes,
     stream: TokioIo<S>,
     exchange: Arc<Exchange>,
     stall: Stall,
+    /// How many connections there are that have a hyper, if they are counted.
+    awake: Option<Arc<AtomicUsize>>,
 }
 
 /// What a connection is read from and written to.
@@ -367,7 +380,19 @@ impl<S: Wire> Line<S> {
     /// A connection that fails when nothing is taken of what is written for as long as `stall`
     /// says.
     pub(super) fn new(again: Bytes, stream: S, exchange: &Arc<Exchange>, stall: Stall) -> Self {
-        Self { again, stream: TokioIo::new(stream), exchange: Arc::clone(exchange), stall }
+        let (stream, exchange) = (TokioIo::new(stream), Arc::clone(exchange));
+        Self { again, stream, exchange, stall, awake: None }
+    }
+
+    /// The same as one of so many.
+    pub(super) fn among(self, awake: &Arc<AtomicUsize>) -> Self {
+        Self { awake: Some(Arc::clone(awake)), ..self }
+    }
+
+    /// Whether there are so many that each is to stay small. Their senders wait for room for their
+    /// bodies anyway.
+    fn is_in_crowd(&self) -> bool {
+        self.awake.as_ref().is_some_and(|awake| awake.load(Ordering::Relaxed) > FEW)
     }
 
     /// The connection, and what of that to be read again is left.
@@ -396,7 +421,14 @@ impl<S: Wire> Read for Line<S> {
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if self.again.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
+            if !self.is_in_crowd() {
+                return Pin::new(&mut self.stream).poll_read(cx, buf);
+            }
+            let mut little = [MaybeUninit::uninit(); LITTLE];
+            let mut little = ReadBuf::uninit(&mut little[..LITTLE.min(buf.remaining())]);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, little.unfilled()))?;
+            buf.put_slice(little.filled());
+            return Poll::Ready(Ok(()));
         }
         let length = self.again.len().min(buf.remaining());
         buf.put_slice(&self.again[..length]);
@@ -437,5 +469,47 @@ impl<S: Wire> Write for Line<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.watch(cx, written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, time::Duration};
+
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn in_a_crowd_a_connection_is_read_little_by_little_and_all_of_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        let sent: Vec<u8> = (0..=255).cycle().take(5 * LITTLE).collect();
+        client.write_all(&sent).await.unwrap();
+        drop(client);
+        let awake = Arc::new(AtomicUsize::new(FEW + 1));
+        let stall = Stall::new(Duration::from_secs(60));
+        let again = Bytes::from_static(AGAIN);
+        let mut line = Line::new(again, server, &Arc::default(), stall).among(&awake);
+        let (mut whole, mut most) = (Vec::new(), 0);
+        loop {
+            if whole.len() > 3 * LITTLE {
+                // The others are gone.
+                awake.store(FEW, Ordering::Relaxed);
+            }
+            let mut place = vec![MaybeUninit::uninit(); 8 * LITTLE];
+            let mut read = ReadBuf::uninit(&mut place);
+            poll_fn(|cx| Pin::new(&mut line).poll_read(cx, read.unfilled())).await.unwrap();
+            if read.filled().is_empty() {
+                break;
+            }
+            if awake.load(Ordering::Relaxed) > FEW {
+                most = most.max(read.filled().len());
+            }
+            whole.extend_from_slice(read.filled());
+        }
+        assert_eq!(whole, [AGAIN, &sent].concat());
+        assert_eq!(most, LITTLE);
     }
 }

@@ -58,7 +58,7 @@ use logcabin_base::{limits, metrics::metrics, rate::household, shutdown::Shutdow
 const REST_AFTER: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 2_000 });
 
 /// As many are few: some 5 MiB of memory.
-const FEW: usize = 256;
+pub(super) const FEW: usize = 256;
 
 /// The same while there are more than [`FEW`]: of those who come all at once, only so many are to
 /// be large at a time.
@@ -154,7 +154,7 @@ struct Server {
     either: auto::Builder<TokioExecutor>,
     header_timeout: Duration,
     /// How many connections there are with hyper.
-    awake: AtomicUsize,
+    awake: Arc<AtomicUsize>,
     /// Given when connections are to be finished.
     shutdown: Shutdown,
     /// Given when connections are to be dropped as they are.
@@ -200,7 +200,7 @@ impl Server {
             http1,
             either,
             header_timeout,
-            awake: AtomicUsize::new(0),
+            awake: Arc::default(),
             shutdown: edge.shutdown.clone(),
             cut,
         }
@@ -397,6 +397,7 @@ impl Connection {
             exchange: Arc::clone(exchange),
         };
         let line = Line::new(again, stream, exchange, Stall::new(self.server.response_timeout));
+        let line = line.among(&self.server.awake);
         let awake = Awake::new(&self.server.awake);
         // Boxed, so that a connection is small while there is none.
         let mut hyper = Box::new(self.server.http1.serve_connection(line, service));
