@@ -25,12 +25,11 @@ pub fn stand_back() {
 pub struct Pace(Instant);
 
 impl Pace {
-    /// Begins now.
     pub fn begin() -> Self {
         Self(Instant::now())
     }
 
-    /// Rests. Blocks.
+    /// Blocks for as long as the work since the last rest took, at most for a second.
     pub fn rest(&mut self) {
         thread::sleep(self.0.elapsed().min(Duration::from_secs(1)));
         self.0 = Instant::now();
@@ -50,15 +49,14 @@ pub fn at_length<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// How many processors what may be done later may take at a time.
+/// How many processors work that can wait may use at a time.
 pub fn half_of_processors() -> usize {
     (thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
 }
 
-/// Does this with each of many things on all processors, at low priority, and keeps their order.
-/// Blocks.
+/// Applies `work` to each item on all processors, at low priority, and keeps the order. Blocks.
 pub fn in_parallel<T: Sync, U: Send>(all: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
-    // Few enough that all processors end at about the same time.
+    // Small enough that all processors end at about the same time.
     const PIECE: usize = 32;
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);

@@ -1,19 +1,17 @@
-//! One budget of memory for bodies in progress: those of requests, from the first byte until the
-//! handler is done with them, and the answers of other homeservers and services, from the first
-//! byte until what was made of them is.
+//! A memory budget for bodies in progress: those of requests, from the first byte until the handler
+//! is done with them, and the answers of other homeservers and services, from the first byte until
+//! what was made of them is dropped.
 //!
-//! Anybody may send half a body and wait. So each body has a [`Payer`], memory is reserved as bytes
-//! arrive and never as they are announced, and three bounds hold at any time: on the payer, on all
-//! payers of the same kind who have not shown who they are, and on the pool, one for requests and
-//! one for answers ([`Shares`]). The pools are apart, so that no request waits for an answer which
-//! waits for requests.
+//! Anyone may send half a body and wait. So each body has a [`Payer`], memory is reserved as bytes
+//! arrive and not when a length is announced, and three bounds hold at any time: on the payer, on
+//! all unauthenticated payers of the same kind, and on the pool. There is one pool for requests and
+//! one for answers ([`Shares`]), so that no request waits for an answer that waits for requests.
 //!
-//! Where a bound is reached, the body that asks for more waits for a moment (its sender is not read
-//! from meanwhile), and others make room ([`ledger`]): those that are slow, and after a second
-//! those that hold more or have been held for longer than it. This was chosen over a minimum rate
-//! that rises as the memory is used up: such a rate has to guess how fast an honest client is, and
-//! drops every slow one, when it would do to drop the one that matters. A body that was dropped is
-//! answered with 429.
+//! When a bound is reached, the body that asks for more waits (its sender is not read from
+//! meanwhile), and others make room ([`ledger`]): slow ones, and after a second those that are
+//! larger or older than it. The alternative, a minimum rate that rises as memory runs out, would
+//! have to guess how fast an honest client is, and would drop every slow one where dropping one is
+//! enough. A dropped body is answered with 429.
 //!
 //! Small bodies do not come here: see [`limits::SMALL_BODY_BYTES`].
 
@@ -40,23 +38,23 @@ use self::{
 };
 use crate::limits;
 
-/// On whose account a body is.
+/// Whose account a body is charged to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Payer {
-    /// Whoever is at this address: all that is known of a request before its access token or its
-    /// signature was looked at. The address is a [`household`](crate::rate::household).
+    /// A client address: all that is known of a request before its access token or signature is
+    /// checked. The address is a [`household`](crate::rate::household).
     Address(IpAddr),
     /// A user of this homeserver.
     User(OwnedUserId),
     /// A homeserver that has signed the request.
     Server(OwnedServerName),
-    /// The same of one that shares no room with this one. Names cost nothing.
+    /// The same, but it shares no room with this one. Names cost nothing.
     Stranger(OwnedServerName),
-    /// The homeserver, or the host, that was asked for an answer.
+    /// The homeserver or host that was asked for an answer.
     Asked(Box<str>),
 }
 
-/// How the memory is shared.
+/// How the memory is divided.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     requests: u64,
@@ -65,11 +63,11 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// `most` bytes in all, or what it takes to have requests of `largest` bytes.
+    /// Divides `most` bytes, or more if requests of `largest` bytes need it.
     pub fn new(most: u64, largest: usize) -> Self {
         let largest = u64::try_from(largest).unwrap_or(u64::MAX);
-        // A quarter is for requests: one and a half of the largest fit into what of it is for those
-        // who have not shown who they are.
+        // A quarter is for requests. The share of addresses in it fits one and a half of the
+        // largest.
         let most = most.max(largest.saturating_mul(limits::BODY_WEIGHT).saturating_mul(6));
         let (requests, answers) = (most / 4, most / 4 * 3);
         let of_large = limits::FEDERATION_STATE_BYTES as u64;
@@ -88,7 +86,6 @@ pub enum Full {
     Dropped,
 }
 
-/// The budget.
 #[derive(Debug)]
 pub struct Bodies {
     shares: Shares,
@@ -97,14 +94,13 @@ pub struct Bodies {
 }
 
 impl Bodies {
-    /// A budget that is shared like this.
     pub fn new(shares: Shares) -> Arc<Self> {
         let turns = Turns::new(shares.large_answers);
         Arc::new(Self { shares, ledger: Mutex::default(), turns })
     }
 
-    /// A body that begins to arrive. Each of its bytes counts as `weight`, with what will be made
-    /// of it.
+    /// A body that begins to arrive. Each of its bytes counts as `weight` bytes, which include what
+    /// will be made of it.
     pub fn begin(self: &Arc<Self>, payer: Payer, weight: u64) -> Body {
         let (drop, dropped) = watch::channel(false);
         let id = self.ledger.lock().begin(payer, drop, Instant::now());
@@ -112,14 +108,14 @@ impl Bodies {
         Body { bodies: Arc::clone(self), id, weight, reserved: 0, dropped, urgency, turn: None }
     }
 
-    /// How much is held: of requests, and of answers.
+    /// The bytes held for requests, and for answers.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (u64, u64) {
         self.ledger.lock().held()
     }
 }
 
-/// A body on somebody's account, until this is dropped.
+/// A body that is charged to its payer until this is dropped.
 #[derive(Debug)]
 pub struct Body {
     bodies: Arc<Bodies>,
@@ -132,15 +128,15 @@ pub struct Body {
 }
 
 impl Body {
-    /// The same for an answer that somebody waits for, or nobody does.
+    /// Sets who waits for this answer.
     #[must_use]
     pub fn urgent(mut self, urgency: Urgency) -> Self {
         self.urgency = urgency;
         self
     }
 
-    /// Reserves memory for `bytes` bytes in all, before they are kept. If there is none, it is
-    /// waited for until `until`.
+    /// Reserves memory for `bytes` bytes in total, before they are kept. If there is none, waits
+    /// for it until `until`.
     ///
     /// # Errors
     /// When there is none in time, or this body had to make room.
@@ -177,7 +173,7 @@ impl Body {
         }
     }
 
-    /// Reserves memory, or has others make room.
+    /// Reserves memory, or makes others give some up.
     fn reserve(&self, to: u64, waited: Duration, now: Instant) -> Result<(), Bound> {
         let (shares, has_turn) = (&self.bodies.shares, self.turn.is_some());
         let mut ledger = self.bodies.ledger.lock();
@@ -191,7 +187,7 @@ impl Body {
         reserved
     }
 
-    /// Whether the bound is that of one who was asked, beyond which answers go one after the other.
+    /// Whether the bound is the share of the server that was asked. Answers above it take turns.
     fn may_borrow(&self, bound: Bound) -> bool {
         bound == Bound::OfAnswers && self.turn.is_none()
     }
@@ -200,7 +196,6 @@ impl Body {
         let (bodies, id, urgency) = (Arc::clone(&self.bodies), self.id, self.urgency.clone());
         let payer = bodies.ledger.lock().payer(id);
         let ask = || {
-            // Others waited for nobody so far.
             bodies.ledger.lock().hurry(Instant::now());
         };
         let turn = tokio::select! {
@@ -215,12 +210,12 @@ impl Body {
         Ok(())
     }
 
-    /// Whether it may be larger than the share of who was asked for it: then it has to be fast.
+    /// Whether it may exceed the share of the server that was asked. It then has to arrive fast.
     pub const fn has_turn(&self) -> bool {
         self.turn.is_some()
     }
 
-    /// Puts it on another account, now that it is known who has sent it.
+    /// Charges it to another payer, once its sender is known.
     ///
     /// # Errors
     /// When that account is full.
@@ -229,19 +224,19 @@ impl Body {
         moved.map_err(|_| Full::NoRoom)
     }
 
-    /// All of it is there. If it `may_be_dropped`, that happens only when it was held for long, and
-    /// whoever holds it watches [`Body::watch`].
+    /// Notes that all of it has arrived. If it `may_be_dropped`, that happens only after it was
+    /// held for long, and its holder must await [`Body::watch`].
     pub fn arrived(&self, may_be_dropped: bool) {
         self.bodies.ledger.lock().arrived(self.id, may_be_dropped, Instant::now());
     }
 
-    /// What resolves when it has to make room.
+    /// Resolves when the body has to make room.
     pub fn watch(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut receiver = self.dropped.clone();
         async move { dropped(&mut receiver).await }
     }
 
-    /// The bytes of it, which are on the account as long as a part of them is kept.
+    /// Its bytes, which stay charged to the payer as long as any part of them is kept.
     pub fn keep(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Kept { bytes, _body: self })
     }
@@ -260,7 +255,7 @@ pub fn room_for(length: usize, expected: usize) -> usize {
 
 async fn dropped(receiver: &mut watch::Receiver<bool>) {
     if receiver.wait_for(|dropped| *dropped).await.is_err() {
-        // Nobody is left who could ask for it.
+        // The ledger no longer has it.
         std::future::pending::<()>().await;
     }
 }
@@ -271,7 +266,7 @@ impl Drop for Body {
     }
 }
 
-/// Bytes that are on an account.
+/// Bytes that are charged to a payer.
 struct Kept {
     bytes: Bytes,
     _body: Body,
@@ -283,7 +278,7 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// How long something may take that has to bring so many bytes in so long, again and again.
+/// The deadline of a transfer that must bring a minimum of bytes in each stride of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Strides {
     /// When the current stride began, and how much was there then.
@@ -292,13 +287,12 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// It begins now.
     pub fn begin() -> Self {
         Self { began: Instant::now(), from: 0 }
     }
 
-    /// When it is late if nothing comes, of which `read` bytes are there. In each stride of the
-    /// second length, at least the first many bytes have to come.
+    /// When the transfer is late if nothing more arrives after `read` bytes. Each stride of `time`
+    /// must bring at least `bytes` bytes.
     pub fn deadline(&mut self, read: usize, (bytes, time): (usize, Duration)) -> Instant {
         if read.saturating_sub(self.from) >= bytes {
             self.again(read);
@@ -306,12 +300,12 @@ impl Strides {
         self.began + time
     }
 
-    /// A new stride begins now, of which `read` bytes are there.
+    /// Begins a new stride now, after `read` bytes.
     pub fn again(&mut self, read: usize) {
         *self = Self { began: Instant::now(), from: read };
     }
 
-    /// So long, it was this server that did not read.
+    /// Extends the deadline by a time in which this server itself did not read.
     pub fn pause(&mut self, time: Duration) {
         self.began += time;
     }

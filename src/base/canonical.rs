@@ -5,7 +5,7 @@
 //! of versions 1 to 5, events with any number. What they signed is verified over the tokens of the
 //! text, without a value in between that would round them.
 //!
-//! No text makes this recurse: what others send may nest as deep as it is long.
+//! Nothing here recurses: what others send may nest as deep as it is long.
 
 mod number;
 mod scan;
@@ -26,10 +26,10 @@ pub enum Numbers {
     /// Any that a double can be, in the way that Synapse's `canonicaljson` writes it: `1e2` is
     /// `100.0`.
     Lax,
-    /// Those of [`Self::Lax`] that others can hold: integers are signed ones of 64 bits. Synapse
-    /// fails at an event with another one, and then at every event that comes after it.
+    /// Those of [`Self::Lax`] that others can hold: integers must fit into 64 bits, signed. Synapse
+    /// fails at an event with a larger one, and then at every event that comes after it.
     Held,
-    /// Any, as it stands in the text, and strings that are not Unicode.
+    /// Any, as written in the text, and strings that are not Unicode.
     AsWritten,
 }
 
@@ -48,15 +48,15 @@ pub enum NotCanonical {
     TooDeep,
 }
 
-/// Checks that `text` has a canonical form with such numbers, and does not nest so deep that others
-/// cannot read it.
+/// Checks that `text` has a canonical form with these numbers, and does not nest too deeply for
+/// others to read.
 pub fn check(text: &str, numbers: Numbers) -> Result<(), NotCanonical> {
     let scan = Scan::of(text, numbers)?;
     if scan.depth > limits::ITEM_DEPTH { Err(NotCanonical::TooDeep) } else { Ok(()) }
 }
 
-/// Whether clients and other homeservers can read a JSON text of another one: they can hold its
-/// numbers, its strings are Unicode, and it does not nest too deeply.
+/// Whether clients and other homeservers can read a JSON text from another homeserver: they can
+/// hold its numbers, its strings are Unicode, and it does not nest too deeply.
 pub fn is_readable(text: &str) -> bool {
     check(text, Numbers::Held).is_ok()
 }
@@ -117,7 +117,7 @@ impl Writer<'_> {
                 }
                 Open::Object { left, end } => match left.next() {
                     Some(member) => {
-                        // Nothing else ends so: a string ends with its quote.
+                        // Only an object's beginning ends so: a string ends with a quote.
                         if !self.out.ends_with('{') {
                             self.out.push(',');
                         }

@@ -37,7 +37,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Renames a durable file or directory to `path`, replaces what is there, and makes that durable.
+/// Renames a durable file or directory to `path`, replacing what is there, and makes that durable.
 pub fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
     fs::rename(made, path)?;
     sync_dir(path.parent().unwrap_or(path))
@@ -70,7 +70,7 @@ pub fn finish_exchange(one: &Path, other: &Path, aside: &Path) -> io::Result<()>
     put_in_place(aside, other)
 }
 
-/// Writes a file that only its owner can read, and replaces what is there.
+/// Writes a file that only its owner can read, and replaces an existing one.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut partial = OsString::from(path);
     partial.push(".");
@@ -87,8 +87,8 @@ pub fn write_aside(partial: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> 
     put_in_place(partial, path)
 }
 
-/// Removes the permissions of everyone but the owner on `dir` and everything in it. Returns for how
-/// many files and directories that was necessary. Links are left alone.
+/// Removes the permissions of everyone but the owner on `dir` and everything in it. Returns how
+/// many files and directories it changed. Links are left alone.
 pub fn make_private(dir: &Path) -> io::Result<u64> {
     let mut changed = 0;
     let mut left = vec![dir.to_owned()];

@@ -23,12 +23,10 @@ const BYTES_OF_STEP: u64 = 16;
 pub struct Steps(u64);
 
 impl Steps {
-    /// Adds `steps`.
     pub const fn take(&mut self, steps: u64) {
         self.0 = self.0.saturating_add(steps);
     }
 
-    /// The number of steps.
     pub const fn count(self) -> u64 {
         self.0
     }
@@ -44,7 +42,6 @@ pub struct Text {
 }
 
 impl Text {
-    /// Prepares `text` for matching.
     pub fn new(text: &str) -> Self {
         Self { text: lowercase(text), chars: OnceLock::new() }
     }
@@ -58,7 +55,7 @@ impl Text {
         4 * self.text.len() as u64
     }
 
-    /// Whether it contains `words`, in lower case, at word boundaries.
+    /// Whether it contains `words`, which are in lower case, at word boundaries.
     pub fn has(&self, words: &str, steps: &mut Steps) -> bool {
         if words.is_empty() {
             return self.text.is_empty();
@@ -159,7 +156,6 @@ impl Glob {
         }
     }
 
-    /// Whether the pattern matches.
     pub fn matches(&self, text: &Text, extent: Extent, steps: &mut Steps) -> bool {
         if let (Some(plain), Extent::Words) = (&self.plain, extent) {
             return text.has(plain, steps);
@@ -324,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_and_pattern_take_long_or_deep() {
+    fn no_pattern_takes_long_or_recurses() {
         // Each of these defeats a matcher that backtracks or recurses.
         let text = Text::new(&"ab ".repeat(21_000));
         for pattern in

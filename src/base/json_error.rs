@@ -1,5 +1,5 @@
-//! What is wrong with JSON that cannot be decoded: where, and what is expected there, in the terms
-//! of JSON. serde speaks of the server's own types instead.
+//! Describes what is wrong with JSON that cannot be decoded: where, and what is expected there, in
+//! the terms of JSON. serde names the server's own types instead.
 
 /// Describes an error of decoding `text`.
 pub fn describe(error: &serde_json::Error, text: &[u8]) -> String {
@@ -19,8 +19,8 @@ pub fn describe(error: &serde_json::Error, text: &[u8]) -> String {
     }
 }
 
-/// The way to the value that an error is about. There is none if the value at `offset` is another
-/// one: the position of an error in a part that was decoded by itself is that in the part.
+/// The path to the value that an error is about. `None` if `offset` is at another value: an error
+/// in a part that was decoded by itself has its position in that part.
 fn path_to(message: &str, text: &[u8], offset: usize) -> Option<String> {
     let (before, after) = text.split_at(offset);
     let (before, next) = (before.trim_ascii_end(), after.trim_ascii_start().first());
@@ -73,7 +73,7 @@ impl Open {
         }
     }
 
-    /// What comes next is not about the last value.
+    /// What follows is no longer about the last value.
     fn next(&mut self) {
         match self {
             Self::Object(key) => *key = None,
@@ -89,7 +89,7 @@ impl Open {
     }
 }
 
-/// The way to the value that ends with this text, or begins after it.
+/// The path to the value that ends with this text, or begins after it.
 fn path_at(text: &[u8], begins: bool) -> String {
     let (mut open, mut string, mut rest) = (Vec::<Open>::new(), None, text);
     while let [byte, after @ ..] = rest {
@@ -128,7 +128,7 @@ fn path_at(text: &[u8], begins: bool) -> String {
     open.into_iter().filter_map(Open::segment).collect::<Vec<_>>().join(".")
 }
 
-/// An error of serde in plain words.
+/// An error of serde in the terms of JSON.
 fn plain(error: &str) -> String {
     let Some((found, expected)) = error.rsplit_once(", expected ") else {
         return error.to_owned();
@@ -142,7 +142,7 @@ fn plain(error: &str) -> String {
     }
 }
 
-/// What serde calls by the name of a type.
+/// The JSON type that serde names by a Rust type.
 fn of_type(expected: &str) -> &str {
     let name = expected.strip_prefix("a ").or_else(|| expected.strip_prefix("an "));
     match name.unwrap_or(expected) {
@@ -160,7 +160,7 @@ fn of_type(expected: &str) -> &str {
     }
 }
 
-/// What serde says of a value.
+/// The JSON value that serde describes.
 fn of_value(found: &str) -> String {
     let number = found.strip_prefix("integer `").or_else(|| found.strip_prefix("floating point `"));
     let other = found.strip_prefix("boolean `");

@@ -104,8 +104,7 @@ pub const APPSERVICE_QUESTIONS: usize = 32;
 /// How often a query is sent to an unreachable application service, and the delay in between.
 pub const APPSERVICE_TRIES: (usize, Duration) = (3, Duration::from_millis(250));
 
-/// What another service may send on a stream of HTTP/2, and on all of a connection, before it is
-/// read.
+/// HTTP/2 flow-control windows for other services, of a stream and of a connection.
 pub const OUTBOUND_WINDOWS: (u32, u32) = (256 * 1024, 512 * 1024);
 
 /// The largest accepted response of another service, unless another limit applies.
@@ -720,7 +719,7 @@ pub const OAUTH_GRANTS: usize = 100;
 /// Browsers in which one user is signed in. Beyond this the oldest is signed out.
 pub const OAUTH_BROWSERS: usize = 20;
 
-/// How recently a user must have proved who they are to change what an account is held by.
+/// How recently a user must have signed in to change how others can sign in to the account.
 pub const OAUTH_FRESH: Duration = Duration::from_secs(15 * 60);
 
 /// How long the cross-signing keys may be replaced after the user has allowed it.
@@ -752,11 +751,11 @@ pub const CHANGES_LOOK: usize = 256;
 /// After how long without a record a reader of the feed of changes is told its position.
 pub const CHANGES_SILENCE: Duration = Duration::from_secs(15);
 
-/// Records of traced requests that are remembered for what follows of them, some 200 bytes each.
+/// Records whose later effects can still be added to their traces, some 200 bytes each.
 pub const TRACED_RECORDS: usize = 1024;
 
-/// The most that is told in a trace of what followed of one record: answers to syncs, pushes,
-/// transactions, and mail. A message in a large room wakes thousands.
+/// Spans in a trace of what followed from one record: answers to syncs, pushes, transactions, and
+/// mail. A message in a large room wakes thousands.
 pub const TRACE_FOLLOWERS: usize = 16;
 
 /// Spans that wait to be sent, some 500 bytes each; more are dropped.
@@ -777,7 +776,7 @@ pub const CONSOLE_SESSION: Duration = Duration::from_secs(12 * 3600);
 /// How long a login to the console by OpenID Connect may take: an administrator signs in first.
 pub const CONSOLE_LOGIN: Duration = Duration::from_secs(20 * 60);
 
-/// How long a link to the console is good.
+/// How long a link to the console is valid.
 pub const CONSOLE_LINK: Duration = Duration::from_secs(10 * 60);
 
 /// Records on one page of the console.

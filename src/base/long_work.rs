@@ -48,7 +48,6 @@ struct Share {
 /// The caller has exceeded its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// When to try again.
     pub retry_after: Duration,
 }
 
@@ -106,7 +105,7 @@ impl<K: Hash + Eq + Clone> LongWork<K> {
             }
         }
         let permit = Arc::clone(&self.at_once).acquire_owned().await;
-        // Nobody closes it.
+        // The semaphore is never closed.
         let closed = |_| Busy { retry_after: Duration::from_secs(1) };
         Ok(Place { full_at, share, _permit: permit.map_err(closed)? })
     }

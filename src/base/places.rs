@@ -1,4 +1,4 @@
-//! Places for a bounded number at a time: those of each key have as many.
+//! Bounds how many may do something at a time for each key.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -19,12 +19,11 @@ pub struct Place<K: Hash + Eq> {
 }
 
 impl<K: Hash + Eq + Clone> Places<K> {
-    /// So many places for each key.
     pub fn new(each: usize) -> Self {
         Self { each, keys: Mutex::default() }
     }
 
-    /// Waits for a place; those who came first get one first.
+    /// Waits for a place, first come, first served.
     pub async fn take(self: &Arc<Self>, key: K) -> Place<K> {
         let of_key = {
             let mut keys = self.keys.lock();
@@ -43,7 +42,7 @@ impl<K: Hash + Eq> Drop for Place<K> {
     fn drop(&mut self) {
         self.permit = None;
         let mut keys = self.places.keys.lock();
-        // Those who hold a place or wait for one have it, too.
+        // Each place held and each wait has a reference, too.
         if keys.get(&self.key).is_some_and(|of_key| Arc::strong_count(of_key) == 1) {
             keys.remove(&self.key);
         }
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_key_has_as_many_places_and_is_forgotten_with_the_last() {
+    async fn each_key_has_its_places_and_is_forgotten_with_the_last() {
         let places = Arc::new(Places::new(2));
         let held = [places.take("a").await, places.take("a").await];
         assert!(places.take("a").now_or_never().is_none());
@@ -70,7 +69,7 @@ mod tests {
         drop(held);
         let place = waiting.await;
         assert_eq!(places.keys.lock().len(), 1);
-        // Who waits for one no more leaves nothing behind, even if a place was free by then.
+        // A cancelled wait leaves nothing behind, even if a place was free by then.
         let other = places.take("a").await;
         let mut waiting = Box::pin(places.take("a"));
         assert!((&mut waiting).now_or_never().is_none());

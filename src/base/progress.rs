@@ -25,7 +25,7 @@ pub const ERASURE: &str = "Erases what is due";
 /// A sweep finds the records of erased users.
 pub const SEARCH_FOR_USERS: &str = "Searches the log for what erased users left";
 
-/// What a purge takes is found.
+/// The records that a purge takes are searched for.
 pub const SEARCH_FOR_ROOM: &str = "Searches the log for what a purge takes";
 
 /// The members of a room leave it, because it is shut down or purged.
@@ -63,7 +63,7 @@ pub struct Progress {
     pub total: u64,
     /// How long it has taken, in milliseconds.
     pub taken_ms: u64,
-    /// How long it will take, if it goes on as it did; none before that is known.
+    /// How long it will probably take, in milliseconds; `None` before anything is done.
     pub left_ms: Option<u64>,
 }
 
@@ -82,14 +82,14 @@ impl Work {
         Self(piece)
     }
 
-    /// It has come this far.
+    /// Notes that this much is done.
     pub fn at(&self, done: u64) {
         self.0.done.store(done, Ordering::Relaxed);
         // There may be more to do than there was at first.
         self.0.total.fetch_max(done, Ordering::Relaxed);
     }
 
-    /// So much more of it is done.
+    /// Notes that this much more is done.
     pub fn add(&self, more: u64) {
         self.at(self.0.done.load(Ordering::Relaxed).saturating_add(more));
     }

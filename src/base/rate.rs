@@ -119,7 +119,6 @@ pub struct Limiter<K: Hash + Eq + Clone> {
 }
 
 impl<K: Hash + Eq + Clone> Limiter<K> {
-    /// A limiter with this rate for each key.
     pub fn new(rate: Rate) -> Self {
         let every = Quota::with_period(rate.interval());
         let quota = every.unwrap_or_else(|| Quota::per_second(NonZeroU32::MAX));
@@ -178,7 +177,6 @@ pub struct Refundable<K> {
 }
 
 impl<K: Hash + Eq> Refundable<K> {
-    /// A limiter with this rate for each key.
     pub fn new(rate: Rate) -> Self {
         let interval = rate.interval();
         let depth = interval.saturating_mul(rate.burst.get());

@@ -16,12 +16,10 @@ use serde::{
 pub struct SecretText(String);
 
 impl SecretText {
-    /// The text.
     pub fn into_inner(self) -> String {
         self.0
     }
 
-    /// The text.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -19,12 +19,10 @@ impl Shutdown {
         Self(receiver)
     }
 
-    /// Whether the signal has been given.
     pub fn is_given(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the signal is given.
     pub async fn given(&self) {
         let mut receiver = self.0.clone();
         // Without a sender (its task died with the runtime) the signal cannot be given any more.

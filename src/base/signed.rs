@@ -25,7 +25,6 @@ struct Dated<T> {
 }
 
 impl Signer {
-    /// From a secret key.
     pub fn new(key: &str) -> Self {
         Self(hmac(key.as_bytes()))
     }

@@ -1,15 +1,14 @@
-//! Marks of the process that has something in memory, in the ids that clients get for it. In a
-//! cluster, a request that names such an id is answered by that process, whichever node it reaches.
+//! Marks, in the ids that clients get, of the process that holds something in memory. In a cluster,
+//! a request that names such an id is answered by that process, whichever node it reaches.
 
-/// Ends an id, before the mark. No id has it otherwise.
+/// Separates an id from its mark. No id contains it otherwise.
 const MARK: char = '~';
 
-/// The mark of a process; none for a server that is alone.
+/// The mark of a process; none outside a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag(Option<u16>);
 
 impl Tag {
-    /// The mark of a node.
     pub const fn of(tag: u16) -> Self {
         Self(Some(tag))
     }

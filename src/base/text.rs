@@ -28,7 +28,7 @@ pub fn beginning(text: &str, bytes: usize) -> &str {
     &text[..end]
 }
 
-/// Text as a part of a path or a query.
+/// Percent-encodes text for a path or a query.
 pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }

@@ -20,8 +20,8 @@ pub trait Timed: Send + Sync + 'static {
     /// between two calls is not lost. May be dropped before it resolves.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Does what is due at `now_ms`. Afterwards it is no longer due, or this has waited for a
-    /// while: it is called again at once for what is still due. May be dropped at any `await`.
+    /// Does what is due at `now_ms`. It is called again at once for what is then still due, so
+    /// after a failure it must wait for a while. May be dropped at any `await`.
     fn fire(&self, now_ms: u64) -> impl Future<Output = ()> + Send;
 }
 

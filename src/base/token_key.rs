@@ -22,7 +22,7 @@ pub fn signer(data_dir: &Path) -> Signer {
     Signer::new(&key(data_dir))
 }
 
-/// Replaces the key in `data_dir` by that of a cluster.
+/// Replaces the key in `data_dir` with that of a cluster.
 pub fn adopt(data_dir: &Path, key: &str) -> io::Result<()> {
     if !is_key(key) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the cluster's key is not a key"));

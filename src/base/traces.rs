@@ -1,10 +1,10 @@
-//! Traces of requests, for OpenTelemetry: off unless the program installs where they go.
+//! Traces of requests, for OpenTelemetry: off unless the program installs a destination.
 //!
-//! A span is put together when what it is about is over, from the moments that are measured for the
-//! [metrics](super::metrics) as well. Nothing is carried along for it, since much of what a request
-//! causes is done together with what others cause, later, or by another node. The request's id is
-//! carried along, into the records: that of a traced request ends with the id of its trace, and the
-//! id of its span follows from it. So any code that has a record can add to the trace.
+//! A span is built when its work is over, from the times that are measured for the
+//! [metrics](super::metrics) as well. No span is carried along, since much of what a request causes
+//! is done together with other work, later, or by another node. The request's id is carried along,
+//! into the records: the id of a traced request ends with its trace id, and its span id follows
+//! from it. So any code that has a record can add to the trace.
 //!
 //! Spans have no names of users, rooms or servers.
 
@@ -40,12 +40,12 @@ pub fn traces() -> Option<&'static Traces> {
     TRACES.get()
 }
 
-/// Has requests be traced from now on. A second call has no effect.
+/// Turns tracing on. A second call has no effect.
 pub fn install(traces: Traces) {
     let _ = TRACES.set(traces);
 }
 
-/// The id of the trace that a request of this id has, if it was traced.
+/// The trace id in the id of a request, if it was traced.
 pub fn trace_of(request: &str) -> Option<&str> {
     let (_, trace) = request.rsplit_once(SEPARATOR)?;
     (trace.len() == 32 && TraceId::from_hex(trace).is_ok()).then_some(trace)
@@ -66,7 +66,7 @@ pub struct Traced {
     span_id: SpanId,
 }
 
-/// A request at its begin: where its trace comes from.
+/// A traced request that has just begun.
 #[derive(Debug)]
 pub struct Begun {
     trace_id: TraceId,
@@ -77,7 +77,7 @@ pub struct Begun {
 /// Which requests are traced.
 #[derive(Debug)]
 struct Choice {
-    /// In percent, of those that do not say themselves whether they are to be.
+    /// In percent of the requests that make no sampling decision of their own.
     percent: u64,
     per_second: u64,
     seen: AtomicU64,
@@ -107,8 +107,8 @@ impl Choice {
 }
 
 impl Traces {
-    /// Spans go to `processor`. Traced are `percent` of the requests that do not say whether they
-    /// are to be, and at most `per_second` in all.
+    /// Sends spans to `processor`. Traces `percent` of the requests that make no sampling decision
+    /// of their own, and at most `per_second` in all.
     pub fn new(processor: Box<dyn SpanProcessor>, percent: u32, per_second: u32) -> Self {
         Self {
             processor,
@@ -177,7 +177,7 @@ impl Traces {
         });
     }
 
-    /// Adds something that was done because of a request, as a child of its span.
+    /// Adds a child of a request's span, for something that was done because of it.
     pub fn child(
         &self,
         of: Traced,
@@ -194,7 +194,7 @@ impl Traces {
         });
     }
 
-    /// Sends what waits to be sent. Blocks.
+    /// Sends the queued spans. Blocks.
     pub fn flush(&self) {
         let _ = self.processor.force_flush();
     }
@@ -230,13 +230,13 @@ impl Traces {
     }
 }
 
-/// When a moment of the recent past was, by the clock of the machine.
+/// A recent moment in wall-clock time.
 fn time_of(moment: Instant) -> SystemTime {
     SystemTime::now().checked_sub(moment.elapsed()).unwrap_or(UNIX_EPOCH)
 }
 
 impl Begun {
-    /// The request's id, from one that tells nothing of its trace.
+    /// The request's id with its trace id at the end.
     pub fn request_id(&self, id: &str) -> Arc<str> {
         format!("{id}{SEPARATOR}{}", self.trace_id).into()
     }
@@ -252,14 +252,14 @@ impl Traced {
     }
 }
 
-/// Adds to a trace that something was done until now.
+/// Adds a span from `since` until now to a trace.
 pub fn stage(of: Traced, name: &'static str, since: Instant) {
     if let Some(traces) = traces() {
         traces.child(of, name, since, Instant::now(), Vec::new());
     }
 }
 
-/// Says which record a span is about.
+/// The attribute with the record that a span is about.
 pub fn about(offset: u64) -> KeyValue {
     KeyValue::new("logcabin.offset", i64::try_from(offset).unwrap_or(i64::MAX))
 }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_takes_its_trace_from_the_header_and_its_id_tells_of_it() {
+    fn a_request_takes_its_trace_from_the_header_and_carries_it_in_its_id() {
         let traces = traces(0, 1000);
         let sampled = format!("00-{TRACE}-00f067aa0ba902b7-01");
         let begun = begin(&traces, Some(&sampled)).unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_requests_is_traced_and_no_more_than_so_many() {
+    fn a_share_of_the_requests_is_traced_up_to_a_maximum_rate() {
         let count = |traces: &Traces| (0..1000).filter(|_| begin(traces, None).is_some()).count();
         assert_eq!(count(&traces(7, 100_000)), 70);
         assert_eq!(count(&traces(100, 100_000)), 1000);

@@ -1,12 +1,12 @@
-//! Turns for long work that others cause, such as state resolution for other homeservers. Whoever
-//! caused the least of it lately comes first, so nobody waits behind the one who causes most of it.
+//! Turns for long work that others cause, such as state resolution for other homeservers. The
+//! asker that used least lately comes first, so nobody waits behind the one that uses most.
 //!
-//! Work has two payers: who asks for it (a homeserver), and what it is about (a room). Somebody may
-//! have many names of homeservers, or use many rooms; neither helps while the other is the same.
+//! Work has two payers: its asker (a homeserver), and its subject (a room). Somebody may have many
+//! server names, or use many rooms; neither helps while the other is the same.
 //!
-//! Work that has begun holds memory while it pauses, so only a little may have begun at a time.
-//! Where somebody comes first who could not begin, the work of the one who comes last is given up
-//! for it, and has to be asked for again.
+//! Work that has begun holds memory while it pauses, so only a little may have begun at a time. If
+//! the first in the queue cannot begin for that reason, the last of the work that has begun is
+//! given up for it, and has to be asked for again.
 
 use std::{
     cell::Cell,
@@ -29,18 +29,18 @@ use super::{background::stand_back, limits, metrics::metrics};
 #[derive(Debug)]
 pub struct Turns {
     inner: Mutex<Inner>,
-    /// How much waits, for those that only look.
+    /// How much waits, readable without the lock.
     waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// How much may be in progress at a time, and is.
+    /// How much may be in progress at a time, and how much is.
     places: usize,
     running: usize,
-    /// How much has begun: that is what is in progress, and what pauses.
+    /// How much has begun: it is in progress, or paused.
     begun: usize,
-    /// What is being worked on, also while the work pauses.
+    /// The subjects of the work that has begun.
     busy: HashSet<Arc<str>>,
     waiting: Vec<Waiting>,
     last: u64,
@@ -63,7 +63,7 @@ struct Waiting {
     wake: oneshot::Sender<bool>,
 }
 
-/// What happens next, to the one at a place in the queue.
+/// What happens next to the entry at a position in the queue.
 enum Next {
     Begins(usize),
     GoesOn(usize),
@@ -76,7 +76,7 @@ enum Payer {
     Subject(Arc<str>),
 }
 
-/// The processor time that was used lately: old use counts ever less.
+/// Processor time that was used lately: old use decays.
 #[derive(Clone, Copy, Debug)]
 struct Used {
     seconds: f64,
@@ -92,8 +92,8 @@ impl Used {
 
 type Rank = (bool, u128, u128);
 
-/// Whether work of a rank is given up for other work. What is about the same in use goes on, or
-/// each would begin again for the other, and none would ever end.
+/// Whether work that has begun is given up for work of a better rank. The ranks must be far apart,
+/// or each would begin again for the other, and none would ever end.
 const fn is_far_behind(worse: Rank, better: Rank) -> bool {
     (worse.0 && !better.0) || worse.1 > FAR_BEHIND + 2 * better.1
 }
@@ -101,14 +101,13 @@ const fn is_far_behind(worse: Rank, better: Rank) -> bool {
 /// In slices: a second.
 const FAR_BEHIND: u128 = 1000 / limits::TURNS_SLICE.as_millis();
 
-/// Of several payers, those who are over this part of a processor come last.
+/// Payers that use more than this part of a processor come last.
 const SHARE: f64 = 0.25;
 
-/// How many payers are remembered before those are forgotten that have used next to nothing lately.
+/// Payers that are remembered before those that have used next to nothing lately are forgotten.
 const PAYERS: usize = 10_000;
 
 impl Turns {
-    /// So much may be in progress at a time.
     pub(crate) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self {
             inner: Mutex::new(Inner {
@@ -129,7 +128,7 @@ impl Turns {
         Self::new(thread::available_parallelism().map_or(1, usize::from) / 2)
     }
 
-    /// Waits for a turn. Two about the same subject never have one at the same time.
+    /// Waits for a turn. Two turns are never about the same subject at the same time.
     pub async fn turn(self: &Arc<Self>, asker: &str, subject: &str) -> Turn {
         let work = Work { asker: asker.into(), subject: subject.into() };
         let (number, woken) = self.queue(&work, false, &mut self.inner.lock());
@@ -141,7 +140,7 @@ impl Turns {
         Turn { turns, work, meter: Cell::default(), goes_on: Cell::new(true) }
     }
 
-    /// The processor time that was used for somebody lately: old use counts ever less.
+    /// The processor time that was used for an asker lately: old use decays.
     pub fn used(&self, asker: &str) -> Duration {
         let used = self.inner.lock().used.get(&Payer::Asker(asker.into())).copied();
         let seconds = used.map_or(0.0, |used| used.now(Instant::now()));
@@ -189,7 +188,7 @@ impl Turns {
 }
 
 impl Inner {
-    /// Who comes first of those in the queue, or makes room for it.
+    /// The first of the queue, or the one that gives up for it.
     fn next(&self) -> Option<Next> {
         let now = Instant::now();
         let may = |waiting: &Waiting| waiting.paused || !self.busy.contains(&waiting.work.subject);
@@ -211,8 +210,8 @@ impl Inner {
         }
     }
 
-    /// Whether it is over its share, how many slices were used for whoever asks or for what it is
-    /// about, and how many for whoever asks: the lower comes first.
+    /// Whether it is over its share, how many slices were used for its asker or its subject,
+    /// whichever is more, and how many for its asker. The lowest comes first.
     fn rank(&self, work: &Work, now: Instant) -> Rank {
         let of = |payer: Payer| self.used.get(&payer).map_or(0.0, |used| used.now(now));
         let asker = of(Payer::Asker(Arc::clone(&work.asker)));
@@ -274,16 +273,16 @@ impl Drop for Ticket {
 pub struct Turn {
     turns: Arc<Turns>,
     work: Work,
-    /// The processor time of this thread that is accounted for, while it works.
+    /// The processor time of its thread at the last charge, while it works.
     meter: Cell<Option<Duration>>,
-    /// Whether it was not given up.
+    /// Cleared when it is given up.
     goes_on: Cell<bool>,
 }
 
 impl Turn {
-    /// Works on a thread of its own, at low priority. `work` gets a function to call about every
-    /// millisecond, which lets others work now and then if it is their turn. When that returns
-    /// `false`, the work is given up. Returns whether it was not.
+    /// Does the work on a thread of its own, at low priority. `work` gets a function to call about
+    /// every millisecond, which lets others work if it is their turn. When that returns `false`,
+    /// `work` must give up. Returns whether it did not.
     pub async fn run(self, work: impl FnOnce(&dyn Fn() -> bool) + Send + 'static) -> bool {
         let (done, finished) = oneshot::channel();
         let run = move || {
@@ -292,25 +291,25 @@ impl Turn {
             work(&|| self.pause());
             let goes_on = self.goes_on.get();
             drop(self);
-            // Whoever waited may have gone.
+            // The waiting task may be gone.
             let _ = done.send(goes_on);
         };
         match thread::Builder::new().name("resolution".to_owned()).spawn(run) {
-            // If it panics, that is known, too.
+            // A panic drops the sender, which ends the wait.
             Ok(_) => finished.await.unwrap_or(true),
             Err(error) => {
-                warn!(%error, "a state is not resolved beforehand");
+                warn!(%error, "cannot start a thread to resolve a state in advance");
                 true
             }
         }
     }
 
-    /// Charges for work that others did in this turn.
+    /// Charges for work that other threads did in this turn.
     pub fn took(&self, time: Duration) {
         self.turns.inner.lock().charge(&self.work, time);
     }
 
-    /// Charges what was used since the last time, if that is worth it.
+    /// Charges the use since the last charge, if it is at least `at_least`.
     fn charge(&self, at_least: Duration, inner: &mut Inner) -> bool {
         let Some(before) = self.meter.get() else { return false };
         let now = processor_time();
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_used_least_comes_first_and_nobody_is_left_out() {
+    async fn the_asker_that_used_least_comes_first_and_all_get_a_turn() {
         let turns = Turns::new(1);
         charge(&turns, "greedy", "!a", 4000);
         charge(&turns, "some", "!b", 500);
@@ -415,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_wait_any_more_holds_nobody_up() {
+    async fn a_cancelled_wait_holds_nobody_up() {
         let turns = Turns::new(1);
         let first = turns.turn("a", "!a").await;
         {
@@ -486,7 +485,7 @@ mod tests {
             begun.push(endless(turns.turn(&asker, &subject).await));
         }
         let new = turns.turn("new", "!new").await;
-        assert!(!begun.remove(0).await.unwrap(), "whoever used most gives up");
+        assert!(!begun.remove(0).await.unwrap(), "the asker that used most gives up");
         assert!(new.run(|pause| assert!(pause())).await);
         is_over.store(true, Ordering::Relaxed);
         for left in begun {

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     OfPayer,
-    /// Of one who was asked for answers.
+    /// Of one server or host that was asked for answers.
     OfAnswers,
     /// Of all payers of the kind.
     OfKind,
@@ -34,7 +34,7 @@ enum Pool {
     Answers,
 }
 
-/// Payers who may be very many, since nothing is known of them.
+/// Unauthenticated payers, of whom there may be very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Addresses,
@@ -59,7 +59,7 @@ impl Payer {
 }
 
 impl Shares {
-    /// All of a pool, and what of it is left to small bodies.
+    /// The size of a pool, and the part of it that is reserved for small bodies.
     const fn of_pool(&self, pool: Pool) -> (u64, u64) {
         match pool {
             Pool::Requests => (self.requests, self.requests / 8),
@@ -67,7 +67,7 @@ impl Shares {
         }
     }
 
-    /// The same of a kind of payers.
+    /// The same for a kind of payers.
     const fn of_kind(&self, kind: Kind) -> (u64, u64) {
         match kind {
             Kind::Addresses => (self.requests / 4 * 3, self.requests / 8),
@@ -92,19 +92,18 @@ impl Shares {
     }
 }
 
-/// What there is for a body of this size, of all that there is and of what is left to small ones.
+/// What a body of this size may use of `most`, of which `for_small` is reserved for small ones.
 const fn for_body((most, for_small): (u64, u64), bytes: u64) -> u64 {
     if bytes <= limits::BODY_SMALL_SHARE { most } else { most - for_small }
 }
 
-/// Where a body is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Bytes arrive, or should.
     Arriving,
     /// It waits for room.
     Waiting,
-    /// All of it has been there since then. Whether it may still be dropped.
+    /// All of it arrived at this time; whether it may still be dropped.
     Handled(Instant, bool),
 }
 
@@ -116,18 +115,18 @@ struct Entry {
     /// When it last grew.
     grew: Instant,
     stage: Stage,
-    /// Tells who holds it to drop it.
+    /// Tells its holder to drop it.
     drop: watch::Sender<bool>,
     is_leaving: bool,
     /// How many bytes it waits for, if it does.
     wants: u64,
-    /// Since when it may be larger than the share of who was asked, and whether nobody waits for
-    /// it.
+    /// Since when it has its turn to exceed the share of the server that was asked, and whether no
+    /// user waits for it.
     turn: Option<(Instant, bool)>,
 }
 
 impl Entry {
-    /// Whether it holds memory for nothing.
+    /// Whether it holds memory without making progress.
     fn is_idle(&self, now: Instant) -> bool {
         match self.stage {
             Stage::Arriving => now.saturating_duration_since(self.grew) >= limits::BODY_IDLE,
@@ -151,7 +150,6 @@ struct Account {
     looked: Option<Instant>,
 }
 
-/// What is held.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     entries: BTreeMap<u64, Entry>,
@@ -161,10 +159,10 @@ pub(super) struct Ledger {
     answers: u64,
     addresses: u64,
     strangers: u64,
-    /// The bodies that wait for room, and how many of them are of requests.
+    /// The bodies that wait for room, and how many of them are requests.
     waiting: BTreeSet<u64>,
     waiting_requests: usize,
-    /// When it was last looked who could make room in all, which takes a while.
+    /// The last search for bodies that could make room in a pool, which takes a while.
     looked: Option<Instant>,
 }
 
@@ -259,7 +257,7 @@ impl Ledger {
         }
     }
 
-    /// The bound that a body of this payer reaches, which has `own` bytes there, with `more`.
+    /// The bound that a body of this payer exceeds if it grows from `own` bytes by `more`.
     fn bound(&self, shares: &Shares, payer: &Payer, own: u64, more: u64) -> Option<Bound> {
         let most = for_body(shares.of_pool(payer.pool()), own + more);
         if self.in_pool(payer.pool()) + more > most {
@@ -268,10 +266,10 @@ impl Ledger {
         self.bound_of_payer(shares, payer, own, more)
     }
 
-    /// The same of the bounds below that of the pool.
+    /// The same for the bounds below that of the pool.
     ///
-    /// The only request of a payer may exceed the payer's share, and that of a kind the kind's:
-    /// each request that is not too large can be made, only not with others.
+    /// A payer's only request may exceed the payer's share, and the only one of a kind may exceed
+    /// the kind's: any request within the size limit can be made, but not beside others.
     fn bound_of_payer(&self, shares: &Shares, payer: &Payer, own: u64, more: u64) -> Option<Bound> {
         let of_payer = self.of_payer(payer);
         let exceeds = of_payer + more > shares.of_payer(payer);
@@ -288,7 +286,7 @@ impl Ledger {
         exceeds.then_some(Bound::OfKind)
     }
 
-    /// Reserves `to` bytes in all for a body. With its turn, it is not bound by its payer.
+    /// Reserves `to` bytes in total for a body. One that has its turn may exceed its payer's share.
     pub(super) fn reserve(
         &mut self,
         shares: &Shares,
@@ -315,8 +313,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether what is left is for another body, which waits and is of a lower rank. Small ones
-    /// have some left for them.
+    /// Whether what is left is for another waiting body of a lower rank. Small ones have a reserve.
     fn gives_way(&self, shares: &Shares, id: u64, own: &Entry, to: u64, now: Instant) -> bool {
         if self.waiting.is_empty() || to <= limits::BODY_SMALL_SHARE || own.turn.is_some() {
             return false;
@@ -341,8 +338,8 @@ impl Ledger {
         })
     }
 
-    /// A body waits for room for `to` bytes in all. If too many do, the one of the highest rank
-    /// does so no longer.
+    /// Makes a body wait for room for `to` bytes in total. If too many wait, the one of the highest
+    /// rank is dropped.
     pub(super) fn waits(&mut self, id: u64, to: u64, now: Instant) -> Result<(), Bound> {
         let Some(entry) = self.entries.get_mut(&id) else { return Err(Bound::Waiting) };
         entry.wants = to;
@@ -381,9 +378,9 @@ impl Ledger {
         }
     }
 
-    /// How much sooner a body goes than others: first whose payer holds more (twice as much, or
-    /// more than that), then which is larger and has been on its way for longer. For one that has
-    /// its turn, all others go, however large it is.
+    /// How soon a body makes room for others, the highest rank first. It compares what the payers
+    /// hold, in powers of two, and then size times age. A body that has its turn comes last,
+    /// however large it is.
     fn rank(&self, entry: &Entry, own: u64, now: Instant) -> (u32, u128) {
         if entry.turn.is_some() {
             return (0, 0);
@@ -393,9 +390,8 @@ impl Ledger {
         (of_payer.checked_ilog2().unwrap_or(0), u128::from(own) * age)
     }
 
-    /// Has others drop what they hold, so that a body which has waited for so long can have `to`
-    /// bytes: those that are idle, and of a higher rank those that wait as well, and after
-    /// [`limits::BODY_YIELDS`] all.
+    /// Drops bodies so that one that has waited for `waited` can have `to` bytes: idle ones,
+    /// waiting ones of a higher rank, and after [`limits::BODY_YIELDS`] all of a higher rank.
     pub(super) fn make_room(
         &mut self,
         shares: &Shares,
@@ -413,14 +409,14 @@ impl Ledger {
         } else {
             self.looked
         };
-        // Whoever looks does so for all: what becomes free is for the lowest rank.
+        // One search serves all: what becomes free is for the lowest rank.
         let lately = |looked| now.saturating_duration_since(looked) < limits::BODY_LOOK / 2;
         if looked.is_some_and(lately) {
             return;
         }
         let mine = self.rank(own, to, now);
         let more = to.saturating_sub(own.bytes);
-        // Somewhat more than is needed, so that it is not to be looked again at once.
+        // Somewhat more than is needed, so that the next search is not due at once.
         let wanted = more.max(shares.of(bound, &payer) / 8);
         let yields = waited >= limits::BODY_YIELDS;
         let mut leaving = 0;
@@ -475,7 +471,7 @@ impl Ledger {
         }
     }
 
-    /// A body may be larger than the share of who was asked from now on.
+    /// Gives a body its turn: it may exceed the share of the server that was asked.
     pub(super) fn has_turn(&mut self, id: u64, was_caused: bool, now: Instant) {
         self.goes_on(id);
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -484,8 +480,8 @@ impl Ledger {
         }
     }
 
-    /// Somebody waits for their turn: what nobody waits for and has been at its turn for long is
-    /// dropped.
+    /// A user waits for a turn: drops an answer that no user waits for and that has had its turn
+    /// for long.
     pub(super) fn hurry(&mut self, now: Instant) {
         let is_long = |since| now.saturating_duration_since(since) >= limits::LARGE_ANSWER_YIELDS;
         let found = self.entries.iter().find(|(_, entry)| {
@@ -497,7 +493,7 @@ impl Ledger {
         }
     }
 
-    /// Puts a body on another account.
+    /// Charges a body to another payer.
     pub(super) fn move_to(&mut self, shares: &Shares, id: u64, to: Payer) -> Result<(), Bound> {
         let Some(entry) = self.entries.get(&id) else { return Ok(()) };
         let (from, bytes) = (entry.payer.clone(), entry.bytes);

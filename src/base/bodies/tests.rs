@@ -9,7 +9,7 @@ use super::{
 
 const MIB: usize = 1 << 20;
 
-/// As much as servers have: 24 MiB for requests, 72 MiB for answers.
+/// The default budget: 24 MiB for requests, 72 MiB for answers.
 fn bodies() -> Arc<Bodies> {
     Bodies::new(Shares::new(96 << 20, 8 * MIB))
 }
@@ -76,7 +76,7 @@ async fn half_sent_bodies_of_one_address_leave_room_for_all_others() {
 }
 
 #[tokio::test]
-async fn whoever_holds_bodies_that_do_not_go_on_makes_room_the_largest_first() {
+async fn idle_bodies_make_room_the_largest_first() {
     let bodies = bodies();
     let mut large = with(&bodies, address(1), 6 * MIB).await.expect("the first");
     let small = with(&bodies, address(2), MIB).await.expect("there is room");
@@ -94,7 +94,7 @@ async fn whoever_holds_bodies_that_do_not_go_on_makes_room_the_largest_first() {
     making.await.expect("no panic").expect("room was made");
 }
 
-/// A ledger, with what it has had dropped.
+/// A ledger, and the bodies that it dropped.
 #[derive(Default)]
 struct Kept {
     ledger: Ledger,
@@ -115,7 +115,7 @@ impl Kept {
 }
 
 #[test]
-fn of_bodies_that_go_on_the_largest_and_oldest_makes_room_for_a_smaller_one() {
+fn the_largest_and_oldest_active_body_makes_room_for_a_smaller_one() {
     let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
     let (mut kept, mib) = (Kept::default(), 1 << 20);
     let some = 9 * mib / 2;
@@ -145,7 +145,7 @@ fn of_bodies_that_go_on_the_largest_and_oldest_makes_room_for_a_smaller_one() {
 }
 
 #[test]
-fn what_is_left_goes_to_whom_others_make_room_for() {
+fn freed_memory_goes_to_the_body_that_others_made_room_for() {
     let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
     let (mut kept, mib) = (Kept::default(), 1 << 20);
     let all = [1, 2, 3].map(|number| kept.begin(address(number), now));
@@ -164,15 +164,15 @@ fn what_is_left_goes_to_whom_others_make_room_for() {
     let [dropped] = kept.dropped()[..] else { panic!("{:?}", kept.dropped()) };
     assert!(all.contains(&dropped));
     kept.ledger.end(dropped);
-    // Of what is free now, nobody takes so much that too little is left.
+    // Nobody else takes the room that was made.
     let other = all.into_iter().find(|id| *id != dropped).expect("one of them");
     let much = kept.ledger.reserve(&shares, other, 10 * mib, false, now);
     assert!(much.is_err(), "{much:?}");
-    kept.ledger.reserve(&shares, honest, mib, false, now).expect("it is its room");
+    kept.ledger.reserve(&shares, honest, mib, false, now).expect("room was made for it");
 }
 
 #[test]
-fn the_largest_that_asks_for_more_drops_nobody_who_goes_on() {
+fn the_largest_body_does_not_drop_active_ones() {
     let (shares, now) = (Shares::new(96 << 20, 8 * MIB), Instant::now());
     let (mut kept, mib) = (Kept::default(), 1 << 20);
     let large = kept.begin(address(0), now);
@@ -229,7 +229,7 @@ async fn large_answers_go_one_after_the_other_and_small_ones_beside_them() {
 }
 
 #[test]
-fn an_answer_for_a_user_has_others_end_their_turn() {
+fn an_answer_for_a_user_ends_the_turns_of_others() {
     let (mut kept, now) = (Kept::default(), Instant::now());
     let caused = kept.begin(asked("peer"), now);
     kept.ledger.has_turn(caused, true, now);
@@ -244,7 +244,7 @@ fn an_answer_for_a_user_has_others_end_their_turn() {
 }
 
 #[tokio::test]
-async fn of_one_homeserver_and_of_one_user_one_large_answer_is_in_line() {
+async fn each_homeserver_and_each_user_has_one_large_answer_in_the_queue() {
     one_is_in_line(Urgency::Caused, Urgency::Caused, |_| "flood".to_owned()).await;
     let many = |number| format!("flood{number}");
     one_is_in_line(of_user("@eve:here"), of_user("@ann:here"), many).await;
@@ -259,7 +259,7 @@ async fn one_is_in_line(flood: Urgency, other: Urgency, server: impl Fn(usize) -
         let mut body = bodies.begin(asked(&server(number)), 1).urgent(flood.clone());
         waiting.push(tokio::spawn(async move { body.grow(large, until).await.map(|()| body) }));
     }
-    // The first is at its turn.
+    // The first has its turn.
     while bodies.held().1 == 0 {
         tokio::task::yield_now().await;
     }
@@ -269,7 +269,7 @@ async fn one_is_in_line(flood: Urgency, other: Urgency, server: impl Fn(usize) -
         tokio::task::yield_now().await;
     }
     let first = waiting.remove(0).await.expect("no panic").expect("its turn");
-    // None of the flood that is still in line is before it.
+    // No queued body of the flood goes before it.
     drop(first);
     drop(other.await.expect("no panic").expect("its turn"));
     for task in waiting {

@@ -1,10 +1,10 @@
 //! The turns of large answers.
 //!
 //! The state of a large room takes more than the share of the homeserver that is asked for it. Such
-//! answers go one after the other (with a larger budget, a few at a time). Those that a user waits
-//! for, who enters a room, wait for one that is under way; those that events of other homeservers
-//! cause also wait for each other. Of one homeserver, and of one user, there is one in line:
-//! whoever causes very many of them delays themselves.
+//! answers go one after the other (with a larger budget, a few at a time). Those for a user who
+//! joins a room wait for the one under way; those that events of other homeservers cause also wait
+//! for each other. Each homeserver and each user has at most one in the queue, so a flood of them
+//! delays only its sender.
 
 use std::{
     collections::HashMap,
@@ -62,7 +62,7 @@ impl Turns {
         })
     }
 
-    /// Waits for a turn. What is `urgent` has others hurry meanwhile.
+    /// Waits for a turn. While an urgent answer waits, calls `hurry` now and then.
     pub(super) async fn take(
         &self,
         asked: Option<Payer>,
@@ -74,7 +74,7 @@ impl Turns {
             Urgency::Asked(user_id) => Some(Payer::User(user_id)),
             Urgency::Caused => asked,
         };
-        // None of them is ever closed.
+        // These semaphores are never closed.
         let of_payer = match payer {
             Some(payer) => self.of_payer(payer).acquire_owned().await.ok(),
             None => None,

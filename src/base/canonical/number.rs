@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// The largest integer of canonical JSON: 2^53 - 1.
 const LARGEST: u64 = (1 << 53) - 1;
 
-/// Whether canonical JSON has this number of a JSON text, written like this.
+/// Whether canonical JSON allows this number, written like this.
 pub fn is_strict(token: &str) -> bool {
     let digits = token.strip_prefix('-').unwrap_or(token);
     token != "-0"
@@ -13,8 +13,8 @@ pub fn is_strict(token: &str) -> bool {
         && digits.parse::<u64>().is_ok_and(|value| value <= LARGEST)
 }
 
-/// Whether other homeservers can hold this number of a JSON text, if it is finite: a signed integer
-/// of 64 bits, or a number with a fraction or an exponent.
+/// Whether other homeservers can hold this number, if it is finite: a signed integer of 64 bits, or
+/// a number with a fraction or an exponent.
 pub fn is_held(token: &str) -> bool {
     !is_integer(token) || token.parse::<i64>().is_ok()
 }
@@ -23,12 +23,12 @@ fn is_integer(token: &str) -> bool {
     !token.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
 }
 
-/// The longest integer that is surely in the range of doubles.
+/// Digits of an integer that is certainly in the range of doubles.
 const FINITE_DIGITS: usize = 300;
 
 /// A number of a JSON text as Python writes it, which is how Synapse signs and hashes it; `None` if
-/// it is beyond the range of doubles: many who read JSON then refuse the whole text. An integer
-/// keeps all its digits. Anything else is a double in the shortest form that reads as the same.
+/// it is beyond the range of doubles: many parsers then refuse the whole text. An integer keeps all
+/// its digits. Anything else is a double in the shortest form that reads as the same.
 pub fn normal(token: &str) -> Option<Cow<'_, str>> {
     if is_integer(token) {
         let is_finite = || token.parse().is_ok_and(|value: f64| value.is_finite());

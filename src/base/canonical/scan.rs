@@ -1,4 +1,4 @@
-//! One walk over a JSON text: that it is JSON, what is in it, and whether it is canonical already.
+//! One walk over a JSON text: whether it is JSON and already canonical, and what is in it.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::limits;
 pub(crate) struct Scan {
     /// How deep it nests.
     pub(super) depth: usize,
-    /// Whether it is its canonical form.
+    /// Whether the text is in canonical form.
     pub(super) is_canonical: bool,
     /// The objects, by where they begin; none if the text is canonical.
     objects: Vec<Object>,
@@ -280,7 +280,7 @@ impl Walk<'_> {
         members.windows(2).all(|pair| rank(pair[0].key(self.text)) < rank(pair[1].key(self.text)))
     }
 
-    /// The members by their names. Of those of one name, the last counts, as it does for Python.
+    /// The members by their names. If a name repeats, its last member counts, as in Python.
     fn sorted(&self, mut members: Vec<Member>) -> Vec<Member> {
         members.reverse();
         members.sort_by_cached_key(|member| rank(member.key(self.text)));
@@ -362,13 +362,13 @@ pub fn tokens(text: &str) -> impl Iterator<Item = Token<'_>> {
     })
 }
 
-/// Where a name stands among others. One that is not Unicode is no other one's.
+/// The sort key of a name. One that is not Unicode equals no Unicode name.
 fn rank(token: &str) -> (Cow<'_, str>, bool) {
     let is_unicode = !token.contains('\\') || decoded(token).is_some();
     (name(token), is_unicode)
 }
 
-/// The text in a string token, or what stands there if it is not Unicode.
+/// The text in a string token, or its raw characters if it is not Unicode.
 fn name(token: &str) -> Cow<'_, str> {
     let inner = &token[1..token.len() - 1];
     if inner.contains('\\') {
@@ -378,7 +378,7 @@ fn name(token: &str) -> Cow<'_, str> {
     }
 }
 
-/// A string token in canonical form, or as it stands if it is not Unicode.
+/// A string token in canonical form, or as written if it is not Unicode.
 pub(super) fn string(token: &str) -> Cow<'_, str> {
     if token.contains('\\') {
         decoded(token).map_or(Cow::Borrowed(token), |text| Cow::Owned(encoded(&text)))
@@ -388,7 +388,7 @@ pub(super) fn string(token: &str) -> Cow<'_, str> {
 }
 
 /// The text in a string token; `None` if it has half of a surrogate pair, which Python and browsers
-/// take for a character.
+/// accept as a character.
 fn decoded(token: &str) -> Option<String> {
     serde_json::from_str(token).ok()
 }

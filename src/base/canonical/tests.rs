@@ -3,7 +3,7 @@ use ruma::CanonicalJsonValue;
 
 use super::*;
 
-/// Texts with what Synapse's `canonicaljson` 2.0 makes of them, as Python reads them.
+/// Texts, and what Synapse's `canonicaljson` 2.0 makes of them as Python reads them.
 const VECTORS: &str = include_str!("vectors.json");
 
 #[test]
@@ -73,7 +73,7 @@ fn only_json_has_a_canonical_form() {
     assert_eq!(half, Err(NotCanonical::Surrogate));
     let half = r#"{"\uD83D":"\ud83d","a":1}"#;
     assert_eq!(canonical(half, Numbers::AsWritten).as_deref(), Ok(half));
-    // Another name than what is written like it.
+    // A lone surrogate is not the same name as the text of its escape.
     let two = r#"{"\ud83d":1,"\\ud83d":2}"#;
     assert_eq!(canonical(two, Numbers::AsWritten).as_deref(), Ok(two));
 }

@@ -7,15 +7,15 @@ use crate::rate::Rate;
 /// How many homeservers' signing keys are kept. The public network has some ten thousand.
 pub const PEERS: usize = 100_000;
 
-/// How many keys a homeserver may publish, and as many old ones are kept.
+/// Keys that a homeserver may publish, and old ones of it that are kept.
 pub const PEER_OLD_KEYS: usize = 32;
 
 /// The largest document with the signing keys of a homeserver. Such a document is recorded; those
 /// of homeservers have some hundred bytes.
 pub const PEER_KEYS_BYTES: usize = 16 * 1024;
 
-/// How many requests for keys of homeservers are made at a time: of those whose keys are known, of
-/// those that failed to answer the last time, of unknown ones, and ahead.
+/// Concurrent requests for keys of homeservers: of those whose keys are known, of those that failed
+/// to answer the last time, of unknown ones, and ahead of expiry.
 pub const PEER_KEYS_FETCHES: usize = 16;
 
 /// How long a request for the keys of one homeserver may take.
@@ -25,8 +25,8 @@ pub const PEER_KEYS_TIME: Duration = Duration::from_secs(10);
 /// not answer.
 pub const PEER_KEYS_SLOW: Duration = Duration::from_secs(5);
 
-/// How long before the keys of a homeserver expire a request of it has them fetched again, and how
-/// often.
+/// How long before the keys of a homeserver expire its requests cause them to be fetched again, and
+/// the shortest time between two such fetches.
 pub const PEER_KEYS_AHEAD: (Duration, Duration) =
     (Duration::from_secs(3600), Duration::from_secs(600));
 
@@ -34,12 +34,12 @@ pub const PEER_KEYS_AHEAD: (Duration, Duration) =
 /// of very many homeservers, and how long each request may take.
 pub const PEER_KEYS_IN_BULK: (usize, Duration) = (64, Duration::from_secs(15));
 
-/// How often the keys of homeservers that were not known are recorded: what bounds how fast the log
-/// grows by names that somebody makes up.
+/// The rate at which keys of unknown homeservers are recorded. It bounds how fast made-up names
+/// make the log grow.
 pub const PEERS_NEW: Rate = Rate::per_minute(60, 2_000);
 
-/// How long the keys of a homeserver are not fetched again after they were, and after that failed;
-/// the latter grows with each failure, up to the third.
+/// How long the keys of a homeserver are not fetched again: after a success, after a first failure,
+/// and at most. The pause grows with each failure.
 pub const PEER_KEYS_AGAIN: [Duration; 3] =
     [Duration::from_secs(30), Duration::from_secs(60), Duration::from_secs(3600)];
 
@@ -50,7 +50,7 @@ pub const PEER_KEYS_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 /// How long this server's published keys are valid.
 pub const OWN_KEYS_LIFETIME: Duration = Duration::from_secs(86_400);
 
-/// How many homeservers one request to a notary may name. Each may be a request to another server.
+/// Homeservers that one request to a notary may name. Each may cause a request to another server.
 pub const NOTARY_SERVERS: usize = 50;
 
 /// How many such requests this server makes at a time to one notary, and how long it asks notaries
@@ -82,29 +82,29 @@ pub const DELEGATION_REDIRECTS: usize = 5;
 /// The time limit for all of it.
 pub const DELEGATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a delegation is believed: at least, if it does not say, and at most (server-server API,
-/// "Resolving server names").
+/// The lifetime of a delegation: at least, by default, and at most (server-server API, "Resolving
+/// server names").
 pub const DELEGATION_LIFETIME: [Duration; 3] =
     [Duration::from_secs(3600), Duration::from_secs(24 * 3600), Duration::from_secs(48 * 3600)];
 
-/// How long it is believed that there is none: after the first failure, and at most.
+/// How long the absence of a delegation is remembered: after the first failure, and at most.
 pub const NO_DELEGATION_LIFETIME: [Duration; 2] =
     [Duration::from_secs(60), Duration::from_secs(3600)];
 
 /// How many addresses of one homeserver are tried.
 pub const FEDERATION_ADDRESSES: usize = 6;
 
-/// How often the files of a certificate are looked at for a change.
+/// How often the files of a certificate are checked for changes.
 pub const CERTIFICATE_LOOK: Duration = Duration::from_secs(2);
 
 /// The buffer of a connection to another homeserver, which bounds the head of its answers.
 pub const FEDERATION_BUFFER_BYTES: usize = 32 * 1024;
 
-/// How often a caller has other homeservers asked for profiles, aliases and public rooms.
+/// How often a caller may query other homeservers for profiles, aliases and public rooms.
 pub const REMOTE_QUESTIONS: Rate = Rate::per_second(5, 60);
 
-/// How often a user has this server write to homeservers that it has never reached: each may be a
-/// name that somebody made up, is tried for [`STRANGER_TIME`], and leaves a position behind.
+/// The rate at which a user may have this server write to homeservers that it has never reached.
+/// Each may be a made-up name, is tried for [`STRANGER_TIME`], and leaves a position behind.
 pub const STRANGERS: Rate = Rate::per_minute(1, 60);
 
 /// How long a homeserver without a room in common may be unreachable before what waits for it is
@@ -118,15 +118,15 @@ pub const HIERARCHY_VIA: usize = 3;
 /// page continues there.
 pub const HIERARCHY_ASKED: usize = 20;
 
-/// Memory for what other homeservers said of rooms.
+/// Memory for what other homeservers said about rooms.
 pub const DESCRIPTIONS_BYTES: u64 = 8 << 20;
 
-/// How long that is believed, and how long it is believed that nobody says anything.
+/// How long that is remembered, and how long it is remembered that nobody answered.
 pub const DESCRIPTION_TIME: (Duration, Duration) =
     (Duration::from_secs(300), Duration::from_secs(60));
 
-/// Characters of why another homeserver refuses a request, which a client is told, and the longest
-/// pause that it may ask for.
+/// Characters of the reason with which another homeserver refuses a request, which a client is
+/// told, and the longest pause that it may ask for.
 pub const REFUSED_TEXT: usize = 500;
 /// See [`REFUSED_TEXT`].
 pub const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
@@ -134,7 +134,7 @@ pub const REFUSED_PAUSE: Duration = Duration::from_secs(3600);
 /// How many servers that have a room are told to a client.
 pub const REMOTE_SERVERS: usize = 50;
 
-/// The answer to a question for one event, in bytes.
+/// The answer to a request for one event, in bytes.
 pub const ONE_EVENT_BYTES: usize = 320 << 10;
 
 /// Predecessors that an event names (room version 1, "Event format").
@@ -145,41 +145,41 @@ pub const PREDECESSORS: usize = 20;
 /// its predecessors is not among them.
 pub const EXTREMITIES: usize = 10;
 
-/// How many of them are of one homeserver.
+/// How many of them may be of one homeserver.
 pub const EXTREMITIES_OF_ONE: usize = 5;
 
-/// Refused events that are looked at on the way back from an event, for the extremities that it
-/// follows by way of them. An extremity that is not found is only named once more.
+/// Refused events that are walked back over from an event to find the extremities before it. An
+/// extremity that is not found is merely named once more.
 pub const REFUSED_BEFORE: usize = 100;
 
-/// Events that are considered to resolve the state of a room where branches meet: those for whose
-/// keys the branches have different events, and the authorities in which they differ. If there are
+/// Events that are considered when a room's state is resolved where branches meet: those for whose
+/// keys the branches have different events, and the auth events in which they differ. If there are
 /// more, the event is not judged, as with [`STATE_BEFORE_BYTES`].
 pub const RESOLUTION_EVENTS: usize = 50_000;
 
-/// Authorities of these events, and theirs, and so on, that the memo of a room knows of. With some
-/// 400 bytes each, this bounds the memory that one resolution takes.
+/// Events in the auth chains of these that the memo of a room knows of. With some 400 bytes each,
+/// this bounds the memory that one resolution takes.
 pub const RESOLUTION_CHAIN: usize = 200_000;
 
-/// Visits of events to resolve one state. The other limits keep it far below, but for rooms that
-/// somebody built to reach it.
+/// Visits of events in one state resolution. The other limits keep it far lower, except in rooms
+/// that were built to reach it.
 pub const RESOLUTION_WORK: usize = 2_000_000;
 
 /// The same while the room's other events wait: some milliseconds.
 pub const RESOLUTION_IN_TURN: usize = 500;
 
-/// After how many visits a resolution looks whether others wait: about a millisecond.
+/// Visits after which a resolution checks whether others wait: about a millisecond.
 pub const RESOLUTION_PAUSE: usize = 500;
 
-/// Over which time the processor time counts that was used for a homeserver or a room, to decide
-/// who comes first.
+/// The time over which processor time used for a homeserver or a room counts, to decide who comes
+/// first.
 pub(crate) const TURNS_WINDOW: Duration = Duration::from_secs(10);
 
-/// For how long work goes on before others may come in between: long compared to what a switch
-/// costs, and short compared to what somebody notices.
+/// How long work runs before others may come in between: long compared to what a switch costs, and
+/// short enough that nobody notices.
 pub(crate) const TURNS_SLICE: Duration = Duration::from_millis(50);
 
-/// How much work may pause at a time, because others come first. It holds memory meanwhile.
+/// Pieces of work that may be paused at a time because others come first. Each holds memory.
 pub(crate) const TURNS_PAUSED: usize = 1;
 
 /// How often a resolution is prepared for one event because the room has moved on meanwhile. After
@@ -200,53 +200,51 @@ pub const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
 /// dropped.
 pub const RESOLUTION_REDUCED: usize = 10_000;
 
-/// Events that are visited for one list of authorities that a homeserver asks for.
+/// Events that are visited for one list of auth events that a homeserver asks for.
 pub const AUTHORITIES_VISITED: usize = 50_000;
 
 /// Conflicts that the record of a resolution explains.
 pub const RESOLUTION_CONFLICTS: usize = 100;
 
-/// How many records, each with what differs, lead from the state before an event to a state of the
-/// room; or as many as there are keys in which these two differ, if that is more. So reading a
-/// state takes no longer than it is large, and writing it again costs little compared to its
-/// changes.
+/// The longest chain of records of differences from the state before an event to a state of the
+/// room; or the number of keys in which these two differ, if that is more. So reading a state takes
+/// time in proportion to its size, and writing it again costs little compared to its changes.
 pub const STATE_LINKS: usize = 1000;
 
 /// How many events are recorded in one commit as known without a place in the timeline, and their
 /// size in bytes. What users send waits behind such a commit: it takes a few milliseconds.
 pub const OUTLIERS_AT_ONCE: (usize, usize) = (250, 256 << 10);
 
-/// From how many events on their signatures are verified on all processors, and how many are before
-/// it is the turn of other answers.
+/// Events from which on signatures are verified on all processors, and events that are verified
+/// before other answers get their turn.
 pub const VERIFIED_IN_PARALLEL: usize = 32;
 pub const VERIFIED_AT_ONCE: usize = 2000;
 
-/// Up to which size a body is verified on the thread that answers: below a millisecond.
+/// The largest body that is verified on the thread that answers: below a millisecond.
 pub const VERIFIED_AT_ONCE_BYTES: usize = 64 * 1024;
 
 /// How long the signing keys that the events of one answer need are fetched. If there is no time
 /// for the keys of events on which others may rest, the answer is not used.
 pub const EVENT_KEYS_TIME: Duration = Duration::from_secs(60);
 
-/// The state before an event, as what it differs in from another one, in the record of the event;
-/// and the same of what the event changes, and of its conflicts. In bytes.
+/// The state before an event in the record of the event, as its difference from another state, in
+/// bytes; and the same for what the event changes, and for its conflicts.
 pub const EVENT_STATE_BYTES: usize = 32 << 10;
 
-/// Changes of state in one record, where there are more, in bytes.
+/// Changes of state in one record when they take several, in bytes.
 pub const STATE_CHANGES_BYTES: usize = 96 << 10;
 
-/// All in which the state before an event differs from others that are recorded, in bytes. Beyond
-/// that, the event is not judged: what follows it goes on from what its sender's homeserver says.
+/// The whole difference between the state before an event and recorded states, in bytes. Beyond
+/// that, the event is not judged: what follows it rests on what its sender's homeserver says.
 pub const STATE_BEFORE_BYTES: usize = 1 << 20;
 
 /// All that one event changes, in bytes. Beyond that, it changes nothing, and is no extremity.
 pub const RESOLVED_BYTES: usize = 2 << 20;
 
-/// Changes of state that are recorded at a time when a room of other homeservers is entered, in
-/// bytes.
+/// Changes of state that are recorded at once when a room of other homeservers is joined, in bytes.
 pub const ENTERED_BYTES: usize = 3 << 20;
 
-/// The joins that cannot be verified when a room of other homeservers is entered: users and events,
+/// The joins that cannot be verified when a room of other homeservers is joined: users and events,
 /// in bytes.
 pub const UNVERIFIED_BYTES: usize = 256 << 10;
 
@@ -256,8 +254,8 @@ pub const STATE_EVENTS: usize = 250_000;
 /// The answer of a homeserver with the state of a room, in bytes.
 pub const FEDERATION_STATE_BYTES: usize = 64 << 20;
 
-/// The answer with the ids of a room's state, in bytes: [`STATE_EVENTS`] ids of state and as many
-/// of authorities, of 44 characters each.
+/// The answer with the ids of a room's state, in bytes: [`STATE_EVENTS`] ids of state events and as
+/// many of auth events, of 44 characters each.
 pub const FEDERATION_IDS_BYTES: usize = 24 << 20;
 
 /// Connections of one address to the listener for other homeservers, if no proxy is before it. A
@@ -278,11 +276,11 @@ pub const SENDERS_ASKED: (usize, Duration) = (100, Duration::from_secs(5));
 /// How many of them are asked for at the same time.
 pub const SENDERS_AT_ONCE: usize = 20;
 
-/// For how long the keys are fetched with which the events of one transaction are signed. Other
+/// How long the keys with which the events of one transaction are signed are fetched. Other
 /// homeservers give up a transaction after a minute.
 pub const TRANSACTION_KEYS_TIME: Duration = Duration::from_secs(20);
 
-/// Events in one answer about missing ones or those before.
+/// Events in one answer about missing events, or to a backfill.
 pub const EVENTS_FOR_SERVER: usize = 100;
 
 /// Events of a room's state that are fetched one by one; for more, the whole state is.
@@ -300,54 +298,52 @@ pub const TRANSACTION_EDUS: usize = 100;
 /// Homeservers to which this one sends at the same time.
 pub const DESTINATIONS_AT_ONCE: usize = 100;
 
-/// Events that are noted for a homeserver. What it has missed beyond that is found in the rooms.
+/// Events that are queued for a homeserver. What it has missed beyond that is found in the rooms.
 pub const DESTINATION_EVENTS: usize = 1000;
 
-/// Events of one room of which a homeserver is told after it was away: of more, it is told the
-/// newest.
+/// Events of one room, the newest, that a homeserver is sent after it was unreachable.
 pub const DESTINATION_MISSED: usize = 50;
 
 /// How long a homeserver may take to answer a transaction.
 pub const DESTINATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A homeserver that takes longer to answer a transaction waits for a place with others like it: in
-/// what time, and how many places these have.
+/// The time above which an answer to a transaction is slow, and the places that slow homeservers
+/// share.
 pub const DESTINATION_SLOW: (Duration, usize) = (Duration::from_secs(5), 50);
 
-/// For how long a homeserver fails by itself before that may be because of a single item.
+/// How long a homeserver must answer with its own error before a single item may be the cause.
 pub const DESTINATION_FAULTS: Duration = Duration::from_secs(600);
 
 /// The first and the longest pause before a homeserver that failed is tried again.
 pub const DESTINATION_RETRY: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(6 * 3600));
 
-/// The shortest pause before a homeserver that takes no more for now is asked again.
+/// The shortest pause before a homeserver that asks to retry later is asked again.
 pub const DESTINATION_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often it is recorded what homeservers were told.
+/// How often the positions of destinations are recorded.
 pub const DESTINATIONS_NOTED: Duration = Duration::from_secs(1);
 
 /// How many of the events and EDUs that were set aside for a homeserver are kept, the newest. Each
 /// record of its position repeats them: with a reason each, they take some 2 KB.
 pub const SET_ASIDE_KEPT: usize = 8;
 
-/// The reason why an item was set aside, in bytes, of which the homeserver says a part.
+/// The reason why an item was set aside, in bytes; a part of it comes from the homeserver.
 pub const SET_ASIDE_REASON_BYTES: usize = 200;
 
-/// Homeservers in one such record.
+/// Homeservers in one record of positions.
 pub const DESTINATIONS_IN_RECORD: usize = 1000;
 
-/// The size of such a record: less than a record may have, whatever homeservers said of what they
-/// refuse.
+/// The size of such a record: below the largest payload, whatever homeservers give as reasons.
 pub const DESTINATIONS_RECORD_BYTES: usize = 128 << 10;
 
-/// The text of the error with which a homeserver was not reached, in bytes.
+/// The error with which a homeserver could not be reached, in bytes.
 pub const FAILURE_BYTES: usize = 400;
 
 /// Homeservers or rooms in one answer of `federation status`.
 pub const DESTINATION_ROWS: usize = 1000;
 
-/// Events that are looked at for one such answer: some tens of milliseconds.
+/// Events that are examined for one such answer: some tens of milliseconds.
 pub const DESTINATION_LOOK: usize = 20_000;
 
 /// The newest rejected and soft-failed events that can be listed.
@@ -425,23 +421,23 @@ pub const DESTINATION_TRANSIENT: usize = 100;
 /// is a record, if it changes something.
 pub const REMOTE_EPHEMERAL: (Rate, Rate) = (Rate::per_second(50, 1000), Rate::per_second(2, 60));
 
-/// How long a user of another homeserver types, unless it says so again or otherwise.
+/// How long a user of another homeserver counts as typing, unless it says so again or otherwise.
 pub const REMOTE_TYPING: Duration = Duration::from_secs(60);
 
 /// Events that one receipt of another homeserver may name. The last of them counts.
 pub const RECEIPT_EVENTS: usize = 10;
 
-/// How old the presence of a user of another homeserver is when it is recorded again as it was, and
-/// when it ends, because its homeserver has not repeated it.
+/// The age at which the unchanged presence of a user of another homeserver is recorded again, and
+/// the age at which it expires because its homeserver has not repeated it.
 pub const REMOTE_PRESENCE: (Duration, Duration) =
     (Duration::from_secs(10 * 60), Duration::from_secs(40 * 60));
 
-/// How often other homeservers are told again of the presence of a user who stays. They take it for
-/// over after half an hour.
+/// How often the unchanged presence of a user is repeated to other homeservers. For them it expires
+/// after half an hour.
 pub const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
 
-/// Users of whose presence a homeserver is told when its first user enters their room, and how many
-/// of them one EDU names. Of others it is told at their next change.
+/// Users whose presence a homeserver is told when its first user joins their room, and how many of
+/// them one EDU names. It is told of others at their next change.
 pub const PRESENCE_AT_JOIN: usize = 500;
 /// See [`PRESENCE_AT_JOIN`].
 pub const PRESENCE_IN_EDU: usize = 50;
@@ -450,24 +446,23 @@ pub const PRESENCE_IN_EDU: usize = 50;
 /// before it has recorded the join.
 pub const PRESENCE_AFTER_JOIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
 
-/// How often it is looked whether presence is to be told again, or has ended.
+/// How often presence is checked for what is to be repeated or has expired.
 pub const PRESENCE_LOOK: Duration = Duration::from_secs(60);
 
-/// Members of rooms, users of other homeservers, whose names are kept for the user directory.
+/// Users of other homeservers in rooms of this one whose names are kept for the user directory.
 pub const REMOTE_NAMES: usize = 200_000;
 
-/// The longest name of such a user that is found, in bytes.
+/// The longest name by which such a user is found, in bytes.
 pub const REMOTE_NAME_BYTES: usize = 1024;
 
 /// How many users' device lists of other homeservers are kept.
 pub const DEVICE_LISTS: usize = 100_000;
 
-/// The keys of a user of another homeserver that are kept, in bytes. Of one who has more, they are
-/// asked for each time.
+/// The stored keys of one user of another homeserver, in bytes. Larger ones are fetched each time.
 pub const DEVICE_LIST_BYTES: usize = 160 * 1024;
 
-/// The largest list of which one device is changed: a larger one is fetched again instead, so that
-/// small EDUs do not make large records.
+/// The largest list in which a single device is changed: a larger one is fetched again instead, so
+/// that small EDUs do not make large records.
 pub const DEVICE_LIST_CHANGED_BYTES: usize = 16 * 1024;
 
 /// How often a change of a list is tried again because the list has changed meanwhile. After that,
@@ -477,7 +472,7 @@ pub const DEVICE_CHANGE_TRIES: usize = 4;
 /// The answer of a homeserver with keys of its users, in bytes.
 pub const REMOTE_KEYS_BYTES: usize = 8 << 20;
 
-/// The same of one user's devices.
+/// The same for one user's devices.
 pub const REMOTE_DEVICES_BYTES: usize = 1 << 20;
 
 /// How many homeservers are asked for keys at a time, for all users and for one. Some do not
@@ -488,34 +483,33 @@ pub const REMOTE_KEYS_BY_ONE: usize = 32;
 /// How many device lists are fetched at a time because their homeservers say that they changed.
 pub const DEVICE_LISTS_IN_ALL: usize = 32;
 
-/// Keys of users of other homeservers in the answer to one request of a client, in bytes. Of more,
-/// it is said that they are missing.
+/// Keys of users of other homeservers in the answer to one request of a client, in bytes. Beyond
+/// that, keys are reported as missing.
 pub const REMOTE_KEYS_ANSWERED: usize = 16 << 20;
 
-/// How often the devices of a user of another homeserver may change so that each change is made in
-/// the list that is kept, and how often the list is fetched. Beyond that, it is out of date, and is
-/// fetched when somebody asks for it.
+/// The rate of changes to the devices of a user of another homeserver that are made in the stored
+/// list, and the rate at which the list is fetched. Beyond that it is out of date, and is fetched
+/// when somebody asks for it.
 pub const DEVICE_CHANGES: Rate = Rate::per_minute(10, 60);
 
-/// How long a client may have this server wait for the keys of others: what it asks for, or the
-/// first if it does not, and at most the second.
+/// How long a client may have this server wait for the keys of others: by default, and at most.
 pub const REMOTE_KEYS_TIMEOUT: (Duration, Duration) =
     (Duration::from_secs(10), Duration::from_secs(30));
 
 /// How many homeservers are asked at the same time for one request about keys.
 pub const REMOTE_KEYS_AT_ONCE: usize = 50;
 
-/// How many homeservers one request about keys has asked.
+/// How many homeservers are asked for one request about keys.
 pub const REMOTE_KEYS_SERVERS: usize = 2000;
 
 /// How many device lists are fetched from a homeserver after one of its transactions.
 pub const DEVICE_LISTS_FETCHED: usize = 50;
 
-/// Devices of a user of which a homeserver is told one by one. If more are new to it or are removed
+/// Devices of a user that a homeserver is told of one by one. If more are new to it or are removed
 /// at once, it is told that it has missed a change, so that it fetches the list.
 pub const DEVICES_TOLD: usize = 20;
 
-/// Changes of a user's devices of which a homeserver is told one by one after it was away.
+/// Changes of a user's devices that a homeserver is told of one by one after it was unreachable.
 pub const DEVICE_CHANGES_TOLD: usize = 3;
 
 /// How many device lists are recorded together.
@@ -527,11 +521,11 @@ pub const REMOTE_KEYS_FAILING: Duration = Duration::from_secs(3);
 /// How long a request of a client waits for what is missing in a room's history.
 pub const GAP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often one such request has others asked.
+/// How many times one such request has others asked.
 pub const GAP_ROUNDS: usize = 5;
 
-/// Events of a gap that are fetched at once, and the largest answer: so many of the largest size,
-/// and some more for what it takes to judge them.
+/// Events of a gap that are fetched at once, and the largest answer: that many of the largest size,
+/// and some more to judge them.
 pub const GAP_EVENTS: usize = 100;
 /// See [`GAP_EVENTS`].
 pub const GAP_BYTES: usize = 8 << 20;
@@ -539,19 +533,19 @@ pub const GAP_BYTES: usize = 8 << 20;
 /// Homeservers that are asked for a gap.
 pub const GAP_SERVERS: usize = 3;
 
-/// Missing events that a gap remembers: where its branches go on. Of more, some are left out.
+/// Missing events that a gap remembers: where its branches go on. Further ones are left out.
 pub const GAP_ENDS: usize = 100;
 
-/// Requests for authorities that it takes at most to judge one answer.
+/// Requests for auth events to judge one answer.
 pub const GAP_REQUESTS: usize = 100;
 
-/// Events that are recorded at most to judge one answer.
+/// Events that are recorded to judge one answer.
 pub const GAP_AUTHORITIES: usize = 1000;
 
 /// What is recorded for the gaps of one room, in bytes. A room of others is worth no more disk.
 pub const ROOM_GAP_BYTES: u64 = 2 << 30;
 
-/// What may come from one homeserver for gaps, in KiB: a large room at once, and then as much as
+/// What one homeserver may send for gaps, in KiB: a large room at once, and then as much as
 /// somebody reads.
 pub const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
 
@@ -559,20 +553,20 @@ pub const GAP_KIB: Rate = Rate::per_minute(4 * 1024, 256 * 1024);
 /// of a room's state.
 pub const GAPS_AT_ONCE: usize = 24;
 
-/// How many of them a user has filled at a time: who reads in one room, and now and then another.
+/// How many are filled at a time for one user, who reads one room, and now and then another.
 pub const GAPS_OF_USER: usize = 2;
 
 /// How many of them one homeserver is asked for at a time, so that one that does not answer leaves
 /// most of the places to others.
 pub const GAPS_OF_ORIGIN: usize = 4;
 
-/// How many gaps it is remembered of which homeserver could not fill them.
+/// Gaps for which it is remembered which homeservers could not fill them.
 pub const GAPS_REMEMBERED: usize = 10_000;
 
 /// When a homeserver that could not be reached is asked again for a gap: at first, and at most.
 pub const GAP_RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
-/// For how long homeservers cannot be reached before a gap is given up, and for how long that is
-/// so.
+/// How long homeservers must be unreachable before a gap is given up, and how long it stays given
+/// up.
 pub const GAP_GIVEN_UP: (Duration, Duration) =
     (Duration::from_secs(3600), Duration::from_secs(24 * 3600));

@@ -1,12 +1,12 @@
-//! What other homeservers may have this one take: see `logcabin_outside::federation::Accounts`.
+//! What other homeservers may send and ask for: see `logcabin_outside::federation::Accounts`.
 
 use std::time::Duration;
 
 use crate::rate::Rate;
 
-/// How often and how much one homeserver may have this one take, by what it is: a stranger has no
-/// user in a room with a user of this server, a newcomer has one but was heard of for the first
-/// time less than [`NEWCOMER_TIME`] ago, all others are neighbours.
+/// The rates of one homeserver by its standing: a stranger has no user in a room with a user of
+/// this server, a newcomer has one but was first heard of less than [`NEWCOMER_TIME`] ago, all
+/// others are neighbours.
 ///
 /// Names are cheap: a wildcard in DNS gives as many homeservers as somebody wants. So all strangers
 /// together have a share, too, all newcomers, and the neighbours of a site ([`SITE_NEIGHBOURS`]).
@@ -23,8 +23,8 @@ pub struct Shares {
     pub newcomers: Rate,
 }
 
-/// How many times the share of a neighbour all neighbours of one
-/// `logcabin_outside::federation::Site` have together.
+/// The share of all neighbours of one `logcabin_outside::federation::Site` together, as a multiple
+/// of the share of one.
 pub const SITE_NEIGHBOURS: u32 = 4;
 
 /// Bodies of requests, in KiB.
@@ -45,8 +45,8 @@ pub const ORIGIN_EVENTS: Shares = Shares {
     newcomers: Rate::per_second(300, 30_000),
 };
 
-/// Messages to devices of users who share no room with the sender. There are some: who has left a
-/// room may still be sent its keys.
+/// To-device messages for users who share no room with the sender. Some are legitimate: a user who
+/// has left a room may still be sent its keys.
 pub const ORIGIN_LETTERS: Shares = Shares {
     stranger: Rate::per_second(1, 50),
     newcomer: Rate::per_second(2, 200),
@@ -135,38 +135,38 @@ pub const ORIGIN_RECORDED_KIB: Shares = Shares {
 /// For how long a homeserver that shares a room is a newcomer, after it was first heard of.
 pub const NEWCOMER_TIME: Duration = Duration::from_secs(600);
 
-/// How long it is believed what a homeserver is: a stranger, and one that shares a room. To find
-/// out takes a look at every room.
+/// How long a homeserver's standing is remembered: a stranger's, and that of one that shares a
+/// room. Finding it out examines every room.
 pub const STANDING_TIME: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
-/// How many homeservers have accounts of their own: some 6 MB. What comes from others then counts
-/// for all strangers together only.
+/// Homeservers that have accounts of their own: some 6 MB. Others count only towards the share of
+/// all strangers.
 pub const ORIGIN_ACCOUNTS: usize = 20_000;
 
 /// The largest transaction, in bytes, that is counted without letting other answers go first: one
-/// message to devices may be for very many users.
+/// to-device message may be for very many users.
 pub const COUNTED_BYTES: usize = 64 * 1024;
 
-/// What is counted in hindsight at one node of a cluster, in KiB, without the others being told.
+/// What one node of a cluster may count in hindsight without telling the others, in KiB.
 pub const ORIGIN_TOLD: u64 = 16;
 
 /// The longest that a homeserver waits for what it has spent beyond its share: what is counted in
 /// hindsight can exceed it by far.
 pub const ORIGIN_DEBT: Duration = Duration::from_secs(600);
 
-/// Messages of a homeserver that wait for one device of a user who shares no room with the sender.
-/// Of more, the new ones are dropped. Strangers also leave half of `quotas.to_device` free.
+/// To-device messages of a homeserver that wait for one device of a user who shares no room with
+/// the sender. Further ones are dropped. Strangers also leave half of `quotas.to_device` free.
 pub const STRANGE_LETTERS: usize = 200;
 
 /// Pending invites of one user by people of other homeservers who share no room with the user: of
-/// one homeserver, and of all. Of more, the oldest are rejected.
+/// one homeserver, and of all. Beyond that, the oldest are rejected.
 pub const STRANGE_INVITES: (usize, usize) = (20, 500);
 
 /// Pending knocks on a room by users of one homeserver, and of all other homeservers.
 pub const ROOM_KNOCKS: (usize, usize) = (50, 1000);
 
-/// When a homeserver whose knock was one too many may try again: members of the room have to answer
-/// others first.
+/// The delay after which a homeserver whose knock was one too many may retry: members of the room
+/// have to answer others first.
 pub const ROOM_KNOCKS_AGAIN: Duration = Duration::from_secs(600);
 
 /// How often users of one homeserver may knock on one room, and those of all other homeservers:
@@ -177,11 +177,11 @@ pub const ROOM_KNOCK_RATES: (Rate, Rate) = (Rate::per_minute(1, 50), Rate::per_m
 /// homeservers together. Each is a record, and wakes those who see it.
 pub const REMOTE_EPHEMERAL_IN_ALL: Rate = Rate::per_second(100, 2000);
 
-/// Users in the presence of one transaction. Others are passed over: presence is repeated.
+/// Users in the presence of one transaction. Further ones are skipped: presence is repeated.
 pub const PRESENCE_UPDATES: usize = 1000;
 
-/// What is held of answers to other homeservers until these have read them, in bytes. Beyond it,
-/// who has not read an answer gets no other large one, and beyond twice as much, nobody does.
+/// Memory for answers that other homeservers have not read yet, in bytes. Beyond it, a homeserver
+/// with an unread answer gets no other large one; beyond twice as much, none does.
 pub const ANSWERS_TO_SERVERS_BYTES: u64 = 128 << 20;
 
 /// Pieces of long work done at a time for other homeservers, for each processor: fewer than for

@@ -54,9 +54,7 @@ label! {
 }
 
 label! {
-    /// A cache.
     CacheName {
-        /// Events.
         Events = "events",
         /// What is derived from records, such as push rules.
         Derived = "derived",
@@ -66,7 +64,6 @@ label! {
         Groups = "groups",
         /// Pieces of the volumes of old records.
         Blocks = "blocks",
-        /// Unread counts.
         Unread = "unread",
         /// Filters of syncs.
         Filters = "filters",
@@ -94,17 +91,14 @@ label! {
 label! {
     /// What takes disk space.
     Disk {
-        /// The log.
         Log = "log",
         /// Its archive.
         Archive = "archive",
         /// Uploaded files.
         Media = "media",
-        /// Thumbnails.
         Thumbnails = "thumbnails",
         /// The search index.
         Search = "search",
-        /// Snapshots.
         Snapshots = "snapshots",
     }
 }
@@ -156,9 +150,7 @@ label! {
 }
 
 label! {
-    /// Bodies that are in progress.
     Transfer {
-        /// Of requests.
         Requests = "requests",
         /// Of answers to this homeserver.
         Answers = "answers",

@@ -35,7 +35,7 @@ pub fn metrics() -> &'static Metrics {
 }
 
 impl Metrics {
-    /// Notes how long background work took that began at this moment, and whether it was done.
+    /// Records how long background work took that began at `began`, or that it failed.
     pub fn worked(&self, work: Background, began: Instant, done: bool) {
         if done {
             self.work.since(work, began);
@@ -63,9 +63,9 @@ fn gather() -> Vec<MetricFamily> {
     metrics().registry.gather()
 }
 
-/// What every metric comes to over all of its labels, by its name; of a histogram the sum, and with
-/// `_count` behind its name how often something was measured. Besides, `errors` are the requests
-/// that failed because of the server.
+/// The sum of each metric over all of its labels, by its name. For a histogram this is the sum of
+/// what was measured, and the name with `_count` has the number of measurements. `errors` are the
+/// requests that failed because of the server.
 pub fn totals() -> HashMap<String, f64> {
     let mut totals = HashMap::new();
     for family in gather() {
@@ -93,7 +93,7 @@ pub fn totals() -> HashMap<String, f64> {
     totals
 }
 
-/// How often each bound of a histogram was not exceeded, in the order of the bounds.
+/// The cumulative counts of a histogram's buckets, in the order of their bounds.
 pub fn within(histogram: &Histogram) -> Vec<u64> {
     let families = histogram.collect();
     let measured = families.iter().flat_map(|family| family.get_metric());
@@ -101,11 +101,10 @@ pub fn within(histogram: &Histogram) -> Vec<u64> {
     buckets.map(|bucket| bucket.cumulative_count()).collect()
 }
 
-/// The values of a label that are known when the program is written.
+/// A label whose values are fixed in the program.
 pub trait Label: Copy + 'static {
-    /// All values.
     const ALL: &'static [Self];
-    /// The place of this one among them.
+    /// The place of this value in [`Self::ALL`].
     fn index(self) -> usize;
     /// The label's value.
     fn name(self) -> &'static str;
@@ -158,13 +157,12 @@ impl<L: Label, M: Clone> Each<L, M> {
 }
 
 impl<L: Label> Each<L, Histogram> {
-    /// Notes how long something took that began at this moment.
+    /// Records the time since `began`.
     pub fn since(&self, value: L, began: Instant) {
         self.of_value(value).observe(began.elapsed().as_secs_f64());
     }
 }
 
-/// Registers what has to be registered once.
 fn registered<M: Collector + Clone + 'static>(
     registry: &Registry,
     made: Result<M, prometheus::Error>,

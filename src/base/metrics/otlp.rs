@@ -33,7 +33,7 @@ pub fn begin() {
     LazyLock::force(&SINCE);
 }
 
-/// What a collector is sent: all metrics of the process, which these attributes tell from others.
+/// An export request with all metrics of the process, which `attributes` identify.
 pub fn request(attributes: &[(&str, String)]) -> Vec<u8> {
     let times = Times { since: *SINCE, now: now_ns() };
     let metrics = gather().iter().filter_map(|family| times.metric(family)).collect();
@@ -71,7 +71,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// The period that the metrics are of.
+/// The period that the metrics cover.
 #[derive(Clone, Copy)]
 struct Times {
     since: u64,

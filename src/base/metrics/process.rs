@@ -1,4 +1,4 @@
-//! What Linux tells of the process, under the names that all clients of Prometheus use. The
+//! What Linux says about the process, under the names that all clients of Prometheus use. The
 //! collector of the `prometheus` crate would bring an older rustix along.
 
 use std::fs;
@@ -62,7 +62,7 @@ impl Process {
         ]
     }
 
-    /// Reads what there is. What is missing keeps its value.
+    /// Reads what is available. Anything else keeps its value.
     fn read(&self) -> Option<()> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         set(&self.max_files, limit.unwrap_or(u64::MAX));
