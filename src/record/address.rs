@@ -60,9 +60,6 @@ fn domain(written: &str) -> Option<String> {
 }
 
 /// The phone number `written`, as it is dialled from `country`.
-///
-/// # Errors
-/// When `country` is not a country, or `written` is not a valid number there.
 pub fn phone(country: &str, written: &str) -> Result<Threepid, Invalid> {
     let country = country::Id::from_str(country).map_err(|_| Invalid::Country)?;
     number(Some(country), written)
@@ -106,7 +103,6 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Whether the set contains this identifier.
     pub fn matches(&self, threepid: &Threepid) -> bool {
         self.medium == threepid.medium
             && Glob::new(&self.glob).is_some_and(|glob| glob.is(&threepid.address))
@@ -169,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_email_address_is_refused() {
+    fn invalid_email_addresses_are_refused() {
         let long = format!("{}@example.org", "x".repeat(250));
         for written in [
             "",
@@ -254,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_canonical_form_is_its_own(written in "\\PC{0,40}(@\\PC{0,40})?", from in "[A-Z]{2}") {
+        fn canonical_forms_are_stable(written in "\\PC{0,40}(@\\PC{0,40})?", from in "[A-Z]{2}") {
             if let Ok(found) = email(&written) {
                 prop_assert_eq!(email(&found.address), Ok(found));
             }

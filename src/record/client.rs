@@ -58,10 +58,8 @@ pub enum GrantType {
 }
 
 impl GrantType {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::AuthorizationCode, Self::RefreshToken, Self::DeviceCode];
 
-    /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AuthorizationCode => "authorization_code",
@@ -70,7 +68,6 @@ impl GrantType {
         }
     }
 
-    /// The one with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|grant_type| grant_type.as_str() == name)
     }
@@ -79,14 +76,12 @@ impl GrantType {
 /// The members that may come in several languages: `client_name#de`.
 const LOCALIZED: [&str; 4] = ["client_name", "logo_uri", "policy_uri", "tos_uri"];
 
-/// What is known of a client.
+/// A client's metadata (RFC 7591, section 2).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientMetadata {
-    /// What it runs on.
     pub application_type: ApplicationType,
     /// Its web page. All other addresses are on the same host or below.
     pub client_uri: String,
-    /// How it gets tokens.
     pub grant_types: Vec<GrantType>,
     /// Where browsers may be sent back to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +89,6 @@ pub struct ClientMetadata {
     /// What it can be sent there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub response_types: Vec<String>,
-    /// How it proves who it is.
     pub token_endpoint_auth_method: AuthMethod,
     /// Its name, logo, policy and terms, with and without a language in the name.
     #[serde(flatten)]
@@ -183,8 +177,7 @@ impl ClientMetadata {
         })
     }
 
-    /// One of the members that may come in several languages, in the first of `languages` that it
-    /// has.
+    /// A member that may come in several languages, in the first of `languages` that it has.
     pub fn in_language(&self, name: &str, languages: &[&str]) -> Option<&str> {
         let of = |language: &str| {
             let key = |language: &str| format!("{name}#{language}");
@@ -251,7 +244,7 @@ fn https(uri: &str) -> Result<Url, &'static str> {
     Ok(url)
 }
 
-/// Whether an address has only characters that it can have, which no program reads as others.
+/// Whether an address has only valid characters, which no program reads as others.
 fn is_plain(uri: &str) -> bool {
     uri.bytes().all(|byte| byte.is_ascii_graphic() && !b"\\\"<>^`{|}".contains(&byte))
 }
@@ -266,7 +259,7 @@ impl Base {
     fn of(client_uri: &str) -> Result<Self, &'static str> {
         let url = https(client_uri)?;
         let host = url.host_str().unwrap_or_default().trim_end_matches('.').to_owned();
-        // The host of a whole country or trade would be that of anybody.
+        // A top-level domain would cover the hosts of everyone.
         if !host.contains('.') && !host.starts_with('[') {
             return Err("has no domain of the client's own");
         }
@@ -386,7 +379,7 @@ const INVISIBLE: [RangeInclusive<char>; 4] = [
     '\u{feff}'..='\u{feff}',
 ];
 
-/// Whether a character of a name is one that people see, and that changes nothing around it.
+/// Whether a character of a name is visible and changes nothing around it.
 fn is_visible(c: char) -> bool {
     !c.is_control() && !INVISIBLE.iter().any(|range| range.contains(&c))
 }
@@ -487,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_used_as_it_was_registered_and_on_the_machine_itself_with_any_port() {
+    fn an_address_must_match_exactly_but_for_the_port_on_the_machine_itself() {
         let web = redirect("web", "https://app.example.com/callback").unwrap();
         assert!(web.allows_redirect("https://app.example.com/callback"));
         for other in [
@@ -520,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_has_its_default_and_what_is_unknown_is_left_out() {
+    fn missing_members_have_defaults_and_unknown_ones_are_left_out() {
         let client = parsed(json!({
             "client_name#de": "Meine \u{202e}App", "tos_uri#fr": "https://example.com/fr",
             "grant_types": ["refresh_token", "authorization_code", "implicit"],

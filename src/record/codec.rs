@@ -227,9 +227,6 @@ pub struct Frame {
 
 impl Frame {
     /// Decodes a frame without checking the hashes: see [`Frame::verify`].
-    ///
-    /// # Errors
-    /// When the bytes are not a frame of a known format.
     pub fn decode(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut reader = Reader { bytes, at: 0 };
         let format = reader.u8("format")?;

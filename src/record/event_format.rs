@@ -1,8 +1,8 @@
 //! Event format 1, of room versions 1 and 2: the server that makes an event chooses its id, and an
 //! event names others with their hashes (room version 1, "Event IDs" and "Event format").
 //!
-//! Nobody verifies these hashes, and so they prove nothing. That the id of an event says nothing of
-//! its content has to be kept in mind wherever two events might have the same.
+//! Nobody verifies these hashes, so they prove nothing. The id of an event says nothing about its
+//! content, so two different events may have the same id.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ruma::{
@@ -56,8 +56,8 @@ pub fn references<'a>(
     CanonicalJsonValue::Array(events.collect())
 }
 
-/// Whether two events of one id are different events. Only in rooms of versions 1 and 2 may they
-/// be.
+/// Whether two events with the same id are different. They can be only in rooms of versions 1 and
+/// 2.
 pub fn differ(one: &RawValue, other: &RawValue, rules: &RoomVersionRules) -> bool {
     let hash = |event: &RawValue| LaxObject::parse(event.get()).ok()?.reference_hash(rules).ok();
     has_chosen_ids(rules) && hash(one) != hash(other)
@@ -101,8 +101,8 @@ pub(super) fn check(event: &CanonicalJsonObject) -> Result<(), LaxError> {
 }
 
 impl LaxObject {
-    /// Gives it an id of this server, if the format of its room wants one. The id is that of its
-    /// content, and others need not know that: no random value has to be drawn for it.
+    /// Gives it an id of this server, if the format of its room needs one. The id is derived from
+    /// its content, so that no random value has to be drawn; others do not rely on that.
     pub fn choose_id(&mut self, server: &ServerName, rules: &RoomVersionRules) {
         if has_chosen_ids(rules) {
             self.remove("event_id");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn own_ids_differ_where_events_do_and_only_where_they_are_chosen() {
+    fn different_events_get_different_ids_in_rooms_with_chosen_ids_only() {
         let server = server_name!("a.example");
         let rules = RoomVersionId::V1.rules().unwrap();
         let chosen = |prev: serde_json::Value| {

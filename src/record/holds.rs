@@ -17,7 +17,6 @@ use super::{
 /// Whose personal data a command contains.
 #[derive(Debug)]
 pub enum Holds<'c> {
-    /// None.
     Nothing,
     /// This user's.
     Of(&'c UserId),

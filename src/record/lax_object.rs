@@ -100,9 +100,6 @@ impl DerefMut for LaxObject {
 
 impl LaxObject {
     /// Parses an object with any finite numbers, which others have hashed as they are written.
-    ///
-    /// # Errors
-    /// When it is not a JSON object, or nests too deeply.
     pub fn parse(text: &str) -> Result<Self, LaxError> {
         Self::parse_as(text, Numbers::AsWritten)
     }
@@ -113,19 +110,16 @@ impl LaxObject {
         Self::parse_as(text, Numbers::Lax)
     }
 
-    /// Parses an event. What of it nests too deeply, or has numbers beyond the range of doubles, is
-    /// left out: if that is in its content, the hash of the content is then wrong, and the event
-    /// counts without its content. Others take it as it is, and go on from it, so it cannot be
-    /// refused.
-    ///
-    /// # Errors
-    /// When it is not a JSON object.
+    /// Parses an event. Parts that nest too deeply, or have numbers beyond the range of doubles,
+    /// are left out. If they are in its content, the content hash is then wrong, and the event
+    /// counts without its content. It cannot be refused, because others accept it as it is and
+    /// build on it.
     pub fn parse_event(text: &str) -> Result<Self, LaxError> {
         Self::parse(text).or_else(|why| Self::readable_part(text).unwrap_or(Err(why)))
     }
 
-    /// An event without numbers that others cannot hold, like what [`Self::parse_event`] leaves
-    /// out. Only an event of a room version that allows other numbers than canonical JSON has any.
+    /// The event without numbers that others cannot hold, as [`Self::parse_event`] leaves them out.
+    /// Only rooms of versions that allow more numbers than canonical JSON have such events.
     pub fn without_unreadable(self) -> Result<Self, LaxError> {
         if self.odd.is_none() {
             return Ok(self);
@@ -134,7 +128,7 @@ impl LaxObject {
         if is_readable(&text) { Ok(self) } else { Self::readable_part(&text).unwrap_or(Ok(self)) }
     }
 
-    /// What others can read of an event; `None` if it is not an object.
+    /// The part of an event that others can read; `None` if it is not an object.
     fn readable_part(text: &str) -> Option<Result<Self, LaxError>> {
         let mut members = readable(text, limits::ITEM_DEPTH, &["content"])?;
         if let Some(content) = members.get_mut("content") {
@@ -184,7 +178,6 @@ impl LaxObject {
         self.object.remove(name)
     }
 
-    /// Sets a member.
     pub fn insert_object(&mut self, name: &str, member: Self) {
         self.remove(name);
         self.object.insert(name.to_owned(), CanonicalJsonValue::Object(member.object));
@@ -218,14 +211,14 @@ impl LaxObject {
         }
     }
 
-    /// The text of what is left of it.
+    /// The text of `object`, a part of it, with its numbers.
     fn text_of(&self, object: &CanonicalJsonObject) -> String {
         let mut out = String::new();
         write_object(&mut out, object, self.odd.as_deref());
         out
     }
 
-    /// It without what a redaction removes.
+    /// Redacts it.
     ///
     /// # Errors
     /// When it lacks a member that every event has.
@@ -253,7 +246,7 @@ impl LaxObject {
             if !depth.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(LaxError::of("its depth is not a natural number"));
             }
-            // Rooms go no deeper than canonical JSON counts.
+            // Depths end where the integers of canonical JSON do.
             object.insert("depth".to_owned(), CanonicalJsonValue::Integer(Int::MAX));
         }
         check_pdu_format(&object, &rules.event_format).map_err(LaxError)
@@ -277,7 +270,6 @@ impl LaxObject {
         Ok(STANDARD_NO_PAD.encode(Sha256::digest(self.text_of(&object))))
     }
 
-    /// Sets the hash of its content.
     pub fn add_content_hash(&mut self) -> Result<(), LaxError> {
         let hash = CanonicalJsonValue::String(self.content_hash()?);
         let hash = CanonicalJsonObject::from([("sha256".to_owned(), hash)]);
@@ -300,8 +292,8 @@ impl LaxObject {
         })
     }
 
-    /// The id that its hash gives it, or, in rooms of versions 1 and 2, the one that its maker
-    /// chose.
+    /// Its id: the one that its hash gives it, or, in rooms of versions 1 and 2, the one that its
+    /// maker chose.
     ///
     /// # Errors
     /// As for [`Self::reference_hash`], or when its maker chose none that is allowed.
@@ -325,8 +317,7 @@ impl LaxObject {
         Ok(self.text_of(&object))
     }
 
-    /// Verifies the signatures that it needs. Returns whether its content has the hash that it
-    /// says.
+    /// Verifies the signatures that it needs. Returns whether its content matches its content hash.
     ///
     /// # Errors
     /// When a signature is missing or wrong.
@@ -343,7 +334,7 @@ impl LaxObject {
         Ok(self.has_own_content())
     }
 
-    /// Whether its content is what its hash says.
+    /// Whether its content matches its content hash.
     pub fn has_own_content(&self) -> bool {
         let said = member(&self.object, &["hashes", "sha256"]).and_then(CanonicalJsonValue::as_str);
         let said = said.and_then(|said| Base64::<Standard>::parse(said).ok());
@@ -427,8 +418,8 @@ fn is_deep(text: &str, most: usize) -> Result<bool, LaxError> {
     Ok(depth(text).map_err(LaxError::of)? > most)
 }
 
-/// The members of an object that others can read and that do not nest so deep that it exceeds
-/// `most` levels, and some others; `None` if it is not an object.
+/// The members of an object that others can read and that nest at most `most` levels deep with it,
+/// and the `others` whatever they contain; `None` if it is not an object.
 fn readable(text: &str, most: usize, others: &[&str]) -> Option<BTreeMap<String, Box<RawValue>>> {
     let mut members: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).ok()?;
     members.retain(|name, member| {
@@ -605,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_of_ours_is_one_that_synapse_would_make() {
+    fn our_signatures_equal_those_of_synapse() {
         let (_, events) = vectors();
         let key = Ed25519KeyPair::from_der(&Ed25519KeyPair::generate(), "own".to_owned()).unwrap();
         let public = [("ed25519:own".to_owned(), Base64::new(key.public_key().to_vec()))];
@@ -625,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn only_objects_are_accepted() {
         for text in [
             "",
             "[]",

@@ -48,17 +48,14 @@ impl Offset {
     /// After every record that can ever exist.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The offset with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number of this offset.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The offset right after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -233,7 +230,6 @@ impl Stream {
         Self(name.into())
     }
 
-    /// The stream's name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -264,7 +260,6 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The server itself.
     pub fn server() -> Self {
         Self::default()
     }
@@ -285,7 +280,6 @@ pub enum Encoding {
 /// The header of a record. Its encoded bytes are what the hash chain covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Position in the log.
     pub offset: Offset,
     /// Milliseconds since the Unix epoch at which the server appended the record. Never decreases
     /// from one record to the next.
@@ -303,7 +297,6 @@ pub struct Header {
     pub kind: Box<str>,
     /// The version of the command's payload.
     pub version: u16,
-    /// Who caused it.
     pub origin: Origin,
     /// Name of the key under which the payload is sealed; empty for a payload in the clear.
     pub seal_key: Box<str>,
@@ -326,10 +319,8 @@ pub fn hex(bytes: &[u8; 32]) -> String {
 /// The chain value before the first record.
 pub const CHAIN_START: Chain = [0; 32];
 
-/// The payload of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// The payload's bytes.
     Present(Bytes),
     /// A replacement for a payload whose content was erased; the header still has the length and
     /// hash of the original payload.
@@ -353,22 +344,17 @@ impl Payload {
 pub struct Record {
     /// What the chain covers.
     pub header: Header,
-    /// The chain value of this record.
     pub chain: Chain,
     /// The command's JSON.
     pub payload: Payload,
 }
 
 impl Record {
-    /// Position in the log.
     pub const fn offset(&self) -> Offset {
         self.header.offset
     }
 
     /// The command of this record; `None` if its payload was erased.
-    ///
-    /// # Errors
-    /// When this server does not know the kind or version, or the payload does not fit it.
     pub fn command(&self) -> Result<Option<Command>, CommandError> {
         match self.payload.bytes() {
             Some(bytes) => Command::decode(&self.header.kind, self.header.version, bytes).map(Some),
@@ -389,24 +375,19 @@ impl Record {
 /// A record before the log gives it an offset, a time and a chain value.
 #[derive(Clone, Debug)]
 pub struct NewRecord {
-    /// The stream it belongs to.
     pub stream: Stream,
-    /// The command's kind.
     pub kind: &'static str,
-    /// The version of the payload.
     pub version: u16,
     /// Whether it must survive a restore to a moment before it.
     pub class: Class,
     /// Whether compaction may drop the payload once it is superseded.
     pub ephemeral: bool,
-    /// Who caused it.
     pub origin: Origin,
     /// The payload: one JSON object.
     pub payload: Bytes,
 }
 
 impl NewRecord {
-    /// The record of `command` in `stream`.
     pub fn new(stream: Stream, origin: Origin, command: &Command) -> Self {
         let kind = command.kind();
         Self {

@@ -6,7 +6,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A hash in the tree.
 pub type Hash = [u8; 32];
 
 /// Prefixes of what is hashed for a leaf and for a node, so that neither can pass for the other.
@@ -62,7 +61,6 @@ impl Frontier {
         self.size += 1;
     }
 
-    /// The root of the tree.
     pub fn root(&self) -> Hash {
         let folded = self.roots.iter().rev().copied().reduce(|right, left| node(&left, &right));
         folded.unwrap_or_else(empty)
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frontier_has_the_root_that_the_definition_has() {
+    fn a_frontier_has_the_root_of_the_definition() {
         let leaves = leaves(70, 0);
         for size in 0..=leaves.len() {
             let mut complete = Vec::new();
@@ -235,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_leaf_of_every_tree_is_shown_to_be_in_it_and_no_other() {
+    fn inclusion_proofs_hold_for_every_leaf_and_no_other() {
         let leaves = leaves(40, 1);
         for size in 1..=40 {
             let root = root(&leaves[..size as usize]);
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tree_is_shown_to_be_the_beginning_of_every_later_one_and_of_no_other() {
+    fn consistency_proofs_hold_for_every_later_tree_and_no_other() {
         let (leaves, others) = (leaves(40, 2), leaves(40, 3));
         for second in 1..=40_u64 {
             let now = root(&leaves[..second as usize]);
@@ -273,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_path_with_any_bit_changed_shows_nothing(
+        fn a_path_with_any_bit_changed_proves_nothing(
             size in 2_u64..2000,
             (a, b) in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),
             (at, bit) in (any::<prop::sample::Index>(), 0..256_usize),

@@ -47,19 +47,16 @@ pub struct PusherSet {
     /// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_id: Option<OwnedDeviceId>,
-    /// Its ids.
     #[serde(flatten)]
     pub ids: PusherIds,
-    /// How it notifies.
     pub kind: PusherKind,
     /// The name of the app, for people.
     pub app_display_name: String,
     /// The name of the device, for people.
     pub device_display_name: String,
-    /// The tag of the rules for this device, of which there are none.
+    /// The tag of push rules for this device only, which this server does not have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile_tag: Option<String>,
-    /// The language.
     pub lang: String,
     /// The app's data for the gateway, with the gateway's `url` and the `format` of notifications.
     pub data: Map<String, Value>,
@@ -90,10 +87,8 @@ pub enum PusherEnd {
 pub struct PusherRemove {
     /// Whose it was.
     pub user_id: OwnedUserId,
-    /// What it went by.
     #[serde(flatten)]
     pub ids: PusherIds,
-    /// The reason.
     pub because: PusherEnd,
 }
 
@@ -105,7 +100,7 @@ impl Content for PusherRemove {
     }
 }
 
-/// Payload of `pusher.advance`. Each says everything: earlier ones are superseded.
+/// Payload of `pusher.advance`. Each is complete and supersedes earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherAdvance {
     /// Every pusher has been told of everything up to this record, but for those in `behind`.
@@ -120,8 +115,7 @@ impl Content for PusherAdvance {
     const ERASED: Erased = Erased::All;
 }
 
-/// Payload of `pusher.mail`. A mail was handed over, for a pusher that tells by mail. Each
-/// supersedes the one before it of the same pusher.
+/// Payload of `pusher.mail`: a mail was handed over. It supersedes earlier ones of the same pusher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherMail {
     /// Whose it is.

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_not_reduced() {
+    fn invalid_events_are_not_reduced() {
         let payload = Command::from(event()).encode();
         let unknown = RoomVersionId::try_from("org.example.v99").unwrap();
         assert!(matches!(
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reduced_is_still_a_command_and_holds_no_words() {
+    fn reduced_payloads_are_still_commands_and_hold_no_words() {
         for (kind, payload, left) in [
             (
                 "to_device.send",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_remain_is_said_of_kinds_that_there_are() {
+    fn kinds_are_reduced_if_and_only_if_a_part_of_them_remains() {
         for kind in KINDS {
             let is_part = reduced(kind.name, b"[]", None);
             let refused = matches!(is_part, Err(ReduceError::Kind(_)));

@@ -21,7 +21,7 @@ pub const ROOM_VERSIONS: [RoomVersionId; 12] = [
     RoomVersionId::V12,
 ];
 
-/// Whether a room version is old: the ids of its events prove nothing of their content. Rooms of
+/// Whether a room version is old: the ids of its events prove nothing about their content. Rooms of
 /// such versions are kept, and ought to be upgraded.
 pub const fn is_old(version: &RoomVersionId) -> bool {
     matches!(version, RoomVersionId::V1 | RoomVersionId::V2)

@@ -14,7 +14,7 @@ const DEVICE: [&str; 2] =
 const ADMIN: &str = "urn:synapse:admin:*";
 const CHANGES: &str = "urn:logcabin:changes";
 
-/// The scopes that do not name a device, as clients are told of them.
+/// The scopes that do not name a device, as they are advertised to clients.
 pub const SUPPORTED: [&str; 7] = ["openid", "profile", "email", API[0], API[1], ADMIN, CHANGES];
 
 /// Why a scope cannot be granted.

@@ -23,9 +23,9 @@ use logcabin_base::clock::random_letters;
 /// The server's name and the keys it signs with.
 pub struct ServerKeys {
     pub name: OwnedServerName,
-    /// The key pair of its identity, with which it signs what is to hold as long as the log.
+    /// The key pair of its identity, for signatures that must hold as long as the log.
     pub key_pair: Ed25519KeyPair,
-    /// The key pair for other homeservers, if it is another.
+    /// The key pair for other homeservers, if it is a different one.
     rotated: ArcSwapOption<Ed25519KeyPair>,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for ServerKeys {
 #[error("the private key is not usable: {0}")]
 pub struct NoKey(String);
 
-/// The key pair in a private key of the log.
+/// The key pair of a private key from the log.
 pub fn key_pair(key_id: &str, private_key: &Secret) -> Result<Ed25519KeyPair, NoKey> {
     let unusable = |what: &dyn std::fmt::Display| NoKey(what.to_string());
     let document = STANDARD_NO_PAD.decode(private_key.expose()).map_err(|e| unusable(&e))?;
@@ -48,7 +48,7 @@ pub fn key_pair(key_id: &str, private_key: &Secret) -> Result<Ed25519KeyPair, No
     Ed25519KeyPair::from_der(&document, version.to_owned()).map_err(|e| unusable(&e))
 }
 
-/// A new key: its id, its private and its public part, as the log has them.
+/// A new key: its id and both parts, encoded as in the log.
 pub fn new_key() -> Result<ServerKey, NoKey> {
     let version = random_letters(6).to_lowercase();
     let document = Ed25519KeyPair::generate();
@@ -74,7 +74,7 @@ impl ServerKeys {
         Ok(())
     }
 
-    /// Does something with the key pair for other homeservers.
+    /// Calls `work` with the key pair for other homeservers.
     pub fn with_current<T>(&self, work: impl FnOnce(&Ed25519KeyPair) -> T) -> T {
         match &*self.rotated.load() {
             Some(pair) => work(pair),
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_has_the_signature_that_it_had_when_it_was_made() {
+    fn a_signature_made_later_is_the_same() {
         let document = Ed25519KeyPair::generate();
         let key_pair = Ed25519KeyPair::from_der(&document, "abc".to_owned()).unwrap();
         let keys = ServerKeys::new("test.example:8448".try_into().unwrap(), key_pair);

@@ -12,13 +12,11 @@ use super::{
 };
 use crate::{Holds, Offset};
 
-/// What kind of account it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccountKind {
     /// A full account.
     User,
-    /// A guest account.
     Guest,
 }
 
@@ -27,7 +25,6 @@ pub enum AccountKind {
 pub struct UserRegister {
     /// The new user.
     pub user_id: OwnedUserId,
-    /// Full or guest account.
     pub kind: AccountKind,
     /// Password hash in PHC form (`$pbkdf2-sha512$i=…$salt$hash`); none for accounts without one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,7 +17,7 @@ use crate::{Holds, Offset};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceLogin {
     pub user_id: OwnedUserId,
-    /// The device; a device of this id that exists already loses its tokens.
+    /// The device; an existing device with this id loses its tokens.
     pub device_id: OwnedDeviceId,
     /// Display name for a new device; ignored for one that exists.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,13 +161,12 @@ pub struct Sighting {
 /// Payload of `to_device.send`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ToDeviceSend {
-    /// Who sent it.
     pub sender: OwnedUserId,
     #[serde(rename = "type")]
     pub event_type: String,
     /// The content for each device of each user.
     pub messages: BTreeMap<OwnedUserId, BTreeMap<OwnedDeviceId, Box<RawValue>>>,
-    /// What users of other homeservers get of it.
+    /// The part for users of other homeservers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<OutsideLetter>,
     /// The id under which the sender's homeserver sent it, if that is another one.
@@ -181,15 +180,15 @@ pub struct ToDeviceSend {
 /// A message to devices of users of other homeservers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OutsideLetter {
-    /// The id by which the others recognize it when it comes again.
+    /// The id by which other homeservers recognise a repetition.
     pub message_id: String,
     /// The content for each device of each user; `*` stands for all of a user's.
     pub messages: BTreeMap<OwnedUserId, BTreeMap<String, Box<RawValue>>>,
 }
 
 impl ToDeviceSend {
-    /// Whose share of an inbox it takes: the sender's, or that of the homeserver that sent it,
-    /// which can make up senders.
+    /// Whose share of an inbox it counts towards: the sender's, or that of the homeserver that sent
+    /// it, which can make up senders.
     pub fn counts_for(&self) -> &str {
         match self.received_as {
             Some(_) => self.sender.server_name().as_str(),

@@ -20,7 +20,7 @@ pub struct PeerKeys {
     pub server_name: OwnedServerName,
     /// The keys that it signs with, by their ids, in unpadded base64.
     pub keys: BTreeMap<String, String>,
-    /// The keys that it signed events with before.
+    /// The keys that it used to sign events with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub old: BTreeMap<String, OldKey>,
     /// Until when `keys` are valid, in milliseconds since the Unix epoch.
@@ -43,7 +43,7 @@ pub struct ServerKey {
 
 impl Content for ServerKey {}
 
-/// A key that is not in use any more.
+/// A key that is no longer in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OldKey {
     /// The public key in unpadded base64.
@@ -56,11 +56,10 @@ impl Content for PeerKeys {
     const ERASED: Erased = Erased::All;
 }
 
-/// Payload of `peer.reached`: how far other homeservers have been told of what concerns them. It
-/// supersedes what was recorded of the same ones.
+/// Payload of `peer.reached`: how far deliveries to other homeservers have come. It supersedes what
+/// was recorded of the same ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerReached {
-    /// The homeservers.
     pub servers: Vec<Reached>,
 }
 
@@ -68,8 +67,8 @@ impl Content for PeerReached {
     const ERASED: Erased = Erased::All;
 }
 
-/// Payload of `peer.devices`: what is known of the devices of a user of another homeserver. With a
-/// list, it supersedes all earlier ones of the user.
+/// Payload of `peer.devices`: what is known about the devices of a user of another homeserver. With
+/// a list, it supersedes all earlier ones of the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeerDevices {
     pub user_id: OwnedUserId,
@@ -84,10 +83,10 @@ pub struct PeerDevices {
 /// The devices and cross-signing keys of a user of another homeserver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceList {
-    /// The last change in it, as its homeserver counts them; none if the homeserver did not say.
+    /// The homeserver's number for the last change in it; none if the homeserver gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_id: Option<u64>,
-    /// The keys of each device.
+    /// The keys of each device, by its id.
     pub devices: BTreeMap<String, Box<RawValue>>,
     /// The user's master key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,16 +127,16 @@ impl Content for PeerDevices {
     }
 }
 
-/// How far a homeserver has been told.
+/// How far deliveries to a homeserver have come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
     pub server_name: OwnedServerName,
-    /// It has been told of everything up to this record.
+    /// Everything for it up to this record was delivered or set aside.
     pub up_to: Offset,
-    /// If it could not be reached last.
+    /// Set if the last attempt to reach it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<Failing>,
-    /// What it was to be told of and never will be.
+    /// What will never be sent to it.
     #[serde(default, skip_serializing_if = "SetAside::is_empty")]
     pub set_aside: SetAside,
 }
@@ -152,12 +151,11 @@ pub struct SetAside {
 }
 
 impl SetAside {
-    /// Whether nothing was set aside.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Adds an item, of which only so many of the newest are kept.
+    /// Adds an item. Only the newest [`limits::SET_ASIDE_KEPT`] are kept.
     pub fn add(&mut self, item: AsideItem) {
         self.count = self.count.saturating_add(1);
         self.newest.push(item);
@@ -211,13 +209,13 @@ pub struct Failing {
 pub struct Received {
     /// The homeserver that sent it, which need not be that of the sender.
     pub from: OwnedServerName,
-    /// Whether this homeserver tells the others in the room of it: it was sent only to this one.
+    /// Whether this homeserver sends it on to the others in the room: it was sent only to this one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub relayed: bool,
     /// The forward extremities of the room afterwards, besides this event if it is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extremities: Vec<Extremity>,
-    /// Whether it is no forward extremity itself: the room has too many.
+    /// Whether it is not a forward extremity itself: the room has too many.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside: bool,
     /// Events that it comes after and that this homeserver does not have: the room's history has a
@@ -231,14 +229,13 @@ pub struct Received {
     /// branches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
-    /// For an invite or a knock from outside of the room: what is said of the room, as stripped
-    /// state.
+    /// For an invite or a knock from outside the room: the stripped state of the room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stripped: Vec<Box<RawValue>>,
 }
 
 impl Received {
-    /// An event that this homeserver sent, about which nothing else is to be said.
+    /// An event that `from` sent, with everything else empty.
     pub const fn new(from: OwnedServerName) -> Self {
         Self {
             from,
@@ -263,19 +260,18 @@ pub struct Extremity {
 /// The state of a room before an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateBefore {
-    /// It is this state,
+    /// The state that it is based on.
     #[serde(flatten)]
     pub base: StateBase,
-    /// but for these differences.
+    /// Its differences from `base`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<StateChange>,
-    /// How many records lead from it to a state of the room: none, if the base is one.
+    /// How many records lead from it to a state of the room: 0 if the base is one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub links: u64,
 }
 
 impl StateBefore {
-    /// One that is the same as another one.
     pub const fn same_as(base: StateBase) -> Self {
         Self { base, changes: Vec::new(), links: 0 }
     }
@@ -291,8 +287,8 @@ pub enum StateBase {
     After(Offset),
     /// That before the event at this offset.
     Before(Offset),
-    /// What the record of the same event before this one says. So many of them are before this one
-    /// in its batch, for what does not fit into one.
+    /// The state that the previous record of the same event describes. This many such records
+    /// precede this one in its batch, for changes that do not fit into one.
     Part(u64),
 }
 
@@ -326,13 +322,13 @@ pub struct StateChange {
     /// For a member event: its `membership`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<String>,
-    /// For an event that says how long events live in the room, where the change is one of the
-    /// room's current state: what it says.
+    /// For a retention event, if the change is one of the room's current state: the lifetimes that
+    /// it sets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<SaidLifetime>,
 }
 
-/// How long events live in a room, as its state says, in milliseconds.
+/// The lifetimes of events that the state of a room sets, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaidLifetime {
     /// At most.
@@ -371,8 +367,8 @@ pub struct RoomPdu {
     /// Why it is not in the timeline.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// The state before it, if that is known. Left out of what is not an outlier, it is the room's
-    /// state as of the record before.
+    /// The state before it, if that is known. Without it, an event that is not an outlier has the
+    /// room's state as of the record before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<StateBefore>,
     /// The event in federation format, as canonical JSON.
@@ -380,12 +376,12 @@ pub struct RoomPdu {
 }
 
 /// Payload of `room.state`: what changed in the state of a room while no user of this homeserver
-/// was in it, before the join of one; or what an event that follows in the same batch changes, if
-/// that is too much for its record.
+/// was in it, recorded before one joins; or what an event that follows in the same batch changes,
+/// if that is too much for its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomState {
     pub room_id: OwnedRoomId,
-    /// The homeserver that says so.
+    /// The homeserver that sent it.
     pub from: OwnedServerName,
     pub changes: Vec<StateChange>,
     /// The joins in that state which could not be verified, because there are no keys of the
@@ -431,7 +427,7 @@ pub struct Filled {
     pub event_id: OwnedEventId,
     /// Its time by its server's clock, in milliseconds since the Unix epoch.
     pub ts: u64,
-    /// For a change of the history visibility: what that was before.
+    /// For a change of the history visibility: the visibility before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<String>,
     /// The event that it redacts, if that takes effect.
@@ -446,7 +442,7 @@ pub struct Filled {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is known because others name it among their `auth_events`; its place is not.
+    /// It is known because others name it among their `auth_events`; its place in the room is not.
     Outlier,
     /// The room's current state does not allow it.
     SoftFailed {

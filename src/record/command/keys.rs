@@ -153,7 +153,6 @@ impl Content for KeyBackupSet {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupDelete {
     pub user_id: OwnedUserId,
-    /// The backup's version.
     pub version: u64,
 }
 
@@ -169,7 +168,6 @@ impl Content for KeyBackupDelete {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupPut {
     pub user_id: OwnedUserId,
-    /// The backup's version.
     pub version: u64,
     /// The keys by room and session; each replaces an earlier one.
     pub rooms: BTreeMap<OwnedRoomId, BTreeMap<String, BackedUpKey>>,
@@ -200,12 +198,11 @@ pub struct BackedUpKey {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyBackupRemove {
     pub user_id: OwnedUserId,
-    /// The backup's version.
     pub version: u64,
-    /// The room whose keys are removed; none: of all rooms.
+    /// The room whose keys are removed; none for all rooms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room_id: Option<OwnedRoomId>,
-    /// The session whose key is removed; none: of all sessions.
+    /// The session whose key is removed; none for all sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }

@@ -26,8 +26,8 @@ pub enum Restore {
 
 macro_rules! topics {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What values a command may be about. Whoever asks why a value is what it is gets the
-        /// commands about it: see `ops::history::why`.
+        /// The kinds of value that a command may be about. A query for why a value is what it is
+        /// returns the commands about it: see `ops::history::why`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Topic {
             $($(#[$doc])* $name,)*

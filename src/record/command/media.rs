@@ -52,12 +52,12 @@ impl Content for MediaUpload {
 /// later ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaQuarantine {
-    /// The ids under which the files are.
+    /// The ids of the files.
     pub media_ids: Vec<String>,
     /// The addresses of files of other homeservers. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<OwnedMxcUri>,
-    /// blake3 of those of which this server had a copy. (Not in version 1.)
+    /// blake3 of those that this server had a copy of. (Not in version 1.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hashes: Vec<FileHash>,
     /// Whether they are in quarantine from now on.
@@ -87,9 +87,7 @@ impl Content for MediaProtect {}
 /// Payload of `media.remove`. Files without any id left are then deleted from the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaRemove {
-    /// The ids.
     pub media_ids: Vec<String>,
-    /// The reason.
     #[serde(flatten)]
     pub why: MediaEnd,
 }
@@ -113,6 +111,6 @@ pub enum MediaEnd {
     },
     /// Administrators removed them. (Not in version 1.)
     Asked,
-    /// Nothing but a room that was purged named them.
+    /// Only a room that was purged referred to them.
     Room { room_id: OwnedRoomId },
 }

@@ -112,9 +112,6 @@ macro_rules! commands {
             }
 
             /// Reads the payload of a record, and upcasts it if an older version wrote it.
-            ///
-            /// # Errors
-            /// When the kind or version is unknown, or the payload does not fit.
             pub fn decode(kind: &str, version: u16, payload: &[u8]) -> Result<Self, CommandError> {
                 match kind {
                     $($name => decode::<$payload>(version, payload).map(Self::$variant),)*
@@ -298,7 +295,7 @@ commands! {
     RoomEvent(RoomEvent) = "room.event" version 6 Rewindable Judged about [RoomState, Event];
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
     RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable Dropped about [Event];
-    /// A user of this homeserver is about to enter a room of others, and it has this state.
+    /// A user of this homeserver is about to join a room of others, which has this state.
     RoomState(RoomState) = "room.state" version 3 Rewindable Dropped about [RoomState];
     /// A gap in the history of a room was filled, or given up.
     RoomGap(RoomGap) = "room.gap" version 1 Rewindable Dropped about [];
@@ -390,9 +387,9 @@ commands! {
     /// Another homeserver's signing keys were fetched.
     // They are fetched again after a restore.
     PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable Dropped about [], ephemeral;
-    /// Other homeservers were told of what concerns them.
+    /// Deliveries to other homeservers advanced.
     PeerReached(PeerReached) = "peer.reached" version 1 Rewindable Dropped about [], ephemeral;
-    /// It was learned which devices a user of another homeserver has, or that this changed.
+    /// The devices of a user of another homeserver were learned, or changed.
     PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable Dropped about [], ephemeral;
     /// Why an administrator did what precedes it in the same batch.
     AdminReason(AdminReason) = "admin.reason" version 1 Rewindable CarriedOver about [];
@@ -403,10 +400,7 @@ pub trait Body: Serialize + DeserializeOwned {
     /// The properties of the kind.
     const KIND: Kind;
 
-    /// Reads a payload that an older version wrote. Of most kinds there is none yet.
-    ///
-    /// # Errors
-    /// When the payload does not fit that version.
+    /// Reads a payload that an older version wrote. Most kinds have no older version.
     fn upcast(version: u16, payload: &[u8]) -> Result<Self, serde_json::Error> {
         let _ = version;
         serde_json::from_slice(payload)

@@ -49,7 +49,7 @@ pub struct OauthCode {
     /// The client's nonce for the ID token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<String>,
-    /// When the user last proved who they are, in milliseconds since the Unix epoch.
+    /// When the user last authenticated, in milliseconds since the Unix epoch.
     pub auth_ms: u64,
     /// When the code expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
@@ -60,7 +60,7 @@ impl Content for OauthCode {}
 /// Payload of `oauth.device_request`: a client without a browser asks to be allowed something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthDeviceRequest {
-    /// The hash of the code that the client asks with.
+    /// The hash of the code that the client polls with.
     pub device_code: TokenHash,
     /// The hash of the code that the user types.
     pub user_code: TokenHash,
@@ -79,11 +79,11 @@ impl Content for OauthDeviceRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthDeviceAnswer {
     pub user_id: OwnedUserId,
-    /// The hash of the code that the client asks with.
+    /// The hash of the code that the client polls with.
     pub device_code: TokenHash,
     /// Whether they allowed it.
     pub allowed: bool,
-    /// When the user last proved who they are, in milliseconds since the Unix epoch.
+    /// When the user last authenticated, in milliseconds since the Unix epoch.
     pub auth_ms: u64,
 }
 
@@ -92,7 +92,6 @@ impl Content for OauthDeviceAnswer {}
 /// Payload of `oauth.grant`: a client exchanged a code for tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthGrant {
-    /// Identifies the grant.
     pub grant_id: String,
     pub user_id: OwnedUserId,
     pub client_id: String,
@@ -108,7 +107,7 @@ pub struct OauthGrant {
     /// The hash of the code: that of an `oauth.code`, or the `device_code` of an
     /// `oauth.device_request`. It is used up.
     pub code: TokenHash,
-    /// When the user last proved who they are, in milliseconds since the Unix epoch.
+    /// When the user last authenticated, in milliseconds since the Unix epoch.
     pub auth_ms: u64,
 }
 
@@ -119,7 +118,6 @@ impl Content for OauthGrant {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OauthRefresh {
     pub grant_id: String,
-    /// The new tokens.
     pub tokens: Tokens,
 }
 
@@ -156,7 +154,6 @@ pub enum GrantEnd {
 pub struct OauthEnd {
     pub user_id: OwnedUserId,
     pub grants: Vec<String>,
-    /// The reason.
     pub because: GrantEnd,
 }
 
@@ -171,13 +168,13 @@ pub struct OauthKey {
     pub n: String,
     /// Its exponent, in URL-safe base64.
     pub e: String,
-    /// Until when clients are told of it, in milliseconds since the Unix epoch.
+    /// Until when it is published, in milliseconds since the Unix epoch.
     pub until_ms: u64,
 }
 
 impl Content for OauthKey {}
 
-/// How a user proved who they are.
+/// How a user authenticated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignedInBy {
@@ -194,9 +191,8 @@ pub struct BrowserSignIn {
     pub user_id: OwnedUserId,
     /// The hash of the browser's cookie.
     pub browser: TokenHash,
-    /// How they proved who they are.
     pub by: SignedInBy,
-    /// When they have to do so again, in milliseconds since the Unix epoch.
+    /// When they must sign in again, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
     /// From where.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -37,7 +37,7 @@ pub struct RoomEvent {
 }
 
 impl RoomEvent {
-    /// An event about which nothing else is to be recorded.
+    /// An event with nothing else to record.
     pub const fn new(room_id: OwnedRoomId, event_id: OwnedEventId, pdu: Box<RawValue>) -> Self {
         Self {
             room_id,
@@ -134,9 +134,8 @@ pub struct RoomForget {
 
 impl Content for RoomForget {}
 
-/// Payload of `room.undo`: the rooms in which a user was by records that a restore undid. The
-/// user's clients may have been told of these rooms, and are to be told that the user is not in
-/// them.
+/// Payload of `room.undo`: the rooms that a user was in because of records that a restore undid.
+/// The user's clients may know these rooms, and must be told that the user is not in them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomUndo {
     pub user_id: OwnedUserId,
@@ -206,7 +205,6 @@ impl Content for RoomBlock {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomShutdown {
     pub room_id: OwnedRoomId,
-    /// The id of the shutdown.
     pub id: String,
     /// The replacement, to which members and aliases move, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -309,8 +307,8 @@ pub struct RoomTyping {
     pub user_id: OwnedUserId,
     /// When it expires, in milliseconds since the Unix epoch; 0 ends it now.
     pub until_ms: u64,
-    /// If the user was typing already: the record with which that started. Only the end has moved,
-    /// which is news to nobody.
+    /// If the user was typing already: the record with which that started. Only the expiry moved,
+    /// and nobody needs to be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Offset>,
 }
@@ -411,7 +409,6 @@ impl Content for DelayedRestart {}
 pub struct DelayedFinish {
     /// The delayed event.
     pub delay_id: String,
-    /// What happened to it.
     #[serde(flatten)]
     pub outcome: DelayedOutcome,
     /// Whether a request caused that; otherwise the event was due, or could not be sent.
@@ -443,7 +440,6 @@ pub enum DelayedOutcome {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AliasSet {
     pub alias: OwnedRoomAliasId,
-    /// Its target.
     pub room_id: OwnedRoomId,
     pub creator: OwnedUserId,
 }

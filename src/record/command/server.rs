@@ -126,7 +126,7 @@ impl LogErase {
         self.superseded.iter().copied().chain(taken)
     }
 
-    /// Divided in two: superseded payloads, and payloads erased for a cause.
+    /// Splits it into superseded payloads and payloads that were erased for a cause.
     #[must_use]
     pub fn divided(self) -> (Self, Self) {
         let Self { reduced, superseded, taken } = self;
@@ -202,7 +202,7 @@ pub struct DeliveryAdvance {
     /// The delivery in progress, which is repeated under the same id until it has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<UnderWay>,
-    /// What never arrives.
+    /// What will never be delivered.
     #[serde(default, skip_serializing_if = "SetAside::is_empty")]
     pub set_aside: SetAside,
 }

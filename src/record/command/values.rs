@@ -17,14 +17,12 @@ pub(super) mod hex {
     }
 }
 
-/// Text that is in the log because it must be, and nowhere else: it does not show when what holds
-/// it is printed.
+/// A secret that may be in the log and nowhere else: its `Debug` output does not show it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -89,7 +87,6 @@ impl<'de> Deserialize<'de> for FileHash {
 pub struct TokenHash(pub [u8; 32]);
 
 impl TokenHash {
-    /// The hash of `token`.
     pub fn of(token: &str) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(token.as_bytes()).into())
