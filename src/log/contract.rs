@@ -162,14 +162,14 @@ contract!(
     a_decision_on_the_whole_log_is_refused_after_any_record,
     a_batch_is_appended_whole_or_not_at_all,
     the_follower_sees_every_record_once_before_the_append_resolves,
-    an_opened_log_goes_on_where_it_ended,
-    of_many_writers_one_wins_each_step,
+    a_reopened_log_continues_where_it_ended,
+    one_of_many_writers_wins_each_step,
     a_dropped_append_is_not_taken_back,
-    what_is_too_large_is_refused,
-    a_closed_log_takes_nothing,
+    writes_outside_the_limits_are_refused,
+    a_closed_log_refuses_appends,
     time_never_decreases,
-    an_erasure_takes_payloads_with_it,
-    an_erasure_that_does_not_fit_is_refused,
+    an_erasure_removes_the_payloads_that_it_names,
+    an_erasure_that_does_not_match_is_refused,
 );
 
 async fn a_new_log_is_empty(backend: &dyn Backend) {
@@ -315,7 +315,7 @@ async fn the_follower_sees_every_record_once_before_the_append_resolves(backend:
     assert_eq!(*seen.lock(), (1..=last).collect::<Vec<u64>>());
 }
 
-async fn an_opened_log_goes_on_where_it_ended(backend: &dyn Backend) {
+async fn a_reopened_log_continues_where_it_ended(backend: &dyn Backend) {
     let log = backend.open();
     start(&*log);
     log.append(batch("a", 5)).await.unwrap();
@@ -335,7 +335,7 @@ async fn an_opened_log_goes_on_where_it_ended(backend: &dyn Backend) {
     assert_eq!(verify(&*log, |_| ()).unwrap().records, 8);
 }
 
-async fn of_many_writers_one_wins_each_step(backend: &dyn Backend) {
+async fn one_of_many_writers_wins_each_step(backend: &dyn Backend) {
     const WRITERS: u64 = 16;
     const STEPS: u64 = 10;
     let log = backend.open();
@@ -384,7 +384,7 @@ async fn a_dropped_append_is_not_taken_back(backend: &dyn Backend) {
     assert_eq!(log.append(batch("b", 1)).await.unwrap().last, Offset::new(3));
 }
 
-async fn what_is_too_large_is_refused(backend: &dyn Backend) {
+async fn writes_outside_the_limits_are_refused(backend: &dyn Backend) {
     let log = backend.open();
     start(&*log);
     let of_bytes = |bytes: usize| record("a", vec![b'x'; bytes]);
@@ -401,7 +401,7 @@ async fn what_is_too_large_is_refused(backend: &dyn Backend) {
     assert_eq!(log.append(largest).await.unwrap().first, Offset::new(1));
 }
 
-async fn a_closed_log_takes_nothing(backend: &dyn Backend) {
+async fn a_closed_log_refuses_appends(backend: &dyn Backend) {
     let log = backend.open();
     start(&*log);
     let under_way = log.append(batch("a", 1));
@@ -411,7 +411,7 @@ async fn a_closed_log_takes_nothing(backend: &dyn Backend) {
     assert_eq!(log.read(Offset::new(1), 10).unwrap().len(), 1);
 }
 
-async fn an_erasure_takes_payloads_with_it(backend: &dyn Backend) {
+async fn an_erasure_removes_the_payloads_that_it_names(backend: &dyn Backend) {
     let log = backend.open();
     start(&*log);
     for new in [event("a secret"), passing(payload(1)), passing(payload(2)), passing(payload(3))] {
@@ -438,7 +438,7 @@ async fn an_erasure_takes_payloads_with_it(backend: &dyn Backend) {
     assert_eq!(verify(&*log, |_| ()).unwrap().erased, 3);
 }
 
-async fn an_erasure_that_does_not_fit_is_refused(backend: &dyn Backend) {
+async fn an_erasure_that_does_not_match_is_refused(backend: &dyn Backend) {
     let log = backend.open();
     start(&*log);
     for new in [event("a secret"), passing(payload(1)), record("a", payload(2))] {

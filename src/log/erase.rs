@@ -117,9 +117,6 @@ impl Targets {
 }
 
 /// The payload that remains of `record`.
-///
-/// # Errors
-/// When records of this kind cannot be erased in this way, or the remainder is not the named one.
 pub fn remainder(record: &Record, target: &Target) -> Result<Payload, EraseError> {
     let offset = record.offset();
     match (target, &record.payload) {

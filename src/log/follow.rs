@@ -19,18 +19,18 @@ use super::{Log, ReadError};
 use logcabin_base::background::at_length;
 use logcabin_record::{Offset, Record};
 
-/// The records that are read together.
+/// How many records are read together.
 const CHUNK: usize = 64;
 
-/// Fewer are read without telling the runtime: they are in memory as a rule.
+/// Fewer records than this are read without telling the runtime: they are usually in memory.
 const FEW: u64 = 16;
 
 /// Reads at most this many items, starting at an offset.
 type Read<T> = Box<dyn Fn(Offset, usize) -> Result<Vec<T>, ReadError> + Send + Sync>;
 
-/// A stream of what is at each offset from one on: the records, as a rule.
+/// A stream of the items at consecutive offsets, usually records.
 ///
-/// After an error, the stream goes on where it stopped.
+/// After an error, the stream continues where it stopped.
 pub struct Follow<T = Record> {
     read: Read<T>,
     chunk: usize,
@@ -59,8 +59,8 @@ impl Follow {
 }
 
 impl<T> Follow<T> {
-    /// What `read` reads from `from` on, each item once `watermark` has reached its offset. `read`
-    /// leaves out no offset.
+    /// The items that `read` returns from `from` on, each once `watermark` has reached its offset.
+    /// `read` must leave out no offset.
     pub fn new(from: Offset, watermark: watch::Receiver<Offset>, read: Read<T>) -> Self {
         Self {
             read,
@@ -92,7 +92,7 @@ impl<T> Follow<T> {
         self.next
     }
 
-    /// Goes on at `next`.
+    /// Continues at `next`.
     pub fn skip_to(&mut self, next: Offset) {
         self.next = next;
         self.items = Vec::new().into_iter();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_follow_each_other_over_chunks_and_the_end_of_the_log() {
+    async fn records_are_contiguous_across_chunks_and_the_end_of_the_log() {
         let log = log_of(150).await;
         let mut follow = Arc::clone(&log).follow(Offset::new(3));
         for offset in 3..=150 {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_where_it_was_told_to() {
+    async fn a_stream_ends_after_its_last_offset() {
         let log = log_of(10).await;
         let follow = log.follow(Offset::new(8)).until(Offset::new(9));
         let offsets: Vec<_> = follow.map(|record| record.unwrap().offset().get()).collect().await;

@@ -59,8 +59,7 @@ const _: () = {
         KEY_BACKUP_RECORD_BYTES, KEY_BYTES, RECEIPTS_BYTES,
     };
     assert!(COMMIT_PROPOSALS * (EVENT_BYTES + 16 * 1024) <= MAX_BATCH_BYTES);
-    // Of the identifiers only a thread's is not of this server's making: each of its bytes can
-    // become six in JSON.
+    // Only thread ids are not of this server's making: each of their bytes can become six in JSON.
     assert!(COMMIT_PASSING * 10 * IDENTIFIER_BYTES < MAX_BATCH_BYTES);
     assert!(IMPORTED_ROOM_KEYS * (KEY_BYTES + 8 * IDENTIFIER_BYTES) < MAX_BATCH_BYTES);
     assert!(RECEIPTS_BYTES + 8 * 1024 < MAX_PAYLOAD_BYTES);
@@ -81,9 +80,7 @@ pub struct Batch {
 /// Where a batch was appended: the offsets of its first and last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of the first record.
     pub first: Offset,
-    /// Offset of the last record.
     pub last: Offset,
 }
 
@@ -112,8 +109,8 @@ pub enum AppendError {
     /// A `log.erase` record does not match the records that it names.
     #[error("nothing was erased: {0}")]
     Erase(String),
-    /// The log's replicas do not answer, or too few of them do. Whether the batch is appended yet
-    /// is unknown.
+    /// The log's replicas do not answer, or too few of them do. Whether the batch will still be
+    /// appended is unknown.
     #[error("the log does not answer: {0}")]
     Unavailable(String),
     /// Records of another log do not continue this one.
@@ -162,15 +159,9 @@ pub trait Log: Send + Sync + fmt::Debug + 'static {
     fn append(&self, batch: Batch) -> Appending<'_>;
 
     /// The record at `offset`, if the log is that long.
-    ///
-    /// # Errors
-    /// When the store fails or the record is damaged.
     fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError>;
 
     /// Up to `limit` records, beginning with the one at `from`, in order.
-    ///
-    /// # Errors
-    /// When the store fails or a record is damaged or missing.
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError>;
 
     /// The offset up to which erased content has not only been hidden from readers but left the

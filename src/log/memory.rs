@@ -13,7 +13,6 @@ use super::{
 use logcabin_base::clock::Clock;
 use logcabin_record::{Offset, Record, codec::Tip};
 
-/// A log in memory.
 pub struct MemoryLog {
     clock: Clock,
     inner: Mutex<Inner>,

@@ -270,9 +270,6 @@ pub(crate) const CLUSTER_FILE: &str = "cluster.json";
 impl SledLog {
     /// Opens the log, or creates an empty one. Verifies its last records and drops an incomplete
     /// last batch. Blocks.
-    ///
-    /// # Errors
-    /// When another process uses it, the disk fails, or the log's end is damaged.
     pub fn open(options: SledOptions) -> Result<Self, OpenError> {
         let lock = lock_data_dir(&options.data_dir)?;
         if importing_dir(&options.data_dir).exists() {
@@ -368,10 +365,6 @@ impl SledLog {
     /// Blocks.
     ///
     /// If it is killed, the log stays intact and the next start continues.
-    ///
-    /// # Errors
-    /// When there is not enough space for the copy, a disk fails, a record is damaged, or the log
-    /// is closed. The log goes on as before.
     pub fn compact(&self, pause: impl FnMut() -> bool) -> Result<Compacted, CompactError> {
         if self.idle.lock().is_some() {
             return Err(CompactError::Closed);
@@ -538,7 +531,7 @@ fn note_tip(shared: &Shared, dir: &Path) {
     }
 }
 
-/// How often the end of the log is noted. The loss of older records is always noticed.
+/// How often the end of the log is noted. The loss of older records is always detected.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 /// Checks that the log still holds the record that the tip file notes.
@@ -597,7 +590,7 @@ fn recover(layers: &Layers, dir: &Path, verify_tail: u64) -> Result<Tip, OpenErr
         tracing::warn!(
             first = last.next().get(),
             last = end.get(),
-            "the last batch of the log is not whole; its records are dropped"
+            "the last batch of the log is incomplete; its records are dropped"
         );
         layers.tail().and_then(|tail| tail.truncate(last)).map_err(unusable)?;
     }
@@ -644,9 +637,7 @@ fn first_fault(layers: &Layers) -> Option<VerifyError> {
 /// The result of a compaction: the log's size on disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Before, in bytes.
     pub before: u64,
-    /// After, in bytes.
     pub after: u64,
 }
 
@@ -697,7 +688,7 @@ fn remove_dir(path: &Path) -> Result<(), OpenError> {
 pub struct AtRest(Layers);
 
 impl AtRest {
-    /// Opens what is in `log_dir`, which must be there. Blocks.
+    /// Opens the log in `log_dir`, which must exist. Blocks.
     pub fn open(log_dir: &Path) -> Result<Self, OpenError> {
         Layers::open(log_dir, DEFAULT_CACHE_BYTES, None).map(Self)
     }

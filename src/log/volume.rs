@@ -102,10 +102,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens a volume: reads its index, and nothing else of it.
-    ///
-    /// # Errors
-    /// When it cannot be read, or its index is damaged.
+    /// Opens a volume: reads its index and nothing else.
     pub fn open(path: PathBuf) -> Result<Self, VolumeError> {
         let io = |source| VolumeError::Io { path: path.clone(), source };
         let damaged =
@@ -137,7 +134,7 @@ impl Volume {
         let mut entries = vec![0; usize::try_from(index_bytes).unwrap_or_default()];
         file.read_exact_at(&mut entries, index_at).map_err(io)?;
         if hash != index_hash(&entries, &trailer) {
-            return Err(damaged("the hash of its index is another"));
+            return Err(damaged("the hash of its index does not match"));
         }
         let entry = |bytes: &[u8]| {
             let mut fields = Fields(bytes);
@@ -179,9 +176,6 @@ impl Volume {
     }
 
     /// Reads a block.
-    ///
-    /// # Errors
-    /// When it is damaged or cannot be read.
     pub fn block(&self, number: usize) -> Result<Block, VolumeError> {
         let damaged = |what: String| VolumeError::Damaged { path: self.path.clone(), what };
         let entry = self.index.get(number).ok_or_else(|| damaged(format!("no block {number}")))?;
@@ -214,7 +208,6 @@ impl Volume {
         (first, next.unwrap_or(self.last))
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }

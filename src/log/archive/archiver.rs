@@ -19,7 +19,7 @@ use logcabin_record::Offset;
 /// on top, well below [`LAG`](super::LAG).
 const GATHER: Duration = Duration::from_millis(250);
 
-/// Catching up, too, syncs this often, so that what is archived counts.
+/// How often the archiver syncs while it catches up, so that the archived offset advances.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
 
 /// How many records the archiver reads at a time.
@@ -54,7 +54,7 @@ impl Archiver {
     /// Finds the end of the archive, checks that it is a prefix of `log`, and begins to copy. To be
     /// called before the log is started, so that a refusal comes before the first write. Blocks.
     ///
-    /// A failing disk is no error here: it is reported, and tried again in the background.
+    /// A failing disk is not an error here: it is reported, and retried in the background.
     ///
     /// # Errors
     /// [`ArchiveError::Ahead`] or [`ArchiveError::Foreign`] when the archive is not a prefix.
@@ -96,8 +96,8 @@ impl Archiver {
         self.shared.archived.subscribe()
     }
 
-    /// The record up to which every erasure has been carried out in the archive, as it moves, but
-    /// for what had only done its work.
+    /// The record up to which every erasure has been carried out in the archive, as it moves;
+    /// superseded payloads may remain.
     pub fn erased(&self) -> watch::Receiver<Offset> {
         self.shared.erased.subscribe()
     }
@@ -189,7 +189,7 @@ impl Worker {
             }
             if let Err(error) = &round {
                 self.shared.report(error);
-                // It begins again with what is known to be carried out.
+                // The next one starts from what is known to be carried out.
                 self.eraser = None;
                 if let Some(Copying { writer, .. }) = self.copying.take() {
                     self.synced = writer.synced();

@@ -124,7 +124,7 @@ pub enum ArchiveError {
         log: Offset,
     },
     #[error(
-        "the archive {} is not an archive of this log: its record {at} is another one. Name another archive directory, or restore from this one with `logcabin restore --from-archive`",
+        "the archive {} is not an archive of this log: its record {at} differs. Name another archive directory, or restore from this one with `logcabin restore --from-archive`",
         .dir.display()
     )]
     Foreign {

@@ -82,12 +82,10 @@ pub(crate) struct Wanted {
 }
 
 impl Spare {
-    /// The archive in `dir`.
     pub(crate) fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), known: Mutex::default(), reported: Mutex::default() }
     }
 
-    /// Its directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -99,9 +97,6 @@ impl Spare {
 
     /// The wanted records. `get` reads records that the log has and the archive does not have yet.
     /// Blocks.
-    ///
-    /// # Errors
-    /// When the archive lacks them, is damaged, or belongs to another log.
     pub(crate) fn records(
         &self,
         wanted: Wanted,

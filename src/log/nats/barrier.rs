@@ -36,19 +36,19 @@ use super::Shared;
 /// How long a read waits until this node has applied what it must, if the stream answers.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// After so long without an answer, reads do not wait for one.
+/// After this long without an answer, reads do not wait for one.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// How long the servers may take to answer. Reads do not wait while they take longer.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// NATS servers elect another leader once they have not heard from it for at least twice as long.
+/// How recently the leader must have heard from a replica: at most half of an election timeout.
 const HEARD: Duration = Duration::from_secs(2);
 
 /// The pause after a question without an answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The answers, by the number of the question.
+/// The latest answered question.
 #[derive(Clone, Copy, Default)]
 struct Answered {
     question: u64,
@@ -184,7 +184,7 @@ fn has_majority(info: &stream::Info) -> bool {
     2 * (heard.count() + 1) > replicas.len() + 1
 }
 
-/// A sequence that is not below that of any message that was acknowledged before this was called.
+/// A sequence that is at least that of every message acknowledged before this call.
 async fn last(shared: &Shared, confirmed: &mut Option<Reign>) -> Option<u64> {
     let info = timeout(ANSWER, shared.stream.get_info()).await.ok()?.ok()?;
     if !has_majority(&info) {

@@ -72,9 +72,9 @@ use logcabin_record::{Offset, Record};
 pub struct NatsOptions {
     /// Addresses of NATS servers, such as `nats://n1:4222`; any of them will do.
     pub servers: Vec<String>,
-    /// The name of the stream. It is created if it is not there.
+    /// The name of the stream. It is created if it does not exist.
     pub stream: String,
-    /// On how many servers a new stream is kept.
+    /// How many servers keep a new stream.
     pub replicas: usize,
     /// The most bytes that a new stream keeps; older messages are removed.
     pub max_bytes: u64,
@@ -89,7 +89,6 @@ pub struct NatsOptions {
 }
 
 impl NatsOptions {
-    /// Those of a configuration.
     pub fn of(config: &Config, clock: Clock) -> Self {
         let log = &config.log;
         Self {
@@ -116,7 +115,7 @@ pub enum NatsError {
         /// What happened.
         reason: String,
     },
-    /// The servers do not do what a log needs.
+    /// The servers lack something that a log needs.
     #[error("{0}")]
     Unfit(String),
     /// A request to JetStream failed.
@@ -139,21 +138,21 @@ pub enum NatsError {
 /// The largest message: a batch of the largest size, and what describes it.
 const MAX_MESSAGE_BYTES: usize = MAX_BATCH_BYTES + 512 * 1024;
 
-/// For how long JetStream notices that a message is published a second time. Longer than anybody
-/// waits for a proposal ([`propose::DEADLINE`]).
+/// How long JetStream recognises a message that is published again. Longer than anybody waits for a
+/// proposal ([`propose::DEADLINE`]).
 const DUPLICATES: Duration = Duration::from_secs(120);
 
 /// How long a node waits for an answer of JetStream.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// For how long a node that starts repeats what JetStream did not do.
+/// How long a starting node retries what JetStream did not do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Repeats a request of a node that starts: the NATS servers may be starting, too, or electing a
+/// Retries a request of a starting node: the NATS servers may be starting, too, or electing a
 /// leader.
 ///
 /// # Errors
-/// Those that repetition cannot change, at once; others after 30 seconds.
+/// Permanent ones at once; others after 30 seconds.
 pub async fn patiently<T>(
     mut attempt: impl AsyncFnMut() -> Result<T, NatsError>,
 ) -> Result<T, NatsError> {
@@ -203,7 +202,7 @@ struct Shared {
     stop: watch::Sender<bool>,
     /// The message that was taken last, and the last one of the stream as far as is known.
     taken: watch::Sender<Taken>,
-    /// Why the node follows the stream no more.
+    /// Why the node no longer follows the stream.
     failure: watch::Sender<Option<Arc<str>>>,
 }
 
@@ -226,11 +225,8 @@ impl fmt::Debug for NatsLog {
 }
 
 impl NatsLog {
-    /// Connects to the stream, which is created if it is not there, and checks that `local` is a
+    /// Connects to the stream, which is created if it does not exist, and checks that `local` is a
     /// copy of its records.
-    ///
-    /// # Errors
-    /// When the servers cannot be reached or are unfit, or `local` does not belong to the stream.
     pub async fn open(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
         let (jetstream, stream) = patiently(async || {
             let jetstream = jetstream(&options).await?;
@@ -241,11 +237,8 @@ impl NatsLog {
         Self::with_stream(local, options, jetstream, stream).await
     }
 
-    /// As [`NatsLog::open`], on a stream that must be there. If `local` never followed a stream,
-    /// its records are taken for a copy of the cluster's, of whatever age.
-    ///
-    /// # Errors
-    /// As [`NatsLog::open`], and when there is no such stream.
+    /// As [`NatsLog::open`], for a stream that must exist. If `local` never followed a stream, its
+    /// records are assumed to be a copy of the cluster's, of whatever age.
     pub async fn join(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
         let jetstream = jetstream(&options).await?;
         let stream = patiently(async || {
@@ -261,10 +254,7 @@ impl NatsLog {
         Self::with_stream(local, options, jetstream, stream).await
     }
 
-    /// Makes a stream that begins with the records of `local`, which becomes the log of a node.
-    ///
-    /// # Errors
-    /// When the servers cannot be reached or are unfit, or there is such a stream already.
+    /// Creates a stream, which must not exist yet, from the records of `local`, and becomes a node.
     pub async fn found(local: Arc<SledLog>, options: NatsOptions) -> Result<Self, NatsError> {
         let jetstream = jetstream(&options).await?;
         let end = *local.durable().borrow();
@@ -322,7 +312,7 @@ impl NatsLog {
         self.shared.taken.subscribe()
     }
 
-    /// Why this node follows the stream no more, once it does not.
+    /// Why this node no longer follows the stream, once it has stopped.
     pub fn failure(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.shared.failure.subscribe()
     }
@@ -357,7 +347,7 @@ impl NatsLog {
         self.shared.barrier.pass(&self.shared).await
     }
 
-    /// This process, among the nodes. Drawn by each start.
+    /// Identifies this process among the nodes. Drawn at random at each start.
     pub fn process(&self) -> u64 {
         self.shared.node
     }
@@ -397,12 +387,12 @@ impl NatsLog {
         &self.shared.stream.cached_info().config.name
     }
 
-    /// On how many servers the stream was kept when the log was opened.
+    /// How many servers kept the stream when the log was opened.
     pub fn replicas(&self) -> usize {
         self.shared.stream.cached_info().config.num_replicas
     }
 
-    /// The id of this node, the same over restarts.
+    /// The id of this node, the same across restarts.
     pub fn node_id(&self) -> std::io::Result<String> {
         position::node_id(self.local.dir())
     }
@@ -418,11 +408,11 @@ impl NatsLog {
         info.map_err(|error| NatsError::Stream(error.to_string()))
     }
 
-    /// Overwrites a message on the disks of the NATS servers, if it is there.
+    /// Overwrites a message on the disks of the NATS servers, if it exists.
     pub async fn overwrite(&self, sequence: u64) -> Result<(), NatsError> {
         match self.shared.stream.delete_message(sequence).await {
             Ok(_) => Ok(()),
-            // It is not there, or the request failed.
+            // It does not exist, or the request failed.
             Err(error) => match self.shared.stream.get_raw_message(sequence).await {
                 Err(found) if found.kind() == RawMessageErrorKind::NoMessageFound => Ok(()),
                 _ => Err(NatsError::Stream(error.to_string())),
@@ -444,7 +434,7 @@ impl NatsLog {
 }
 
 impl Shared {
-    /// Ends following for good: the node's log and the stream cannot be brought together.
+    /// Stops following for good: the node's log and the stream cannot be reconciled.
     fn fail(&self, reason: String) {
         tracing::error!(%reason, "this node no longer follows the stream");
         let reason: Arc<str> = reason.into();
@@ -548,8 +538,8 @@ async fn mark(jetstream: &Context, subject: &str, node: u64) -> Result<u64, Publ
     Ok(acknowledged.sequence)
 }
 
-/// The message to which the stream has come, if that is not beyond one that a node has taken: then
-/// the stream has lost messages. A new leader may not have applied all of them yet, but what it
+/// The last message of the stream, if it is not after `taken`, which a node has taken: then the
+/// stream has lost messages. A new leader may not have applied all of them yet, but what it
 /// publishes comes after all of them.
 async fn lost_since(
     (jetstream, subject, node): (&Context, &str, u64),
@@ -607,7 +597,7 @@ async fn jetstream(options: &NatsOptions) -> Result<Context, NatsError> {
     Ok(jetstream)
 }
 
-/// What to do about servers that may not store the stream.
+/// What to do about servers that lack space for the stream.
 fn hint_on_storage(options: &NatsOptions) -> String {
     format!(
         ". The stream `{}` may take up {} bytes on each server (`log.stream_bytes`): set \
@@ -617,7 +607,7 @@ fn hint_on_storage(options: &NatsOptions) -> String {
     )
 }
 
-/// The stream. It is created unless it is there, to follow the record `base`.
+/// Opens the stream. Creates it, to follow the record `base`, if it does not exist.
 async fn open_stream(
     jetstream: &Context,
     options: &NatsOptions,

@@ -34,7 +34,7 @@ const RECORDS: usize = 256;
 /// The queue group of the nodes that answer.
 const GROUP: &str = "records";
 
-/// The records after one.
+/// A request for the records after one.
 #[derive(Serialize, Deserialize)]
 struct Ask {
     after: Offset,
@@ -61,7 +61,7 @@ pub(super) enum Answer {
     Records { position: Position, frames: Vec<(Frame, Bytes)> },
     /// No node has more records now.
     None,
-    /// The records of the cluster are others.
+    /// The records of the cluster differ.
     Differs,
 }
 
@@ -73,7 +73,7 @@ fn subject(stream: &str) -> String {
 /// Asks for the records after `after`, whose chain value is `chain`.
 ///
 /// # Errors
-/// When nobody answers, or what comes back is not an answer.
+/// When nobody answers, or the answer is damaged.
 pub(super) async fn ask(
     shared: &Shared,
     after: Offset,

@@ -13,7 +13,7 @@ use crate::store::{CLUSTER_FILE, SledLog};
 use logcabin_base::{clock::random_letters, disk};
 use logcabin_record::Offset;
 
-/// A message of the stream, and the last record that it and those before it made.
+/// A message of the stream, and the last record that it and those before it resulted in.
 ///
 /// The file may be behind the log: the messages after it are then recognised by their records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl Position {
         }
     }
 
-    /// Whether a node that is here has nothing of the log yet.
+    /// Whether a node at this position has nothing of the log yet.
     pub(super) fn is_new(&self) -> bool {
         self.sequence == 0 && self.offset == Offset::ZERO
     }
@@ -74,13 +74,12 @@ impl Position {
         }
     }
 
-    /// Notes the position.
     pub(crate) fn write(&self, log_dir: &Path) -> io::Result<()> {
         disk::write_whole(&path(log_dir), &serde_json::to_vec(self)?)
     }
 }
 
-/// The id of the node that has its log in `log_dir`: the same over restarts.
+/// The id of the node that has its log in `log_dir`: the same across restarts.
 pub(crate) fn node_id(log_dir: &Path) -> io::Result<String> {
     let path = log_dir.join("node.id");
     match fs::read_to_string(&path) {

@@ -24,7 +24,7 @@ use super::{
 use crate::{AppendError, Appended, Appending, Batch};
 
 /// How long a proposal may take. Then its caller gets an error, and does not know whether it will
-/// be appended yet: a request with a transaction id can be repeated.
+/// still be appended: a request with a transaction id can be repeated.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// How many batches may wait to be published; further ones wait outside the queue.
@@ -42,7 +42,7 @@ const MESSAGES_UNDER_WAY: usize = 8;
 /// The pause before a message is published again after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often it is looked who waits for too long.
+/// How often proposals are checked for expiry.
 const TICK: Duration = Duration::from_millis(250);
 
 type Reply = oneshot::Sender<Result<Appended, AppendError>>;
@@ -253,7 +253,7 @@ async fn publish_all(shared: Arc<Shared>, mut queue: mpsc::Receiver<Queued>) {
     }
 }
 
-/// Publishes a message, again and again until JetStream has it or nobody waits for it any more.
+/// Publishes a message, and retries until JetStream has it or nobody waits for it any more.
 async fn publish(shared: &Shared, numbers: std::ops::Range<u64>, bytes: Bytes) {
     let id = format!("{:016x}-{}", shared.node, numbers.start);
     let mut warned = false;

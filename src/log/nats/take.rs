@@ -34,14 +34,14 @@ use logcabin_record::{
 /// How many messages a request asks for at once.
 const MESSAGES_AT_ONCE: usize = 512;
 
-/// JetStream shows this often that a consumer is there. Twice as long without a sign, and the node
-/// makes another one.
+/// How often JetStream sends a consumer a heartbeat. After twice as long without one, the node
+/// makes another consumer.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// The pause before a node makes another consumer after a failure.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
-/// JetStream removes a consumer that nobody has used for so long.
+/// JetStream removes a consumer that has been unused for this long.
 const UNUSED: Duration = Duration::from_secs(30);
 
 /// How many batches may be on their way into the local log.
@@ -117,7 +117,7 @@ pub(super) async fn position(
         match stream.get_raw_message(here.sequence).await {
             Ok(found) if hash(&found.payload) != here.hash => {
                 return Err(foreign(format!(
-                    "message {} is another one than it took: the stream has lost messages",
+                    "message {} differs from the one that it took: the stream has lost messages",
                     here.sequence
                 )));
             }
@@ -208,7 +208,7 @@ struct Messages {
     opened_at: u64,
     /// A later message came instead of the next one.
     was_late: bool,
-    /// So it did again, from another consumer: the next one is not in the stream.
+    /// It did so again with another consumer: the next message is not in the stream.
     is_missing: bool,
     answers: mpsc::Sender<Taking>,
 }
@@ -344,8 +344,8 @@ impl Messages {
             return self.recognise(&proposed.batch).map(Outcome::Known);
         }
         if proposed.batch.records.iter().any(|record| record.kind == LogErase::KIND.name) {
-            // Only what is durable can be erased. So that this is the same on every node, it is
-            // what precedes the erasure in the stream.
+            // Only durable records can be erased. For the same result on every node, these are
+            // exactly those before the erasure in the stream.
             self.all_settled().await?;
         }
         let Proposed { batch, time_ms } = proposed;
@@ -353,8 +353,8 @@ impl Messages {
         reply.map(Outcome::Appending).map_err(|_| Stopped::Closing)
     }
 
-    /// Whether a batch is what follows in the log. A log that was opened after a crash can be ahead
-    /// of its position.
+    /// Whether a batch matches the next records of the log, which can be ahead of its position
+    /// after a crash.
     fn recognise(&mut self, batch: &Batch) -> Result<Option<Appended>, Stopped> {
         let first = self.recognised.next();
         for (at, new) in (first.get()..).zip(&batch.records) {
@@ -368,8 +368,8 @@ impl Messages {
                     && header.payload_hash == *blake3::hash(&new.payload).as_bytes()
             };
             if !found.as_ref().is_some_and(is_it) {
-                // It was refused with a conflict. If the log is that of the stream, a later one is
-                // what follows.
+                // It was refused with a conflict. If the log is that of the stream, a later batch
+                // matches.
                 return Ok(None);
             }
         }
@@ -423,7 +423,7 @@ impl Messages {
                 }
                 Ok(Answer::Differs) => {
                     return Err(Stopped::Ended(format!(
-                        "the other nodes have another record {after}: this log is not theirs"
+                        "record {after} of the other nodes differs: this log is not theirs"
                     )));
                 }
                 Ok(Answer::None) => "no node has more records".to_owned(),
@@ -470,7 +470,7 @@ enum Outcome {
     Moved(Position),
 }
 
-/// Answers those who wait, in the order of the stream, and notes the position.
+/// Answers the waiting callers, in the order of the stream, and notes the position.
 struct Settling {
     shared: Arc<Shared>,
     position: Position,

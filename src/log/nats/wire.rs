@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_message_is_refused() {
+    fn only_messages_are_accepted() {
         let bytes = message().encode().unwrap();
         let whole = std::str::from_utf8(&bytes).unwrap();
         for wrong in [

@@ -50,12 +50,12 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Whether it is never refused because of this machine: the log must not lack it.
+    /// Whether it was decided elsewhere: the log must not lack it, so it is never refused here.
     const fn is_decided(&self) -> bool {
         matches!(self, Self::Ordered(..) | Self::Copied(_))
     }
 
-    /// The ids of the requests that it is of.
+    /// The ids of the requests that it comes from.
     fn requests(&self) -> impl Iterator<Item = &str> {
         let (new, copied) = match self {
             Self::Proposed(batch) | Self::Ordered(batch, _) => (&batch.records[..], &[][..]),
@@ -103,7 +103,7 @@ const MAX_GROUP_BATCHES: usize = QUEUE_BATCHES;
 const CROWD: usize = 4;
 const PACE: Duration = Duration::from_micros(400);
 
-/// How often a committer that must not refuse looks whether the disk has space again.
+/// How often a committer that must not refuse checks whether the disk has space again.
 const ROOM_AGAIN: Duration = Duration::from_millis(500);
 
 /// A group is closed once its payloads reach this. With the largest batch on top (4 MiB) and sled

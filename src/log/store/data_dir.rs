@@ -75,8 +75,8 @@ pub fn lock_data_dir(data_dir: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// A child that a program starts holds the locks of the program for as long as it takes to become
-/// another program. So a lock that is taken is tried for again, for a fifth of a second.
+/// A forked child holds the locks of its parent until it executes another program. So a lock that
+/// is taken is retried for a fifth of a second.
 fn try_lock(file: &File) -> Result<(), TryLockError> {
     for _ in 0..10 {
         match file.try_lock() {

@@ -48,7 +48,7 @@ pub struct Store {
     packer: Packer,
     /// The groups that were read last.
     groups: Cache<Offset, Arc<Block>, ByBytes>,
-    /// Whether there is what remains of erased records.
+    /// Whether anything that remains of erased records is stored.
     has_remains: AtomicBool,
     /// Facts about the store itself.
     about: sled::Tree,
@@ -185,7 +185,7 @@ impl Store {
             && remains.is_empty()
             && let Some((first, group)) = groups.pop()
         {
-            // The tree of a batch is written, and awaited, by itself.
+            // A single insert saves the separate write of a batch, and the wait for it.
             fenced("writing", || self.records.insert(key(first), group))?;
             return self.sync();
         }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_hold_their_records_and_no_more_than_a_page_bears() {
+    fn groups_hold_their_records_and_fit_on_a_page() {
         let packer = Packer::new().unwrap();
         for (lengths, groups) in [
             (vec![], 0),

@@ -18,13 +18,12 @@ use logcabin_record::{
 
 #[cfg_attr(not(feature = "nats"), expect(dead_code, reason = "used by nodes of a cluster"))]
 impl SledLog {
-    /// Whether the log is that of a node of a cluster. Then only that node writes to it, what the
-    /// cluster has [ordered](Self::append_ordered).
+    /// Whether the log belongs to a node of a cluster. Then only that node writes to it, in the
+    /// order that the [cluster](Self::append_ordered) has decided.
     pub fn is_of_cluster(&self) -> bool {
         self.is_of_cluster
     }
 
-    /// The log's directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.log_dir
     }
@@ -36,7 +35,7 @@ impl SledLog {
     }
 
     /// Queues a batch whose place in the log and time were decided elsewhere. It is appended after
-    /// those that were queued before it, or refused because of what it is, never because of this
+    /// those that were queued before it, or refused because of its content, never because of this
     /// machine: if the disk is full, it waits.
     pub(crate) async fn append_ordered(
         &self,

@@ -304,7 +304,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Puts it in place, if it ends as it must.
+    /// Puts it in place, if it ends with `last` and the chain value of `proof`.
     fn end(self, last: Offset, proof: (Offset, Chain)) -> Result<(Offset, Chain), RepairError> {
         let end = (self.checker.last(), *self.checker.chain());
         if end.0 != last || (proof.0 == last && proof.1 != end.1) {

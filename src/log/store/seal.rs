@@ -36,13 +36,13 @@ use logcabin_base::{
 };
 use logcabin_record::{CHAIN_START, Chain, Offset, codec::Frame};
 
-/// It may pause after this many bytes.
+/// Sealing may pause after this many bytes.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// How often it checks whether there is enough to seal.
+/// How often the sealer checks whether there is enough to seal.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long it waits before it retries after a failure.
+/// How long the sealer waits before it retries after a failure.
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Seals one database at a time.
