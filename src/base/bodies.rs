@@ -4,8 +4,8 @@
 //!
 //! Anyone may send half a body and wait. So each body has a [`Payer`], memory is reserved as bytes
 //! arrive and not when a length is announced, and three bounds hold at any time: on the payer, on
-//! all unauthenticated payers of the same kind, and on the pool. There is one pool for requests and
-//! one for answers ([`Shares`]), so that no request waits for an answer that waits for requests.
+//! all unknown payers of the same kind, and on the pool. There is one pool for requests and one for
+//! answers ([`Shares`]), so that no request waits for an answer that waits for requests.
 //!
 //! When a bound is reached, the body that asks for more waits (its sender is not read from
 //! meanwhile), and others make room ([`ledger`]): slow ones, and after a second those that are
@@ -66,8 +66,7 @@ impl Shares {
     /// Divides `most` bytes, or more if requests of `largest` bytes need it.
     pub fn new(most: u64, largest: usize) -> Self {
         let largest = u64::try_from(largest).unwrap_or(u64::MAX);
-        // A quarter is for requests. The share of addresses in it fits one and a half of the
-        // largest.
+        // A quarter is for requests: one and a half of the largest fit into it.
         let most = most.max(largest.saturating_mul(limits::BODY_WEIGHT).saturating_mul(6));
         let (requests, answers) = (most / 4, most / 4 * 3);
         let of_large = limits::FEDERATION_STATE_BYTES as u64;

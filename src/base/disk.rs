@@ -37,7 +37,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Renames a durable file or directory to `path`, replacing what is there, and makes that durable.
+/// Renames a durable file or directory to `path`, replaces an existing one, and makes that durable.
 pub fn put_in_place(made: &Path, path: &Path) -> io::Result<()> {
     fs::rename(made, path)?;
     sync_dir(path.parent().unwrap_or(path))

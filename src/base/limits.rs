@@ -55,8 +55,8 @@ pub const QUARANTINE_IDS: usize = 1000;
 /// few enough for other requests to be served in between.
 pub const SHUTDOWN_AT_ONCE: usize = 32;
 
-/// How many of the users who left a room, and of those who could not be removed, the last record of
-/// a shutdown names.
+/// How many users the last record of a shutdown names: of those who left, and of those who could
+/// not be removed.
 pub const SHUTDOWN_NAMED: usize = 1000;
 
 /// Timeout of a request to another service, including its response. A person waits for most of
@@ -218,7 +218,7 @@ pub const JSON_DEPTH: usize = 100;
 pub const ITEM_DEPTH: usize = 110;
 
 /// How deep a text may nest whose signature is verified: deeper than any event of the largest size,
-/// so that a deep one is refused by itself, and not the transaction that it is in.
+/// so that a deep event is refused alone, and not with its transaction.
 pub const TEXT_DEPTH: usize = 70_000;
 
 /// Characters of a number that an error message repeats.

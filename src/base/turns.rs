@@ -168,7 +168,7 @@ impl Turns {
         (number, woken)
     }
 
-    /// Gives free places to those who come first.
+    /// Gives free places to the first of the queue.
     fn wake(&self, inner: &mut Inner) {
         while inner.running < inner.places {
             let Some(next) = inner.next() else { break };
@@ -367,7 +367,7 @@ mod tests {
         turns.inner.lock().charge(&work, Duration::from_millis(millis));
     }
 
-    /// Those who wait, in the order in which they get their turns.
+    /// The askers that wait, in the order in which they get their turns.
     async fn order(turns: &Arc<Turns>, waiting: &[(&str, &str)]) -> Vec<String> {
         let first = turns.turn("first", "first").await;
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();

@@ -34,7 +34,7 @@ enum Pool {
     Answers,
 }
 
-/// Unauthenticated payers, of whom there may be very many.
+/// Payers that nothing is known about, so there may be very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Addresses,

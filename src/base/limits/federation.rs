@@ -196,8 +196,8 @@ pub const RESOLUTION_RESULTS: usize = 16;
 /// about a third of it.
 pub const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
 
-/// The last erasures from payloads that memos of rooms are told of. A memo that missed more is
-/// dropped.
+/// The newest erasures from payloads, which are kept for the memos of rooms. A memo that missed
+/// more is dropped.
 pub const RESOLUTION_REDUCED: usize = 10_000;
 
 /// Events that are visited for one list of auth events that a homeserver asks for.
@@ -436,8 +436,8 @@ pub const REMOTE_PRESENCE: (Duration, Duration) =
 /// after half an hour.
 pub const PRESENCE_AGAIN: Duration = Duration::from_secs(20 * 60);
 
-/// Users whose presence a homeserver is told when its first user joins their room, and how many of
-/// them one EDU names. It is told of others at their next change.
+/// Users whose presence a homeserver is sent when its first user joins their room, and how many of
+/// them one EDU names. Others follow at their next change.
 pub const PRESENCE_AT_JOIN: usize = 500;
 /// See [`PRESENCE_AT_JOIN`].
 pub const PRESENCE_IN_EDU: usize = 50;
@@ -446,7 +446,7 @@ pub const PRESENCE_IN_EDU: usize = 50;
 /// before it has recorded the join.
 pub const PRESENCE_AFTER_JOIN: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
 
-/// How often presence is checked for what is to be repeated or has expired.
+/// How often presence is checked for repetition and expiry.
 pub const PRESENCE_LOOK: Duration = Duration::from_secs(60);
 
 /// Users of other homeservers in rooms of this one whose names are kept for the user directory.

@@ -9,9 +9,8 @@ use crate::rate::Rate;
 /// others are neighbours.
 ///
 /// Names are cheap: a wildcard in DNS gives as many homeservers as somebody wants. So all strangers
-/// together have a share, too, all newcomers, and the neighbours of a site ([`SITE_NEIGHBOURS`]).
-/// The first amount of a neighbour must be enough for all that it has to catch up with after an
-/// outage.
+/// together also have a share, all newcomers, and the neighbours of a site ([`SITE_NEIGHBOURS`]).
+/// The burst of a neighbour must be enough for all that it has to catch up with after an outage.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     pub stranger: Rate,
