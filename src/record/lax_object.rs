@@ -3,7 +3,7 @@
 //!
 //! ruma hashes, redacts and signs events as canonical JSON, which knows integers of 53 bits only.
 //! In rooms of versions 1 to 5, other numbers are allowed, and count as they are written. An object
-//! that has some is handled here: ruma sees a zero in the place of each.
+//! that has some is handled here: ruma sees a zero in place of each.
 
 use std::{
     collections::BTreeMap,
@@ -46,7 +46,7 @@ const NOT_SIGNED: [&str; 2] = ["signatures", "unsigned"];
 /// A JSON object that may have numbers that canonical JSON does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaxObject {
-    /// The object, with a zero in the place of each of these numbers.
+    /// The object, with a zero in place of each of these numbers.
     object: CanonicalJsonObject,
     /// The numbers, if there are any.
     odd: Option<Box<Odd>>,

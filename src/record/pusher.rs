@@ -103,7 +103,7 @@ impl Content for PusherRemove {
 /// Payload of `pusher.advance`. Each is complete and supersedes earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PusherAdvance {
-    /// Every pusher has been told of everything up to this record, but for those in `behind`.
+    /// All pushers except those in `behind` have been told of everything up to this record.
     pub done: Offset,
     /// Pushers that are behind, by the record that they were first set with, in order, each with
     /// the record up to which it has been told.

@@ -297,7 +297,7 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What state resolution made of the room's state after an event.
+/// How state resolution changed the room's state after an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolved {
     /// For a state event: whether it holds its key now.
