@@ -107,7 +107,7 @@ impl Archiver {
         self.shared.failure.subscribe()
     }
 
-    /// Copies what is durable by now and stops. To be called after the log was closed. Blocks.
+    /// Copies what is durable by now and stops. Must be called after the log was closed. Blocks.
     pub fn stop(mut self) {
         self.stop_thread();
     }

@@ -50,14 +50,14 @@ const NOTE_EVERY: u64 = 100_000;
 /// How often waiting payloads are checked for whether they have waited long enough.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// What is to be erased from an archive.
+/// What must still be erased from an archive.
 pub(super) struct Eraser {
     dir: PathBuf,
     /// Payloads to erase at once.
     targets: Targets,
     /// Payloads that wait, by their `log.erase` record.
     waiting: BTreeMap<Offset, Waiting>,
-    /// Whether the waiting payloads are to be erased at once, too.
+    /// Whether the waiting payloads must be erased at once, too.
     all: bool,
     /// All `log.erase` records up to here are in `targets`, in `waiting` or carried out.
     scanned: Offset,
@@ -149,7 +149,7 @@ impl Eraser {
         Ok(self.scanned < archived)
     }
 
-    /// Whether segments are to be rewritten at `now_ms`.
+    /// Whether segments must be rewritten at `now_ms`.
     pub(super) fn is_due(&mut self, now_ms: u64) -> Result<bool, ArchiveError> {
         if self.seen.elapsed() < self.options.erase_quiet {
             return Ok(false);
@@ -176,7 +176,7 @@ impl Eraser {
         }
     }
 
-    /// Whether nothing is to be erased at once.
+    /// Whether nothing has to be erased at once.
     fn is_clean(&self) -> bool {
         self.targets.is_empty() && (!self.all || self.waiting.is_empty())
     }
@@ -186,7 +186,7 @@ impl Eraser {
         self.seen = Instant::now() + RETRY;
     }
 
-    /// Every segment, with its first and last record, and whether it is to be rewritten.
+    /// Every segment, with its first and last record, and whether it must be rewritten.
     fn plan(&self, now_ms: u64) -> Result<Vec<(PathBuf, Offset, Offset, bool)>, ArchiveError> {
         let segments = segments(&self.dir)?;
         let planned = segments.iter().enumerate().map(|(index, (first, path))| {

@@ -11,11 +11,11 @@
 //! an expected sequence nor a batch of messages.
 //!
 //! - `wire`: the messages.
-//! - `propose`: batches on their way to the stream, and those who wait for them.
+//! - `propose`: batches on their way to the stream, and the callers that wait for them.
 //! - `take`: messages on their way into the local log.
 //! - `position`: how far the local log has followed.
 //! - `barrier`: whether it has followed everything that is acknowledged.
-//! - `peer`: records from another node, where the stream does not have them any more.
+//! - `peer`: records from another node that the stream no longer has.
 //!
 //! A node never skips a message. If its disk is full, it waits; if it cannot read a message, or
 //! finds that its log differs from the stream, it stops.
