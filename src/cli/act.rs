@@ -1,4 +1,4 @@
-//! Acts of an operator: by the running server or, while none runs, by this process.
+//! Carries out acts: in the running server or, while none runs, in this process.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -46,12 +46,11 @@ impl Common {
         self.at.load()
     }
 
-    /// `value` as JSON: on one line, if that was asked for.
+    /// `value` as JSON: on one line with `--json`, else indented.
     pub(super) fn to_json<T: serde::Serialize>(&self, value: &T) -> serde_json::Result<String> {
         if self.json { serde_json::to_string(value) } else { serde_json::to_string_pretty(value) }
     }
 
-    /// Prints the result of an act.
     pub(super) fn print<A: Act>(
         &self,
         done: &A::Done,
@@ -75,12 +74,10 @@ impl Common {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The data directory.
     pub(super) fn data_dir(&self) -> Result<PathBuf, Failure> {
         Ok(self.at.load()?.server.data_dir)
     }
 
-    /// Performs an act, and returns its result.
     pub(super) fn perform<A: Act>(&self, act: A) -> Result<A::Done, Failure> {
         match self.carry_out(act.into())? {
             Outcome::Done(done) => Ok(done),
@@ -94,7 +91,7 @@ impl Common {
         let socket = socket_path(&config.server.data_dir);
         let unreached = match Client::connect(&socket) {
             Ok(mut server) => {
-                // The connection of the act is busy until it is done.
+                // Progress needs a connection of its own: the act keeps its one busy.
                 let mut other = None;
                 let under_way = || {
                     let client = match &mut other {
@@ -133,7 +130,7 @@ struct Printed<'a, T> {
     result: &'a T,
 }
 
-/// What an act would do.
+/// The JSON output of a dry run.
 #[derive(serde::Serialize)]
 struct Effect {
     effect: Vec<String>,
@@ -203,5 +200,5 @@ fn would_do(effect: &[String]) -> String {
 }
 
 fn in_use(error: &OpenError, unreached: &SocketError) -> String {
-    format!("{error}; and it cannot be asked: {unreached}")
+    format!("{error}; and its server cannot be asked: {unreached}")
 }

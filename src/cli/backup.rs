@@ -20,7 +20,7 @@ use logcabin_record::{
     command::{BackupMade, BackupMoment},
 };
 
-/// How many removed backups one request names: far below its size limit.
+/// The most removed backups that one request names, which keeps it far below its size limit.
 const NOTED_AT_ONCE: usize = 200;
 
 /// Back up the log and the uploaded files of a running or stopped server
@@ -79,8 +79,8 @@ impl Backup {
         Ok(if taken.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Records it in the log. The backup is valid without that, but later erasures could not say
-    /// that the backup still contains the content.
+    /// Records the backup in the log. It is valid without that, but then erasures cannot report
+    /// that it still contains the content.
     fn note(&self, destination: &str, taken: &Taken) {
         let made = |removed: &[BackupMoment]| BackupMade {
             destination: destination.to_owned(),
@@ -107,7 +107,7 @@ impl Backup {
         let Taken { manifest, copied_records, copied_bytes, copied_files, .. } = taken;
         let mut text = format!(
             "Backed up {} records and {} uploaded files in {}, up to record {} of {}.\n\
-             Copied {} records ({}) and {} files ({}); the rest was there.\n",
+             Copied {} records ({}) and {} files ({}); the rest was already there.\n",
             grouped(manifest.offset.get()),
             grouped(manifest.media.files),
             self.dest.display(),
@@ -120,7 +120,7 @@ impl Backup {
         );
         for path in &taken.damaged {
             text += &format!(
-                "{} does not match the hash in its name, and is left out.\n",
+                "{} does not match the hash in its name, and was left out.\n",
                 path.display()
             );
         }
@@ -131,12 +131,12 @@ impl Backup {
     }
 }
 
-/// List the backups that the log knows of, the newest first
+/// List the backups that the log knows of, newest first
 ///
-/// `logcabin verify-backup` tells whether they are still there and intact.
+/// `logcabin verify-backup` checks whether they are still there and intact.
 #[derive(Debug, clap::Args)]
 pub(super) struct ListOfBackups {
-    /// List at most this many
+    /// List at most COUNT backups
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     last: usize,
 
@@ -172,12 +172,12 @@ pub(super) struct VerifyBackup {
     #[arg(value_name = "DEST")]
     dest: PathBuf,
 
-    /// Only the backup that ends at this record
+    /// Verify only the backup that ends at this record
     #[arg(long, value_name = "OFFSET")]
     offset: Option<u64>,
 
-    /// Also check that each is a prefix of the log in this data directory (of a running server or a
-    /// stopped one) or archive
+    /// Also check that each backup is a prefix of the log in this archive or data directory (of a
+    /// running or stopped server)
     #[arg(long, value_name = "SOURCE")]
     of: Option<String>,
 

@@ -30,7 +30,7 @@ enum Command {
     MoveOut(MoveOut),
 }
 
-/// Show the nodes, how far each has come, which work each does, and the replicas of the stream
+/// Show the nodes, their lag, the work that each does, and the replicas of the stream
 ///
 /// Asks the node that runs on this data directory.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ struct Ask {
     common: Common,
 }
 
-/// Where a node and its cluster are.
+/// The data directory of a node, and the NATS servers of its cluster.
 #[cfg(feature = "nats")]
 #[derive(Debug, clap::Args)]
 struct Place {
@@ -60,8 +60,8 @@ impl Place {
 
 /// Turn the stopped server in the data directory into a cluster
 ///
-/// Its log becomes the cluster's log, and the server its first node. Tokens, sessions
-/// and offsets stay valid. Afterwards, start it with `--log`; other nodes can start with empty data
+/// Its log becomes the cluster's log, and the server its first node. Tokens, sessions and offsets
+/// stay valid. Afterwards, start it with `--log`; other nodes can start with empty data
 /// directories.
 #[cfg(feature = "nats")]
 #[derive(Debug, clap::Args)]
@@ -70,10 +70,10 @@ struct MoveIn {
     place: Place,
 }
 
-/// Make the log of a new node, without starting it
+/// Build the log of a new node without starting the node
 ///
-/// A node that starts with an empty data directory does the same. With `--from`, the records of a
-/// backup are taken first, and only the rest from other nodes.
+/// A node that starts with an empty data directory does the same. With `--from`, the records come
+/// from SOURCE, and only the rest from other nodes.
 #[cfg(feature = "nats")]
 #[derive(Debug, clap::Args)]
 struct Join {
@@ -87,8 +87,8 @@ struct Join {
 
 /// Turn the last node of a cluster into a server with an embedded log, and remove the cluster
 ///
-/// All nodes must be stopped, and this one must have everything: stop it last. Tokens, sessions and
-/// offsets stay valid.
+/// All nodes must be stopped, and this one must have every record: stop it last. Tokens, sessions
+/// and offsets stay valid.
 #[cfg(feature = "nats")]
 #[derive(Debug, clap::Args)]
 struct MoveOut {
@@ -135,7 +135,7 @@ impl MoveOut {
     fn run(&self) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
         let Moved { last, files } = block_on(cluster::move_out(&self.place.load()?))?;
         Ok(format!(
-            "The log of {} records is an embedded one now; {} uploaded files were fetched. Start the \
+            "The log, of {} records, is now embedded; {} uploaded files were fetched. Start the \
              server without `--log`.\n",
             grouped(last.get()),
             grouped(files)
@@ -203,7 +203,7 @@ fn status_text(status: &Status, now_ms: u64) -> String {
         let state = match (replica.is_offline, replica.is_current) {
             (true, _) => "offline".to_owned(),
             (false, true) => "current".to_owned(),
-            (false, false) => format!("lags behind by {} messages", grouped(replica.lag)),
+            (false, false) => format!("lags by {} messages", grouped(replica.lag)),
         };
         text += &format!("  replica {}: {state}\n", replica.name);
     }

@@ -21,7 +21,7 @@ pub(super) struct Console {
     user: Option<String>,
 }
 
-/// The output for programs.
+/// The JSON output.
 #[derive(serde::Serialize)]
 struct Printed {
     user_id: String,
@@ -47,7 +47,7 @@ impl Console {
             false => {
                 let until = Time(link.expires_ms).to_second();
                 format!(
-                    "{url}\n\nIt logs in {} once, until {until}Z.\n",
+                    "{url}\n\nIt logs in {} once, and expires at {until}Z.\n",
                     clean(link.user_id.as_str())
                 )
             }

@@ -4,11 +4,11 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use logcabin_edge::{api, http::Access};
 
-/// List every endpoint: method and path
+/// List every endpoint, for the rules of a reverse proxy
 ///
-/// One on a line, for the rules of a reverse proxy: the method, the path, the access token ("none",
-/// "optional", "required", or that of an "appservice"), and whether the endpoint is rate-"limited"
-/// or "unlimited".
+/// Each line has the method, the path, the access token ("none", "optional", "required", or that of
+/// an "appservice", or "server" for requests that homeservers sign), and whether rate limits apply
+/// ("limited" or "unlimited").
 #[derive(Debug, clap::Args)]
 pub(super) struct Endpoints {
     #[command(flatten)]

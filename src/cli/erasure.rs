@@ -32,10 +32,10 @@ enum Command {
     Show(Show),
 }
 
-/// List what caused erasures, the newest first
+/// List what caused erasures, newest first
 #[derive(Debug, clap::Args)]
 struct List {
-    /// List at most this many
+    /// List at most COUNT of them
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     last: usize,
 
@@ -87,7 +87,7 @@ pub(super) struct EraseUser {
     #[arg(value_name = "USER")]
     user: String,
 
-    /// Erase the user's messages, too
+    /// Also erase the user's messages
     #[arg(long)]
     messages: bool,
 
@@ -138,7 +138,7 @@ fn purged(purged: &RoomPurged) -> String {
         let _ = writeln!(text, "{} user(s) left it.", grouped(*left));
     }
     if !aliases.is_empty() {
-        let _ = writeln!(text, "Its aliases: {}.", aliases.join(", "));
+        let _ = writeln!(text, "Its aliases were {}.", aliases.join(", "));
     }
     if *files > 0 {
         let files = grouped(*files);
@@ -211,7 +211,7 @@ fn show(receipt: &Receipt) -> String {
         let _ = writeln!(text, "by: {}", carried.join(", "));
     }
     if *waiting > 0 {
-        let _ = writeln!(text, "{} record(s) are still to be erased", grouped(*waiting));
+        let _ = writeln!(text, "{} record(s) are not erased yet", grouped(*waiting));
     }
     let gone = |is: bool| if is { "gone" } else { "not yet gone" };
     let _ = writeln!(text, "from the log's files: {}", gone(receipt.off_the_log && *waiting == 0));

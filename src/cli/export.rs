@@ -9,21 +9,21 @@ use logcabin_ops::{
 
 /// Export a server, or one user, as JSON lines and files
 ///
-/// Exports the whole server, running or stopped, or with --user one user: the user's data, and what
-/// the user may see. The directory must be empty or missing. Its manifest lists every file with its
+/// Exports the whole server, running or stopped. With --user, exports the user's data, and what the
+/// user may see. The directory must be empty or missing. Its manifest lists every file with its
 /// hash and is signed by the server; docs/export.md describes the files. `logcabin import` creates
 /// a server from the export of one.
 ///
-/// The export of a server contains its private key, the password hashes and every message: keep it
-/// as safe as a key. That of a user contains no secret of the server, but everything that the user
-/// may read.
+/// The export of a server contains its private key, the password hashes and every message: protect
+/// it like a private key. The export of a user contains no secret of the server, but everything
+/// that the user may read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Export {
     /// The directory to write to
     #[arg(value_name = "DEST")]
     dest: PathBuf,
 
-    /// Only this user: @name:server, or just the name
+    /// Export only this user: @name:server, or just the name
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
@@ -75,7 +75,8 @@ impl Export {
         }
         text += &format!("Signed   {} {}\n", manifest.key_id, manifest.public_key);
         if manifest.running && manifest.holds == Holds::Server {
-            text += "The server was running: what it has taken since is not in it. To move a server, stop it first.\n";
+            text += "The server was running: later records are missing. To move a server, stop it \
+                     first.\n";
         }
         text
     }

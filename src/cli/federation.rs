@@ -40,7 +40,7 @@ enum Command {
         #[arg(value_name = "NAME")]
         server: Option<String>,
 
-        /// List at most this many homeservers or rooms, up to 1000
+        /// List at most COUNT homeservers or rooms, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100)]
         limit: usize,
 
@@ -49,7 +49,7 @@ enum Command {
     },
     /// Show which events of other homeservers were rejected or soft-failed, and why
     Refused {
-        /// List at most this many of the newest, up to 1000
+        /// List the newest COUNT events, up to 1000
         #[arg(long, value_name = "COUNT", default_value_t = 100)]
         limit: usize,
 
@@ -289,7 +289,7 @@ mod tests {
     use logcabin_record::Offset;
 
     #[test]
-    fn those_that_cannot_be_reached_are_shown_with_the_reason() {
+    fn unreachable_destinations_are_listed_with_their_last_error() {
         let row = |name: &str, failing| DestinationRow {
             server_name: name.try_into().unwrap(),
             rooms: 2,

@@ -20,7 +20,7 @@ use logcabin_ops::history::{
 use logcabin_read::view::token::Token;
 use logcabin_record::Offset;
 
-/// A command line in which `--data-dir DIR` of a history command is its first argument instead.
+/// Turns the `--data-dir DIR` of a history command into its first argument, SOURCE.
 pub(super) fn with_source(mut line: Vec<OsString>) -> Vec<OsString> {
     const FLAG: &str = "--data-dir";
     if line.get(1).is_none_or(|command| command != "history") {
@@ -323,8 +323,8 @@ fn read_json(path: PathBuf) -> Result<serde_json::Value, HistoryError> {
 }
 
 impl History {
-    /// Answers the question. The exit status is 0, 1 if a check finds a fault, and 2 if there is no
-    /// answer.
+    /// Answers the question. The exit status is 0, or 1 if a check finds a fault, or 2 if the
+    /// question cannot be answered.
     #[must_use]
     pub fn run(self) -> ExitCode {
         match answer(self.json, self.command) {
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_may_be_given_as_the_data_directory() {
+    fn data_dir_becomes_the_source() {
         for (line, meant) in [
             ("history stats d", "history stats d"),
             ("history stats --data-dir d", "history stats d"),

@@ -30,9 +30,8 @@ pub(super) struct Import {
     #[arg(long)]
     check: bool,
 
-    /// Start a new epoch: the exported server has taken writes since, so that clients know
-    /// positions that this server lacks; they will sync from the start. Implied if it was running
-    /// during the export
+    /// Start a new epoch, because the exported server has taken writes since: clients with later
+    /// positions sync from the start. Implied if the server was running during the export
     #[arg(long)]
     new_epoch: bool,
 
@@ -109,7 +108,7 @@ impl Import {
         };
         if let Some(epoch) = imported.new_epoch {
             text += &format!(
-                "Epoch    {} begins: clients who saw more than record {} synchronise from the beginning\n",
+                "Epoch    {} begins: clients that saw more than record {} sync from the start\n",
                 epoch.0,
                 grouped(manifest.last.get())
             );

@@ -14,7 +14,7 @@ use logcabin_ops::{
 ///
 /// The account gets the profile, the account data, the push rules, the backup of room keys and the
 /// uploaded files. It is locked and has no password. Rooms are not imported, because their history
-/// belongs to them; devices, keys and addresses are for the user to set up again.
+/// belongs to them; the user sets up devices, keys and addresses again.
 #[derive(Debug, clap::Args)]
 pub(super) struct ImportUser {
     /// The directory that `logcabin export --user` wrote
@@ -46,7 +46,8 @@ fn text(imported: &ImportedUser) -> String {
     let ImportedUser { user_id, exported, profile, account_data, files, room_keys, left_out } =
         imported;
     let mut text = format!(
-        "Made {user_id} of {exported}: {} fields of the profile, {} pieces of account data, {} files, {} backed up room keys.\n",
+        "Created {user_id} from {exported}: {} profile fields, {} pieces of account data, \
+         {} files, {} backed-up room keys.\n",
         grouped(*profile),
         grouped(*account_data),
         grouped(*files),

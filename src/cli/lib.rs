@@ -59,7 +59,6 @@ pub struct Cli {
     serve: serve::Serve,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
@@ -94,15 +93,13 @@ enum Command {
 }
 
 impl Cli {
-    /// The command line of this process. Exits if it is not one.
+    /// Parses the arguments of this process. Exits if they are invalid or ask for help.
     pub fn of_process() -> Self {
         Self::parse_from(history::with_source(std::env::args_os().collect()))
     }
 
-    /// Runs the command line.
     pub fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
-        // Everything that is written contains users' messages: only the owner may read files,
-        // whoever creates them.
+        // Files contain users' messages: only the owner may read those that this process creates.
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
         match self.command {
             None => self.serve.run(),
@@ -182,7 +179,7 @@ impl Settings {
             }
             None => None,
         };
-        // A variable that is not Unicode is either not ours, by its name, or refused, by its value.
+        // A variable whose name is not Unicode is not ours. A value that is not is refused.
         let env = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .map(|(name, value)| (name, value.to_string_lossy().into_owned()));
@@ -238,7 +235,7 @@ impl DataDir {
     }
 }
 
-/// The same for commands without another argument: `DIR` alone is the data directory, too.
+/// As [`DataDir`], for commands without other arguments: `DIR` alone is also the data directory.
 #[derive(Clone, Debug, Args)]
 struct DataDirOrDir {
     #[command(flatten)]

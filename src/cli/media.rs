@@ -123,7 +123,7 @@ struct Delete {
 
 #[derive(Debug, clap::Args)]
 struct PurgeRemote {
-    /// Only copies that were last used longer ago than this
+    /// Only copies that were not used for more than DAYS
     #[arg(long, value_name = "DAYS", default_value_t = 0)]
     unused_for: u64,
 

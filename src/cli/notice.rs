@@ -7,7 +7,7 @@ use logcabin_ops::admin::notices::{NoticeSent, SendNotice};
 
 /// Send a server notice to a user
 ///
-/// The notice is sent to a room for this purpose, which is created at the first notice. The setting
+/// A user's notices go to one room, which the first of them creates. The setting
 /// `server_notices.localpart` names the sender.
 #[derive(Debug, clap::Args)]
 pub(super) struct Notice {
@@ -34,7 +34,7 @@ impl Notice {
             transaction: None,
         };
         options.run(act, |NoticeSent { user_id, room_id, event_id }| {
-            format!("Told {user_id} in {room_id} ({event_id}).\n")
+            format!("Sent to {user_id} in {room_id} ({event_id}).\n")
         })
     }
 }

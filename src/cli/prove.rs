@@ -23,8 +23,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// signed, and that checkpoint, which is made now if none covers the record yet. With the server's
 /// public key, it can be verified by itself: `cargo run --example verify_proof -- KEY FILE`.
 ///
-/// For an event in a room of version 1 or 2, it proves the bytes, and by the signatures in them who
-/// made them, but not that the id belongs to them: in these versions, servers choose the ids.
+/// For an event in a room of version 1 or 2, it proves the bytes and, by the signatures in them,
+/// who made them, but not the event's id: in these versions, servers choose the ids.
 #[derive(Debug, clap::Args)]
 pub(super) struct Prove {
     /// The record
@@ -44,8 +44,8 @@ pub(super) struct Prove {
 /// is named by a record: the newest one at or before it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProveConsistency {
-    /// The earlier checkpoint: by a record, or the last one in an archive or in the segments of a
-    /// backup
+    /// The earlier checkpoint, by a record, or by an archive or the segments of a backup, of which
+    /// the last one counts
     #[arg(value_name = "OFFSET|DIR")]
     first: String,
 
@@ -57,10 +57,10 @@ pub(super) struct ProveConsistency {
     common: Common,
 }
 
-/// List the checkpoints that proofs rest on, the newest first, and the server's public key
+/// List the checkpoints that proofs rest on, newest first, and the server's public key
 #[derive(Debug, clap::Args)]
 pub(super) struct ListOfCheckpoints {
-    /// List at most this many
+    /// List at most COUNT checkpoints
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     last: usize,
 

@@ -132,7 +132,7 @@ impl FromStr for Uses {
             return Ok(Self(None));
         }
         let uses = text.parse().ok().filter(|uses| *uses > 0);
-        uses.map(|uses| Self(Some(uses))).ok_or("neither a number from 1 up nor \"unlimited\"")
+        uses.map(|uses| Self(Some(uses))).ok_or("neither a positive number nor \"unlimited\"")
     }
 }
 
@@ -244,7 +244,7 @@ fn row(token: &TokenSummary) -> [String; 5] {
         || "never expires".to_owned(),
         |ms| format!("until {} UTC", Time(ms).to_second()),
     );
-    let good = if token.good { "good" } else { "not good any more" };
+    let good = if token.good { "valid" } else { "no longer valid" };
     let label = token.label.as_deref().map_or_else(|| "-".to_owned(), clean);
     [token.id.clone(), label, used, expires, good.to_owned()]
 }
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_expires_at_a_time_after_a_while_or_never() {
+    fn expiry_is_a_time_a_duration_or_never() {
         for (text, expected) in [
             ("never", Expiry::Never),
             ("90s", Expiry::In(90_000)),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_for_some_accounts_or_for_any_number() {
+    fn uses_are_a_positive_number_or_unlimited() {
         assert_eq!("unlimited".parse(), Ok(Uses(None)));
         assert_eq!("3".parse(), Ok(Uses(Some(3))));
         for text in ["", "0", "-1", "many"] {

@@ -25,7 +25,7 @@ enum Command {
     Remove(Remove),
 }
 
-/// List the reports, the newest first
+/// List the reports, newest first
 #[derive(Debug, clap::Args)]
 struct List {
     #[command(flatten)]

@@ -12,9 +12,9 @@ use logcabin_ops::{
 
 /// Restore a data directory from a backup, an archive or another log, up to any moment
 ///
-/// A directory with a log is never overwritten: move it away (`DIR/log`), or restore `--in-place`,
-/// which keeps it aside. The source is verified, and the new log appears only once it is complete.
-/// With `--to`, everything after that moment is lost, except what must not be: passwords, tokens
+/// A log is never overwritten: move it away (`DIR/log`), or restore `--in-place`, which keeps it
+/// under another name. The source is verified, and the new log appears only once it is complete.
+/// With `--to`, everything after that moment is lost, except what must survive: passwords, tokens
 /// and devices, keys that were handed out, erasures. A new epoch starts; clients with later
 /// positions sync from the start.
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub(super) struct Restore {
     #[arg(long, value_name = "SOURCE", visible_alias = "from-archive")]
     from: Option<PathBuf>,
 
-    /// Restore from the log in the data directory, and keep it aside
+    /// Restore from the log in the data directory, and keep that log under another name
     #[arg(long)]
     in_place: bool,
 
@@ -82,15 +82,12 @@ impl Restore {
         let mut say = |line: String| text += &(line + "\n");
         if restored.dropped > 0 {
             say(format!(
-                "Left out {} records at the end, because their batch is incomplete.",
+                "Left out the last {} records, because their batch is incomplete.",
                 restored.dropped
             ));
         }
         if restored.erased > 0 {
-            say(format!(
-                "{} payloads that it still held were erased later, and are left out.",
-                grouped(restored.erased)
-            ));
+            say(format!("Left out {} payloads that were erased later.", grouped(restored.erased)));
         }
         if let Some(bytes) = restored.torn_bytes {
             say(format!("The last {bytes} bytes belong to an unfinished entry."));
@@ -116,7 +113,7 @@ impl Restore {
         }
         if restored.redacted_without > 0 {
             say(format!(
-                "{} more cannot be: the texts are erased without them.",
+                "{} more cannot be applied; the texts are erased all the same.",
                 grouped(restored.redacted_without)
             ));
         }

@@ -59,7 +59,7 @@ struct List {
     #[arg(long, value_name = "BOOL")]
     empty: Option<bool>,
 
-    /// The order
+    /// Sort by this
     #[arg(long, value_name = "ORDER", default_value = "name")]
     order: RoomOrder,
 
@@ -67,7 +67,7 @@ struct List {
     #[arg(long)]
     reverse: bool,
 
-    /// List at most this many
+    /// List at most NUMBER rooms
     #[arg(long, value_name = "NUMBER")]
     limit: Option<usize>,
 
@@ -107,7 +107,7 @@ struct Shutdown {
     #[arg(value_name = "ROOM")]
     room: String,
 
-    /// Block it, too, so that nobody can return
+    /// Also block it, so that nobody can return
     #[arg(long)]
     block: bool,
 
@@ -139,13 +139,13 @@ struct Shutdown {
     options: ActOptions,
 }
 
-/// Replace a room by one of another version, in the name of a member who may
+/// Replace a room by one of another version, as a member who may do that
 #[derive(Debug, clap::Args)]
 struct Upgrade {
     #[command(flatten)]
     of: OfUser,
 
-    /// The version of the new room; 10 by default
+    /// The version of the new room [default: 10]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }

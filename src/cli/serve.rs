@@ -90,7 +90,7 @@ fn banner(config: &Config) -> String {
         (false, _) => "closed",
     };
     let prefix = config.server.prefixes.first().map(ToString::to_string).unwrap_or_default();
-    // Several lines if registration has stages.
+    // If registration has stages, it takes several requests.
     let nothing_asked = config.registration.require == [Requirement::default()];
     let try_next = if config.registration_is_open() && nothing_asked {
         format!(
@@ -103,7 +103,7 @@ fn banner(config: &Config) -> String {
         format!("    curl {url}{prefix}/client/versions")
     };
     let loopback = config.server.bind.iter().all(|bind| bind.ip().is_loopback());
-    // It would be too late once there are accounts.
+    // Once there are accounts, the name cannot be changed.
     let name_note = if config.server.name == "localhost" && !loopback {
         "; it can never be changed:\n                 \
          for a server that others use, start over with --server-name and a name of your own"

@@ -32,7 +32,7 @@ enum Command {
     Status(Status),
 }
 
-/// Write one now, also while the server runs
+/// Write a snapshot now, also while the server runs
 #[derive(Debug, clap::Args)]
 struct Write {
     #[command(flatten)]
@@ -49,7 +49,7 @@ struct Compare {
     common: Common,
 }
 
-/// List them, the newest first
+/// List the snapshots, newest first
 #[derive(Debug, clap::Args)]
 struct List {
     #[command(flatten)]
@@ -119,8 +119,8 @@ fn fault_text(fault: &Fault) -> String {
         None => String::new(),
         Some(Difference { projection, place, record }) => {
             let record = record.map_or_else(
-                || "no record made it so".to_owned(),
-                |record| format!("as it should be since record {}", grouped(record.get())),
+                || "set by no record".to_owned(),
+                |record| format!("set by record {}", grouped(record.get())),
             );
             format!("the first difference: {projection} / {place}, {record}\n")
         }

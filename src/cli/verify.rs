@@ -1,4 +1,4 @@
-//! `logcabin verify`: is all of the log there, and as it was written?
+//! `logcabin verify`: checks that the log is complete and unchanged.
 
 use std::{
     path::{Path, PathBuf},
@@ -91,7 +91,7 @@ impl Verify {
         Ok(report)
     }
 
-    /// Mends the log. The error is that of a log which cannot be opened at all.
+    /// Repairs the log. The outer error is that of a log that cannot be opened at all.
     fn repaired(
         data_dir: &Path,
         archive: &Path,

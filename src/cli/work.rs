@@ -17,7 +17,7 @@ use logcabin_ops::{
     history::look::{clean, duration, grouped},
 };
 
-/// How often the progress is asked for.
+/// The time between two requests for the progress.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Show the long-running work of the server: its progress and the estimated time left
@@ -54,8 +54,8 @@ fn named(work: &Progress) -> String {
     clean(format!("{} {}", work.what, work.about).trim_end())
 }
 
-/// Does `act`. Meanwhile, standard error shows how far it has come, if that is a terminal:
-/// `under_way` says what is done, as long as it can.
+/// Runs `act` and shows its progress on standard error, if that is a terminal. `under_way` returns
+/// the running work, or `None` to stop asking.
 pub(super) fn watched<T>(
     mut under_way: impl FnMut() -> Option<Vec<Progress>> + Send,
     act: impl FnOnce() -> T,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_shown_with_what_is_left_of_it() {
+    fn running_work_is_listed_with_the_time_left() {
         let work = |about: &str, left_ms| Progress {
             what: "Purges a room".to_owned(),
             about: about.to_owned(),

@@ -73,7 +73,7 @@ async fn a_notice_is_told_in_a_room_of_its_own_whose_invite_cannot_be_rejected()
     assert_eq!(invited(&bob).await, Some(room_id.clone()));
     let why = "bob Hello --reason as-agreed-on-Monday";
     let said = done(command("notice", server.data_dir(), why, ""));
-    assert!(said.starts_with(&format!("Told {} in {room_id} (", bob.user_id)), "{said}");
+    assert!(said.starts_with(&format!("Sent to {} in {room_id} (", bob.user_id)), "{said}");
     let another = notice(&bob, "and again");
     admin.administer("POST", path, Some(another.clone())).await.ok();
     admin.administer("POST", path, Some(another)).await.ok();
