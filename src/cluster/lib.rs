@@ -9,10 +9,9 @@
 //! - answer each other's requests, where one of them has in memory what a request refers to
 //!   ([`Cluster::forward`]);
 //! - compare the chain values of their logs, so that a node that differs takes itself out;
-//! - say how they are ([`Cluster::status`]).
+//! - report their status ([`Cluster::status`]).
 //!
-//! Nothing that must not be lost rests on this: the order of writes and their conflicts are the
-//! log's.
+//! No durable data depends on this: the log orders writes and detects conflicts.
 
 #![cfg_attr(all(feature = "nats", not(test)), warn(unused_crate_dependencies))]
 // Without the feature there is no cluster, and much of this is not used.
@@ -35,54 +34,53 @@ pub(crate) const LEASE: Duration = Duration::from_secs(4);
 
 /// The cluster of a node.
 pub trait Cluster: Send + Sync + fmt::Debug {
-    /// Waits until this node has applied every write that was acknowledged before the call, for
-    /// some seconds at most. Returns `false` if that cannot be found out.
+    /// Waits, for some seconds at most, until this node has applied every write that was
+    /// acknowledged before the call. Returns `false` if it cannot find that out.
     fn is_current(&self) -> BoxFuture<'_, bool>;
 
-    /// How many messages of the stream this node has not taken yet, as far as it knows.
+    /// The number of messages of the stream that this node has not taken yet, as far as it knows.
     fn lag(&self) -> u64;
 
-    /// The mark of this process, in the ids of what it has in memory.
+    /// Identifies this process, in the ids of what it has in memory.
     fn tag(&self) -> u16;
 
-    /// The process that takes the writes of a stream while several nodes write to it; `None` if it
-    /// is this one.
+    /// The tag of the process that takes the writes of a stream while several nodes write to it;
+    /// `None` if it is this one.
     fn preferred(&self, stream: &str) -> Option<u16>;
 
-    /// Has the process of this mark answer a request; `None` if it is gone.
+    /// The answer of the process with tag `to` to a request; `None` if that process is gone.
     fn forward(&self, to: u16, request: Bytes) -> BoxFuture<'_, Option<Bytes>>;
 
-    /// Tells all other nodes something that they can do without.
+    /// Sends all other nodes a message, which may be lost.
     fn tell(&self, message: Bytes);
 
-    /// Tells the process of this mark something that it can do without.
+    /// Sends the process with tag `to` a message, which may be lost.
     fn tell_one(&self, to: u16, message: Bytes);
 
-    /// The marks of the processes that are there, this one among them.
+    /// The tags of the live processes, this one included.
     fn there(&self) -> Vec<u16>;
 
-    /// Changes whenever a node has come or gone.
+    /// Changes whenever a node joins or leaves.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// From now on, requests for this process are answered by `answer`, and what others tell goes
-    /// to `hear`.
+    /// From now on, `answer` answers the requests to this process, and `hear` takes the messages of
+    /// other nodes.
     fn serve(&self, answer: Answer, hear: Hear);
 
     /// The lease of a kind of work. From now on this node tries to hold it.
     fn lease(self: Arc<Self>, work: &'static str) -> Lease;
 
-    /// How many nodes have gone so far, as far as this node knows. What they had in memory alone is
-    /// then work for others.
+    /// The number of nodes that have left so far, as far as this node knows. Others then continue
+    /// the work that these had in memory.
     fn departures(&self) -> watch::Receiver<u64>;
 
-    /// The nodes and the stream.
     fn status(&self) -> BoxFuture<'_, Result<Status, String>>;
 }
 
 /// Answers a forwarded request.
 pub(crate) type Answer = Arc<dyn Fn(Bytes) -> BoxFuture<'static, Bytes> + Send + Sync>;
 
-/// Takes note of what another node tells.
+/// Takes a message of another node.
 pub(crate) type Hear = Arc<dyn Fn(Bytes) + Send + Sync>;
 
 /// Whether this node may do a kind of work.
@@ -90,7 +88,7 @@ pub(crate) type Hear = Arc<dyn Fn(Bytes) + Send + Sync>;
 pub struct Lease(watch::Receiver<Option<tokio::time::Instant>>);
 
 impl Lease {
-    /// A lease that is held until the sender says otherwise.
+    /// `until` is when the lease expires; `None` while this node does not hold it.
     pub(crate) const fn new(until: watch::Receiver<Option<tokio::time::Instant>>) -> Self {
         Self(until)
     }
@@ -105,7 +103,7 @@ impl Lease {
         }
     }
 
-    /// Resolves once it is not held any more.
+    /// Resolves once it is no longer held.
     pub async fn lost(&mut self) {
         loop {
             let until = *self.0.borrow_and_update();
@@ -120,17 +118,15 @@ impl Lease {
     }
 }
 
-/// How a cluster is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// The nodes that are there, by name.
+    /// The live nodes, by name.
     pub nodes: Vec<Node>,
     /// The work that only one node does at a time.
     pub work: Vec<Work>,
     pub stream: StreamStatus,
 }
 
-/// A node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Node {
     pub name: String,
@@ -149,37 +145,32 @@ pub struct Node {
     pub chain: String,
     /// When it started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// The mark of its process.
+    /// See [`Cluster::tag`].
     pub tag: u16,
-    /// Its id, the same over restarts.
+    /// The same over restarts.
     pub id: String,
 }
 
 /// A kind of work, and the node that does it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Work {
-    /// The work.
     pub name: String,
     pub node: String,
 }
 
-/// The stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamStatus {
     pub name: String,
     /// The first message that it still has.
     pub first: u64,
-    /// The last message.
     pub last: u64,
-    /// Its size in bytes.
     pub bytes: u64,
     /// The server that leads its replicas; none while they have no quorum.
     pub leader: Option<String>,
-    /// The other replicas.
+    /// The replicas besides the leader.
     pub replicas: Vec<Replica>,
 }
 
-/// A replica of the stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Replica {
     /// The name of its server.
@@ -188,6 +179,6 @@ pub struct Replica {
     pub is_current: bool,
     /// Whether it does not answer.
     pub is_offline: bool,
-    /// How many messages it lags behind.
+    /// In messages.
     pub lag: u64,
 }

@@ -28,7 +28,7 @@ impl fmt::Debug for Files {
 }
 
 impl Files {
-    /// Opens the object store of the cluster of `log`, which is made if it is not there.
+    /// Opens the object store of the cluster of `log`, and creates it if it is missing.
     pub async fn open(log: &NatsLog, clock: Clock) -> Result<Self, NatsError> {
         let config = object_store::Config {
             bucket: bucket_name(log),

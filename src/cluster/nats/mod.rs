@@ -1,8 +1,8 @@
 //! The nodes of a cluster meet in a JetStream key-value bucket, whose entries expire: a node is
-//! there while it renews its entry, and holds a lease while it renews that.
+//! live while it renews its entry, and holds a lease while it renews that of the lease.
 //!
-//! The bucket is in the memory of the NATS servers. When all of them have gone, so has every lease,
-//! and the nodes make the bucket again if it has gone, too.
+//! The NATS servers keep the bucket in memory. If all of them stop, every lease is gone, and the
+//! nodes create the bucket again.
 
 mod files;
 mod upkeep;
@@ -39,22 +39,22 @@ use logcabin_record::Offset;
 /// How often an entry is renewed.
 const RENEW: Duration = Duration::from_millis(1000);
 
-/// How much shorter the holder of a lease takes it to be, for clocks do not run equally fast.
+/// The holder of a lease takes it to be this much shorter, because clocks drift.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// How long the bucket may take to answer.
 const ANSWER: Duration = Duration::from_millis(900);
 
-/// How long nodes that are not the first choice for a kind of work leave it to that one.
+/// How long the other nodes leave a kind of work to its first choice.
 const COURTESY: Duration = Duration::from_millis(1500);
 
-/// The pause after the bucket could not be watched.
+/// The pause before the bucket is watched again after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
 
 const NODE: &str = "node.";
 const LEASED: &str = "lease.";
 
-/// A node among others.
+/// This node, and what it knows of the others.
 pub struct Nodes {
     log: Arc<NatsLog>,
     bucket: Store,
@@ -67,18 +67,17 @@ pub struct Nodes {
     shutdown: Shutdown,
 }
 
-/// What a node says of itself.
 #[derive(Clone, Debug)]
 pub struct Me {
-    /// The name. No two nodes have the same.
+    /// Unique among the nodes of a cluster.
     pub name: String,
-    /// The id, the same over restarts.
+    /// The same over restarts.
     pub id: String,
     /// The addresses that it listens on.
     pub bind: Vec<String>,
 }
 
-/// The entries of the bucket, each with the moment at which it was renewed, as seen from here.
+/// The entries of the bucket, each with the time at which this node saw it renewed.
 #[derive(Default)]
 struct Seen {
     nodes: BTreeMap<String, (Node, Instant)>,
@@ -103,7 +102,7 @@ fn weight(of: &str, node: &str) -> [u8; 32] {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Holder {
     node: String,
-    /// The process: a node that was started again does not hold what it held before.
+    /// The process: a restarted node does not hold the leases that it held before.
     process: String,
 }
 
@@ -137,7 +136,7 @@ fn failed(error: &dyn fmt::Display) -> NatsError {
     NatsError::Stream(error.to_string())
 }
 
-/// A bucket. It is created if it is not there.
+/// Opens a bucket, and creates it if it is missing.
 async fn bucket(log: &NatsLog, config: kv::Config) -> Result<Store, NatsError> {
     patiently(async || bucket_now(log, &config).await).await
 }
@@ -155,7 +154,7 @@ impl Nodes {
     /// Joins the nodes on the stream of `log`, and starts to renew this node's entry.
     ///
     /// # Errors
-    /// When the bucket cannot be made, or a node of this name is there already.
+    /// If the bucket cannot be created, or a live node has the same name.
     pub async fn join(
         log: Arc<NatsLog>,
         me: Me,
@@ -184,7 +183,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// The names of the nodes of the cluster of `log` that are there now.
+    /// The names of the live nodes of the cluster of `log`.
     pub async fn live(log: &NatsLog) -> Result<Vec<String>, NatsError> {
         let bucket = log.jetstream().get_key_value(nodes_bucket(log)).await;
         let Ok(bucket) = bucket else { return Ok(Vec::new()) };
@@ -203,7 +202,7 @@ impl Nodes {
         Ok(live)
     }
 
-    /// Removes what the nodes of the cluster of `log` shared besides it.
+    /// Removes the buckets of the cluster of `log`.
     pub async fn dissolve(log: &NatsLog) -> Result<(), NatsError> {
         for bucket in [nodes_bucket(log), shared_bucket(log)] {
             let deleted = log.jetstream().delete_key_value(bucket).await;
@@ -212,7 +211,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// The value that all nodes use for something: that of the first node to name one.
+    /// The value that all nodes use under `name`: that of the first node to propose one.
     pub async fn share(&self, name: &str, mine: &str) -> Result<String, NatsError> {
         let config = kv::Config {
             bucket: shared_bucket(&self.log),
@@ -236,7 +235,7 @@ impl Nodes {
         .await
     }
 
-    /// Makes this node's entry, or takes over the one that it had before a crash.
+    /// Creates this node's entry, or takes over the one from before a crash.
     async fn enter(&self) -> Result<(), NatsError> {
         let began = Instant::now();
         loop {
@@ -248,7 +247,7 @@ impl Nodes {
             let found = self.bucket.get(self.key()).await.map_err(|error| failed(&error))?;
             let found = found.and_then(|entry| serde_json::from_slice::<Node>(&entry).ok());
             if found.is_some_and(|node| node.id == self.me.id) {
-                // The lock on the data directory says that the process before has ended.
+                // The lock on the data directory proves that the process before has ended.
                 return self
                     .bucket
                     .put(self.key(), self.entry())
@@ -258,7 +257,7 @@ impl Nodes {
             }
             if began.elapsed() > 3 * LEASE {
                 return Err(NatsError::Unfit(format!(
-                    "a node of the name `{}` is there already: give each its own, by `log.node`",
+                    "a node named `{}` is already running: give each its own name by `log.node`",
                     self.me.name
                 )));
             }
@@ -319,11 +318,11 @@ impl Nodes {
                 Err(_) => debug!("the node's entry was not renewed in time"),
             }
             if !is_renewed {
-                // A NATS server that is alone has forgotten the bucket after a restart.
+                // A single NATS server loses the bucket when it restarts.
                 let config = nodes_config(&self.log);
                 let again = timeout(ANSWER, bucket_now(&self.log, &config)).await;
                 if let Ok(Err(error)) = again {
-                    debug!(%error, "the nodes have no place to meet");
+                    debug!(%error, "the bucket of the nodes could not be created");
                 }
             }
         }
@@ -348,8 +347,8 @@ impl Nodes {
             Err(error) => return debug!(%error, "the nodes cannot be watched"),
         };
         loop {
-            // A watch does not notice that its consumer is gone. There is an entry each second,
-            // this node's own.
+            // A watch does not notice that its consumer is gone. This node's own entry comes each
+            // second.
             let entry = match timeout(LEASE, entries.next()).await {
                 Ok(Some(Ok(entry))) => entry,
                 Ok(Some(Err(error))) => return debug!(%error, "the nodes cannot be watched"),
@@ -371,7 +370,7 @@ impl Nodes {
                         self.seen.lock().nodes.insert(entry.key.clone(), (node.clone(), now));
                     let is_new = before.is_none_or(|(before, _)| before.tag != node.tag);
                     if is_new && node.name != self.me.name {
-                        info!(node = node.name, "another node is there");
+                        info!(node = node.name, "another node joined");
                         self.changes.send_modify(|count| *count += 1);
                     }
                 }
@@ -396,13 +395,13 @@ impl Nodes {
         if let Some((node, _)) = gone
             && node.name != self.me.name
         {
-            warn!(node = node.name, "a node has gone");
+            warn!(node = node.name, "a node left");
             self.departures.send_modify(|count| *count += 1);
             self.changes.send_modify(|count| *count += 1);
         }
     }
 
-    /// Entries that expire say nothing.
+    /// Looks for expired entries, because the watch does not report them.
     async fn count_departures(self: Arc<Self>) {
         loop {
             tokio::select! {
@@ -419,8 +418,8 @@ impl Nodes {
         }
     }
 
-    /// Compares this node's chain with another's. All records before an offset are in its chain
-    /// value, so one that differs means that the two logs do.
+    /// Compares this node's chain value with another's. It covers all records before it, so if the
+    /// values differ, the logs do.
     fn compare(&self, other: &Node) {
         if other.name == self.me.name || other.chain.is_empty() {
             return;
@@ -431,8 +430,8 @@ impl Nodes {
         }
         let (at, node) = (other.offset, &other.name);
         error!(%at, node, mine, theirs = other.chain, "two nodes have different records");
-        // With three nodes, the one that is alone with its records goes. Which of two is wrong
-        // cannot be known: both go, and `logcabin verify` can tell.
+        // Of three nodes, the one that differs from the others stops. Which of two is wrong cannot
+        // be known: both stop, and `logcabin verify` can tell.
         let agrees = |node: &Node| {
             node.name != self.me.name
                 && self.chain_at(node.offset).is_some_and(|mine| mine == node.chain)
@@ -440,8 +439,8 @@ impl Nodes {
         let is_alone = !self.seen.lock().nodes.values().any(|(node, _)| agrees(node));
         if is_alone {
             self.log.take_out(format!(
-                "the record {at} of this node is not that of the node `{node}`, and no node has \
-                 the records of this one"
+                "record {at} of this node differs from that of the node `{node}`, and no other \
+                 node agrees with this one"
             ));
         }
     }
@@ -455,7 +454,7 @@ impl Nodes {
         })
     }
 
-    /// How many live nodes come before this one for a kind of work.
+    /// The number of live nodes that come before this one for a kind of work.
     fn place(&self, work: &str) -> usize {
         let mine = weight(work, &self.me.name);
         let seen = self.seen.lock();
@@ -489,14 +488,14 @@ impl Nodes {
                     held.send_replace(Some(asked + LEASE - MARGIN));
                 }
                 Some(Err(reason)) => {
-                    // The entry may have been renewed although the answer was lost. Its lease
-                    // expires then, and any node can have it.
+                    // The entry may have been renewed although the answer was lost. The lease then
+                    // expires, and any node can take it.
                     if revision.take().is_some() {
                         warn!(work, reason, "this node no longer does this work");
                         held.send_replace(None);
                     }
                 }
-                // No answer: the lease ends by itself.
+                // No answer: the lease expires by itself.
                 None => {
                     if held.borrow().is_some_and(|until| Instant::now() >= until) {
                         revision = None;
@@ -509,7 +508,7 @@ impl Nodes {
                 () = self.shutdown.given() => break,
             }
         }
-        // What the work still has to note when the server stops, it notes under the lease.
+        // The work may still need the lease to record where it stopped.
         let until = *held.borrow();
         if let Some(until) = until {
             let _ = timeout_at(until, held.closed()).await;
@@ -534,7 +533,7 @@ impl Nodes {
     }
 }
 
-/// A name as a part of a key: letters, digits, `-` and `_` stay.
+/// A name as a part of a key: all characters but letters, digits, `-` and `_` are escaped.
 fn key_of(name: &str) -> String {
     let mut key = String::new();
     for c in name.chars() {
@@ -554,13 +553,13 @@ fn hex(bytes: &[u8]) -> String {
 /// How long another node may take for a request: longer than any long-poll.
 const FORWARDED: Duration = Duration::from_secs(180);
 
-/// How many messages to the others may wait.
+/// The most messages to other nodes that wait to be sent.
 const TOLD: usize = 4096;
 
-/// The header that names the process that tells something.
+/// The header that names the sender of a message.
 const FROM: &str = "Logcabin-From";
 
-/// How many forwarded requests a node answers at once.
+/// The most forwarded requests that a node answers at once.
 const FORWARDED_AT_ONCE: usize = 4096;
 
 impl Nodes {
@@ -569,7 +568,7 @@ impl Nodes {
         format!("{}.node.{tag:04x}", self.log.stream_name())
     }
 
-    /// Resolves once no live node has this mark.
+    /// Resolves once no live node has this tag.
     async fn gone(&self, tag: u16) {
         loop {
             {
@@ -617,7 +616,7 @@ impl Nodes {
     }
 }
 
-/// The subject of what nodes tell each other: all of them, or one.
+/// The subject of messages to all nodes, or to one.
 fn told_subject(log: &NatsLog, to: Option<u16>) -> String {
     match to {
         None => format!("{}.told.all", log.stream_name()),
@@ -625,7 +624,7 @@ fn told_subject(log: &NatsLog, to: Option<u16>) -> String {
     }
 }
 
-/// Publishes what this node tells the others.
+/// Publishes this node's messages to others.
 async fn tell_all(log: Arc<NatsLog>, me: String, mut told: mpsc::Receiver<(Option<u16>, Bytes)>) {
     let client = log.jetstream().client();
     while let Some((to, message)) = told.recv().await {
@@ -633,12 +632,12 @@ async fn tell_all(log: Arc<NatsLog>, me: String, mut told: mpsc::Receiver<(Optio
         let mut headers = HeaderMap::new();
         headers.insert(FROM, me.as_str());
         if let Err(error) = client.publish_with_headers(subject, headers, message).await {
-            debug!(%error, "other nodes were not told");
+            debug!(%error, "a message to other nodes was not sent");
         }
     }
 }
 
-/// Hears what other nodes tell, until the server stops.
+/// Passes the messages of other nodes to `hear`, until the server stops.
 async fn hear_all(log: Arc<NatsLog>, me: String, hear: Hear, shutdown: Shutdown) {
     let client = log.jetstream().client();
     let tag = tag_of(&log);
@@ -663,7 +662,7 @@ async fn hear_all(log: Arc<NatsLog>, me: String, hear: Hear, shutdown: Shutdown)
     }
 }
 
-/// The mark of the process with this log.
+/// The tag of the process with this log.
 fn tag_of(log: &NatsLog) -> u16 {
     (log.process() >> 48) as u16
 }
@@ -693,7 +692,7 @@ impl Cluster for Nodes {
     }
 
     fn tell(&self, message: Bytes) {
-        // If there is no room, the others do without.
+        // If the queue is full, the message is dropped.
         let _ = self.told.try_send((None, message));
     }
 

@@ -1,4 +1,4 @@
-//! What one node at a time does for the stream: removes the messages that every node has.
+//! Removes the messages that every node has from the stream; one node at a time does this.
 //!
 //! The newest of them are kept, so that a node that was away for a moment continues without asking
 //! another one. When content is erased from the log, all of them are overwritten and removed, once
@@ -18,22 +18,20 @@ use logcabin_record::{
     command::{Body as _, LogErase},
 };
 
-/// The lease.
 const WORK: &str = "stream";
 
-/// How often this is done.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How many messages are kept although every node has them.
+/// The number of messages that are kept although every node has them.
 const KEPT: u64 = 10_000;
 
 /// Messages are removed once there are this many more than [`KEPT`].
 const SLACK: u64 = 1_000;
 
-/// How many messages are overwritten at once.
+/// The most messages that are overwritten at once.
 const AT_ONCE: usize = 16;
 
-/// How many records are read at once in search of erasures.
+/// The most records that are read at once in search of erasures.
 const RECORDS: usize = 1024;
 
 /// Keeps the stream short until the server stops.
@@ -54,14 +52,14 @@ pub(super) async fn run(nodes: Arc<Nodes>) {
 }
 
 async fn keep(nodes: &Nodes) {
-    // Whether the node that did this before has overwritten what was erased is not known.
+    // The node that did this before may not have overwritten all that was erased.
     let mut erasing = Some(*nodes.log.durable().borrow());
     let mut looked = *nodes.log.durable().borrow();
     loop {
         sleep(EVERY).await;
         match erasure_after(nodes, &mut looked) {
             Ok(found) => erasing = found.or(erasing),
-            Err(error) => warn!(%error, "erasures cannot be looked for"),
+            Err(error) => warn!(%error, "the log cannot be searched for erasures"),
         }
         let (sequence, offset) = nodes.everyone_has();
         let Ok(info) = nodes.log.stream_info().await else { continue };
@@ -76,7 +74,7 @@ async fn keep(nodes: &Nodes) {
     }
 }
 
-/// The last erasure among the records that have not been looked at.
+/// The last erasure after `looked`, which becomes the end of the log.
 fn erasure_after(nodes: &Nodes, looked: &mut Offset) -> Result<Option<Offset>, String> {
     let mut found = None;
     loop {
