@@ -76,9 +76,9 @@ pub(super) async fn open_log(config: &Config) -> Result<Opened, ServerError> {
         let log = Arc::clone(&shared) as Arc<dyn Log>;
         return Ok(Opened { log, local, shared: Some(shared) });
     }
-    // A log that begins here gets its first record, the server's identity, before the engine
-    // starts: of nodes that start together, one makes it. The log is opened again after this, since
-    // nothing follows it yet.
+    // A new log gets its first record, the server's identity, before the engine starts: of nodes
+    // that start together, one writes it. Then the log is opened again, because nothing follows it
+    // yet.
     shared.start(StreamHeads::new(), Box::new(|_| ()));
     shared.caught_up().await?;
     if *local.durable().borrow() == Offset::ZERO {
@@ -130,7 +130,7 @@ async fn check_durability(config: &Config) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// What a NATS server says of itself.
+/// The `varz` of a NATS server.
 #[cfg(feature = "nats")]
 async fn describe(client: &Outbound, url: &reqwest::Url) -> Result<serde_json::Value, String> {
     let url = url.join("varz").map_err(|error| error.to_string())?;
@@ -146,13 +146,13 @@ const MONITOR_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 /// A cluster that this server has joined.
 pub(super) struct Joined {
     pub(super) shared: Shared,
-    /// Why this server cannot be a node any more, once it cannot.
+    /// The reason, once this server can no longer be a node.
     pub(super) failure: watch::Receiver<Option<Arc<str>>>,
 }
 
 impl Opened {
-    /// Joins the cluster, if this server is a node of one, and waits until it has all records that
-    /// are there. The log must have been started.
+    /// Joins the cluster, if this server is a node of one, and waits until it has all records of
+    /// the cluster. The log must have been started.
     #[cfg(feature = "nats")]
     pub(super) async fn join(
         &self,
@@ -177,7 +177,7 @@ impl Opened {
             "this node has caught up with its cluster"
         );
         let nodes = Nodes::join(Arc::clone(log), me, Clock::system(), shutdown.clone()).await?;
-        // What one node signs is good on all of them.
+        // All nodes accept what one of them signs.
         let data_dir = &config.server.data_dir;
         let mine = token_key::key(data_dir);
         let shared = nodes.share("tokens.key", &mine).await?;

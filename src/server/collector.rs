@@ -1,5 +1,5 @@
-//! An OpenTelemetry collector, to which traces and metrics are sent: its address, what this process
-//! is called there, and whether it takes what it is sent.
+//! An OpenTelemetry collector, to which traces and metrics are sent: its address, the name of this
+//! process there, and whether it takes what it is sent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use logcabin_config::{Server, WebUrl};
 
-/// Where a collector takes a signal: `traces` or `metrics`.
+/// The address at which a collector takes a signal, `traces` or `metrics`.
 pub(super) fn url(endpoint: &WebUrl, signal: &str) -> String {
     format!("{}/v1/{signal}", endpoint.to_string().trim_end_matches('/'))
 }
@@ -34,7 +34,7 @@ impl Taken {
         Self { signal, is_failing: AtomicBool::new(false) }
     }
 
-    /// Notes how it went: `failure` says why the collector did not take what it was sent.
+    /// `failure` says why the collector did not take what it was sent; `None` if it did.
     pub(super) fn note(&self, failure: Option<String>) {
         let signal = self.signal;
         let was_failing = self.is_failing.swap(failure.is_some(), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! What goes on behind the console: it follows the server and its log, so that no page has to.
+//! The background tasks of the console, which follow the server and its log, so that no page has
+//! to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,10 +11,9 @@ use logcabin_edge::api;
 use logcabin_ops::admin::office::Office;
 use logcabin_service::observe::Observer;
 
-/// How often it is looked for rooms that nobody has asked the name of.
+/// How often the names of rooms are read that no page has asked for.
 const NAMES_EVERY: Duration = Duration::from_secs(600);
 
-/// Starts what the console's pages rest on.
 pub(super) fn begin(
     app: &Arc<api::Server>,
     observer: Arc<Observer>,
@@ -29,13 +29,13 @@ pub(super) fn begin(
     let totals = tasks.keep("totals for the console", move || {
         Arc::clone(&tally).follow(Arc::clone(&engine), stop.clone())
     });
-    // It keeps them on disk.
+    // This task stores the totals on disk.
     tasks.wait_for("totals for the console", totals);
     let (office, stop) = (Arc::clone(&app.office), shutdown.clone());
     tasks.keep("names of rooms", move || learn_names(Arc::clone(&office), stop.clone()));
 }
 
-/// Learns what rooms are called, until the server stops.
+/// Reads the names of rooms, again and again, until the server stops.
 async fn learn_names(office: Arc<Office>, shutdown: Shutdown) {
     while !shutdown.is_given() {
         let (learning, stopping) = (Arc::clone(&office), shutdown.clone());

@@ -14,7 +14,7 @@ use logcabin_edge::{
     http::{Edge, tls::Tls},
 };
 
-/// The listeners, while nobody is answered yet.
+/// The listeners, before they serve.
 pub(super) struct Listening {
     listeners: Vec<Arc<TcpListener>>,
     tls: Option<Arc<Tls>>,
@@ -53,7 +53,7 @@ impl Listening {
         Ok(Some(Self { listeners, tls }))
     }
 
-    /// Serves until the server stops: what does, and the future that does it.
+    /// Returns the edge, and the future that serves until the server stops.
     pub(super) fn serve(
         self,
         app: &Arc<Server>,
@@ -64,7 +64,7 @@ impl Listening {
         let Self { listeners, tls } = self;
         let table = api::federation::endpoints(config);
         let mut config = config.clone();
-        // Where there is no proxy, nobody is to say where a request comes from.
+        // With TLS of its own there is no proxy that could say where a request comes from.
         config.server.trust_forwarded_for &= tls.is_none();
         config.http.max_body_bytes = config.largest_body();
         if tls.is_some() {

@@ -51,10 +51,8 @@ use logcabin_snapshot as snapshot;
 /// Why a server cannot run.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Bind { address: SocketAddr, source: io::Error },
-    /// The log cannot be opened.
     #[error(transparent)]
     Log(#[from] OpenError),
     #[error(transparent)]
@@ -62,7 +60,6 @@ pub enum ServerError {
     /// The projections cannot be computed from the log.
     #[error(transparent)]
     Engine(#[from] engine::OpenError),
-    /// The archive is not usable.
     #[error("the archive cannot be used: {0}")]
     Archive(#[from] ArchiveError),
     /// The server cannot be a node of its cluster.
@@ -157,7 +154,7 @@ async fn serve(
     let failure = joined.as_ref().map(|joined| joined.failure.clone());
     if let Some(mut failure) = failure.clone() {
         tokio::spawn(async move {
-            // Others serve its clients.
+            // The other nodes serve its clients.
             if failure.wait_for(Option::is_some).await.is_ok() {
                 let _ = out.send(());
             }
@@ -254,8 +251,8 @@ fn serve_admin(
     }
 }
 
-/// Everything that was acknowledged is durable already. What is left is to stop in order, and to
-/// store a digest of the projections for `logcabin verify`.
+/// Stops in order, and stores a digest of the projections for `logcabin verify`. Everything that
+/// was acknowledged is durable already.
 async fn close(
     data_dir: &Path,
     search: Arc<Search>,
@@ -264,7 +261,7 @@ async fn close(
 ) {
     let data_dir = data_dir.to_owned();
     let closing = move || {
-        // It reads the log.
+        // The search index reads the log.
         search.stop();
         log.log.close();
         if let Some(archiver) = archiver {

@@ -1,5 +1,5 @@
-//! The service manager that started the process, if it is systemd or speaks as that does: it is
-//! told when the server is ready and when it stops, and that it is alive (sd_notify(3)).
+//! Tells systemd, or a service manager that speaks its protocol (sd_notify(3)), when the server is
+//! ready, that it is alive, and when it stops.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use tracing::warn;
 
 use logcabin_base::shutdown::Shutdown;
 
-/// How often a manager is asked for more time while the server starts, and for how long each time.
-/// A long log takes minutes to replay.
+/// How often a manager is asked for more time while the server starts, and how much each time. A
+/// long log takes minutes to replay.
 const MORE_TIME_EVERY: Duration = Duration::from_secs(10);
 const MORE_TIME_S: u32 = 60;
 
-/// The service manager. Without one, nothing is told.
+/// Does nothing without a service manager.
 pub(super) struct Manager {
-    /// Asks for time.
+    /// Asks for more time.
     starting: JoinHandle<()>,
 }
 
 impl Manager {
-    /// The server begins to start. Must be called within a tokio runtime.
+    /// Must be called within a tokio runtime.
     pub(super) fn starting() -> Self {
         let starting = tokio::spawn(async {
             loop {
@@ -35,15 +35,14 @@ impl Manager {
         Self { starting }
     }
 
-    /// The server is ready. From now on the manager's watchdog is told that it is alive, until the
-    /// shutdown, of which the manager is told, too.
+    /// Reports that the server is ready, then feeds the manager's watchdog until the shutdown, and
+    /// reports that.
     pub(super) fn serving(self, shutdown: &Shutdown) {
         self.starting.abort();
         tell(&[NotifyState::Ready, NotifyState::Status("serving")]);
         let shutdown = shutdown.clone();
         tokio::spawn(async move {
-            // A manager expects a sign within its time; twice as many leave room for one that is
-            // late.
+            // Twice as often as the watchdog demands, so that a late sign is not fatal.
             if let Some(within) = watchdog_enabled() {
                 let mut every = tokio::time::interval(within / 2);
                 loop {

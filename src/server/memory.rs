@@ -1,6 +1,6 @@
 //! How the memory of `server.memory_bytes` is divided.
 
-/// What the server takes without its caches under load: the program, its threads, sled's write
+/// What the server takes under load besides its caches: the program, its threads, sled's write
 /// buffers of 16 MiB, the search index's writer and what the allocator keeps.
 const BESIDES: u64 = 96 * 1024 * 1024;
 
@@ -30,7 +30,7 @@ mod tests {
     const MIB: u64 = 1024 * 1024;
 
     #[test]
-    fn caches_and_everything_else_are_as_large_as_configured() {
+    fn caches_and_the_rest_add_up_to_the_configured_memory() {
         for memory in [128 * MIB, 8192 * MIB] {
             let Caches { events, records } = Caches::of(memory);
             assert_eq!(events + records + BESIDES, memory);

@@ -26,7 +26,7 @@ use logcabin_edge::http::{
 use logcabin_outside::{appservice::Service, outbound};
 use logcabin_service::observe::Observer;
 
-/// The program behind the address.
+/// The program that answers scrapes.
 struct Exposition(Arc<Observer>);
 
 endpoint! {
@@ -62,8 +62,8 @@ async fn scrape(cx: Cx<Exposition, ()>, _: Scrape) -> Result<Reply, ApiError> {
     Ok(Reply::bytes(metrics::CONTENT_TYPE, text))
 }
 
-/// Sends the metrics to the configured collector until the server stops, and once more then. What
-/// the collector does not take is not repeated: the next export counts from the start as well.
+/// Sends the metrics to the configured collector until the server stops, and once more then. A
+/// failed export is not repeated: the next one counts from the start as well.
 pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown: Shutdown) {
     let Some(endpoint) = &config.metrics.endpoint else { return };
     let client = match outbound::client(&config.outbound, limits::METRICS_TIMEOUT) {
@@ -87,7 +87,7 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
         let request = request.header(CONTENT_TYPE, otlp::CONTENT_TYPE);
         let sent = request.body(otlp::request(&attributes)).send().await;
         let answer = sent.and_then(reqwest::Response::error_for_status);
-        // Without the address, which may contain a secret.
+        // The address is left out, because it may contain a secret.
         taken.note(answer.err().map(|error| error.without_url().to_string()));
         if is_last {
             return;
@@ -96,7 +96,7 @@ pub(super) async fn send(config: Arc<Config>, observer: Arc<Observer>, shutdown:
 }
 
 /// The headers in a list such as `a=b,c=d%20e` (OpenTelemetry, "OTLP Exporter Configuration"). They
-/// may be secret. What is no header is left out.
+/// may be secret. Invalid ones are skipped.
 fn headers_of(list: &str) -> HeaderMap {
     let header = |pair: &str| {
         let (name, value) = pair.split_once('=')?;

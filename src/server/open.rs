@@ -76,7 +76,7 @@ use logcabin_service::{
 };
 use logcabin_snapshot::{self as snapshot, StartedFrom};
 
-/// What reads the metrics that can be read at any time.
+/// Reads the metrics that are not counted but looked up at each scrape.
 pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Observer> {
     let archive = core.archiver.as_ref().map(|archiver| observe::Archive {
         archived: archiver.archived(),
@@ -105,7 +105,7 @@ pub(super) fn observer(config: &Config, core: &Core, parts: &Parts) -> Arc<Obser
 
 /// The files that the configuration names, read and checked before anything is changed.
 pub(super) struct Named {
-    /// Memory for bodies on their way, of all listeners and all requests to others.
+    /// The memory for bodies in transit, shared by all listeners and all outbound requests.
     pub(super) bodies: Arc<Bodies>,
     services: Services,
     outbound: Outbound,
@@ -393,7 +393,7 @@ async fn open_engine(
         snapshot = %held,
         replayed = state.applied().get() - held.get(),
         took_ms = millis(began.elapsed()),
-        "the projections are there"
+        "the projections are loaded"
     );
     if !begun.provisional.is_empty() {
         info!(projections = ?begun.provisional, "computed by another version; rebuilding in the background");

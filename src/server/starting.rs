@@ -1,5 +1,5 @@
-//! What a server answers while it starts: it is alive, and not ready. A long log may take minutes
-//! to replay, in which load balancers and people should learn that it is coming.
+//! Answers requests while the server starts: it is alive, but not ready. A long log may take
+//! minutes to replay; meanwhile, load balancers and people learn that the server is coming.
 
 use std::sync::Arc;
 
@@ -52,24 +52,24 @@ impl Answering {
         Ok(Self { end, ended })
     }
 
-    /// Returns once it accepts no more connections. Those that it has end with their next answer.
+    /// Returns once it accepts no more connections. Open ones end with their next answer.
     pub(super) async fn end(self) {
         let _ = self.end.send(());
         let _ = self.ended.await;
     }
 }
 
-/// Of what needs a login, nothing is served.
+/// Nothing that needs a login is served.
 fn not_yet() -> ApiError {
     ApiError::unavailable("The server is starting.")
 }
 
 impl App for Starting {
     fn not_served(&self, _: ApiError) -> Result<Reply, ApiError> {
-        // A reply, and not an error: the log of the process is not told of each.
+        // A reply and not an error, because errors are logged.
         let reply = Reply::from(&not_yet())
             .with_header(RETRY_AFTER, HeaderValue::from_static(RETRY_S))
-            // So that no client goes on with this connection when the server itself answers.
+            // So that no client keeps this connection when the server itself answers.
             .with_header(CONNECTION, HeaderValue::from_static("close"));
         Ok(reply)
     }

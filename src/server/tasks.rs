@@ -60,7 +60,7 @@ impl Tasks {
                 error!(
                     task = name,
                     pause_s = pause.as_secs(),
-                    "a background task panicked; it begins again"
+                    "a background task panicked; it will be restarted"
                 );
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
@@ -134,7 +134,7 @@ pub(super) async fn begin(
         Ok(()) => {}
         // The disk may be full. The services get an error when they use them.
         Err(error) => {
-            tracing::warn!(%error, "the application services' own users could not be made")
+            tracing::warn!(%error, "the application services' own users could not be created")
         }
     }
     let again = (Arc::clone(&app), shutdown.clone());
@@ -260,7 +260,7 @@ fn resume(engine: &Arc<Engine>) {
     shutdowns::resume(engine);
 }
 
-/// Continues what nodes that have gone were doing, until the server stops.
+/// Continues the work of nodes that have left, until the server stops.
 async fn resume_for_others(engine: Arc<Engine>, cluster: Arc<dyn Cluster>, shutdown: Shutdown) {
     let mut departures = cluster.departures();
     loop {
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_task_that_panics_begins_again_until_it_ends() {
+    async fn a_task_that_panics_is_restarted_until_it_ends() {
         let begun = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&begun);
         let mut tasks = Tasks::new(Shutdown::when(std::future::pending()), None);
@@ -294,14 +294,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_does_not_begin_again_once_the_server_stops() {
+    async fn a_task_that_panics_is_not_restarted_once_the_server_stops() {
         let tasks = Tasks::new(Shutdown::when(std::future::ready(())), None);
         let task = tasks.keep("test", || async { panic!("as a test") });
         tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
     }
 
     #[tokio::test]
-    async fn the_end_waits_for_the_tasks_that_were_named() {
+    async fn the_end_waits_for_the_awaited_tasks() {
         let (send, receive) = tokio::sync::oneshot::channel();
         let mut tasks = Tasks::new(Shutdown::when(std::future::ready(())), None);
         tasks.wait_for("test", tokio::spawn(async { receive.await.unwrap() }));

@@ -23,8 +23,7 @@ use logcabin_base::{
 use logcabin_config::Config;
 use logcabin_outside::outbound;
 
-/// Has requests be traced, if the configuration says where traces go. To be called within a tokio
-/// runtime.
+/// Starts to trace requests, if a collector is configured. Must be called within a tokio runtime.
 pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
     let Some(endpoint) = &config.traces.endpoint else { return Ok(()) };
     let unusable = |error: String| ServerError::Traces(error);
@@ -55,7 +54,7 @@ pub(super) fn begin(config: &Config) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Sends what is left.
+/// Sends the remaining spans.
 pub(super) async fn end() {
     if let Some(traces) = traces::traces() {
         // A collector that does not answer is given up after a while.
@@ -63,8 +62,7 @@ pub(super) async fn end() {
     }
 }
 
-/// Sends spans with the HTTP client that everything else uses. The thread that has it do so is not
-/// one of tokio's.
+/// Sends spans with the server's HTTP client. It is called on a thread that is not tokio's.
 #[derive(Debug)]
 struct Sender {
     client: reqwest::Client,
@@ -86,7 +84,7 @@ impl HttpClient for Sender {
             let sent = self.runtime.spawn(async move {
                 let response = client.execute(request.try_into()?).await?;
                 let status = response.status();
-                // What it says of spans that it did not want is not of interest.
+                // What it says of spans that it refused does not matter.
                 let body = Bytes::new();
                 let mut answer = http::Response::new(body);
                 *answer.status_mut() = status;

@@ -35,7 +35,7 @@ fn snapshot(data_dir: &Path, what: &str) -> (bool, Value) {
 /// The offset of the snapshot that the server last started from, and how many records it replayed.
 fn start_of(server: &TestServer) -> (u64, u64) {
     let output = server.output();
-    let line = output.lines().rfind(|line| line.contains("the projections are there"));
+    let line = output.lines().rfind(|line| line.contains("the projections are loaded"));
     let line = line.unwrap_or_else(|| panic!("no start in {output}"));
     let number = |name: &str| {
         let value = line.split_once(&format!("{name}=")).map(|(_, rest)| rest);
