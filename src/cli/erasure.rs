@@ -173,7 +173,7 @@ fn list(rows: &[ReceiptRow]) -> String {
         .map(|row| match row.because {
             Offset::ZERO => {
                 let count = format!("{} record(s)", grouped(row.records));
-                ["-".to_owned(), String::new(), count, "had done their work".to_owned()]
+                ["-".to_owned(), String::new(), count, "superseded".to_owned()]
             }
             because => [
                 because.to_string(),

@@ -1,6 +1,7 @@
-//! Takes a log into a cluster and out of it again, and makes the log of a new node.
+//! Moves a log into a cluster and out of it again, and creates the log of a new node.
 //!
-//! All of this happens while no server runs on the data directory. Interrupted, it can be repeated.
+//! All of this happens while no server runs on the data directory, and can be repeated if it was
+//! interrupted.
 
 use std::{collections::BTreeSet, io, path::Path, sync::Arc};
 
@@ -22,7 +23,6 @@ use logcabin_record::{
 /// Why a log was not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// It cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The cluster cannot be reached, or does not fit.
@@ -64,11 +64,11 @@ fn options(config: &Config) -> Result<NatsOptions, ClusterError> {
     Ok(NatsOptions::of(config, Clock::system()))
 }
 
-/// Makes a cluster that begins with the embedded log of `config`, whose server becomes its first
+/// Creates a cluster that begins with the embedded log of `config`, whose server becomes its first
 /// node.
 ///
 /// # Errors
-/// When the log is empty or that of a node already, or the cluster has a stream.
+/// If the log is empty or already that of a node, or the cluster has a stream.
 pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
     let options = options(config)?;
     let local = open(&config.server.data_dir)?;
@@ -77,7 +77,7 @@ pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
         return refused("the data directory has no log: start a node there instead");
     }
     if local.is_of_cluster() {
-        return refused("the log is that of a node already");
+        return refused("the log is already that of a node");
     }
     let log = NatsLog::found(local, options).await?;
     let mut files = 0;
@@ -91,10 +91,10 @@ pub async fn move_in(config: &Config) -> Result<Moved, ClusterError> {
     Ok(Moved { last, files })
 }
 
-/// Makes the log of the last node an embedded one, and removes the cluster.
+/// Turns the log of the last node into an embedded one, and removes the cluster.
 ///
 /// # Errors
-/// When other nodes are there, or the log lacks records of the cluster.
+/// If other nodes are running, or the log lacks records of the cluster.
 pub async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
     let options = options(config)?;
     let local = open(&config.server.data_dir)?;
@@ -104,7 +104,7 @@ pub async fn move_out(config: &Config) -> Result<Moved, ClusterError> {
     let log = NatsLog::join(Arc::clone(&local), options).await?;
     let live = Nodes::live(&log).await?;
     if !live.is_empty() {
-        return refused(format!("these nodes are there; stop them first: {}", live.join(", ")));
+        return refused(format!("these nodes are running; stop them first: {}", live.join(", ")));
     }
     let files = if config.media.dir == MediaDir::Auto {
         fetch_files(&log, &config.server.data_dir).await?
@@ -142,11 +142,11 @@ async fn fetch_files(log: &NatsLog, data_dir: &Path) -> Result<u64, ClusterError
     Ok(fetched)
 }
 
-/// Makes the log of a new node: a copy of `from` (a backup, an archive, another data directory), if
-/// there is one, and then what the cluster has beyond it.
+/// Creates the log of a new node: a copy of `from` (a backup, an archive, another data directory),
+/// if there is one, and then what the cluster has beyond it.
 ///
 /// # Errors
-/// When there is a log already, the cluster cannot be reached, or the records are not its own.
+/// If there is a log already, the cluster cannot be reached, or the records are not its own.
 pub async fn join(config: &Config, from: Option<&Path>) -> Result<Moved, ClusterError> {
     let options = options(config)?;
     let local = open(&config.server.data_dir)?;

@@ -336,7 +336,7 @@ async fn a_link_from_the_command_line_logs_an_administrator_in_once() {
     let server = server().await;
     let (admin, ann) = (server.register("admin").await, server.register("ann").await);
     let link = |of: &str| command("console", server.data_dir(), of, "");
-    assert!(failed(link("--json")).contains("nobody administers"));
+    assert!(failed(link("--json")).contains("has no administrator"));
     done(user_command(server.data_dir(), &format!("set-admin {}", admin.user_id), ""));
     assert!(failed(link("ann")).contains("does not administer"));
     let printed = done_json(link("--json"));

@@ -403,7 +403,7 @@ async fn purging_a_room_deletes_everything_in_it() {
         logcabin(&data_dir, &[&["room", "purge", "#eyrie:e2e.test", "--json"], more].concat())
     };
     let would = done(purge(&["--dry-run"]));
-    for part in ["2 user(s) leave", "#eyrie:e2e.test", "1 file(s) go that nothing else names"] {
+    for part in ["2 user(s) leave", "#eyrie:e2e.test", "1 file(s) that only it names"] {
         assert!(would.contains(part), "no {part:?} in {would}");
     }
     assert!(!purge(&["--yes"]).status.success());

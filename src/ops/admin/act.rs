@@ -13,8 +13,8 @@ use logcabin_record::Origin;
 /// The longest reason, in bytes: a paragraph.
 const REASON_BYTES: usize = 2048;
 
-/// Something that an operator can have done. Its fields name users by their ids or by the part
-/// before the colon, and rooms by their ids or aliases.
+/// Something that an operator can order. Its fields name users by their ids or by the part before
+/// the colon, and rooms by their ids or aliases.
 pub trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its name on the admin socket.
     const NAME: &'static str;
@@ -28,10 +28,9 @@ pub trait Act: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Whether it must not rely on stored snapshots of the projections.
     const REPLAYS: bool = false;
 
-    /// The form by which people may order it; none if programs do.
+    /// The form by which people order it; none if only programs do.
     const FORM: Option<&'static Form> = None;
 
-    /// Does it.
     fn perform(
         self,
         office: &Office,
@@ -53,7 +52,6 @@ pub struct Order<A> {
     pub dry_run: bool,
 }
 
-/// What an order resulted in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome<D> {
@@ -62,7 +60,7 @@ pub enum Outcome<D> {
     WouldDo(Vec<String>),
 }
 
-/// Who does something, and why.
+/// Who orders an act, and why.
 #[derive(Clone, Debug)]
 pub struct Attribution {
     pub(crate) origin: Origin,
@@ -94,14 +92,14 @@ impl<A: Act> Order<A> {
 fn checked(reason: Option<String>) -> Result<Option<String>, ActError> {
     match reason {
         Some(reason) if reason.len() > REASON_BYTES => {
-            Err(ActError::Invalid(format!("A reason has {REASON_BYTES} bytes at most.")))
+            Err(ActError::Invalid(format!("A reason has at most {REASON_BYTES} bytes.")))
         }
         reason => Ok(reason.filter(|reason| !reason.trim().is_empty())),
     }
 }
 
 impl Office {
-    /// Proposes, and has the reason recorded with whatever changes.
+    /// Proposes, and records the reason with what changes.
     pub(super) async fn propose<P: Proposal>(
         &self,
         by: Attribution,

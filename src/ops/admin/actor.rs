@@ -1,4 +1,4 @@
-//! Under which name acts are recorded.
+//! The name under which acts are recorded.
 
 use nix::unistd::{Uid, User};
 

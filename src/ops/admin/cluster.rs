@@ -8,7 +8,6 @@ use super::{
 };
 use logcabin_cluster::Status;
 
-/// Asks how the cluster is.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ClusterStatus {}
 

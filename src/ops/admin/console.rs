@@ -11,7 +11,7 @@ use logcabin_base::{clock::millis, limits};
 use logcabin_record::command::Secret;
 use logcabin_service::accounts::login_token::{self, Purpose};
 
-/// Of how many administrators an error names the ids.
+/// The most administrators that an error names.
 const NAMED: usize = 5;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct MakeConsoleLink {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConsoleLink {
     pub user_id: OwnedUserId,
-    /// Where the server is reached, if its console is on.
+    /// The address of the server, if its console is on.
     pub server: Option<String>,
     /// The secret part of the link's address, which is not stored.
     pub secret: Secret,
@@ -68,7 +68,7 @@ fn only_administrator(office: &Office) -> Result<OwnedUserId, ActError> {
             Err(ActError::Invalid(why))
         }
         (None, _) => {
-            let why = "nobody administers this server; `logcabin user set-admin` makes somebody";
+            let why = "this server has no administrator; `logcabin user set-admin` makes one";
             Err(ActError::Invalid(why.to_owned()))
         }
     }

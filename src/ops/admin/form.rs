@@ -1,22 +1,19 @@
 //! The parameters of an act, as a form asks for them.
 //!
-//! An act that people may order by a form declares it beside its type, as [`Act::FORM`]. What they
-//! fill in becomes the act's JSON here, so that a form has no way of its own into the server.
+//! An act that people can order by a form declares it beside its type, as [`Act::FORM`]. What they
+//! fill in becomes the act's JSON here, so that forms and programs order acts in the same way.
 //!
 //! [`Act::FORM`]: super::act::Act::FORM
 
 use serde_json::{Map, Value, json};
 
-/// The form of an act.
 #[derive(Debug)]
 pub struct Form {
-    /// What the act is called.
     pub title: &'static str,
-    /// What it asks for, in order.
     pub(crate) fields: &'static [Field],
     /// Whether the act cannot be undone.
     pub is_final: bool,
-    /// Whether the act can say beforehand what it would do.
+    /// Whether the act can describe its effect beforehand.
     pub foretells: bool,
 }
 
@@ -25,7 +22,6 @@ pub struct Form {
 pub struct Field {
     /// Its name in the act. A slash separates the names of nested objects.
     pub name: &'static str,
-    /// What people read.
     pub label: &'static str,
     pub kind: Kind,
 }
@@ -33,9 +29,9 @@ pub struct Field {
 /// What a field holds.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Text that must be there.
+    /// Required text.
     Text,
-    /// Text that may be missing.
+    /// Optional text.
     TextIfAny,
     /// One of these texts.
     OneOf(&'static [&'static str]),
@@ -43,15 +39,15 @@ pub enum Kind {
     Secret,
     /// Yes or no.
     Flag,
-    /// Yes, no, or as it is.
+    /// Yes, no, or unchanged.
     FlagIfAny,
     /// A whole number.
     Number,
-    /// A whole number that may be missing.
+    /// An optional whole number.
     NumberIfAny,
     /// Words with spaces between them; missing if there are none.
     Words,
-    /// Something that is not asked for. The text is JSON.
+    /// A fixed value, in JSON, that is not asked for.
     Fixed(&'static str),
     /// A number that may stay as it is (empty) or be cleared (`none`).
     Change,
@@ -61,9 +57,9 @@ pub enum Kind {
     Media,
 }
 
-/// What was filled in is not what a field holds.
+/// A field is missing or invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is missing, or not what it should be.")]
+#[error("`{0}` is missing or invalid.")]
 pub struct Unfit(pub(crate) &'static str);
 
 impl Form {
@@ -95,7 +91,7 @@ impl Field {
         Self { name, label, kind }
     }
 
-    /// The value that a text stands for; none if the act does without.
+    /// The value of a text; none if the field may be and is left out.
     fn value(&self, text: &str) -> Result<Option<Value>, Unfit> {
         let unfit = || Unfit(self.label);
         let number = || text.parse::<u64>().map(Value::from).map_err(|_| unfit());
@@ -127,7 +123,7 @@ impl Field {
     }
 }
 
-/// Puts a value where its name says.
+/// Puts a value at the path in its name.
 fn put(act: &mut Value, name: &str, value: Value) {
     let mut place = act;
     for part in name.split('/') {

@@ -69,7 +69,7 @@ impl Act for SendNotice {
         let content = canonical(&to_raw(&content)).map_err(ActError::invalid)?;
         let sender = notice_sender(office).await?;
         if user_id == sender {
-            let why = "The user of the server's notices needs none.";
+            let why = "The sender of the server's notices cannot get one.";
             return Err(ActError::Invalid(why.to_owned()));
         }
         let ts = office.engine.clock().timestamp();

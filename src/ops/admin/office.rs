@@ -36,16 +36,15 @@ pub struct Office {
     pub engine: Arc<Engine>,
     pub passwords: Arc<Passwords>,
     pub policy: config::Passwords,
-    /// Signs what this server recognises later.
+    /// Signs what this server verifies later.
     pub signer: Signer,
     /// The trusted identity servers and the client for them; none if requests to other servers are
     /// not possible.
     pub identity: Option<(Outbound, Vec<IdentityServer>)>,
     pub snapshots: Arc<snapshot::Keeper>,
     pub last_seen: Arc<LastSeen>,
-    /// Where this server is reached, if its console is on.
+    /// The address of this server, if its console is on.
     pub console: Option<String>,
-    /// What rooms are called.
     pub room_names: Names,
     pub notices: config::ServerNotices,
     pub federation: config::Federation,

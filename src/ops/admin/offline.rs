@@ -25,9 +25,6 @@ use logcabin_snapshot::{self as snapshot, StartedFrom};
 
 /// Carries out an order on the log in the data directory of `config`, with the lock and the
 /// decisions of a server.
-///
-/// # Errors
-/// If the log cannot be opened (a running server holds it, for example), or the act fails.
 pub fn carry_out<A: Act>(
     runtime: &Runtime,
     config: &Config,
@@ -38,7 +35,7 @@ pub fn carry_out<A: Act>(
     let json = runtime.block_on(on_data_dir(config, message, A::REPLAYS, actor))?;
     // The error would quote what was done, which may be a secret.
     serde_json::from_str(&json)
-        .map_err(|_| ActError::Invalid("it was done, but what was done cannot be read".to_owned()))
+        .map_err(|_| ActError::Invalid("it was done, but its result cannot be read".to_owned()))
 }
 
 /// Carries out a message. Returns the JSON of the outcome. It does not depend on the act's type, so

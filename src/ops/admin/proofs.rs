@@ -36,20 +36,18 @@ impl Act for Prove {
     }
 }
 
-/// List the checkpoints that proofs rest on, the newest first.
+/// List the checkpoints that proofs rest on, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListCheckpoints {
     /// Only those before this record.
     #[serde(default)]
     pub before: Option<Offset>,
-    /// How many.
     pub limit: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoints {
-    /// The server's public key, by which they are verified, and its name; none before the server
-    /// has one.
+    /// The server's public key, which verifies them; none before the server has one.
     pub key: Option<Key>,
     pub checkpoints: Vec<CheckpointRow>,
     /// How many there are in all.
@@ -72,7 +70,7 @@ pub struct CheckpointRow {
     pub upto: Offset,
     /// When it was signed, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// Who had it made.
+    /// Who ordered it.
     pub who: String,
 }
 

@@ -57,7 +57,7 @@ impl Message {
         Ok(Self { name: A::NAME.to_owned(), act, reason: reason.clone(), dry_run: *dry_run })
     }
 
-    /// Carries it out. Returns the JSON of the outcome.
+    /// Returns the JSON of the outcome.
     pub(super) async fn carry_out(
         self,
         office: &Office,
@@ -186,7 +186,7 @@ pub fn form(name: &str) -> Option<&'static Form> {
     known(name)?.form
 }
 
-/// Carries out the act of this name, which a form has put together.
+/// Carries out the act of this name, as its form was filled in.
 pub async fn carry_out(
     name: &str,
     order: Order<Value>,
@@ -213,7 +213,7 @@ impl<A: Act> Order<A> {
         let message = Message::of(self).map_err(unwritable)?;
         let json = serde_json::to_string(&message).map_err(unwritable)?;
         serde_json::from_slice(&server.act(json)?)
-            .map_err(|_| SocketError::Protocol("it does not say what was done"))
+            .map_err(|_| SocketError::Protocol("the answer does not say what was done"))
     }
 }
 

@@ -29,15 +29,15 @@ use logcabin_record::{
     codec::{self, CodecError},
 };
 
-/// People with a terminal and a script or two.
+/// Enough for some people at terminals, with a script or two.
 const CONNECTIONS: usize = 16;
 
 /// How many records are read at a time: with the largest payloads some 12 MiB for a connection.
 const CHUNK: usize = 64;
 
-/// Serves `log` and what `office` does on a socket at `path` until the server goes down; then the
-/// socket is removed and the task ends. To be called by the process that holds the data directory's
-/// lock: a socket that is there already is a dead one. Must be called within a tokio runtime.
+/// Serves `log` and the acts of `office` on a socket at `path` until the server stops, and then
+/// removes the socket. The process must hold the data directory's lock: an existing socket is then
+/// a dead one. Must be called within a tokio runtime.
 pub fn serve(
     path: &Path,
     log: Arc<dyn Log>,
@@ -55,7 +55,7 @@ pub fn serve(
 }
 
 /// Serves `log` on a socket at `path` until `stop` completes, for programs that embed the log.
-/// Nothing can be done by it but to read. Must be called within a tokio runtime.
+/// Clients can only read. Must be called within a tokio runtime.
 pub fn serve_until(
     path: &Path,
     log: Arc<dyn Log>,
@@ -64,8 +64,8 @@ pub fn serve_until(
     serve(path, log, None, Shutdown::when(stop))
 }
 
-/// The socket appears under its name only once nobody else can connect to it, and in the place of
-/// one that a crash left behind.
+/// The socket gets its name only once other users cannot connect to it, and replaces one that a
+/// crash left behind.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let partial = path.with_extension("new");
     match std::fs::remove_file(&partial) {
@@ -113,7 +113,7 @@ async fn accept(
                 Err(_) => Err(Failure::Refused("too many connections are open".to_owned())),
             };
             if let Err(Failure::Refused(reason)) = &served {
-                // Whoever hung up will not read it.
+                // A client that hung up will not read it.
                 let _ = connection.send(&error_frame(reason)).await;
             }
             if let Err(error) = served {
@@ -121,7 +121,7 @@ async fn accept(
             }
         });
     }
-    // Those that follow get their seal; those that do not read any more are not waited for.
+    // Followers get their seal; clients that no longer read are not waited for.
     let _ =
         timeout(Duration::from_secs(1), async { while connections.join_next().await.is_some() {} })
             .await;
@@ -162,7 +162,6 @@ impl From<BadRequest> for Failure {
     }
 }
 
-/// One client.
 struct Connection {
     reader: tokio::io::BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
@@ -208,8 +207,7 @@ impl Connection {
         let done = done.map_err(|_| Failure::Refused("the server failed to do this".to_owned()))?;
         let json = done.map_err(|error| Failure::Refused(error.to_string()))?;
         let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= DONE_BYTES);
-        let length =
-            length.ok_or_else(|| Failure::Refused("there is too much to say".to_owned()))?;
+        let length = length.ok_or_else(|| Failure::Refused("the answer is too long".to_owned()))?;
         self.send(&[&[TAG_DONE][..], &length.to_be_bytes(), json.as_bytes()].concat()).await
     }
 
@@ -237,7 +235,7 @@ impl Connection {
                 biased;
                 () = self.shutdown.given() => break,
                 chunk = records.next() => chunk,
-                // Whatever a follower sends ends the stream.
+                // Anything that a follower sends ends the stream.
                 _ = self.reader.read(&mut ignored), if follow => {
                     return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
                 }

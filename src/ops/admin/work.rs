@@ -1,4 +1,4 @@
-//! Show what takes the server long, and how far it has come.
+//! Show the server's long-running work, and its progress.
 
 use serde::{Deserialize, Serialize};
 

@@ -20,7 +20,6 @@ use logcabin_record::{
 /// The results of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// Whether nothing is wrong.
     pub intact: bool,
     /// Each backup that was checked, the oldest first.
     pub moments: Vec<Moment>,
@@ -111,7 +110,7 @@ pub fn check(
         if !is_prefix {
             let at = manifest.offset;
             moment.faults.push(match ours {
-                Some(_) => format!("record {at} of the log is another one"),
+                Some(_) => format!("record {at} of the log differs"),
                 None => format!("the log has no record {at}"),
             });
         }
@@ -144,9 +143,7 @@ impl Hashes {
             }
         };
         match found {
-            Ok((_, found)) if found != hash => {
-                Some("its bytes are not those it was made of".to_owned())
-            }
+            Ok((_, found)) if found != hash => Some("its bytes do not match its hash".to_owned()),
             Ok((length, _)) if *length != bytes => {
                 Some(format!("it has {length} bytes, not {bytes}"))
             }
@@ -260,7 +257,7 @@ impl Walk {
             self.last = Some((record.offset(), header.epoch, record.chain, header.batch_remaining));
         }
         if let Some(torn) = records.torn() {
-            return Err(format!("{} is not whole", torn.path.display()));
+            return Err(format!("{} is incomplete", torn.path.display()));
         }
         self.checker = records.into_checker();
         Ok(())
@@ -295,7 +292,7 @@ mod tests {
     use crate::source::manifest::tests::identity;
 
     #[test]
-    fn a_signature_by_a_key_of_another_name_than_the_log_has_is_found() {
+    fn a_signature_that_names_another_key_than_the_log_is_refused() {
         let identity = identity();
         let manifest = Manifest {
             format: 1,

@@ -45,20 +45,16 @@ use logcabin_record::codec::CodecError;
 /// Why a backup cannot be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// A file or directory failed.
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The directory contains something else.
     #[error("{} is not empty and holds no backup", .0.display())]
     NotABackup(PathBuf),
-    /// There is no such backup.
     #[error("there is no backup in {}{}", .dir.display(), .offset.map_or_else(String::new, |offset| format!(" that ends at record {offset}")))]
     None {
         dir: PathBuf,
         /// The requested one.
         offset: Option<logcabin_record::Offset>,
     },
-    /// The directory contains backups of another server.
     #[error("{} holds backups of the server {found}, and this is {ours}", .dir.display())]
     OtherServer {
         dir: PathBuf,

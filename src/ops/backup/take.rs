@@ -37,7 +37,6 @@ impl Default for Options {
     }
 }
 
-/// A backup that was made.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub manifest: Manifest,
@@ -65,8 +64,7 @@ const PARTS: [&str; 5] = ["incoming", "lists", "manifests", "media", "segments"]
 /// that is copied.
 ///
 /// # Errors
-/// When something cannot be read, is not intact, or cannot be written; earlier backups are
-/// unaffected.
+/// Earlier backups are unaffected.
 pub fn take(
     source: &Source,
     data_dir: &Path,
@@ -255,7 +253,7 @@ impl<P: FnMut(Offset)> Copying<'_, P> {
             if there && !erased.any_in(segment.first, segment.last) {
                 continue;
             }
-            // With the same bounds, and with what is left of its records now.
+            // With the same bounds, and without the content that was erased since.
             let whole = Options { segment_bytes: u64::MAX, ..self.options };
             let options = std::mem::replace(&mut self.options, whole);
             let again = self.copy(segment.first, segment.last, |_| {});

@@ -1,6 +1,6 @@
-//! The events of an export whose ids were chosen, in rooms of versions 1 and 2: no two in one room
-//! may have the same, as no server takes the second one either. In two rooms they may: a homeserver
-//! can send both at the same moment.
+//! Checks the ids of events in rooms of versions 1 and 2, where servers choose them: no two events
+//! of one room may have the same id, because no server takes the second one either. Events of two
+//! rooms may: a homeserver can send both at the same moment.
 
 use std::collections::HashMap;
 
@@ -14,9 +14,8 @@ use logcabin_record::{
 };
 use logcabin_state::State;
 
-/// An id is that of an earlier event.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the event {event_id} is another one than that of record {earlier}, which has its id")]
+#[error("the event {event_id} has the id of another one, in record {earlier}")]
 pub(super) struct Claimed {
     event_id: String,
     earlier: Offset,
@@ -34,7 +33,7 @@ struct Event {
 }
 
 impl ChosenIds {
-    /// Notes the event of the next record, if it is one, in the state before it.
+    /// Notes the event of the next record, if it has one; `state` is that before the record.
     pub(super) fn note(&mut self, state: &State, record: &Record) -> Result<(), Claimed> {
         let (room_id, event_id, pdu) = match record.command() {
             Ok(Some(Command::RoomEvent(RoomEvent { room_id, event_id, pdu, .. }))) => {
@@ -65,7 +64,7 @@ impl ChosenIds {
         is_held: impl Fn(&RoomId, Offset) -> bool,
     ) -> Result<(), Claimed> {
         for earlier in earlier {
-            // One that has expired, or whose room was purged, has no id any more.
+            // An event that expired, or whose room was purged, no longer has its id.
             if let Some(first) = self.0.get(&earlier)
                 && first.event_id == event.event_id
                 && is_held(&first.room_id, earlier)

@@ -115,7 +115,7 @@ impl Folder {
         let mut source = match File::open(&from) {
             Ok(source) => source,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.missing.push(Missing { path: name, reason: "it is not there".to_owned() });
+                self.missing.push(Missing { path: name, reason: "it is missing".to_owned() });
                 return Ok(());
             }
             Err(error) => return Err(at(&from)(error)),

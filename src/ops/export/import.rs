@@ -47,7 +47,6 @@ pub struct Imported {
     pub digest: String,
     /// Whether it was compared with the exported digest: another version of logcabin may compute
     /// another one.
-    /// differ.
     pub compared: bool,
     /// The epoch that the import starts, in a record of its own after the exported ones; none if
     /// the exported epoch continues.
@@ -98,7 +97,7 @@ pub enum ImportError {
     Write(String),
     /// The resulting state differs from that of the exporting server.
     #[error(
-        "the records add up to the state {found}, and the exporting server had {expected}; nothing was made of it"
+        "the records add up to the state {found}, and the exporting server had {expected}; nothing was imported"
     )]
     Digest {
         /// The resulting digest.
@@ -128,11 +127,8 @@ pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> ImportError + '_ {
 /// state and tokens. If the server was running during the export, or with `new_epoch`, a further
 /// record starts a new epoch: clients may know positions after the export. `data_dir` must be empty
 /// or missing, or contain an interrupted import, which is started over. The whole export is checked
-/// before anything is written, and the log appears once it is complete. Blocks.
-/// once it is complete. Blocks.
-///
-/// When the export is incomplete or damaged (the error names file and line), `data_dir` is not
-/// empty, or a disk fails.
+/// before anything is written (an error names file and line), and the log appears once it is
+/// complete. Blocks.
 pub fn import_server(
     src: &Path,
     data_dir: &Path,
@@ -140,7 +136,7 @@ pub fn import_server(
 ) -> Result<Imported, ImportError> {
     let manifest = read_manifest(src)?;
     if manifest.holds != Holds::Server {
-        let reason = "this is the export of one user, of which no server can be made".to_owned();
+        let reason = "this is the export of one user, not of a server".to_owned();
         return Err(ImportError::Manifest { path: src.join(manifest::FILE), reason });
     }
     must_be_free(data_dir)?;
@@ -167,10 +163,8 @@ pub fn import_server(
     Ok(imported)
 }
 
-/// Checks every byte of the export in `src`, of a server or a user, and writes nothing. Blocks.
-///
-/// # Errors
-/// When it is damaged or incomplete: the error names file and line.
+/// Checks every byte of the export in `src`, of a server or a user, and writes nothing. An error
+/// names file and line. Blocks.
 pub fn check_export(src: &Path) -> Result<Manifest, ImportError> {
     let manifest = read_manifest(src)?;
     let export = Export { src, manifest: &manifest };
@@ -314,7 +308,7 @@ impl Export<'_> {
                 progress.at(record.offset());
             }
             if entry.lines.is_some_and(|lines| number < lines) {
-                let reason = "the file ends here, and more lines should follow".to_owned();
+                let reason = "the file ends here, but more lines should follow".to_owned();
                 return Err(ImportError::Line { path, line: number, reason });
             }
             same(&path, entry, hasher.count(), &hasher.finalize())?;
@@ -413,7 +407,7 @@ pub(super) fn gone_or(path: &Path, error: io::Error) -> ImportError {
     match error.kind() {
         io::ErrorKind::NotFound => ImportError::File {
             path: path.to_owned(),
-            reason: "the manifest names it, and it is not there".to_owned(),
+            reason: "the manifest names it, but it is missing".to_owned(),
         },
         _ => at(path)(error),
     }

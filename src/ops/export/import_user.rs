@@ -133,12 +133,9 @@ impl Upload {
     }
 }
 
-/// Copies the user's uploads into the store of the server of `data_dir`, which may be running. To
+/// Copies the user's uploads into the store of the server of `data_dir`, which may be running. Must
 /// be called before the records are written, because a record must not refer to a missing file.
 /// Blocks.
-///
-/// # Errors
-/// When the export is incomplete, or a disk fails.
 pub fn place_files(src: &Path, data_dir: &Path) -> Result<(), ImportError> {
     let belongings = Belongings::read(src)?;
     let root = store::directory(data_dir);
@@ -156,7 +153,7 @@ pub fn place_files(src: &Path, data_dir: &Path) -> Result<(), ImportError> {
         let (_, found) = folder::copy(&mut file, &partial).map_err(at(&partial))?;
         if FileHash::from(found) != hash {
             fs::remove_file(&partial).map_err(at(&partial))?;
-            let reason = "it is not the file that its name says".to_owned();
+            let reason = "its content does not match its name".to_owned();
             return Err(ImportError::File { path: from, reason });
         }
         fs::rename(&partial, &to).map_err(at(&to))?;
@@ -293,7 +290,7 @@ pub(crate) async fn import_user(
     for upload in belongings.uploads() {
         match add(engine, origin, &user_id, upload).await? {
             Some(address) => addresses.push((upload.mxc.clone(), address)),
-            None => done.left_out.push(format!("{}: its id is not one", upload.mxc)),
+            None => done.left_out.push(format!("{}: its id is invalid", upload.mxc)),
         }
     }
     done.files = addresses.len() as u64;
@@ -322,12 +319,12 @@ pub(crate) async fn import_user(
     for Data { room_id, event_type, content } in &belongings.account_data {
         let is_of_backup = OF_BACKUP.iter().any(|start| event_type.starts_with(start));
         let why = match room_id {
-            Some(room_id) => format!("it is of the room {room_id}"),
+            Some(room_id) => format!("it belongs to the room {room_id}"),
             None if event_type.starts_with(OF_IDENTITY) => {
-                "it is of keys that are not exported".to_owned()
+                "it belongs to keys that are not exported".to_owned()
             }
             None if is_of_backup && belongings.key_backup().is_none() => {
-                "it is of a backup of keys that is not there".to_owned()
+                "it belongs to a key backup that is missing".to_owned()
             }
             None if event_type == EVENT_TYPE => continue,
             None if content.get().len() > limits::ACCOUNT_DATA_BYTES => {
@@ -368,7 +365,7 @@ async fn add_key_backup(
     if backup.algorithm.len() > limits::IDENTIFIER_BYTES
         || backup.auth_data.get().len() > limits::KEY_BYTES
     {
-        done.left_out.push("the backup of room keys: what vouches for it is too large".to_owned());
+        done.left_out.push("the backup of room keys: its auth data is too large".to_owned());
         return Ok(());
     }
     // An existing backup is from an interrupted import: nobody else has had the account.

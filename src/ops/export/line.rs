@@ -102,7 +102,7 @@ fn one_line(bytes: &[u8]) -> Option<String> {
 pub(super) enum LineError {
     #[error("it is not the line of a record: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("`{0}` is not what it has to be")]
+    #[error("`{0}` is invalid")]
     Field(&'static str),
     #[error("it was altered after it was written")]
     Changed,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_stands_in_its_line_as_json() {
+    fn a_payload_is_json_in_its_line() {
         let line = write(&record(present(r#"{"a":1.50,"b":"ö"}"#), "@ann:x")).unwrap();
         let line = String::from_utf8(line).unwrap();
         assert!(

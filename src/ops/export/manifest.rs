@@ -35,7 +35,6 @@ pub enum Holds {
 pub struct Manifest {
     /// The layout of the export: 1.
     pub logcabin_export: u32,
-    /// The scope.
     pub holds: Holds,
     /// The version of logcabin that wrote it.
     pub version: String,
@@ -106,7 +105,7 @@ pub(super) enum Unbelievable {
     Format(u64),
     #[error("its signature is not the server's: it was changed, or is incomplete")]
     Signature,
-    #[error("`{0}` is not a place inside of the export")]
+    #[error("`{0}` is not a path inside the export")]
     Path(String),
 }
 
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_looked_for_outside_of_the_export() {
+    fn no_file_is_read_outside_the_export() {
         let (dir, identity) = (tempfile::tempdir().unwrap(), identity());
         for path in ["../a", "/etc/passwd", "log/../../a", "", "."] {
             let text = manifest(&identity, path).sign(&identity).unwrap();

@@ -72,7 +72,7 @@ pub enum ExportError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A record cannot be written as a line.
-    #[error("record {offset} cannot be written down: {reason}")]
+    #[error("record {offset} cannot be written as a line: {reason}")]
     Record {
         /// The record.
         offset: Offset,

@@ -23,9 +23,6 @@ const CATCH_UP: u32 = 64;
 /// Exports the server in `data_dir`, running or stopped, to `dest`: every record, and every
 /// uploaded file that a record refers to. The directory must be empty or missing. Files of records
 /// are at most `file_bytes` long, unless one record is longer. Blocks.
-///
-/// # Errors
-/// When `dest` is not empty, the log cannot be read or is not intact, or a disk fails.
 pub fn export_server(
     data_dir: &Path,
     dest: &Path,

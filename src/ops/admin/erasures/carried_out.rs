@@ -18,11 +18,11 @@ pub(super) fn erasures(
 }
 
 /// Who caused an erasure, what they did, and when, in milliseconds since the Unix epoch;
-/// [`Offset::ZERO`] stands for what had only done its work.
+/// [`Offset::ZERO`] stands for superseded content.
 pub(super) fn cause(office: &Office, because: Offset) -> Result<(String, String, u64), ReadError> {
     Ok(match office.engine.log().get(because)? {
         Some(record) => in_words(&record),
-        None => ("server".to_owned(), "erased what had done its work".to_owned(), 0),
+        None => ("server".to_owned(), "erased superseded content".to_owned(), 0),
     })
 }
 
@@ -31,7 +31,7 @@ pub(super) fn in_words(record: &Record) -> (String, String, u64) {
     (words.who, words.text, record.header.time_ms)
 }
 
-/// What an erasure took: for which record, and a run of records.
+/// What an erasure took: its cause, and the first and last of a run of records.
 pub(super) fn takings(erase: &LogErase) -> impl Iterator<Item = (Offset, Offset, Offset)> {
     let reduced = erase.reduced.iter().map(|of| (of.because, of.offset, of.offset));
     let superseded = erase.superseded.iter().map(|(first, last)| (Offset::ZERO, *first, *last));

@@ -1,4 +1,4 @@
-//! List what had records erased, the newest first.
+//! List the causes of erasures, newest first.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ pub struct Receipts {
     pub rows: Vec<ReceiptRow>,
 }
 
-/// Something that had records erased.
+/// The cause of an erasure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiptRow {
-    /// The record for which they were; [`Offset::ZERO`] for what had only done its work.
+    /// The record that caused it; [`Offset::ZERO`] for superseded content.
     pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
     pub time_ms: u64,

@@ -1,6 +1,5 @@
-//! Erasures page by page, the newest first. A page reads a bounded number of `log.erase` records,
-//! however many there are: what one of them, or a few that follow each other, took for one cause is
-//! a row.
+//! Erasures page by page, newest first. A page reads a bounded number of `log.erase` records,
+//! however many there are. A row is what one of them, or a few in succession, took for one cause.
 
 use std::{
     cmp::Reverse,
@@ -20,7 +19,7 @@ const STEPS: usize = 200;
 pub struct Place {
     /// The newest `log.erase` on it.
     pub step: Offset,
-    /// How many of its causes are on the page before.
+    /// How many of its causes are on the previous page.
     pub passed: usize,
 }
 
@@ -34,7 +33,7 @@ pub struct Page {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The record for which content was erased; [`Offset::ZERO`] for what had only done its work.
+    /// The record that caused it; [`Offset::ZERO`] for superseded content.
     pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
     pub time_ms: u64,
@@ -97,7 +96,7 @@ pub struct Waiting {
     pub causes: Vec<(Offset, String, String, u64)>,
     /// How many records wait in all.
     pub records: u64,
-    /// The users whose records are still to be found, each with the record that asks for it.
+    /// The users whose records are yet to be found, each with the record that demands it.
     pub users: Vec<(String, Offset)>,
     /// Whether there are more causes or users than these.
     pub is_cut: bool,

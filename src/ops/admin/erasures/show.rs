@@ -19,11 +19,11 @@ use logcabin_state::Copy;
 /// How much is read for one receipt.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Only the `log.erase` records after this one…
+    /// Only `log.erase` records after this one are read…
     pub after: Offset,
-    /// …and of them so many.
+    /// …and at most this many.
     pub steps: usize,
-    /// How many records are counted by kind.
+    /// At most this many records are counted by kind.
     pub counted: usize,
 }
 
@@ -40,7 +40,7 @@ pub struct ShowErasure {
 /// What was erased for one record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// That record; a `log.erase` for all that it took, whatever for.
+    /// That record, or a `log.erase` for all that it took.
     pub because: Offset,
     /// When it was appended, in milliseconds since the Unix epoch.
     pub time_ms: u64,
@@ -48,24 +48,23 @@ pub struct Receipt {
     pub who: String,
     /// What they did, in words, with their reason.
     pub what: String,
-    /// How many records lost content, by kind. Of one that takes very many, only the first are
-    /// counted so.
+    /// How many records lost content, by kind. If they are very many, only the first are counted.
     pub kinds: BTreeMap<String, u64>,
     /// Which records: runs, each with its first and last offset.
     pub records: Vec<(Offset, Offset)>,
-    /// How many records are still to lose content.
+    /// How many records have yet to lose content.
     pub waiting: u64,
-    /// How many addresses of files went.
+    /// How many addresses of files were removed.
     pub files: u64,
     /// The `log.erase` records that carried it out.
     pub carried_out: Vec<Offset>,
-    /// Whether all that was carried out has left the files of the log: these were rewritten since.
+    /// Whether the erased content has left the files of the log, which were rewritten since.
     pub off_the_log: bool,
     /// Whether it has left the archive; none without one.
     pub off_the_archive: Option<bool>,
-    /// The backups that were made before and hold what was erased.
+    /// The earlier backups, which still hold what was erased.
     pub backups: Vec<String>,
-    /// The `log.erase` after which more of them were not looked at, because they are so many.
+    /// The last `log.erase` that was read, if there are too many to read all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub looked_up_to: Option<Offset>,
 }
@@ -159,7 +158,7 @@ fn kinds(
     Ok(kinds)
 }
 
-/// Runs in ascending order, those that touch as one.
+/// Runs in ascending order, with adjacent ones merged.
 fn joined(runs: BTreeSet<(Offset, Offset)>) -> Vec<(Offset, Offset)> {
     let mut joined: Vec<(Offset, Offset)> = Vec::new();
     for (first, last) in runs {

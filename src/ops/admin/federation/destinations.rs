@@ -28,7 +28,7 @@ pub struct ListDestinations {
     pub limit: usize,
 }
 
-/// Homeservers: unreachable ones first, those with the longest failure before others, then by name.
+/// Homeservers: unreachable ones first, the longest unreachable before others, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destinations {
     /// Whether federation is on. Otherwise nothing is delivered.
@@ -88,7 +88,7 @@ pub fn list(office: &Office, from: usize, limit: usize) -> Result<Destinations, 
         .collect();
     let total = all.len();
     let since = |failing: &Option<Failing>| failing.as_ref().map_or(u64::MAX, |of| of.since_ms);
-    // They were in the order of their names.
+    // The sort is stable: they were in the order of their names.
     all.sort_by_key(|(_, _, (_, failing, _))| since(failing));
     let failing = all.iter().take_while(|(_, _, (_, failing, _))| failing.is_some()).count();
     let mut search = Search::new(&office.engine);
@@ -150,7 +150,7 @@ pub struct DestinationDetails {
     /// What it has used of its shares at this node, if they are bounded.
     #[serde(default)]
     pub used: Option<Use>,
-    /// The processor time that state resolution took for it lately, in milliseconds.
+    /// The processor time that state resolution took for it recently, in milliseconds.
     #[serde(default)]
     pub resolving_ms: u64,
     /// Rooms that it shares with this one: those with the most waiting events first.

@@ -23,7 +23,7 @@ pub struct ListRefusedEvents {
     pub limit: usize,
 }
 
-/// The newest events that were refused, the newest first.
+/// Refused events, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedEvents {
     pub events: Vec<RefusedEvent>,

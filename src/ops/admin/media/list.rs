@@ -38,15 +38,15 @@ pub struct MediaSummary {
     pub created_ts: u64,
     /// Its length in bytes.
     pub media_length: u64,
-    /// Its type, as the uploader says.
+    /// The type that the uploader gave.
     pub media_type: Option<String>,
-    /// Its name, as the uploader says.
+    /// The name that the uploader gave.
     pub upload_name: Option<String>,
     /// Who put it into quarantine, if nobody can download it.
     pub quarantined_by: Option<String>,
     /// Whether it is exempt from quarantine.
     pub safe_from_quarantine: bool,
-    /// blake3 of it, in hexadecimal: its name among the files of the server.
+    /// Its blake3 in hexadecimal, which is its name in the store.
     pub blake3: String,
     /// Its address, if it is the copy of a file of another homeserver.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Files of other homeservers: of which this one has copies, which are in quarantine.
+//! Files of other homeservers: the copies of them here, and their quarantine.
 
 use std::{
     sync::Arc,
@@ -26,7 +26,7 @@ pub struct PurgeRemoteMedia {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RemoteMediaPurged {
-    /// How many there were.
+    /// How many copies were deleted.
     pub deleted: u64,
 }
 
@@ -47,7 +47,7 @@ impl Act for PurgeRemoteMedia {
 /// The copies, which only a running server has at hand.
 fn copies(office: &Office) -> Result<&Arc<RemoteFiles>, ActError> {
     office.remote_files.as_ref().ok_or_else(|| {
-        ActError::invalid("The server does not run; `media/remote` can be deleted as a whole.")
+        ActError::invalid("The server is not running; `media/remote` can be deleted as a whole.")
     })
 }
 
@@ -65,7 +65,7 @@ pub(super) fn with_hashes(
     addresses.iter().map(|address| (address.clone(), hash(address))).collect()
 }
 
-/// Deletes the copies of these files. Returns the addresses of those that there were.
+/// Deletes the copies of these files. Returns the addresses of those that existed.
 pub(super) fn forget(
     office: &Office,
     addresses: Vec<OwnedMxcUri>,

@@ -12,10 +12,10 @@ use logcabin_record::Offset;
 use logcabin_service::erasure;
 use logcabin_state::media::Item;
 
-/// Events of a room that are looked at together.
+/// How many events of a room are read at once.
 const EVENTS: usize = 500;
 
-/// The fields of an event in which addresses of files stand.
+/// The fields of an event that can hold the address of a file.
 const POINTERS: [&str; 6] = [
     "/url",
     "/avatar_url",
@@ -25,7 +25,7 @@ const POINTERS: [&str; 6] = [
     "/m.new_content/url",
 ];
 
-/// Which files.
+/// A selection of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MediaOf {
@@ -33,7 +33,7 @@ pub enum MediaOf {
     Id(String),
     /// All that a user uploaded.
     User(String),
-    /// All that the events of a room name, as far as they are not encrypted.
+    /// All that the unencrypted events of a room name.
     Room(String),
     /// Those with these ids.
     Ids(Vec<String>),
@@ -41,9 +41,9 @@ pub enum MediaOf {
     Before {
         /// When, in milliseconds since the Unix epoch.
         before_ms: u64,
-        /// Only those that have more bytes.
+        /// Only those with more bytes.
         larger_than: u64,
-        /// Whether the pictures of users and rooms are among them.
+        /// Whether to include the avatars of users and rooms.
         pictures: bool,
     },
 }
@@ -112,7 +112,7 @@ pub(super) fn ids(
     }
 }
 
-/// The addresses that the events of a room name, as far as they are not encrypted.
+/// The addresses that the unencrypted events of a room name.
 fn addresses_in(office: &Office, room: &str) -> Result<BTreeSet<OwnedMxcUri>, ActError> {
     let room = office.room(room)?;
     let mut found = BTreeSet::new();

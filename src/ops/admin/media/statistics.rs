@@ -22,11 +22,10 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaUsage {
     pub user_id: OwnedUserId,
-    /// The display name.
     pub displayname: Option<String>,
-    /// How many files.
+    /// The number of files.
     pub media_count: usize,
-    /// How long they are together, in bytes.
+    /// Their total size in bytes.
     pub media_length: u64,
 }
 

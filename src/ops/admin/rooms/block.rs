@@ -30,7 +30,7 @@ impl Act for BlockRoom {
     type Done = Blocked;
 
     const FORM: Option<&'static Form> = Some(&Form {
-        title: "Block a room, or admit to it again",
+        title: "Block or unblock a room",
         fields: &[
             Field::new("room", "Room", Kind::Text),
             Field::new("blocked", "Blocked", Kind::Flag),

@@ -16,7 +16,7 @@ use logcabin_log::ReadError;
 use logcabin_record::Offset;
 use logcabin_state::Room;
 
-/// Rooms in one answer.
+/// The most rooms in one answer.
 const PAGE: usize = 1000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,23 +29,21 @@ pub struct ListRooms {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RoomsWanted {
-    /// What their name, the local part of their alias or their id has in it.
+    /// A part of their name, of the localpart of their alias or of their id.
     pub search: Option<String>,
     /// Whether the public directory lists them.
     pub public: Option<bool>,
     /// Whether nobody is in them.
     pub empty: Option<bool>,
-    /// By what they are ordered.
     pub order: RoomOrder,
-    /// The other way round.
+    /// Whether to reverse the order.
     pub reverse: bool,
-    /// How many are passed over.
+    /// How many to skip.
     pub from: usize,
-    /// How many are shown; none for as many as there can be.
+    /// How many to list; none for as many as one answer can hold.
     pub limit: Option<usize>,
 }
 
-/// By what rooms are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -63,21 +61,21 @@ pub enum RoomOrder {
     JoinedLocalMembers,
     /// By version, the newest first.
     Version,
-    /// By who made them.
+    /// By creator.
     Creator,
-    /// By how they are encrypted; those that are not come last.
+    /// By encryption algorithm; those without one come last.
     Encryption,
-    /// Those first that users of other servers could join.
+    /// Rooms that users of other homeservers could join come first.
     Federatable,
-    /// Those first that the public directory lists.
+    /// Rooms that the public directory lists come first.
     Public,
-    /// By who may join.
+    /// By join rule.
     JoinRules,
-    /// By whether guests may.
+    /// By guest access.
     GuestAccess,
-    /// By who sees what was said before.
+    /// By history visibility.
     HistoryVisibility,
-    /// By how much state they have, the largest first.
+    /// By the number of state events, the largest first.
     StateEvents,
 }
 
@@ -100,12 +98,12 @@ impl Act for ListRooms {
     }
 }
 
-/// What a room is found by among others.
+/// What rooms are sorted by.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     /// The greatest first.
     Number(std::cmp::Reverse<u64>),
-    /// Those without come last.
+    /// Rooms without a text come last.
     Text(bool, String),
 }
 

@@ -1,5 +1,4 @@
-//! What rooms are called, in memory: to order all rooms by their names, or to search them, must not
-//! read a record for each.
+//! The names of rooms, in memory: sorting or searching all rooms must not read a record for each.
 
 use dashmap::DashMap;
 use ruma::{OwnedRoomId, events::StateEventType};
@@ -10,14 +9,14 @@ use logcabin_log::ReadError;
 use logcabin_record::Offset;
 use logcabin_state::Room;
 
-/// What rooms are called, as far as somebody has asked.
+/// The names of rooms that were looked up so far.
 #[derive(Debug, Default)]
 pub struct Names {
     names: Known,
     aliases: Known,
 }
 
-/// A text of each room, folded, with the event that says so.
+/// A text of each room, folded, with the event that set it.
 type Known = DashMap<OwnedRoomId, (Offset, Option<String>)>;
 
 impl Names {
@@ -31,8 +30,8 @@ impl Names {
         of(&self.aliases, engine, room, &StateEventType::RoomCanonicalAlias, "alias")
     }
 
-    /// Learns what all rooms are called, and forgets those that there are no longer. Blocks, and
-    /// ends early if `goes_on` says so.
+    /// Looks up the names of all rooms, and forgets rooms that no longer exist. Blocks, and ends
+    /// early once `goes_on` returns false.
     pub fn learn(&self, engine: &Engine, goes_on: impl Fn() -> bool) -> Result<(), ReadError> {
         let state = engine.state().share();
         for known in [&self.names, &self.aliases] {

@@ -23,7 +23,6 @@ pub struct PurgeRoom {
     pub force: bool,
 }
 
-/// What a purge removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomPurged {
     pub room_id: OwnedRoomId,
@@ -99,10 +98,10 @@ impl Act for PurgeRoom {
         }
         effect.push(format!("{room_id} is purged, with {events} event(s) of {bytes} bytes"));
         if !aliases.is_empty() {
-            effect.push(format!("its aliases go: {}", aliases.join(", ")));
+            effect.push(format!("its aliases are removed: {}", aliases.join(", ")));
         }
         let files = media_ids.len();
-        effect.push(format!("{files} file(s) go that nothing else names, of {media_bytes} bytes"));
+        effect.push(format!("{files} file(s) that only it names are deleted: {media_bytes} bytes"));
         Ok(effect)
     }
 }

@@ -19,20 +19,17 @@ pub struct ShowRoom {
     pub room: String,
 }
 
-/// All that there is to say of one room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomDetails {
     /// As in a list.
     #[serde(flatten)]
     pub summary: RoomSummary,
     pub topic: Option<String>,
-    /// Its picture.
     pub(crate) avatar: Option<String>,
-    /// How many devices those in it are logged in on.
+    /// How many devices its local members are logged in on.
     pub(crate) joined_local_devices: usize,
     /// Whether all who were in it have forgotten it.
     pub(crate) forgotten: bool,
-    /// How many are invited.
     pub invited_members: u64,
     /// The aliases that point at it.
     pub aliases: Vec<OwnedRoomAliasId>,
@@ -49,7 +46,6 @@ impl Act for ShowRoom {
     }
 }
 
-/// All that there is to say of a room.
 pub fn details(office: &Office, name: &str) -> Result<RoomDetails, ActError> {
     let (room, state) = (office.room(name)?, office.engine.state());
     let mut joined_local_devices = 0;

@@ -104,7 +104,7 @@ impl Act for ShutDownRoom {
         let mut effect = vec![format!("{} member(s) leave {}", counts.joined, room.id)];
         let waiting = counts.invited + u64::try_from(knocking).unwrap_or(u64::MAX);
         if waiting > 0 {
-            effect.push(format!("{waiting} invite(s) and knock(s) are taken back"));
+            effect.push(format!("{waiting} invite(s) and knock(s) are withdrawn"));
         }
         for alias in aliases {
             effect.push(match &replacement {
@@ -113,11 +113,11 @@ impl Act for ShutDownRoom {
             });
         }
         if room.is_public() {
-            effect.push("the public directory does not list the room any more".to_owned());
+            effect.push("the public directory no longer lists the room".to_owned());
         }
         if let Some(Replacement { creator, name, .. }) = replacement {
             effect.push(format!(
-                "{creator} makes a new room, \"{name}\", which all who were in it join"
+                "{creator} creates a new room, \"{name}\", which all who were in it join"
             ));
         }
         if self.block {
@@ -144,7 +144,7 @@ fn plan(
     }
     if name.is_empty() || name.len() > NAME_BYTES || message.len() > MESSAGE_BYTES {
         let why = format!(
-            "The name of a room has 1 to {NAME_BYTES} bytes, its message {MESSAGE_BYTES} at most."
+            "The name of a room has 1 to {NAME_BYTES} bytes, its message at most {MESSAGE_BYTES}."
         );
         return Err(ActError::Invalid(why));
     }

@@ -1,9 +1,9 @@
-//! The shutdown of a room, from where it stands to its end.
+//! Continues the shutdown of a room to its end.
 //!
-//! The first batch of records says that the room is shut down, and takes it off the directory. Its
+//! The first batch of records marks the room as shut down, and removes it from the directory. Its
 //! members and aliases follow one by one, so that a room of any size can be shut down while others
-//! are served; if the server ends meanwhile, it goes on when it starts again. What is done already
-//! is seen in the state alone, so that nothing is done twice.
+//! are served; if the server stops meanwhile, it continues after the next start. The state alone
+//! shows what is already done, so that nothing is done twice.
 
 use std::sync::Arc;
 
@@ -31,25 +31,23 @@ use logcabin_state::{Membership, Room, Shutdown, State};
 /// How far the shutdown of a room has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShutdownStatus {
-    /// What it is known by.
     pub id: String,
     pub room_id: OwnedRoomId,
-    /// Whether it has come to its end.
     pub complete: bool,
-    /// Whether the room was purged; none if it was not to be.
+    /// Whether the room was purged; none if no purge was ordered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purged: Option<bool>,
-    /// Who was in the room, or invited, when it began, and is not any more.
+    /// Who was in the room, or invited, when it began, and no longer is.
     pub kicked_users: Vec<OwnedUserId>,
     /// Who could not be made to leave.
     pub failed_to_kick_users: Vec<OwnedUserId>,
-    /// The aliases that pointed at the room when it began and do not any more.
+    /// The aliases that pointed at the room when it began and no longer do.
     pub local_aliases: Vec<OwnedRoomAliasId>,
     /// The room to which members and aliases move.
     pub new_room_id: Option<OwnedRoomId>,
 }
 
-/// Goes on with the shutdowns that were under way when the server ended.
+/// Continues the shutdowns that the end of the server interrupted.
 pub fn resume(engine: &Arc<Engine>) {
     let engine = Arc::clone(engine);
     tokio::spawn(async move {
@@ -62,7 +60,7 @@ pub fn resume(engine: &Arc<Engine>) {
     });
 }
 
-/// Does what is left to do of a shutdown.
+/// Does the rest of a shutdown.
 pub(super) async fn go_on(
     engine: &Engine,
     origin: &Origin,
@@ -78,8 +76,8 @@ pub(super) async fn go_on(
                 opened.into_inner();
                 new_room = Some(to);
             }
-            // Whoever was to make it may have left the server meanwhile: the old one is to be no
-            // more.
+            // The creator of the new room may have left the server meanwhile. The old room is shut
+            // down all the same.
             Err(Rejected::Refused(error)) => {
                 tracing::warn!(%room_id, %error, "no replacement was created for a room that is shut down");
             }
@@ -113,7 +111,7 @@ pub(super) async fn go_on(
         drop(room);
         match erasure::purge::purge(engine, origin.clone(), &room_id, None).await {
             Ok(_) | Err(PurgeError::NoRoom(_)) => {}
-            // Somebody is still in it: how it ended says so.
+            // Somebody is still in it, as the last record of the shutdown says.
             Err(PurgeError::Rejected(Rejected::Refused(error))) => {
                 tracing::warn!(%room_id, %error, "a room that was shut down is not purged");
                 left.clear();
@@ -121,7 +119,7 @@ pub(super) async fn go_on(
             Err(error) => return Err(error),
         }
     }
-    // All that is said is one record.
+    // One record names all of them.
     failed.truncate(limits::SHUTDOWN_NAMED);
     left.truncate(limits::SHUTDOWN_NAMED);
     let finish = FinishShutdown { room_id, id, failed, left };
@@ -129,7 +127,7 @@ pub(super) async fn go_on(
     Ok(())
 }
 
-/// Those who are in the room, or asked or are asked to be.
+/// The users who are in the room, are invited, or knock.
 fn members(state: &State, room_id: &RoomId) -> Vec<(OwnedUserId, Membership)> {
     let Some(room) = state.rooms.get(room_id) else { return Vec::new() };
     let of = |membership| room.members(membership, Offset::MAX).into_iter();
@@ -151,7 +149,7 @@ async fn join(engine: &Engine, origin: &Origin, room_id: &RoomId, user_id: &User
     };
     match engine.propose(origin.clone(), proposal).await {
         Ok(joined) => drop(joined.into_inner()),
-        // A guest, for example: no reason to stay in a room that is shut down.
+        // A guest, for example. They leave the old room all the same.
         Err(error) => tracing::info!(%room_id, %user_id, %error, "a user was not moved"),
     }
 }
@@ -169,7 +167,6 @@ pub fn of_room(office: &Office, room_id: &RoomId) -> Vec<ShutdownStatus> {
     shutdowns.map(|shutdown| status(&state, shutdown)).collect()
 }
 
-/// How far a shutdown has come.
 pub(super) fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
     let Shutdown { id, room_id, begun, replacement, purge, ended, failed, left } = shutdown;
     let until = ended.unwrap_or(Offset::MAX);
@@ -195,7 +192,7 @@ pub(super) fn status(state: &State, shutdown: Shutdown) -> ShutdownStatus {
     }
 }
 
-/// Who was in the room, or invited, at one moment, and was not any more at another.
+/// Who was in the room, or invited, at `begun`, and no longer at `until`.
 fn gone(room: &Room, begun: Offset, until: Offset) -> Vec<OwnedUserId> {
     let mut gone = Vec::new();
     for membership in [Membership::Join, Membership::Invite, Membership::Knock] {

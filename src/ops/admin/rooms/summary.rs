@@ -15,34 +15,26 @@ use logcabin_state::Room;
 pub struct RoomSummary {
     pub room_id: OwnedRoomId,
     pub name: Option<String>,
-    /// Its main alias.
     pub canonical_alias: Option<String>,
-    /// How many users are in it.
     pub joined_members: u64,
-    /// How many of these are of this server: all, as long as it does not federate.
+    /// Those of this server: all, as long as it does not federate.
     pub(crate) joined_local_members: u64,
     pub version: String,
-    /// Who made it.
     pub creator: Option<String>,
-    /// By which algorithm messages are encrypted, if they are.
+    /// The algorithm, if it is encrypted.
     pub encryption: Option<String>,
     /// Whether users of other servers could join.
     pub(crate) federatable: bool,
     /// Whether the public directory lists it.
     pub public: bool,
-    /// Who may join.
     pub join_rules: Option<String>,
-    /// Whether guests may.
     pub(crate) guest_access: Option<String>,
-    /// Who sees what was said before.
     pub history_visibility: Option<String>,
-    /// How many state events it has.
     pub state_events: usize,
-    /// Its type, for example `m.space`.
+    /// For example `m.space`.
     pub room_type: Option<String>,
-    /// How many events it has in all.
+    /// The number of events, state events included.
     pub events: usize,
-    /// Whether nobody may get into it.
     pub blocked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Replace a room by one of another version, in the name of a member who may.
+//! Replace a room by one of another version, as a member who may do that.
 
 use ruma::{OwnedRoomId, OwnedUserId, RoomVersionId};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use logcabin_record::room_version::DEFAULT_ROOM_VERSION;
 pub struct UpgradeRoom {
     pub room: String,
     pub user: String,
-    /// The default one if there is none.
+    /// None for the default version.
     pub version: Option<String>,
 }
 

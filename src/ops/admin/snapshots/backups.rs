@@ -1,7 +1,7 @@
 //! List the backups that the log knows of.
 //!
-//! Every backup is noted in the log when it is made. Whether it is still there and intact only its
-//! directory says, which the server need not reach.
+//! Every backup is recorded in the log when it is made. Whether it still exists and is intact, only
+//! its directory shows, which the server may not reach.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +15,10 @@ use logcabin_state::Copy;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListBackups {
-    /// How many of the newest are passed over.
+    /// How many of the newest to skip.
     #[serde(default)]
     pub from: usize,
-    /// How many are listed.
+    /// How many to list.
     pub limit: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct BackupRow {
     pub copy: Copy,
     /// When it was noted, in milliseconds since the Unix epoch.
     pub noted_ms: u64,
-    /// Who had it made.
+    /// Who made it.
     pub who: String,
 }
 

@@ -76,6 +76,6 @@ impl Act for CreateRegistrationToken {
     }
 
     async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
-        Ok(vec!["a registration token is made".to_owned()])
+        Ok(vec!["a registration token is created".to_owned()])
     }
 }

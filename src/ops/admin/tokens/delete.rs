@@ -42,7 +42,7 @@ impl Act for DeleteRegistrationToken {
 
     async fn effect(&self, office: &Office) -> Result<Vec<String>, ActError> {
         let id = named(office, &self.token)?.start();
-        let text = format!("nobody can make an account with the registration token {id} any more");
+        let text = format!("nobody can register with the registration token {id} any more");
         Ok(vec![text])
     }
 }

@@ -14,17 +14,16 @@ const LABEL_BYTES: usize = 128;
 /// A registration token, of which only a hash is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSummary {
-    /// What it is named by: the first digits of its hash.
+    /// The first digits of its hash.
     pub id: String,
-    /// What it is called.
     pub label: Option<String>,
-    /// How many accounts can be made with it in all; none: any number.
+    /// How many accounts can be created with it in all; none for any number.
     pub uses_allowed: Option<u64>,
-    /// How many were made.
+    /// How many were created.
     pub uses: u64,
-    /// When it expires, in milliseconds since the Unix epoch; none: never.
+    /// When it expires, in milliseconds since the Unix epoch; none for never.
     pub expires_ms: Option<u64>,
-    /// Whether one more account can be made with it.
+    /// Whether one more account can be created with it.
     pub good: bool,
 }
 
@@ -40,9 +39,9 @@ pub fn named(office: &Office, name: &Secret) -> Result<TokenHash, ActError> {
     match (named.next(), named.next()) {
         (Some(one), None) => Ok(one),
         (None, _) => Err(ActError::NoToken),
-        // One pair in four thousand million.
+        // One pair in four billion.
         (Some(_), Some(_)) => {
-            let why = "Two registration tokens have this id: give the token itoffice.";
+            let why = "Two registration tokens have this id: give the token itself.";
             Err(ActError::Invalid(why.to_owned()))
         }
     }
@@ -62,7 +61,7 @@ pub(super) fn summary(office: &Office, hash: &TokenHash, token: RegistrationToke
 pub(super) fn checked_label(label: Option<String>) -> Result<Option<String>, ActError> {
     match label {
         Some(label) if label.len() > LABEL_BYTES => {
-            Err(ActError::Invalid(format!("A label has {LABEL_BYTES} bytes at most.")))
+            Err(ActError::Invalid(format!("A label has at most {LABEL_BYTES} bytes.")))
         }
         label => Ok(label.filter(|label| !label.trim().is_empty())),
     }

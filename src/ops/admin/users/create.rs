@@ -75,6 +75,6 @@ impl Act for CreateUser {
             return Err(ActError::Taken(user_id));
         }
         let what = if self.admin { "administrator's account" } else { "account" };
-        Ok(vec![format!("the {what} {user_id} is made")])
+        Ok(vec![format!("the {what} {user_id} is created")])
     }
 }

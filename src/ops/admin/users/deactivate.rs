@@ -77,13 +77,13 @@ impl Act for Deactivate {
                 |membership| parts.iter().filter(|part| part.membership == membership).count();
             effect.push(format!("{} room(s) are left", count(Membership::Join)));
             let waiting = count(Membership::Invite) + count(Membership::Knock);
-            effect.push(format!("{waiting} invite(s) and knock(s) are taken back"));
+            effect.push(format!("{waiting} invite(s) and knock(s) are withdrawn"));
             let threepids = state.threepids.of_user(&user_id).len();
             effect.push(format!("{threepids} address(es) are removed"));
         }
         if self.erase && is.erased.is_none() {
-            let what = "profile and account data are removed, and what they sent is kept from all who \
-                        have not seen it";
+            let what = "profile and account data are removed, and their messages are hidden from \
+                        all who have not seen them";
             effect.push(what.to_owned());
         }
         Ok(effect)

@@ -76,12 +76,12 @@ impl Act for EraseUser {
             ),
             format!("{devices} device(s) are logged out"),
             format!(
-                "their name goes in {rooms} room(s), those among them are left that they are in"
+                "their name is removed from {rooms} room(s), and they leave those that they are in"
             ),
             format!("{files} file(s) are removed, of {file_bytes} bytes"),
         ];
         if self.messages {
-            effect.push("all that they sent is gone for everybody".to_owned());
+            effect.push("all that they sent is erased for everybody".to_owned());
         }
         Ok(effect)
     }

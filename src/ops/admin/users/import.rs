@@ -38,6 +38,6 @@ impl Act for ImportUser {
 
     async fn effect(&self, _: &Office) -> Result<Vec<String>, ActError> {
         let name = self.user.as_deref().unwrap_or("the name that they had");
-        Ok(vec![format!("an account is made of the export, with {name}")])
+        Ok(vec![format!("an account is created from the export, with {name}")])
     }
 }

@@ -9,17 +9,17 @@ use crate::admin::{
     office::{ActError, Office},
 };
 
-/// Users in one answer.
+/// The most users in one answer.
 const PAGE: usize = 1000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListUsers {
-    /// The last user of the page before.
+    /// The last user of the previous page.
     pub after: Option<OwnedUserId>,
     pub filter: Filter,
 }
 
-/// Lists the users to which all the set fields apply.
+/// Lets the users through to whom all set fields apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Filter {

@@ -41,7 +41,7 @@ impl Act for LogInAs {
         let Self { user, expires_ms } = self;
         let user_id = office.active(&user)?;
         if expires_ms.is_some_and(|ms| ms <= office.engine.clock().now_ms()) {
-            return Err(ActError::Invalid("This time is over.".to_owned()));
+            return Err(ActError::Invalid("This time is in the past.".to_owned()));
         }
         let device_id = new_device_id();
         let access = Kind::Access.random();

@@ -9,28 +9,26 @@ use logcabin_state::{Account, State};
 /// Which users, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsersWanted {
-    /// What their id has in it.
+    /// A part of their id.
     pub id: Option<String>,
-    /// What the local part of their id, or their display name, has in it.
+    /// A part of the localpart of their id, or of their display name.
     pub name: Option<String>,
     /// Whether they are guests.
     pub guests: Option<bool>,
     /// Whether they administer the server.
     pub admins: Option<bool>,
-    /// Whether their account is closed.
     pub deactivated: Option<bool>,
     pub locked: Option<bool>,
-    /// By what they are ordered.
     pub order: UserOrder,
-    /// The other way round.
+    /// Whether to reverse the order.
     pub reverse: bool,
-    /// How many are passed over.
+    /// How many to skip.
     pub from: usize,
-    /// How many are shown.
+    /// How many to return.
     pub limit: usize,
 }
 
-/// By what users are ordered; of equals, by their ids.
+/// The order of users; equal ones are ordered by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserOrder {
     #[default]
@@ -43,7 +41,7 @@ pub enum UserOrder {
     Locked,
     CreationTs,
     LastSeenTs,
-    /// By something that all have alike.
+    /// All are equal.
     Nothing,
 }
 
@@ -53,8 +51,8 @@ pub struct Listed {
     pub registered: Offset,
 }
 
-/// The users who are wanted, in order, and how many there are. Of those who are not shown, only
-/// what they are found and ordered by is looked at.
+/// The wanted users, in order, and how many there are in all. For users who are not returned, only
+/// what decides that is computed.
 pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
     let state = office.engine.state().share();
     let accounts = &state.accounts;
@@ -67,7 +65,7 @@ pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
             found.push((key(office, &state, &account, wanted.order), user_id));
         }
     }
-    // They come by their ids, and stay so where they are equal.
+    // The sort is stable: they come in the order of their ids.
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     if wanted.reverse {
         found.reverse();
@@ -82,7 +80,7 @@ pub fn search(office: &Office, wanted: &UsersWanted) -> (Vec<Listed>, usize) {
     (listed.collect(), total)
 }
 
-/// Whether an account is among those who are wanted; `texts` are the folded id and name.
+/// Whether an account is wanted; `texts` are the folded id and name.
 fn is_wanted(account: &Account, wanted: &UsersWanted, texts: &[Option<String>; 2]) -> bool {
     let [id, name] = texts;
     let is = |asked: Option<bool>, is: bool| asked.is_none_or(|asked| asked == is);

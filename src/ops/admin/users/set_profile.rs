@@ -44,11 +44,11 @@ impl Act for SetProfile {
         let longest = match field.as_str() {
             "displayname" => limits::DISPLAY_NAME_BYTES,
             "avatar_url" => limits::AVATAR_URL_BYTES,
-            _ => return Err(ActError::Invalid(format!("There is no field `{field}` to be set."))),
+            _ => return Err(ActError::Invalid(format!("There is no field `{field}` to set."))),
         };
         let value = value.filter(|value| !value.is_empty());
         if value.as_ref().is_some_and(|value| value.len() > longest) {
-            return Err(ActError::Invalid(format!("This field has {longest} bytes at most.")));
+            return Err(ActError::Invalid(format!("This field has at most {longest} bytes.")));
         }
         let value = value.map(Value::from);
         let origin = by.origin.clone();

@@ -73,7 +73,7 @@ impl Describe for AdminReason {
 fn of_erasure(body: &LogErase) -> String {
     let reduced = body.reduced.iter().map(|reduced| match reduced.because {
         Offset::ZERO => {
-            format!("erased the content of record {}, which had done its work", reduced.offset)
+            format!("erased the superseded content of record {}", reduced.offset)
         }
         because => {
             format!("erased the content of record {}, redacted by record {because}", reduced.offset)

@@ -170,7 +170,7 @@ async fn a_room_is_shut_down_with_its_members_its_aliases_and_its_place_in_the_d
         "1 invite(s)",
         "#bad:e2e.test points at the new room",
         "public directory",
-        "makes a new room, \"Gone\"",
+        "creates a new room, \"Gone\"",
         "nobody can join",
     ] {
         assert!(said.contains(part), "no {part:?} in {said}");

@@ -13,7 +13,7 @@ async fn registration_tokens_are_made_listed_changed_and_removed() {
     let mut admin = admin(&server).await;
     let new = "/v1/registration_tokens/new";
     let said = dry_run(&server, &admin, "POST", new, json!({})).await;
-    assert_eq!(said, ["a registration token is made"]);
+    assert_eq!(said, ["a registration token is created"]);
     let far = 4_102_444_800_000_u64;
     let body = json!({ "token": "given", "uses_allowed": 2, "expiry_time": far, "reason": "club" });
     let made = admin.administer("POST", new, Some(body.clone())).await.ok();

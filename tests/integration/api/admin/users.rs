@@ -23,7 +23,7 @@ async fn accounts_are_made_and_changed_and_show_it() {
         "avatar_url": "mxc://e2e.test/face", "threepids": [], "user_type": null, "reason": "hired",
     });
     let said = dry_run(&server, &admin, "PUT", &new, body.clone()).await;
-    assert_eq!(said, ["the account @new:e2e.test is made"]);
+    assert_eq!(said, ["the account @new:e2e.test is created"]);
     admin.administer("GET", &new, None).await.refused(404, "M_NOT_FOUND");
 
     let made = admin.administer("PUT", &new, Some(body)).await;
