@@ -25,15 +25,12 @@ use logcabin_state::{Account, Room, RoomMembership, media::Item, rooms::gaps::Pl
 /// How many bytes of parsed events are kept meanwhile.
 const EVENT_CACHE_BYTES: u64 = 64 << 20;
 
-/// A session that no device has and no event was sent by.
+/// The session of no device and of no event.
 const NO_SESSION: Offset = Offset::ZERO;
 
 /// Exports `user`, named by id or localpart, from the server in `data_dir`, running or stopped, to
 /// `dest`: the user's data, without credentials, and what the user may see. The directory must be
 /// empty or missing. Blocks.
-///
-/// # Errors
-/// When there is no such user, `dest` is not empty, the log cannot be read, or a disk fails.
 pub fn export_user(data_dir: &Path, user: &str, dest: &Path) -> Result<Manifest, ExportError> {
     let log = Arc::new(Bodies::of(Source::data_dir(data_dir)?)?);
     let running = log.is_served();
@@ -242,7 +239,7 @@ impl Portrait<'_> {
             if let Some(profile_tag) = &body.profile_tag {
                 line["profile_tag"] = json!(profile_tag);
             }
-            // For mail, the address. Other keys let anyone send to the device.
+            // For mail, this is the address. Other keys let anyone send to the device.
             if body.kind == PusherKind::Email {
                 line["pushkey"] = json!(body.ids.pushkey);
             }
@@ -524,7 +521,7 @@ impl Portrait<'_> {
         let (mut from, mut count, all) = (Place::After(Offset::ZERO), 0, EventFilter::default());
         let to = Place::After(self.view.at());
         loop {
-            // With what was found for gaps, as far as it was.
+            // Events that were fetched for gaps are included.
             let wanted = Wanted { from, to, backward: false, stops: false };
             let page = self.view.past(room, wanted, page_size, &all)?;
             count += page.events.len() as u64;
@@ -621,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_named_by_their_id_or_its_first_part() {
+    fn a_user_is_named_by_id_or_localpart() {
         let ann = Some("@ann:x.org".try_into().unwrap());
         assert_eq!(named("ann", "x.org"), ann);
         assert_eq!(named("@ann:x.org", "y.org"), ann);

@@ -42,14 +42,10 @@ pub enum Outcome {
     Skipped,
 }
 
-/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Its subject.
     pub name: &'static str,
-    /// Its result.
     pub outcome: Outcome,
-    /// Details, as text.
     pub detail: String,
 }
 

@@ -115,9 +115,6 @@ pub fn diff(source: &Source, scope: &Scope, a: Moment, b: Moment) -> Result<Diff
 /// The facts of a room or a user that changed between two moments, from the live projections of a
 /// server (see [`History::live`]); of a room's state, the `most` that changed last. The cost is
 /// proportional to the changes.
-///
-/// # Errors
-/// When the log cannot be read, or there is no such room or user.
 pub fn changed(
     from: &History<'_>,
     to: &History<'_>,

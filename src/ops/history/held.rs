@@ -52,7 +52,7 @@ pub(super) fn held(
         return Ok(if own { Held::Lost } else { Held::Same });
     };
     let Some(offset) = change["event"].as_u64().map(Offset::new) else { return Ok(Held::Nobody) };
-    // Of one that was erased, nothing is known.
+    // Nothing is known of an erased one.
     let mut found = by(&Value::Null);
     source.fetch(&[offset], |record| {
         if let Some(payload) = mask::payload(&record) {

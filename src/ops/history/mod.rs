@@ -58,7 +58,6 @@ pub enum HistoryError {
     /// The digest of the last shutdown cannot be read.
     #[error(transparent)]
     ShutdownDigest(#[from] ShutdownDigestError),
-    /// No room has this name.
     #[error(
         "no room has the name `{0}`, or an id or alias that begins with it; `rooms` lists all rooms"
     )]
@@ -71,7 +70,6 @@ pub enum HistoryError {
         /// The moment.
         at: Offset,
     },
-    /// Several rooms have this name.
     #[error(
         "`{name}` matches the names, ids or aliases of {} rooms: {}",
         .rooms.len(),
@@ -81,30 +79,20 @@ pub enum HistoryError {
     /// These words name no subject.
     #[error(transparent)]
     NotASubject(#[from] why::NotASubject),
-    /// There is no such kind of records.
     #[error(transparent)]
     NoSuchKind(#[from] select::NoSuchKind),
-    /// No user has this name.
     #[error("no user has the id or name `{0}`; `users` lists all users")]
     NoUser(String),
     /// A sync's answer has no position.
     #[error("the response has no valid `next_batch`")]
     NoToken,
-    /// A file that was named cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Input { path: PathBuf, source: io::Error },
     /// A record's command cannot be read.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// The log has no such record.
     #[error("there is no record {offset}; the log ends at {end}")]
-    NoRecord {
-        /// The offset that was asked for.
-        offset: Offset,
-        /// The last offset.
-        end: Offset,
-    },
-    /// The answer cannot be written.
+    NoRecord { offset: Offset, end: Offset },
     #[error("cannot write the answer: {0}")]
     Write(#[from] io::Error),
 }

@@ -16,7 +16,7 @@ pub enum Moment {
     At(Offset),
     /// At this time, in milliseconds since the Unix epoch.
     Time(u64),
-    /// So many milliseconds before now.
+    /// This many milliseconds before now.
     Ago(u64),
 }
 

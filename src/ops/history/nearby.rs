@@ -1,7 +1,7 @@
-//! Why a value is what it is, as far as a bounded number of records tells it. The projections know
-//! which records changed a room's state, its entry in the directory, an alias, how far a user has
-//! read, and a user's password, devices, profile and account data. What they do not know is looked
-//! for in the records before a moment.
+//! Explains a value from a bounded number of records. The projections know which records changed a
+//! room's state, its entry in the directory, an alias, a read position, and a user's password,
+//! devices, profile and account data. What they do not know is searched for in the records before
+//! a moment.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct Bounds {
 pub struct Nearby {
     /// The records, oldest first.
     pub steps: Vec<Step>,
-    /// The record from which an earlier part goes back; none if there is none.
+    /// The last record of the part before this one, if there is one.
     pub left: Option<Offset>,
     /// Whether all records since `left` that changed the value are known. Otherwise the records
     /// after it were examined.
@@ -39,9 +39,6 @@ pub struct Nearby {
 }
 
 /// The newest records up to the moment of `history` that made the value of `subject` what it is.
-///
-/// # Errors
-/// When the log cannot be read, or there is no such room or user.
 pub fn nearby(
     history: &History<'_>,
     subject: &Subject,
@@ -60,7 +57,7 @@ pub fn nearby(
         let left = before.checked_sub(1).and_then(|index| offsets.get(index).copied());
         offsets.drain(..before);
         if let Some(room) = disputed(history, subject, &chain) {
-            // What state resolution did not let take effect is not among the changes.
+            // Events that state resolution did not let take effect are not among the changes.
             let from = offsets.first().map_or(Offset::ZERO, |first| first.prev());
             offsets.extend(room.events_backward(end, from, bounds.examined));
             offsets.sort_unstable();
@@ -96,7 +93,7 @@ fn counted(
     let (room, user_id) = (history.room(room)?, history.user_id(user)?);
     let of_count = unread(history, &room, &user_id, bounds.steps)?;
     let counted = of_count.iter().find(|step| step.after.is_some());
-    // Earlier events count as of earlier moments, too.
+    // If the count was not zero before, an earlier part has the events of that time.
     let more = counted.filter(|step| step.before.as_ref().is_some_and(|count| *count != 0));
     let left = more.map(|step| step.offset.prev());
     steps.extend(of_count);
@@ -104,8 +101,8 @@ fn counted(
     Ok(Nearby { steps, left, is_known: true })
 }
 
-/// The room whose state the value is, if events of other homeservers may have been for it without
-/// taking effect.
+/// The room whose state the value is, if events of other homeservers may have tried to set it
+/// without taking effect.
 fn disputed(history: &History<'_>, subject: &Subject, chain: &Chain<'_>) -> Option<Arc<Room>> {
     if !matches!(subject, Subject::State { .. } | Subject::Power { .. }) {
         return None;

@@ -42,7 +42,7 @@ const BUSIEST: usize = 10;
 pub struct History<'a> {
     source: &'a Source,
     state: Arc<State>,
-    /// The moment, if the projections know more than what was there at it.
+    /// The moment, if the projections are newer.
     at: Option<Offset>,
     /// The offset of the snapshot that the replay started from; [`Offset::ZERO`] for none.
     base: Offset,
@@ -283,9 +283,6 @@ impl<'a> History<'a> {
 
     /// Passes the events of `room` after `after` and up to `to`, inclusive, to `found`, oldest
     /// first. With `last`, only that many of the newest.
-    ///
-    /// # Errors
-    /// When the source cannot be read, or an error of `found`.
     pub fn timeline(
         &self,
         room: &Room,
@@ -454,9 +451,6 @@ pub fn stats(source: &Source, at: Option<Moment>) -> Result<Stats, HistoryError>
 }
 
 /// The record at `offset`, with its secrets masked.
-///
-/// # Errors
-/// When the source cannot be read or has no such record.
 pub fn show(source: &Source, offset: Offset) -> Result<RecordView, HistoryError> {
     let mut found = None;
     source.fetch(&[offset], |record| {

@@ -64,7 +64,7 @@ fn event_style(event: &EventRow) -> Style {
     }
 }
 
-/// Date and time of a time in the rows.
+/// The date and the time of day of a time in the rows.
 fn split(time: &str) -> (&str, &str) {
     let (day, clock) = time.split_once('T').unwrap_or((time, ""));
     (day, clock.trim_end_matches('Z'))

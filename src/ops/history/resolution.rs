@@ -39,7 +39,7 @@ impl Resolution {
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(why) = &self.unexplained {
-            lines.push(format!("state resolution decided, and this is not explained: {why}"));
+            lines.push(format!("state resolution decided, which is not explained: {why}"));
         }
         for dispute in &self.disputes {
             let key = match &*dispute.state_key {

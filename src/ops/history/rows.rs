@@ -27,7 +27,6 @@ pub struct MemberRow {
     pub since: String,
 }
 
-/// A device.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceRow {
     pub user_id: String,
@@ -43,16 +42,13 @@ pub struct DeviceRow {
     pub dehydrated: bool,
 }
 
-/// An alias.
 #[derive(Clone, Debug, Serialize)]
 pub struct AliasRow {
     pub alias: String,
-    /// Its target.
     pub room_id: String,
     pub creator: String,
 }
 
-/// A pusher.
 #[derive(Clone, Debug, Serialize)]
 pub struct PusherRow {
     pub user_id: String,
@@ -108,11 +104,8 @@ pub struct UserView {
     pub user_id: String,
     /// `user` or `guest`.
     pub kind: Value,
-    /// An administrator.
     pub admin: bool,
-    /// The account is locked.
     pub locked: bool,
-    /// The account is suspended.
     pub suspended: bool,
     /// The record that deactivated the account.
     pub deactivated: Option<Offset>,
@@ -133,9 +126,6 @@ pub struct UserView {
 
 impl History<'_> {
     /// Finds a user by id, or by the part before the colon.
-    ///
-    /// # Errors
-    /// When there is no such user.
     pub fn user_id(&self, name: &str) -> Result<OwnedUserId, HistoryError> {
         if let Ok(user_id) = OwnedUserId::try_from(name)
             && self.state().accounts.contains(&user_id)
@@ -320,9 +310,6 @@ impl History<'_> {
     }
 
     /// All details of the account of `user_id`.
-    ///
-    /// # Errors
-    /// When there is no such account.
     pub fn user(&self, user_id: &UserId) -> Result<UserView, HistoryError> {
         let account = self.state().accounts.get(user_id);
         let account = account.ok_or_else(|| HistoryError::NoUser(user_id.to_string()))?;

@@ -30,9 +30,8 @@ pub enum Question {
     Tail {
         /// How many existing records to start with; none for all.
         last: Option<usize>,
-        /// Whether to go on with new ones.
+        /// Whether to continue with new ones.
         follow: bool,
-        /// Which of them.
         only: Box<Only>,
     },
     /// One record.
@@ -84,7 +83,7 @@ impl Only {
         if self.user.is_none() && self.room.as_ref().is_none_or(|room| full_id(room).is_some()) {
             return Ok(Selection { room: self.room.as_ref().and_then(full_id), user: None, kinds });
         }
-        // A room's or a user's name is one of the present.
+        // Names are those of now.
         let history = History::open(source, None)?;
         let room = self.room.as_ref().map(|name| match full_id(name) {
             Some(room_id) => Ok(room_id),
@@ -104,7 +103,7 @@ pub enum What {
     Room {
         /// Id, alias, name, or a prefix of an id or alias.
         room: String,
-        /// List at most this many at the end.
+        /// Only this many of the newest; none for all.
         last: Option<usize>,
     },
     /// A room's state.
@@ -392,7 +391,7 @@ fn newest(
         if found.len() == most || first == Offset::new(1) {
             return Ok((found, end.next()));
         }
-        // What was examined is examined again: a seventh of what is.
+        // This reads the previous span again, an eighth of the new one.
         span = span.saturating_mul(8);
     }
 }

@@ -1,4 +1,4 @@
-//! Which records somebody wants to see: those of a room, of a user, of some kinds.
+//! Selects records: those of a room, of a user, of some kinds.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use logcabin_record::{Command, Record, Stream, command::KINDS};
 
-/// Chooses records. One that chooses nothing in particular chooses all.
+/// A selection of records. An empty one selects all.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Those of this room: its events, receipts and typing notifications, its entry in the
@@ -35,11 +35,10 @@ impl From<OwnedUserId> for OfUser {
 }
 
 /// Kinds of records, as text: names of kinds and beginnings of names (`room.*`), with commas
-/// between them. Nothing stands for all.
+/// between them. An empty text stands for all.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds(Option<Vec<&'static str>>);
 
-/// There is no kind of records with this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no kind of records has the name `{0}`")]
 pub struct NoSuchKind(pub String);
@@ -60,7 +59,7 @@ impl FromStr for Kinds {
             if chosen.len() == before {
                 return Err(NoSuchKind(pattern.to_owned()));
             }
-            // However often a kind is named, there are only so many.
+            // Without repetitions, there are at most as many as there are kinds.
             chosen.sort_unstable();
             chosen.dedup();
         }

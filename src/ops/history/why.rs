@@ -172,7 +172,7 @@ impl Subject {
         })
     }
 
-    /// What commands must be about to concern it; `None` for what is no single value.
+    /// The topic of the commands that concern it; `None` if it is not a single value.
     const fn topic(&self) -> Option<Topic> {
         Some(match self {
             Self::State { .. } | Self::Power { .. } => Topic::RoomState,
@@ -214,10 +214,7 @@ impl FromStr for Subject {
     }
 }
 
-/// The records that made the value of `subject` what it is as of `at` (or now), the oldest first.
-///
-/// # Errors
-/// When the source cannot be read, or there is no such room or user.
+/// The records that made the value of `subject` what it is as of `at` (or now), oldest first.
 pub fn why(
     source: &Source,
     subject: &Subject,
@@ -245,7 +242,7 @@ pub fn why(
     chain.steps(&history, usize::MAX)
 }
 
-/// A command from which a value of this topic ([`Topic`]) may follow.
+/// A command that can change a value of this topic ([`Topic`]).
 trait About<T> {
     /// What it does to the value that the chain is about; `None` if it is about another one.
     /// `shown` is its payload without secrets.
@@ -440,7 +437,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_about_is_read_from_words() {
+    fn subjects_are_parsed_from_words() {
         let state = |event_type: &str, state_key: &str| Subject::State {
             room: "Cabin".to_owned(),
             event_type: event_type.to_owned(),

@@ -70,8 +70,7 @@ pub async fn keep_last(engine: &Engine, policy: Option<Policy>) {
     }
 }
 
-/// Whether a checkpoint by `policy` is due at `now_ms`. A checkpoint that is followed by nothing is
-/// not followed by another.
+/// Whether a checkpoint by `policy` is due at `now_ms`; never right after another one.
 fn is_due(state: &State, policy: Policy, now_ms: u64) -> bool {
     let last = state.tree.checkpoint(Offset::MAX).map_or(Offset::ZERO, |covered| covered.record);
     let new = state.applied().get().saturating_sub(last.get());
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn checkpoints_that_are_made_at_once_stand_in_order() {
+    async fn checkpoints_that_are_made_at_once_are_in_order() {
         let clock = Clock::manual(1_000_000);
         let log = Arc::new(MemoryLog::new(clock.clone()));
         let engine = Engine::open(log, Options::small(clock)).await.unwrap();

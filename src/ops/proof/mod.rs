@@ -100,30 +100,16 @@ pub enum First {
 pub enum ProofError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A record could not be read.
     #[error("record {offset}: {source}")]
-    Record {
-        /// The record.
-        offset: Offset,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// No checkpoint could be made.
+    Record { offset: Offset, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("no checkpoint could be made: {0}")]
     Rejected(#[from] Rejected),
-    /// There is no such record.
     #[error("there is no record {offset}; the log ends at {end}")]
-    NoRecord {
-        offset: Offset,
-        /// The last offset.
-        end: Offset,
-    },
-    /// There is no such checkpoint.
+    NoRecord { offset: Offset, end: Offset },
     #[error("there is no checkpoint at or before record {0}")]
     NoCheckpoint(Offset),
-    /// The record contains a secret.
     #[error("the payload of record {0} holds a secret, which is not shown; prove it without")]
     Secret(Offset),
-    /// The checkpoints are in the wrong order.
     #[error(
         "the first checkpoint covers {first} records, and the second only {second}: name the earlier one first"
     )]

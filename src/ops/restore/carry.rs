@@ -1,8 +1,8 @@
 //! What a restore to an earlier moment carries over from the records after that moment.
 //!
 //! Each kind of command says what a restore does with it, in its row of `record::command`
-//! ([`Restore`]); of the kinds about which their content decides, the rules are here ([`Judge`]).
-//! There are three principles.
+//! ([`Restore`]). Where the content of a command decides, the rules are here ([`Judge`]). There are
+//! three principles.
 //!
 //! - **What others hold cannot be undone.** A one-time key that was handed out, a token, a
 //!   password, a device that was logged out, a closed account: the records of these are carried
@@ -355,7 +355,7 @@ fn is_secret_storage(body: &AccountDataSet) -> bool {
     #[derive(Deserialize)]
     struct Secret<'a> {
         #[serde(borrow)]
-        #[expect(dead_code, reason = "that it is there is what matters")]
+        #[expect(dead_code, reason = "only its presence matters")]
         encrypted: &'a RawValue,
     }
     let event_type = body.event_type.as_str();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_devices_store_for_each_other_is_told_from_other_account_data() {
+    fn secret_storage_is_distinguished_from_other_account_data() {
         let is_secret = |room: bool, event_type: &str, content: &str| {
             is_secret_storage(&AccountDataSet {
                 user_id: "@ann:test".try_into().unwrap(),

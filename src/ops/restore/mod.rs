@@ -1,5 +1,5 @@
-//! Restores a log to an earlier moment, or to its end, and keeps what must not be forgotten of what
-//! came afterwards.
+//! Restores a log to an earlier moment, or to its end, and keeps those later records that must
+//! survive.
 //!
 //! The records up to the moment are copied unchanged. Then `server.restore` begins a new epoch. The
 //! records after it repeat what still counts of the abandoned future ([`carry`]). The new log is
@@ -210,7 +210,6 @@ pub enum RestoreError {
     /// The erasures cannot be repeated in the new log.
     #[error(transparent)]
     Rejected(#[from] engine::Rejected),
-    /// A file or directory failed.
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
 }

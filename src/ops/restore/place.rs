@@ -25,7 +25,7 @@ pub(super) fn aside(data_dir: &Path) -> PathBuf {
     data_dir.join("restoring")
 }
 
-/// Completes an interrupted restore, or undoes it. To be called with the lock.
+/// Completes an interrupted restore, or undoes it. The caller must hold the lock.
 pub(super) fn tidy(data_dir: &Path) -> Result<(), RestoreError> {
     remove(&aside(data_dir))?;
     // Leftovers of earlier versions.
@@ -100,7 +100,7 @@ pub(super) fn copy_files(
 }
 
 /// Puts the new log in place. `end` is the last record of the log that it replaces, if there is
-/// one. To be called with the lock.
+/// one. The caller must hold the lock.
 pub(super) fn take(
     request: &Request,
     end: Option<Offset>,

@@ -108,7 +108,7 @@ async fn a_log_is_restored_byte_for_byte() {
     let there = place.restore_here().await;
     assert!(matches!(there, Err(RestoreError::NotEmpty(_))));
     place.lose_log();
-    // What a server leaves that refused to start beside the archive.
+    // A server that refused to start beside the archive leaves this.
     drop(place.log());
     let restored = place.restore_here().await.unwrap();
     assert_eq!((restored.dropped, restored.torn_bytes, &restored.kept_archive), (0, None, &None));
@@ -121,7 +121,7 @@ async fn a_log_is_restored_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_not_whole_is_not_restored() {
+async fn an_incomplete_batch_is_not_restored() {
     // The damaged record ends a segment, or is alone in one.
     for segment_bytes in [DEFAULT_SEGMENT_BYTES, 1] {
         // Its last record is there in part, or not at all.
@@ -188,7 +188,7 @@ async fn a_restore_erases_again_what_an_old_copy_still_holds() {
 }
 
 #[test]
-fn what_is_erased_again_is_named_in_pieces_and_whole() {
+fn repeated_erasures_are_recorded_in_pieces_and_completely() {
     let offset = Offset::new;
     let runs = [(1, 3), (5, 5), (10, 400), (402, 402)].map(|(a, b)| (offset(a), offset(b)));
     let reduced = (500..520).map(|at| Reduced {

@@ -1,5 +1,5 @@
-//! The rooms that users were in by records that a restore undoes: their clients may have been told
-//! of these, and must be told that the users are not in them.
+//! The rooms that users entered in records that a restore undoes: their clients may know of these,
+//! and must be told that the users are not in them.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 

@@ -25,9 +25,6 @@ pub struct Client {
 
 impl Client {
     /// Connects to the socket at `path`.
-    ///
-    /// # Errors
-    /// When nobody listens there.
     pub fn connect(path: &Path) -> Result<Self, SocketError> {
         let failed = |source| SocketError::Io { path: path.to_owned(), source };
         let stream = net::UnixStream::connect(path).map_err(failed)?;
@@ -71,7 +68,7 @@ impl Client {
                 self.fill(&mut length)?;
                 let length = u32::from_be_bytes(length) as usize;
                 if length > DONE_BYTES {
-                    return Err(SocketError::Protocol("it is longer than answers are"));
+                    return Err(SocketError::Protocol("it is too long"));
                 }
                 let mut json = vec![0; length];
                 self.fill(&mut json)?;
@@ -82,27 +79,19 @@ impl Client {
         }
     }
 
-    /// The records from `from` to `to`, verified. To be read to the end before the next request.
-    ///
-    /// # Errors
-    /// When the connection fails or the server refuses.
+    /// The records from `from` to `to`, verified. They must be read to the end before the next
+    /// request.
     pub fn records(&mut self, from: Offset, to: Offset) -> Result<Answer<&mut Self>, SocketError> {
         Answer::to(self, Request::Records { from, to, follow: false })
     }
 
     /// As [`Client::records`], on a connection of its own.
-    ///
-    /// # Errors
-    /// When the connection fails or the server refuses.
     pub fn into_records(self, from: Offset, to: Offset) -> Result<Answer<Self>, SocketError> {
         Answer::to(self, Request::Records { from, to, follow: false })
     }
 
     /// The records from `from` on, verified, and each new one as it becomes durable. Ends when the
     /// server stops.
-    ///
-    /// # Errors
-    /// When the connection fails or the server refuses.
     pub(crate) fn into_follow(self, from: Offset) -> Result<Answer<Self>, SocketError> {
         let forever = self.stream.get_ref().set_read_timeout(None);
         forever.map_err(|source| SocketError::Io { path: self.path.clone(), source })?;
@@ -157,7 +146,7 @@ impl<C: BorrowMut<Client>> Answer<C> {
         }
         from.fill(&mut magic[1..])?;
         if magic != *MAGIC {
-            return Err(SocketError::Protocol("it does not begin as a segment does"));
+            return Err(SocketError::Protocol("it does not begin like a segment"));
         }
         let (mut first, mut before) = ([0; 8], CHAIN_START);
         from.fill(&mut first)?;
@@ -179,7 +168,7 @@ impl<C: BorrowMut<Client>> Answer<C> {
                 client.fill(&mut length)?;
                 let size = u32::from_be_bytes(length) as usize;
                 if size > MAX_FRAME_BYTES {
-                    return Err(SocketError::Protocol("an entry is longer than records are"));
+                    return Err(SocketError::Protocol("an entry is too long"));
                 }
                 let mut frame = vec![0; size];
                 client.fill(&mut frame)?;
@@ -200,7 +189,7 @@ impl<C: BorrowMut<Client>> Answer<C> {
                 let fits = u64::from_be_bytes(count) == self.count
                     && chain == *self.checker.chain()
                     && hash == *self.hasher.finalize().as_bytes();
-                if fits { Ok(None) } else { Err(SocketError::Protocol("the seal does not fit")) }
+                if fits { Ok(None) } else { Err(SocketError::Protocol("the seal does not match")) }
             }
             [TAG_ERROR] => Err(client.refusal()),
             _ => Err(SocketError::Protocol("an entry of an unknown kind")),

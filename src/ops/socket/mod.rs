@@ -11,7 +11,7 @@
 //! | `records FROM` | the records from offset FROM to the last durable one |
 //! | `records FROM TO` | the records from FROM to TO |
 //! | `records FROM follow` | the records from FROM, then each new one as it becomes durable |
-//! | `act JSON` | does what the JSON of an act says: `A`, a `u32` length, and the JSON of what was done |
+//! | `act JSON` | carries out an act: `A`, a `u32` length, and the JSON of what was done |
 //!
 //! Records are sent **as an archive segment** (`log_format.md`, "Archive segments"): magic, first
 //! offset, the chain value before it, an entry for each record, and a seal, which distinguishes a

@@ -77,7 +77,6 @@ pub struct Manifest {
     pub signatures: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// A segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentEntry {
     /// Its file in `segments/`.
@@ -103,7 +102,6 @@ impl SegmentEntry {
     }
 }
 
-/// The uploaded files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaEntry {
     /// Their list: a file in `lists/`, named by its blake3 in hex.
@@ -136,15 +134,12 @@ impl MediaEntry {
         dir.join("lists").join(list.to_string())
     }
 
-    /// The files, each with its length.
-    ///
-    /// # Errors
-    /// When the list cannot be read or does not have the hash in the manifest.
+    /// The files, each with its length. Fails if the list does not have the hash in the manifest.
     pub fn read(&self, dir: &Path) -> Result<BTreeMap<FileHash, u64>, ManifestError> {
         let path = Self::path(dir, &self.list);
         let text = fs::read_to_string(&path).map_err(ManifestError::io(&path))?;
         if FileHash::from(blake3::hash(text.as_bytes())) != self.list {
-            return Err(ManifestError::damaged(&path, "the list does not have its hash"));
+            return Err(ManifestError::damaged(&path, "the list does not match its hash"));
         }
         let parsed = |line: &str| {
             let (hash, length) = line.split_once(' ')?;
@@ -192,23 +187,16 @@ impl Manifest {
         Ok(paths)
     }
 
-    /// The manifest in this file.
-    ///
-    /// # Errors
-    /// When it cannot be read, or has an unknown format.
     pub fn read(path: &Path) -> Result<Self, ManifestError> {
         let text = fs::read(path).map_err(ManifestError::io(path))?;
         let manifest: Self =
             serde_json::from_slice(&text).map_err(|error| ManifestError::damaged(path, error))?;
         if manifest.format != FORMAT {
-            return Err(ManifestError::damaged(path, "it is of a form that a newer version wrote"));
+            return Err(ManifestError::damaged(path, "a newer version wrote it"));
         }
         // So that every byte of the file counts, even insignificant ones.
         if manifest.text().ok() != Some(text) {
-            return Err(ManifestError::damaged(
-                path,
-                "it is not in the form in which it was written",
-            ));
+            return Err(ManifestError::damaged(path, "it was changed after it was written"));
         }
         let inside = |name: &str| !name.contains('/') && !name.starts_with('.');
         if !manifest.segments.iter().all(|segment| inside(&segment.file)) {
@@ -330,7 +318,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_list_that_was_changed_is_not_taken() {
+    fn a_changed_list_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let dir = directory.path();
         for name in ["incoming", "lists"] {

@@ -42,7 +42,7 @@ pub enum SourceError {
     Nothing(PathBuf),
     /// There is no log in the directory.
     #[error(
-        "there is no log in {}; `logcabin restore --from-archive` can make one of an archive",
+        "there is no log in {}; `logcabin restore --from-archive` can make one from an archive",
         .0.display()
     )]
     NoLog(PathBuf),
@@ -144,7 +144,7 @@ impl Source {
         Self::new(Kind::Own(log, end), "this server".to_owned())
     }
 
-    /// The log of this process, if it is what this reads: any record of it costs one look.
+    /// The log of this process, if this reads it: any of its records costs one look.
     pub(crate) fn own_log(&self) -> Option<&Arc<dyn Log>> {
         match &self.kind {
             Kind::Own(log, _) => Some(log),
@@ -163,9 +163,6 @@ impl Source {
     }
 
     /// The log in `data_dir`, which no server may be using.
-    ///
-    /// # Errors
-    /// When there is none, it is in use, or it cannot be opened.
     pub fn stopped(data_dir: &Path) -> Result<Self, SourceError> {
         // Opening creates what is missing, which a reader must not.
         if !has_log(data_dir) {
@@ -180,9 +177,6 @@ impl Source {
 
     /// As [`Source::stopped`], without changing anything, not even what opening a log tidies: the
     /// parts that this would write to are copied first.
-    ///
-    /// # Errors
-    /// When there is none, it is in use, or it cannot be copied or opened.
     pub fn untouched(data_dir: &Path) -> Result<Self, SourceError> {
         if !has_log(data_dir) {
             return Err(SourceError::NoLog(data_dir.to_owned()));
@@ -195,9 +189,6 @@ impl Source {
 
     /// The log of `data_dir` itself, whether the server is running or stopped; not its archive,
     /// which may lag.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be opened or requested.
     pub fn of_log(data_dir: &Path) -> Result<Self, SourceError> {
         match Self::stopped(data_dir) {
             Err(SourceError::Open(OpenError::InUse { .. })) => Self::server(&socket_path(data_dir))
@@ -212,9 +203,6 @@ impl Source {
     }
 
     /// The log in `data_dir`, whether a server is using it or not, as in [`Source::open`].
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be opened.
     pub fn data_dir(data_dir: &Path) -> Result<Self, SourceError> {
         let source = match Self::stopped(data_dir) {
             Err(SourceError::Open(OpenError::InUse { .. })) => {
@@ -339,9 +327,6 @@ impl Source {
 
     /// Reads the records at `offsets`, in ascending order, and calls `found` with each. Missing
     /// ones are skipped.
-    ///
-    /// # Errors
-    /// When the source cannot be read, and the errors of `found`.
     pub fn fetch<E: From<SourceError>>(
         &self,
         offsets: &[Offset],

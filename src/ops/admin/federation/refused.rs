@@ -49,7 +49,7 @@ impl RefusedEvent {
     /// Its outcome, and the reason.
     pub fn why(&self) -> (&'static str, &str) {
         match &self.outcome {
-            Outcome::Outlier => ("an authority for others", ""),
+            Outcome::Outlier => ("an outlier", ""),
             Outcome::SoftFailed { reason } => ("soft-failed", reason),
             Outcome::Rejected { reason } => ("rejected", reason),
         }

@@ -177,8 +177,7 @@ impl Server<'_> {
         let memory = Memory { members: &self.known, unread: &self.unread, effort: Effort::Any };
         let response = respond(&view, &request, memory).map_err(|error| match error {
             LookError::Read(error) => SourceError::from(error),
-            // The audit has no limit on effort.
-            // Nor on work.
+            // Cannot happen: the audit has no limit on effort.
             LookError::TooLong(error) => SourceError::from(ReadError::Storage(error.to_string())),
         })?;
         Ok(serde_json::to_value(&response).unwrap_or_default())

@@ -29,7 +29,6 @@ pub(super) struct AccountData {
     pub(super) content: Value,
 }
 
-/// A room.
 #[derive(Debug, Default)]
 pub(super) struct RoomLedger {
     pub(super) events: Vec<Entry>,
@@ -38,7 +37,6 @@ pub(super) struct RoomLedger {
     forgets: Vec<Offset>,
 }
 
-/// An event.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) offset: Offset,
@@ -59,7 +57,6 @@ pub(super) struct Receipt {
 }
 
 impl Ledger {
-    /// An empty one.
     pub fn new(user_id: &UserId) -> Self {
         Self {
             user_id: user_id.to_owned(),

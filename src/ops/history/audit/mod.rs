@@ -62,7 +62,7 @@ impl Ledger {
                 let is = room.map(|(_, room)| room.membership(self.user_id.as_str(), asked.to).1);
                 let is = match is {
                     Some("ban") => Some("leave"),
-                    // A leave before an invite that is not told is checked with the room.
+                    // A leave before an invite that is not sent is checked with the room.
                     Some("invite") if section == "leave" => Some("leave"),
                     is => is,
                 };

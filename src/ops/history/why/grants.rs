@@ -1,5 +1,4 @@
-//! What OAuth clients were granted, record by record: for the answer to why a client or a user has
-//! the grants that it has.
+//! What OAuth clients were granted, record by record, to explain the grants of a client or a user.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +65,7 @@ impl Grants {
         }
     }
 
-    /// Nothing changes, if it is about one of the grants.
+    /// Says that nothing changes, if the record is about one of the grants.
     fn stay(&self, is_it: impl Fn(&Grant) -> bool) -> Answer {
         Ok(self.grants.values().any(is_it).then_some(Change::Stays))
     }

@@ -23,7 +23,7 @@ impl Describe for UserRegister {
 impl Describe for UserUpgrade {
     fn describe(self, _: &Record, _: String) -> Description {
         let met = requirements(&self.met);
-        (self.user_id.to_string(), format!("is a guest no longer{met}"))
+        (self.user_id.to_string(), format!("is no longer a guest{met}"))
     }
 }
 
@@ -136,7 +136,7 @@ fn of_status(body: UserStatus) -> String {
     let words = [
         admin.map(|admin| match admin {
             true => format!("made {user_id} an administrator"),
-            false => format!("took administration from {user_id}"),
+            false => format!("removed {user_id} as an administrator"),
         }),
         locked.map(|locked| format!("{} {user_id}", if locked { "locked" } else { "unlocked" })),
         suspended.map(|suspended| {

@@ -77,7 +77,7 @@ impl Describe for RoomPdu {
     fn describe(self, record: &Record, who: String) -> Description {
         let from = self.from.clone();
         let what = match &self.outcome {
-            Outcome::Outlier => "as an authority for others".to_owned(),
+            Outcome::Outlier => "as an outlier".to_owned(),
             Outcome::SoftFailed { reason } => format!("soft-failed: {reason}"),
             Outcome::Rejected { reason } => format!("rejected: {reason}"),
         };

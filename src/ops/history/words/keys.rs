@@ -79,6 +79,6 @@ impl Describe for KeyBackupRemove {
             (Some(room_id), None) => format!("the keys of {room_id}"),
             (None, _) => "all keys".to_owned(),
         };
-        (self.user_id.to_string(), format!("took {what} out of key backup {}", self.version))
+        (self.user_id.to_string(), format!("removed {what} from key backup {}", self.version))
     }
 }

@@ -54,7 +54,7 @@ impl Describe for MediaRemove {
                 format!("that had been kept for {} seconds", lifetime_ms / 1000)
             }
             MediaEnd::Owner { user_id, .. } => format!("of {user_id}, who was erased"),
-            MediaEnd::Asked => "as those who run the server wanted".to_owned(),
+            MediaEnd::Asked => "as an administrator ordered".to_owned(),
             MediaEnd::Room { room_id } => format!("that only {room_id} named"),
         };
         (who, format!("removed {} file(s) {why}", self.media_ids.len()))

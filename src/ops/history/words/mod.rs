@@ -114,7 +114,7 @@ pub fn of_event(event: &StoredEvent, context: Context) -> String {
         }
         (TimelineEventType::RoomCreate, Some(_)) => {
             let version = text("room_version").unwrap_or("1");
-            format!("made the room, version {version}")
+            format!("created the room, version {version}")
         }
         (TimelineEventType::RoomName, Some(_)) => set("the name", text("name")),
         (TimelineEventType::RoomTopic, Some(_)) => set("the topic", text("topic")),
@@ -175,21 +175,21 @@ fn member(
         ("join", Some(Membership::Join)) => {
             let name = content.get("displayname").and_then(Value::as_str);
             return name.map_or_else(
-                || "has no display name any more".to_owned(),
+                || "no longer has a display name".to_owned(),
                 |name| format!("is shown as {name}"),
             );
         }
         ("join", Some(Membership::Invite)) => "accepted the invitation".to_owned(),
         ("join", _) => "joined".to_owned(),
         ("invite", _) => format!("invited {target}"),
-        ("knock", _) => "asked to be let in".to_owned(),
+        ("knock", _) => "knocked".to_owned(),
         ("ban", _) => format!("banned {target}"),
         ("leave", Some(Membership::Invite)) if own => "declined the invitation".to_owned(),
-        ("leave", Some(Membership::Knock)) if own => "no longer asks to be let in".to_owned(),
+        ("leave", Some(Membership::Knock)) if own => "withdrew the knock".to_owned(),
         ("leave", _) if own => "left".to_owned(),
         ("leave", Some(Membership::Ban)) => format!("unbanned {target}"),
-        ("leave", Some(Membership::Invite)) => format!("took back the invitation of {target}"),
-        ("leave", Some(Membership::Knock)) => format!("did not let {target} in"),
+        ("leave", Some(Membership::Invite)) => format!("withdrew the invitation of {target}"),
+        ("leave", Some(Membership::Knock)) => format!("rejected the knock of {target}"),
         ("leave", Some(Membership::Join)) => format!("kicked {target}"),
         ("leave", _) => format!("removed {target}"),
         (other, _) => format!("set the membership of {target} to {other}"),

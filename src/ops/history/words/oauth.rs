@@ -93,7 +93,7 @@ impl Describe for OauthEnd {
 impl Describe for OauthKey {
     fn describe(self, _: &Record, who: String) -> Description {
         let until = Time(self.until_ms);
-        (who, format!("tells clients until {until} of the key {} for ID tokens", self.kid))
+        (who, format!("publishes the key {} for ID tokens until {until}", self.kid))
     }
 }
 

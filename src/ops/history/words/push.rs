@@ -27,7 +27,7 @@ impl Describe for PusherRemove {
             PusherEnd::Moved => ": the device is another user's now",
             PusherEnd::Rejected => ": the push gateway does not know the device any more",
         };
-        let text = format!("has no notifications sent to {} any more{because}", self.ids.app_id);
+        let text = format!("no longer has notifications sent to {}{because}", self.ids.app_id);
         (self.user_id.to_string(), text)
     }
 }
@@ -47,7 +47,7 @@ impl Describe for PusherMail {
     fn describe(self, _: &Record, _: String) -> Description {
         let again = match self.in_a_row {
             0 | 1 => String::new(),
-            number => format!(", the {number}th mail in a row of which they read nothing"),
+            number => format!(", mail number {number} since they last read anything"),
         };
         let text = format!("was sent a mail about what they missed up to record {}", self.up_to);
         (self.user_id.to_string(), text + &again)

@@ -127,7 +127,7 @@ impl Describe for ReportCreate {
 
 impl Describe for ReportRemove {
     fn describe(self, _: &Record, who: String) -> Description {
-        (who, format!("dealt with the report {}", self.report))
+        (who, format!("closed the report {}", self.report))
     }
 }
 
@@ -141,7 +141,7 @@ impl Describe for DelayedSchedule {
 
 impl Describe for DelayedRestart {
     fn describe(self, _: &Record, who: String) -> Description {
-        (who, "put off a scheduled event".to_owned())
+        (who, "restarted the delay of a scheduled event".to_owned())
     }
 }
 
@@ -166,7 +166,7 @@ impl Describe for RoomErase {
             }
             EventsEnd::Sender { user_id, .. } => format!("of {user_id}, who was erased"),
         };
-        (who, format!("took {} event(s) out of the room {why}", self.events.len()))
+        (who, format!("removed {} event(s) from the room {why}", self.events.len()))
     }
 }
 

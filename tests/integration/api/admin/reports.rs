@@ -75,7 +75,7 @@ async fn reports_are_listed_shown_and_dealt_with_also_over_a_restart() {
     server.stop();
     let words = history(server.data_dir());
     for said in [
-        format!("{} dealt with the report {id}\n", admin.user_id),
+        format!("{} closed the report {id}\n", admin.user_id),
         format!("{} did so because: warned\n", admin.user_id),
         "did so because: nonsense\n".to_owned(),
     ] {
