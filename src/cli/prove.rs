@@ -44,8 +44,8 @@ pub(super) struct Prove {
 /// is named by a record: the newest one at or before it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ProveConsistency {
-    /// The earlier checkpoint, by a record, or by an archive or the segments of a backup, of which
-    /// the last one counts
+    /// The earlier checkpoint: by a record, or the last one in an archive or in the segments of a
+    /// backup
     #[arg(value_name = "OFFSET|DIR")]
     first: String,
 

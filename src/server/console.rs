@@ -11,7 +11,7 @@ use logcabin_edge::api;
 use logcabin_ops::admin::office::Office;
 use logcabin_service::observe::Observer;
 
-/// How often the names of rooms are read that no page has asked for.
+/// How often the names that no page has asked for yet are read.
 const NAMES_EVERY: Duration = Duration::from_secs(600);
 
 pub(super) fn begin(

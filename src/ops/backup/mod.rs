@@ -1,6 +1,6 @@
 //! Backups: the log and the uploaded files as of certain moments, in a directory of their own.
 //!
-//! A backup is made of a running server (through its admin socket) or a stopped one, and copies
+//! A backup is taken from a running server (through its admin socket) or a stopped one, and copies
 //! only what the directory lacks. [`check`] verifies backups, [`crate::restore`] restores
 //! them:
 //!

@@ -105,18 +105,18 @@ pub const FORMS: &str = "\
 room ROOM TYPE [STATE_KEY]     a room's state (`name` is short for `m.room.name`)
 room ROOM member USER          a membership
 room ROOM power USER           a power level
-room ROOM read USER            how far somebody has read
+room ROOM read USER            a read position
 room ROOM unread USER          unread notifications: each that counts, and by which rule
 room ROOM directory            whether the room is in the directory
 event EVENT_ID                 whether an event was accepted, and what state resolution made of it
-alias ALIAS                    where an alias leads
+alias ALIAS                    the target of an alias
 client ID                      an OAuth client: who granted it what, and what became of that
 user USER account|password     an account and what it may do; its password
 user USER device ID            a device, and the OAuth client that got it
 user USER grants               what they granted OAuth clients, and what became of it
 user USER profile FIELD        a field of a profile
 user USER data TYPE            account data
-user USER pusher APP           where notifications go
+user USER pusher APP           the pushers of an app
 user USER address ADDRESS      an e-mail address or a phone number
 user USER keys [DEVICE]        the keys of a device, or those for cross-signing";
 

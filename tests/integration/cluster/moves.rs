@@ -84,7 +84,7 @@ async fn a_server_becomes_a_node_and_an_embedded_server_again_and_loses_nothing(
     let moved = logcabin(["cluster", "move-in", "--log", &servers, "--data-dir", dir]);
     assert!(moved.contains("1 uploaded files"), "{moved}");
     let again = refused(["cluster", "move-in", "--log", &servers, "--data-dir", dir]);
-    assert!(again.contains("that of a node already"), "{again}");
+    assert!(again.contains("already that of a node"), "{again}");
     // It is no embedded log any more.
     let alone = refused(["serve", "--data-dir", dir, "--bind", "127.0.0.1:0"]);
     assert!(alone.contains("that of a node"), "{alone}");
