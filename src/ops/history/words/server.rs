@@ -44,14 +44,7 @@ impl Describe for LogErase {
 impl Describe for LogCheckpoint {
     fn describe(self, _: &Record, who: String) -> Description {
         let root = blake3::Hash::from_bytes(self.root).to_hex();
-        (
-            who,
-            format!(
-                "signed a checkpoint up to record {}, with the root {}…",
-                self.upto,
-                &root[..8]
-            ),
-        )
+        (who, format!("signed a checkpoint up to record {}, root {}…", self.upto, &root[..8]))
     }
 }
 
