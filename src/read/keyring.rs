@@ -1,5 +1,5 @@
-//! The keys of a user of this homeserver, as they are shown: with the signatures that were made
-//! after they were uploaded.
+//! The keys of a user of this homeserver as shown to clients, with the signatures added after their
+//! upload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,6 @@ use logcabin_state::{
     keys::{UserKeys, algorithm},
 };
 
-/// The keys of a user.
 #[derive(Debug, Default)]
 pub struct Keyring {
     devices: Vec<(String, Offset)>,

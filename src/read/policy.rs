@@ -60,12 +60,12 @@ pub fn policy_server(events: &EventStore, room: &Room) -> Result<Option<PolicySe
     Ok((*named).clone().filter(|policy| room.has_server(&policy.via)))
 }
 
-/// Whether a policy server has a say in this event: not in one that names policy servers.
+/// Whether policy servers judge this event. They do not judge the one that names them.
 pub fn is_subject(event: &StoredEvent) -> bool {
     event.event_type != TimelineEventType::from(POLICY) || event.state_key.as_deref() != Some("")
 }
 
-/// The same of an event as JSON.
+/// Like [`is_subject`], for an event as JSON.
 pub fn is_subject_object(event: &CanonicalJsonObject) -> bool {
     let text = |name: &str| event.get(name).and_then(CanonicalJsonValue::as_str);
     text("type") != Some(POLICY) || text("state_key") != Some("")

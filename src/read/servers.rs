@@ -1,4 +1,4 @@
-//! What other homeservers may do in a room, and see of it.
+//! What other homeservers may do and see in a room.
 
 use ruma::{
     OwnedServerName, ServerName,
@@ -37,8 +37,8 @@ pub fn admits(events: &EventStore, room: &Room, server: &ServerName) -> Result<b
     Ok(list.0.as_ref().is_none_or(|list| list.is_allowed(server)))
 }
 
-/// Since when a homeserver is in a room without a break, as far as that matters to what it has
-/// missed after some record.
+/// Since when a homeserver has been in a room without a break, as precisely as is needed for the
+/// events after some record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay(Option<Offset>);
 
@@ -53,7 +53,7 @@ impl Stay {
             changed.iter().filter_map(|user| room.joined_since(user, Offset::MAX)).collect();
         let was_in = room.joined_of(server) > joined.len()
             || changed.iter().any(|user| room.is_joined(user, up_to));
-        // The history before its first user joined is shown by other homeservers, to users who may
+        // Other homeservers show the history from before its first user joined to users who may
         // see it.
         let claimed = room.claimed_since(server);
         let entered = if was_in { None } else { joined.into_iter().chain(claimed).min() };
@@ -72,15 +72,14 @@ pub fn concerns(event: &StoredEvent, server: &ServerName, stay: Stay) -> bool {
     is_told(event, server) && (is_in || target(event).is_some_and(|of| of == *server))
 }
 
-/// Whether a homeserver is told of an event by this one, and does not learn of it from the one that
-/// sent it.
+/// Whether this homeserver, and not the one that sent the event, tells a homeserver of it.
 pub fn is_told(event: &StoredEvent, server: &ServerName) -> bool {
     let received = event.received.as_ref();
     received.is_none_or(|received| received.relayed && received.from != *server)
 }
 
-/// The homeserver of the user whose membership an event changes, unless it was asked for its
-/// signature and has the event from that.
+/// The homeserver of the user whose membership an event changes. `None` for an invite, which that
+/// homeserver has signed and therefore has.
 pub fn target(event: &StoredEvent) -> Option<OwnedServerName> {
     let (user_id, membership) = event.membership()?;
     (membership != MembershipState::Invite).then(|| user_id.server_name().to_owned())
@@ -118,8 +117,8 @@ pub fn may_see(
         return Ok(true);
     }
     if event.aside.is_some() {
-        // State is part of what others rest on. Of what else is not in the timeline, it is not
-        // known who was in the room then.
+        // Other events depend on state. For anything else outside the timeline, it is not known who
+        // was in the room then.
         let visibility = room.slot(event.offset).and_then(|slot| room.visibility_around(slot).0);
         return Ok(event.state_key.is_some()
             || matches!(visibility.as_deref(), Some("shared" | "world_readable")));

@@ -1,5 +1,5 @@
-//! What state resolution needs to know of events, without their contents: their authorities, by
-//! numbers, their power levels, and what was found out about them before.
+//! What state resolution keeps of events, without their contents: their auth events, by number,
+//! their power levels, and earlier results.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -21,55 +21,52 @@ use logcabin_base::limits;
 use logcabin_log::ReadError;
 use logcabin_record::{Offset, event_format::has_chosen_ids};
 
-/// What is known of an event.
 #[derive(Debug)]
 pub struct Known {
     pub id: OwnedEventId,
-    /// Its record, or what stands for it; 0 if the event is not known.
+    /// Its record, or a stand-in for one that it does not have yet; 0 if the event is not known.
     pub record: u64,
-    /// Whether that is its last record, whatever comes.
+    /// Whether no later record can replace `record`.
     is_final: bool,
-    /// The newest record that might be one of it, when it was last looked for.
+    /// The newest candidate for its record, when it was last looked up.
     checked: Offset,
-    /// A hash of its content, of which different homeservers may have sent more or less.
+    /// A hash of what may change under the same id: a homeserver may have sent it redacted.
     print: u64,
     pub rejected: bool,
-    /// Whether it may take somebody's power.
+    /// Whether it is a power event: see [`is_about_power`].
     pub is_about_power: bool,
     is_levels: bool,
-    /// The numbers of the events that authorise it.
+    /// The numbers of its auth events.
     pub auth: Box<[u32]>,
     /// The power levels among them.
     pub levels: Levels,
-    /// The length of the longest way by authorities to an event without any.
+    /// The length of the longest path through auth events to an event without any.
     pub generation: u32,
-    /// The number of its key, if it is a state event.
+    /// The number of its state key, if it is a state event.
     pub key: Option<u32>,
     pub ts: u64,
-    /// The power of its sender, once it was needed.
+    /// The power of its sender, once computed.
     pub power: Option<Result<UserPowerLevel, String>>,
-    /// The numbers of the keys that the rules look at for it, once they were needed; none if it is
-    /// malformed.
+    /// The numbers of the state keys that the auth rules read for it, once computed; the inner
+    /// `None` if it is malformed.
     pub needs: Option<Option<Box<[u32]>>>,
-    /// The events that held these keys when the rules last looked at it, and what they said.
+    /// The events that held these keys when the auth rules last judged it, and the result.
     pub verdict: Option<(Box<[u32]>, bool)>,
 }
 
-/// The power levels that an event depends on.
+/// The power levels among an event's auth events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
-    /// It names none.
     None,
-    /// This event.
     Some(u32),
-    /// An event that it names first is not known.
+    /// An event listed before the power levels is not known.
     Broken,
 }
 
-/// Stands for no event in the lists of those that hold keys.
+/// Stands for "no event" in lists of the events that hold keys.
 pub const NOBODY: u32 = u32::MAX;
 
-/// An event that was read, until all its authorities are known.
+/// An event that was read, until all its auth events are known.
 struct Sketch {
     known: Known,
     auth: Vec<OwnedEventId>,
@@ -89,7 +86,6 @@ impl Memo {
         self.event(number).is_some_and(|event| event.record != 0 && !event.rejected)
     }
 
-    /// The power levels that an event names.
     pub fn levels_named(&self, number: u32) -> Option<u32> {
         let mut auth = self.event(number)?.auth.iter();
         let is_levels = |number: &&u32| {
@@ -128,11 +124,10 @@ impl Memo {
 }
 
 impl Branches<'_> {
-    /// The number of the event of this id. Its authorities, and theirs, and so on are then known,
-    /// too.
+    /// The number of the event with this id. Afterwards its whole auth chain is known.
     ///
     /// # Errors
-    /// When that takes too long, or an event has changed.
+    /// When that takes too much work, or an event has changed.
     pub fn know(&self, memo: &mut Memo, event_id: &EventId) -> Result<u32, ChainError> {
         if let Some(number) = memo.ids.get(event_id).copied() {
             self.refresh(memo, number)?;
@@ -147,7 +142,7 @@ impl Branches<'_> {
             }
             let known = memo.events.len() + sketches.len();
             match sketches.entry(next.clone()) {
-                // All its authorities were seen to; one that was not rests on it itself.
+                // All its auth events were visited. One that is still unknown depends on this one.
                 Entry::Occupied(sketch) => {
                     let Sketch { mut known, auth } = sketch.remove();
                     known.auth = auth.iter().filter_map(|id| memo.ids.get(id)).copied().collect();
@@ -171,7 +166,6 @@ impl Branches<'_> {
         memo.ids.get(event_id).copied().ok_or(ChainError::Changed)
     }
 
-    /// The number of the event of this record.
     pub fn know_record(&self, memo: &mut Memo, record: u64) -> Result<u32, ChainError> {
         if let Some(number) = memo.records.get(&record).copied() {
             return Ok(number);
@@ -182,8 +176,8 @@ impl Branches<'_> {
         Ok(number)
     }
 
-    /// The numbers of the authorities of the event of this record. Of the event itself, nothing
-    /// else is kept: there may be very many.
+    /// The numbers of the auth events of the event in this record. Nothing else of the event is
+    /// kept, because there may be very many.
     pub fn authorities(&self, memo: &mut Memo, record: u64) -> Result<Arc<[u32]>, ChainError> {
         if let Some(auth) = memo.authorities.get(&record) {
             return Ok(Arc::clone(auth));
@@ -198,10 +192,10 @@ impl Branches<'_> {
         Ok(auth)
     }
 
-    /// Looks again for an event that may have another record by now.
+    /// Looks up an event again, which may have a newer record by now.
     ///
     /// # Errors
-    /// When it was decided again. What was known of events is then forgotten.
+    /// When it was decided again. Everything known of events is then forgotten.
     pub fn refresh(&self, memo: &mut Memo, number: u32) -> Result<(), ChainError> {
         let Some(known) = memo.event(number).filter(|known| !known.is_final) else {
             return Ok(());
@@ -216,7 +210,7 @@ impl Branches<'_> {
         let is_same = (known.print, known.rejected) == (now.print, now.rejected)
             && (known.record == 0) == (now.record == 0);
         if !is_same {
-            // What was found out about others may rest on it.
+            // Results for other events may depend on it.
             memo.forget_events();
             return Err(ChainError::Changed);
         }
@@ -230,7 +224,7 @@ impl Branches<'_> {
     }
 
     fn newest(&self, event_id: &EventId) -> Offset {
-        // One that is being applied may be in the index before it is in the room.
+        // A record that is being applied may be in the index before it is in the room.
         let mut records = self.state.events.candidates(event_id);
         records.retain(|at| self.room.holds(*at));
         records.into_iter().max().unwrap_or(Offset::ZERO)
@@ -288,7 +282,7 @@ impl Known {
     }
 }
 
-/// Whether an event may take somebody's power (room version 2, "Power event").
+/// Whether an event is a power event (room version 2, "Power event").
 pub fn is_about_power(event: &EventRef) -> bool {
     match event.event_type {
         TimelineEventType::RoomPowerLevels

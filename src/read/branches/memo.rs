@@ -1,5 +1,5 @@
-//! What is remembered of rooms' graphs between decisions. It saves work, and changes no outcome: a
-//! room's memo can be dropped at any time.
+//! What is remembered of rooms' graphs between decisions. It only saves work: a room's memo can be
+//! dropped at any time without changing an outcome.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,37 +18,35 @@ use logcabin_state::Room;
 /// Numbers from here on stand for events that have no record yet.
 const STAND_IN: u64 = 1 << 63;
 
-/// What is remembered of a room's graph.
 #[derive(Debug, Default)]
 pub struct Memo {
-    /// The room's first event: another one is that of another room of this id.
+    /// The offset of the room's first event. Another room of the same id has another one.
     created: Offset,
-    /// How many payloads had been reduced when the memo was last looked at.
+    /// How many payloads had been reduced when the memo was last checked.
     reduced: u64,
     numbers: HashMap<Arc<(StateEventType, Box<str>)>, u32>,
     names: Vec<Arc<(StateEventType, Box<str>)>>,
     stand_ins: HashMap<OwnedEventId, u64>,
-    /// The room's state as of an offset, from which that as of another one is made.
+    /// The room's state as of one offset, from which those as of others are derived.
     pub(super) trunk: Option<(Offset, Tree)>,
     pub(super) as_of: Recent<Offset, Tree>,
     /// The states before events, by the events' records.
     pub(super) before: Recent<Offset, Tree>,
     pub(super) events: Vec<Known>,
     pub(super) ids: HashMap<OwnedEventId, u32>,
-    /// The authorities of records that hold keys of whole states.
+    /// The auth events of records that hold keys of whole states.
     pub(super) authorities: HashMap<u64, Arc<[u32]>>,
-    /// The events of records.
     pub(super) records: HashMap<u64, u32>,
-    /// What state resolution made of states, by their hashes; nothing, if there is too much to look
-    /// at.
+    /// Results of state resolution, by the hashes of the states; `None` if there was too much to
+    /// look at.
     pub resolutions: Recent<Vec<u128>, Option<Arc<Resolved>>>,
-    /// How states differ, by their hashes.
+    /// The differences between states, by their hashes.
     pub changes: Recent<(u128, u128), Arc<Vec<StateChange>>>,
     /// Events by the hashes of the states before them.
     pub described: Recent<u128, OwnedEventId>,
 }
 
-/// What state resolution made of several states.
+/// The result of state resolution.
 #[derive(Debug)]
 pub struct Resolved {
     pub state: Tree,
@@ -73,12 +71,11 @@ impl Memo {
         number
     }
 
-    /// The key of a number.
     pub fn name(&self, number: u32) -> Option<&(StateEventType, Box<str>)> {
         self.names.get(number as usize).map(|name| &**name)
     }
 
-    /// What stands for the record of an event that has none yet.
+    /// The number that stands for the record of an event that has none yet.
     pub(super) fn stand_in(&mut self, event_id: &EventId) -> u64 {
         if let Some(number) = self.stand_ins.get(event_id) {
             return *number;
@@ -88,7 +85,7 @@ impl Memo {
         number
     }
 
-    /// The record of this number; [`PENDING`](super::PENDING) for one that it stands in for.
+    /// The offset of this record; [`PENDING`](super::PENDING) for a stand-in.
     pub const fn offset(record: u64) -> Offset {
         if is_stand_in(record) { super::PENDING } else { Offset::new(record) }
     }
@@ -104,7 +101,6 @@ impl Memo {
         !self.events.is_empty()
     }
 
-    /// Forgets what is known of events.
     pub fn forget_events(&mut self) {
         self.authorities = HashMap::new();
         self.events = Vec::new();
@@ -128,12 +124,11 @@ impl Memo {
     }
 }
 
-/// Whether this number stands for an event that has no record yet.
 pub(super) const fn is_stand_in(record: u64) -> bool {
     record & STAND_IN != 0
 }
 
-/// What was used last of a kind.
+/// The most recently used values of one kind.
 #[derive(Debug)]
 pub struct Recent<K, V> {
     clock: u64,
@@ -154,7 +149,7 @@ impl<K: Hash + Eq, V> Recent<K, V> {
         Some(value)
     }
 
-    /// Keeps the newest: at most twice as many as `most`.
+    /// Keeps the most recently used: at most twice as many as `most`.
     pub fn put(&mut self, key: K, value: V, most: usize) {
         self.clock += 1;
         self.kept.insert(key, (self.clock, value));
@@ -175,7 +170,6 @@ impl<K: Hash + Eq, V> Recent<K, V> {
     }
 }
 
-/// The memos of all rooms.
 #[derive(Debug, Default)]
 pub struct Memos {
     rooms: Mutex<Rooms>,
@@ -187,7 +181,7 @@ struct Rooms {
     memos: HashMap<OwnedRoomId, Slot>,
     bytes: usize,
     clock: u64,
-    /// The payloads that were reduced last, and how many were before them.
+    /// The payloads that were reduced last, and the number of those before them.
     reduced: VecDeque<Offset>,
     reduced_before: u64,
 }
@@ -199,8 +193,8 @@ enum Slot {
 }
 
 impl Memos {
-    /// The memo of a room. If somebody has it, this waits for it (and blocks), or, without `waits`,
-    /// begins a new one, which nobody else will see.
+    /// The memo of a room. If it is in use, this blocks until it is returned, or, without `waits`,
+    /// begins a new one that is not kept.
     pub(super) fn lend(&self, room: &Room, waits: bool) -> Lent<'_> {
         let mut rooms = self.rooms.lock();
         loop {
@@ -220,12 +214,12 @@ impl Memos {
         }
     }
 
-    /// A new memo, which nobody else will see.
+    /// A new memo that is not kept.
     pub(super) fn private(room: &Room) -> Box<Memo> {
         Box::new(Memo::of(room, 0))
     }
 
-    /// These payloads have less in them now.
+    /// Notes that these payloads were reduced by an erasure.
     pub(crate) fn reduced(&self, offsets: impl Iterator<Item = Offset>) {
         let mut rooms = self.rooms.lock();
         rooms.reduced.extend(offsets);
@@ -241,7 +235,7 @@ impl Rooms {
         self.reduced_before + self.reduced.len() as u64
     }
 
-    /// The memo, or a new one if it is of another room, or an event that it rests on was reduced.
+    /// The memo, or a new one if it is of another room, or an event that it uses was reduced.
     fn checked(&self, mut memo: Box<Memo>, room: &Room) -> Box<Memo> {
         let in_all = self.reduced_in_all();
         let news = memo.reduced.checked_sub(self.reduced_before);
@@ -257,8 +251,8 @@ impl Rooms {
         memo
     }
 
-    /// Drops the memos that were used least recently, but not the newest, which a decision is about
-    /// to need. However large it is, the others keep half of the space.
+    /// Drops the least recently used memos, but not `newest`, which a decision is about to need.
+    /// However large that is, the others keep half of the space.
     fn make_space(&mut self, newest: &RoomId, its_bytes: usize) {
         let most = limits::RESOLUTION_MEMO_BYTES;
         let for_others = most.saturating_sub(its_bytes).max(most / 2);
@@ -277,7 +271,7 @@ impl Rooms {
     }
 }
 
-/// A memo that nobody else has meanwhile.
+/// A memo in exclusive use, returned when dropped.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
     memo: Box<Memo>,
@@ -285,7 +279,7 @@ pub(super) struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    /// One that nobody else will see.
+    /// One that is not kept.
     pub(super) fn private(room: &Room) -> Self {
         Self { memo: Memos::private(room), home: None }
     }
@@ -311,7 +305,7 @@ impl Drop for Lent<'_> {
         let memo = std::mem::take(&mut self.memo);
         let bytes = memo.bytes();
         let mut rooms = memos.rooms.lock();
-        // After a panic, nobody knows what it is worth.
+        // After a panic, it may be inconsistent.
         if std::thread::panicking() {
             rooms.memos.remove(&room_id);
         } else {

@@ -27,27 +27,27 @@ use logcabin_record::{
 };
 use logcabin_state::{Room, State};
 
-/// A state: each key with the event that holds it.
+/// A state: each key with the offset of the event that holds it.
 pub type Keys = BTreeMap<(StateEventType, Box<str>), Offset>;
 
 /// The state of a room at some event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
-    /// The room's as of this offset, which is that of a change of state.
+    /// The room's state as of this offset, which is that of a change of state.
     AsOf(Offset),
-    /// One that the room never had as a whole.
+    /// A state that the room never had as a whole.
     Own(Tree),
 }
 
 /// The event that is being decided, which has no offset yet.
 pub const PENDING: Offset = Offset::ZERO;
 
-/// Why a room's graph was not examined to the end.
+/// Why the examination of a room's graph stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     #[error("more than {} events", limits::RESOLUTION_EVENTS)]
     TooMany,
-    /// It takes longer than the caller may take. What was found so far is remembered.
+    /// It takes more work than the caller may do. What was found so far is remembered.
     #[error("more to look at than there is time for")]
     Unprepared,
     /// An event was decided again meanwhile.
@@ -60,10 +60,10 @@ pub enum ChainError {
 /// How much work a look at a room's graph may take.
 #[derive(Clone, Copy)]
 pub enum Effort<'a> {
-    /// Little enough for the room's turn.
+    /// Little enough to do within the room's turn.
     Short,
-    /// As much as it takes. What is given is called now and then: it may block for a while, and
-    /// says whether to go on.
+    /// As much as it takes. The function is called now and then: it may block for a while, and
+    /// returns whether to go on.
     Long(&'a dyn Fn() -> bool),
 }
 
@@ -75,9 +75,9 @@ pub struct Branches<'a> {
     pending: Option<EventRef>,
     looked: Cell<usize>,
     found: RefCell<HashMap<OwnedEventId, Option<EventRef>>>,
-    /// What it shares with others that look at the room. Without it, it remembers on its own.
+    /// Without it, the memo is not shared with others that look at the room.
     effort: Option<Effort<'a>>,
-    /// How much work there was, in events that were looked at: in all, and before the resolution.
+    /// The work so far, in examined events: in all, and before the current resolution.
     worked: Cell<usize>,
     begun: Cell<usize>,
     memo: RefCell<Option<Lent<'a>>>,
@@ -101,19 +101,18 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// The graph with what others have found out about it before.
+    /// Shares the room's memo with others.
     pub const fn with_effort(mut self, effort: Effort<'a>) -> Self {
         self.effort = Some(effort);
         self
     }
 
-    /// The graph as a decision on an event sees it.
+    /// Includes an event that is being decided.
     pub fn with_pending(mut self, event: EventRef) -> Self {
         self.pending = Some(event);
         self
     }
 
-    /// The room's state now.
     pub fn current(&self) -> View {
         self.as_of(Offset::MAX)
     }
@@ -123,7 +122,6 @@ impl<'a> Branches<'a> {
         View::AsOf(self.room.last_state_change(at))
     }
 
-    /// The event of this id.
     pub fn find(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         if let Some(pending) = self.pending.as_ref().filter(|event| event.event_id == event_id) {
             return Ok(Some(EventRef::clone(pending)));
@@ -136,7 +134,7 @@ impl<'a> Branches<'a> {
         Ok(found)
     }
 
-    /// As [`Self::find`], for a lot of events that are looked at once each: they are not kept.
+    /// Like [`Self::find`], for many events that are looked at once each: they are not kept.
     pub fn look(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         match self.pending.as_ref().filter(|event| event.event_id == event_id) {
             Some(pending) => Ok(Some(EventRef::clone(pending))),
@@ -144,8 +142,7 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// The event of this id, if clients are shown it; or else one that is only known, but not if it
-    /// is not allowed.
+    /// The event with this id, if it is shown to clients, or else if it is an outlier.
     pub fn find_shown(&self, event_id: &EventId) -> Result<Option<EventRef>, ReadError> {
         let found = self.find(event_id)?;
         let Some(aside) = found.as_ref().and_then(|event| event.aside.as_deref()) else {
@@ -154,7 +151,7 @@ impl<'a> Branches<'a> {
         if !matches!(aside, (Outcome::Outlier, _)) {
             return Ok(None);
         }
-        // It may have more than one record.
+        // It may have a second record, in the timeline.
         Ok(self.events.find_shown(self.state, event_id)?.or(found))
     }
 
@@ -164,8 +161,7 @@ impl<'a> Branches<'a> {
         Ok(found.is_some_and(|event| event.room_id != self.room.id))
     }
 
-    /// Whether an event is only known as an authority for others, or by the state before it: it has
-    /// no place in the history that clients see.
+    /// Whether an event is known only as an outlier, with no place in the history that clients see.
     pub fn is_out_of_sight(&self, event: &StoredEvent) -> Result<bool, ReadError> {
         Ok(matches!(event.aside.as_deref(), Some((Outcome::Outlier, _)))
             && self.events.find_shown(self.state, &event.event_id)?.is_none())
@@ -176,7 +172,6 @@ impl<'a> Branches<'a> {
         self.found.borrow_mut().insert(event.event_id.clone(), Some(EventRef::clone(event)));
     }
 
-    /// The event at this offset.
     pub fn get(&self, offset: Offset) -> Result<Option<EventRef>, ReadError> {
         match &self.pending {
             Some(pending) if offset == PENDING => Ok(Some(EventRef::clone(pending))),
@@ -184,7 +179,7 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// Counts an event that is looked at.
+    /// Counts an examined event.
     fn visit(&self) -> Result<(), ChainError> {
         work::look();
         self.looked.set(self.looked.get() + 1);
@@ -210,7 +205,6 @@ impl<'a> Branches<'a> {
         offset.map_or(Ok(None), |offset| self.get(offset))
     }
 
-    /// The whole of a state.
     pub fn keys(&self, view: &View) -> Result<Keys, ChainError> {
         Ok(match view {
             View::AsOf(at) => {
@@ -243,7 +237,7 @@ impl<'a> Branches<'a> {
         })
     }
 
-    /// Counts work, in events that are looked at.
+    /// Counts work, in examined events.
     pub fn work(&self, count: usize) -> Result<(), ChainError> {
         work::looks(count);
         let before = self.worked.get();
@@ -265,18 +259,18 @@ impl<'a> Branches<'a> {
         if is_too_much { Err(ChainError::TooMany) } else { Ok(()) }
     }
 
-    /// A resolution begins, which may take as much work as any other.
+    /// Begins a resolution, which has its own limit of work.
     pub fn begin_work(&self) {
         self.begun.set(self.worked.get());
     }
 
-    /// The number of an event's record.
+    /// The number that trees have for an event: of its record, or a stand-in.
     pub(crate) fn record_of(&self, memo: &mut Memo, event: &StoredEvent) -> u64 {
         if event.offset != PENDING {
             return event.offset.get();
         }
         if has_chosen_ids(&self.room.rules) {
-            // Several that are not decided yet may claim one id.
+            // Several undecided events may claim one id.
             let hash = blake3::hash(event.pdu.get().as_bytes()).to_hex();
             if let Ok(unique) = OwnedEventId::try_from(format!("${hash}")) {
                 return memo.stand_in(&unique);
@@ -285,7 +279,6 @@ impl<'a> Branches<'a> {
         memo.stand_in(&event.event_id)
     }
 
-    /// A state as a tree.
     pub fn tree(&self, view: &View) -> Result<Tree, ChainError> {
         match view {
             View::Own(tree) => Ok(tree.clone()),
@@ -310,7 +303,6 @@ impl<'a> Branches<'a> {
         Ok(tree)
     }
 
-    /// Whether two states are the same.
     pub fn is_same(&self, one: &View, other: &View) -> Result<bool, ChainError> {
         match (one, other) {
             (View::AsOf(one), View::AsOf(other)) if one == other => Ok(true),
@@ -319,7 +311,7 @@ impl<'a> Branches<'a> {
     }
 
     /// What is recorded of the state before an event: `None` if the event has no place in the room,
-    /// and nothing if that state is the room's as of the record before.
+    /// `Some(None)` if that state is the room's as of the record before.
     pub fn noted<'e>(&self, event: &'e StoredEvent) -> Option<Option<&'e StateBefore>> {
         match event.aside.as_deref() {
             Some((Outcome::Outlier, None)) => None,
@@ -328,7 +320,7 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// The state before an event that has a place in the room; `None` if it has none.
+    /// The state before an event; `None` if it has no place in the room.
     pub fn before(&self, event: &StoredEvent) -> Result<Option<View>, ChainError> {
         let mut memo = self.memo();
         let mut steps = Vec::new();
@@ -353,7 +345,7 @@ impl<'a> Branches<'a> {
                     None => return Ok(None),
                 },
             };
-            // An event on which another one rests may have expired.
+            // An event that it depends on may have expired.
             let Some(base) = self.get(base)?.filter(|base| base.offset < event.offset) else {
                 return Ok(None);
             };
@@ -388,7 +380,7 @@ impl<'a> Branches<'a> {
         Ok(Some(view))
     }
 
-    /// The record of the same event before this one.
+    /// The previous record of the same event.
     fn part_before(&self, event: &StoredEvent) -> Option<Offset> {
         let mut records = self.state.events.candidates(&event.event_id);
         records.retain(|record| *record < event.offset && self.room.aside(*record).is_some());
@@ -407,7 +399,7 @@ impl<'a> Branches<'a> {
         }
     }
 
-    /// A state with an event in it.
+    /// A state after a state event is added to it.
     pub fn with(&self, view: View, event: &StoredEvent) -> Result<View, ChainError> {
         let Some((event_type, state_key)) = event.key() else { return Ok(view) };
         let mut tree = self.tree(&view)?;
@@ -418,7 +410,6 @@ impl<'a> Branches<'a> {
         Ok(View::Own(tree))
     }
 
-    /// The state in which these events hold their keys.
     pub fn state_of(
         &self,
         events: impl IntoIterator<Item = ((StateEventType, Box<str>), Offset)>,
@@ -430,7 +421,7 @@ impl<'a> Branches<'a> {
         View::Own(tree)
     }
 
-    /// The authorities of these events, and theirs, and so on.
+    /// The auth chains of these events, together.
     pub fn chain<'e>(
         &self,
         events: impl Iterator<Item = &'e OwnedEventId>,
@@ -451,14 +442,14 @@ impl<'a> Branches<'a> {
         Ok(chain)
     }
 
-    /// The events on the ways from one of these to another by `auth_events`, ends included (room
-    /// version 12, "Conflicted state subgraph").
+    /// The events on the paths from one of these to another through `auth_events`, ends included
+    /// (room version 12, "Conflicted state subgraph").
     pub fn between<'e>(
         &self,
         ends: impl Iterator<Item = &'e OwnedEventId>,
     ) -> Result<HashSet<OwnedEventId>, ChainError> {
         let ends: HashSet<OwnedEventId> = ends.cloned().collect();
-        // Whether a way leads on to an end. An event is done after all its authorities.
+        // Whether a path leads on to an end. An event is done after all its auth events.
         let mut leads: HashMap<OwnedEventId, bool> = HashMap::new();
         let mut todo: Vec<(OwnedEventId, bool)> =
             ends.iter().map(|event_id| (event_id.clone(), false)).collect();
@@ -485,7 +476,7 @@ impl<'a> Branches<'a> {
 /// A step from a state to a later one.
 struct Step {
     changes: Vec<(u32, u64)>,
-    /// It leads to the state before this record.
+    /// The record before which the room has the resulting state.
     before: Option<Offset>,
 }
 
@@ -500,8 +491,8 @@ impl Step {
     }
 }
 
-/// Whether the room had no other forward extremity when this event came: the state after it was the
-/// room's.
+/// Whether the room had no other forward extremity when this event came, so that the state after it
+/// was the room's.
 fn is_alone(event: &StoredEvent) -> bool {
     event.aside.is_none()
         && event.received.as_ref().is_none_or(|received| received.extremities.is_empty())

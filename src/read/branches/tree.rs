@@ -1,4 +1,4 @@
-//! States of a room that share what they have in common.
+//! States of a room that share their common parts.
 //!
 //! A state maps the number of each key to the record that holds it. Changing one key copies a few
 //! nodes, so thousands of states of a large room, each slightly different, take little more memory
@@ -49,13 +49,12 @@ fn part(key: u32, record: u64) -> u128 {
 }
 
 impl Tree {
-    /// What distinguishes this state from others, within this process. It is the sum of a hash for
-    /// each entry, and therefore costs nothing to keep.
+    /// Distinguishes this state from others within this process. It is the sum of a hash for each
+    /// entry, and therefore cheap to keep up to date.
     pub const fn hash(&self) -> u128 {
         self.hash
     }
 
-    /// How many keys are held.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -78,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// Lets this record hold a key; with 0, none.
+    /// Sets the record that holds a key; 0 removes it.
     pub fn set(&mut self, key: u32, record: u64) {
         let old = self.get(key);
         if old == record {
@@ -114,8 +113,8 @@ impl Tree {
         }
     }
 
-    /// Calls `each` with each key that is held by different records in two states, and these; in
-    /// the order of the keys' numbers. Returns how many nodes were examined.
+    /// Calls `each` with each key that two states hold differently, and the two records, in the
+    /// order of the keys' numbers. Returns how many nodes were examined.
     pub fn differences(&self, other: &Self, mut each: impl FnMut(u32, u64, u64)) -> usize {
         let (mut one, mut two) = (self.clone(), other.clone());
         while one.levels < two.levels {

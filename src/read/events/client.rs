@@ -215,7 +215,6 @@ const UNSIGNED_BYTES: usize = 128;
 pub struct ClientEvent(String);
 
 impl ClientEvent {
-    /// Its JSON.
     pub fn get(&self) -> &str {
         &self.0
     }
@@ -332,7 +331,6 @@ pub fn redacted(room: &Room, event: &EventRef) -> EventRef {
     EventRef::new(stripped)
 }
 
-/// `value` as raw JSON.
 pub fn to_raw<T: Serialize + ?Sized>(value: &T) -> Box<RawValue> {
     // Strings, numbers and parsed JSON always serialize.
     serde_json::value::to_raw_value(value).expect("client data serialises")

@@ -42,22 +42,17 @@ pub struct StoredEvent {
     pub names_room: bool,
     pub event_type: TimelineEventType,
     pub sender: OwnedUserId,
-    /// Its state key, if it is a state event.
     pub state_key: Option<Box<str>>,
     /// When it was appended, in milliseconds since the Unix epoch; 0 while it is being decided.
     pub time_ms: u64,
     /// Its time, by the sending server's clock.
     pub origin_server_ts: MilliSecondsSinceUnixEpoch,
     pub content: Box<RawValue>,
-    /// Its depth in the room's graph.
     pub depth: u64,
-    /// The events before it.
     pub prev_events: Vec<OwnedEventId>,
-    /// The events that authorise it.
     pub auth_events: Vec<OwnedEventId>,
     /// The event that it redacts, wherever the room version has it.
     pub redacts: Option<OwnedEventId>,
-    /// The transaction that sent it.
     pub transaction: Option<Transaction>,
     /// The id of its delay, if it was scheduled.
     pub delay_id: Option<Box<str>>,
@@ -187,8 +182,8 @@ impl StoredEvent {
         Some((user_id, self.content_as::<Content>().ok()?.membership))
     }
 
-    /// Since when it counts as living, in milliseconds since the Unix epoch. Old history does not
-    /// become young by being fetched.
+    /// When its lifetime began, in milliseconds since the Unix epoch. Fetching old history does not
+    /// restart it.
     pub fn lives_since_ms(&self) -> u64 {
         if self.aside.is_none() {
             return self.time_ms;
@@ -196,7 +191,6 @@ impl StoredEvent {
         self.time_ms.min(self.origin_server_ts.get().into())
     }
 
-    /// The content, read as `T`.
     pub fn content_as<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_str(self.content.get())
     }

@@ -102,7 +102,6 @@ impl EventStore {
         }
     }
 
-    /// What is remembered of rooms' graphs.
     pub(crate) const fn memos(&self) -> &Memos {
         &self.memos
     }
@@ -111,21 +110,21 @@ impl EventStore {
         &*self.log
     }
 
-    /// From now on, events live as long as `lifetimes` says. To be called once.
+    /// Sets the lifetimes of events. To be called once.
     pub fn keep_to(&self, lifetimes: Box<dyn Lifetimes>) {
         // A second call has no effect.
         let _ = self.lifetimes.set(lifetimes);
     }
 
-    /// The server has another key for other homeservers.
+    /// Rotates to the server's newest key for signing.
     pub fn sign_anew(&self, state: &State) {
         let (Some(keys), Some(key)) = (self.keys.get(), state.peers.own_key()) else { return };
         if let Err(error) = keys.rotate(&key) {
-            tracing::error!(%error, "the server goes on with its former key");
+            tracing::error!(%error, "the server keeps signing with its former key");
         }
     }
 
-    /// From now on, events in federation format are signed with these keys. To be called once.
+    /// Sets the keys that sign events in federation format. To be called once.
     pub fn sign_with(&self, keys: Arc<ServerKeys>) {
         // A second call has no effect.
         let _ = self.keys.set(keys);
@@ -135,8 +134,8 @@ impl EventStore {
     /// signature.
     pub fn in_federation_format(&self, room: &Room, event: &StoredEvent) -> Box<RawValue> {
         let signed = || {
-            // One of another homeserver has its signatures; one of this homeserver has at most that
-            // of the room's policy server.
+            // Events of other homeservers have their signatures; our own have at most that of the
+            // room's policy server.
             if event.received.is_some() || event.aside.is_some() {
                 return None;
             }
@@ -267,7 +266,7 @@ impl EventStore {
                 if in_timeline {
                     return Ok(Some(event));
                 }
-                // What is decided of it last holds.
+                // The latest decision holds.
                 if best.as_ref().is_none_or(|best: &EventRef| best.offset < offset) {
                     best = Some(event);
                 }
@@ -276,9 +275,8 @@ impl EventStore {
         Ok(best)
     }
 
-    /// Whether another event that this server knows has the id of this one, in its room or in
-    /// another one. Only where ids are chosen can that be, and the event that came first keeps its
-    /// id.
+    /// Whether another known event, in this room or another, has this event's id. That is possible
+    /// only in room versions whose ids are chosen by homeservers; the first event keeps its id.
     pub fn is_taken(
         &self,
         state: &State,

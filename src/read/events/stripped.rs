@@ -34,14 +34,14 @@ impl EventStore {
         member: &StoredEvent,
         at: Offset,
     ) -> Result<Vec<Box<RawValue>>, ReadError> {
-        // Of a room that this server was not in, it has only that.
+        // This is all that the server has of a room that it was not in.
         if let Some(received) = member.received.as_ref().filter(|of| !of.stripped.is_empty()) {
             return Ok(received.stripped.clone());
         }
         Ok(self.state_to_strip(room, member, at)?.iter().map(strip).collect())
     }
 
-    /// The events of which stripped state is made.
+    /// The events that stripped state is made from.
     pub fn state_to_strip(
         &self,
         room: &Room,

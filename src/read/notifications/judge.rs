@@ -23,7 +23,6 @@ const HOPS: usize = 3;
 #[derive(Clone, Copy, Debug)]
 pub struct Judge<'a> {
     pub state: &'a State,
-    /// The event bodies.
     pub events: &'a EventStore,
     pub user_id: &'a UserId,
     pub room: &'a Room,

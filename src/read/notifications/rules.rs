@@ -59,7 +59,6 @@ pub struct Circumstances<'a> {
     pub members: u64,
     /// The user's display name in the room, as a pattern.
     pub display_name: Option<&'a Glob>,
-    /// The power levels.
     pub levels: &'a Levels,
 }
 
@@ -81,16 +80,11 @@ impl Moment for Circumstances<'_> {
     }
 }
 
-/// The outcome for an event.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The matching rule.
     pub rule_id: Box<str>,
-    /// The actions of the rule.
     pub actions: Vec<Action>,
-    /// Whether the user is notified.
     pub notify: bool,
-    /// Whether the event is highlighted.
     pub highlight: bool,
 }
 
@@ -231,7 +225,6 @@ impl Rules {
         Arc::clone(&DEFAULTS)
     }
 
-    /// The rules of `user_id`'s ruleset.
     pub fn new(ruleset: &Ruleset, user_id: &UserId) -> Self {
         let mut interned = Interner::default();
         let mut conditional = |rules: &mut dyn Iterator<Item = &ConditionalPushRule>| {
@@ -315,7 +308,6 @@ pub enum Judgement<'a> {
 }
 
 impl<'a> Judgement<'a> {
-    /// The outcome, if a rule matches.
     pub const fn outcome(self) -> Option<&'a Arc<Outcome>> {
         match self {
             Self::Of(outcome) => outcome,

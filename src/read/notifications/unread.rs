@@ -51,9 +51,7 @@ const CHUNK: usize = 256;
 /// An unread event that notifies a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreadEvent {
-    /// The event.
     pub offset: Offset,
-    /// Whether it is highlighted.
     pub highlight: bool,
 }
 

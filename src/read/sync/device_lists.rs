@@ -10,7 +10,6 @@ use crate::view::View;
 use logcabin_record::Offset;
 use logcabin_state::{Membership, RoomMembership};
 
-/// The changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeviceLists {
     /// Users who changed their devices or cross-signing keys, or with whom the user now shares an
@@ -21,7 +20,6 @@ pub struct DeviceLists {
 }
 
 impl DeviceLists {
-    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.left.is_empty()
     }

@@ -10,7 +10,7 @@ use logcabin_log::ReadError;
 use logcabin_record::Offset;
 use logcabin_state::{Membership, RoomMembership};
 
-/// How much work an attempt may do.
+/// The work that an attempt may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// Short work, on a thread that answers requests: see [`limits`].
@@ -19,9 +19,9 @@ pub enum Effort {
     Any,
 }
 
-/// An attempt that was to be short would be long.
+/// A short attempt would need more work than [`Effort::Short`] allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no short piece of work")]
+#[error("more work than a short attempt may do")]
 pub struct TooLong;
 
 /// Why an attempt failed.

@@ -11,7 +11,6 @@ use logcabin_state::{Membership, Room};
 /// The number of heroes (client-server API, `m.heroes`).
 const HEROES: usize = 5;
 
-/// The summary of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     /// The members that name the room, in the order in which they joined; `None` for a room with a

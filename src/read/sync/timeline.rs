@@ -54,7 +54,7 @@ impl Stretch {
         if room.is_gapped()
             && let Some(gap) = room.last_gap(start.prev(), at)
         {
-            // What is in it is not in any timeline.
+            // Events in a gap are in no timeline.
             events.retain(|event| event.offset >= gap);
             return Ok(Self { events, limited: true, start: gap, at });
         }
@@ -67,7 +67,7 @@ impl Stretch {
         Ok(Self { events, limited: false, start: at, at })
     }
 
-    /// The last offset before it: the state there is that at its beginning.
+    /// The last offset before it. The state there is the state at its beginning.
     pub(super) fn before(&self) -> Offset {
         self.start.prev().min(self.at)
     }

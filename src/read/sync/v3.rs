@@ -31,7 +31,6 @@ use logcabin_base::{background::lock_at_length, limits};
 use logcabin_record::{Epoch, Offset};
 use logcabin_state::{Membership, RoomMembership};
 
-/// A sync request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The client's position; `None` for an initial sync.

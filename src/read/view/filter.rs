@@ -110,9 +110,6 @@ struct Types {
 
 impl Filter {
     /// Parses a filter from JSON.
-    ///
-    /// # Errors
-    /// When it is not a filter: a field has an invalid value.
     pub fn parse(json: &str) -> Result<Self, BadFilter> {
         parse(json)
     }
@@ -141,9 +138,6 @@ impl RoomSelection {
 
 impl EventFilter {
     /// Parses a filter from JSON.
-    ///
-    /// # Errors
-    /// When it is not a filter: a field has an invalid value.
     pub fn parse(json: &str) -> Result<Self, BadFilter> {
         parse(json)
     }

@@ -58,7 +58,6 @@ impl<'v> Sight<'v> {
         }
     }
 
-    /// The event in this format.
     pub(super) fn form(
         &self,
         event: &EventRef,
@@ -148,7 +147,7 @@ impl<'v> Sight<'v> {
         }
     }
 
-    /// The offset as of which the room was as it was at the event, as far as is known.
+    /// The offset whose state of the room is that at the event, as far as is known.
     fn at_event(&self, event: &StoredEvent) -> Offset {
         let slot = event.aside.as_ref().and_then(|_| self.room.slot(event.offset));
         slot.map_or(event.offset, |slot| slot.gap.prev())
@@ -327,8 +326,8 @@ impl<'v> Sight<'v> {
         if let Some(stretches) = self.stretches.get() {
             return Ok(stretches);
         }
-        // What is found for a gap is counted by when it was found. That is no measure for those who
-        // do not see all that comes.
+        // Related events in a gap have the offset at which they were fetched, which does not say
+        // whether a user who does not see everything may see them.
         let stretches = if self.room.is_gapped() && !self.visibility().is_joined() {
             Vec::new()
         } else {

@@ -32,7 +32,6 @@ use logcabin_state::{Membership, Room, RoomMembership, State};
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     pub state: Arc<State>,
-    /// The event bodies.
     pub events: &'a EventStore,
     /// The viewer, and the offset.
     pub viewer: Viewer<'a>,
@@ -42,7 +41,6 @@ pub struct View<'a> {
 /// least one.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimit<'a> {
-    /// The most events.
     pub events: usize,
     /// The remaining budget of all pages in one response.
     pub budget: Option<&'a ByteBudget>,
@@ -66,7 +64,6 @@ impl PageLimit<'_> {
 pub struct ByteBudget(Cell<usize>);
 
 impl ByteBudget {
-    /// A budget of this many bytes.
     pub const fn new(bytes: usize) -> Self {
         Self(Cell::new(bytes))
     }
@@ -110,7 +107,6 @@ struct Filled<P> {
 }
 
 impl<'a> View<'a> {
-    /// The viewer.
     pub const fn user_id(&self) -> &'a UserId {
         self.viewer.user_id
     }

@@ -18,18 +18,16 @@ pub struct PastPage {
     pub next: Option<Place>,
     /// The position after the last event, in the direction of the page.
     pub last: Option<Place>,
-    /// The page ends at this gap, of which more may be found.
+    /// The gap at which the page ends, if more of it may be found.
     pub open: Option<Offset>,
 }
 
 /// The requested part of a room's history.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Where it begins.
     pub from: Place,
-    /// Where it ends.
     pub to: Place,
-    /// Whether that is before `from`.
+    /// Whether `to` is before `from`.
     pub backward: bool,
     /// Whether a page ends at a gap of which more may be found.
     pub stops: bool,
@@ -64,7 +62,7 @@ impl<'a> View<'a> {
         };
         let filled = self.fill(room, from, limit.into(), filter, next, |_| Ok(true))?;
         let Filled { events, position, last, cut } = filled;
-        // One that is cut short may not have come to the gap.
+        // A page that is cut short may not have reached the gap.
         let open = open.filter(|_| cut.is_none());
         let next = cut.or_else(|| open.map(|_| position));
         Ok(PastPage { events, next, last, open })

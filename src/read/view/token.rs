@@ -42,13 +42,11 @@ impl FromStr for Token {
 }
 
 /// A position in the history of a room, which may have gaps: `s<epoch>_<offset>` like every token,
-/// or `s<epoch>_<gap>~<number>` in the gap before an event, right before so many of what was found
-/// for it.
+/// or, in the gap before the event at `gap`, `s<epoch>_<gap>~<number>` (see [`Place::Within`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryToken {
     /// The epoch of the offset.
     pub epoch: Epoch,
-    /// The position.
     pub place: Place,
 }
 
@@ -106,9 +104,7 @@ impl<'a> TryFrom<&'a str> for ThreadsToken<'a> {
 /// response, because there can be several at one offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pos {
-    /// The position in the log.
     pub token: Token,
-    /// The response.
     pub ticket: u64,
 }
 

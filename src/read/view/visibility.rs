@@ -118,8 +118,8 @@ impl<'a> Visibility<'a> {
         self.shows_at(view, event.offset)
     }
 
-    /// Whether the user may see an event in a gap. Who was in the room then is not known in full:
-    /// where only members see events, only those see it who were joined on both sides of the gap.
+    /// Whether the user may see an event in a gap. Who was in the room then is not fully known:
+    /// where only members see events, a user must have been joined on both sides of the gap.
     fn shows_in_gap(
         &self,
         view: &View<'_>,
@@ -129,7 +129,7 @@ impl<'a> Visibility<'a> {
         let (before, after) = self.room.visibility_around(slot);
         let mut setting = before.map_or(Setting::Joined, |name| Setting::named(&name));
         if event.event_type == TimelineEventType::RoomHistoryVisibility {
-            // As of any other such change.
+            // Like any change of the setting, it is visible to those who see either side of it.
             let after = match after {
                 Some(name) => Setting::named(&name),
                 None => self.setting(view, slot.gap.prev())?,

@@ -49,10 +49,8 @@ struct Counted {
 /// Why the counts cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum CountsError {
-    /// The file failed.
     #[error("the file of unread counts: {0}")]
     Io(#[from] io::Error),
-    /// The log failed.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The file is of another version or log.
@@ -107,7 +105,7 @@ impl Unread {
     /// Returns their number. Blocks.
     ///
     /// # Errors
-    /// When the file is of another version or log, or cannot be read. A missing file has none.
+    /// When the file is damaged, unreadable, or of another version or log. A missing one is fine.
     pub fn read(&self, path: &Path, log: &dyn Log, generation: u64) -> Result<usize, CountsError> {
         let file = match std::fs::read(path) {
             Ok(file) => file,
@@ -142,8 +140,8 @@ impl Unread {
     }
 }
 
-/// The record after which nothing erased is named in the file at `path`; `None` if there is no such
-/// file.
+/// The offset as of which the file at `path` was written: nothing erased up to there is named in
+/// it. `None` if there is no such file.
 pub fn written_at(path: &Path) -> Option<Offset> {
     use io::BufRead as _;
     let file = std::fs::File::open(path).ok()?;

@@ -19,7 +19,6 @@ use logcabin_base::limits;
 use logcabin_record::Offset;
 use logcabin_state::Room;
 
-/// One list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ListConfig {
     /// The ranges of the list, both ends inclusive.
@@ -74,16 +73,12 @@ pub struct Filters {
 /// Why a request is refused: it exceeds a limit or is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRules {
-    /// More lists than [`limits::SLIDING_LISTS`].
     #[error("There are at most {} lists in a request.", limits::SLIDING_LISTS)]
     Lists,
-    /// More subscriptions than [`limits::SLIDING_SUBSCRIPTIONS`].
     #[error("There are at most {} room subscriptions in a request.", limits::SLIDING_SUBSCRIPTIONS)]
     Subscriptions,
-    /// More required state than [`limits::SLIDING_REQUIRED_STATE`].
     #[error("`required_state` has at most {} entries.", limits::SLIDING_REQUIRED_STATE)]
     RequiredState,
-    /// More ranges than [`limits::SLIDING_RANGES`].
     #[error("A list has at most {} ranges.", limits::SLIDING_RANGES)]
     Ranges,
     #[error("The range [{0}, {1}] ends before it begins.")]
@@ -181,9 +176,6 @@ impl Scope {
 impl Rules {
     /// The rules of a request of `user_id` that was `bytes` long. A timeline has at most
     /// `max_timeline_limit` events.
-    ///
-    /// # Errors
-    /// When the request exceeds a limit or has an invalid range.
     pub fn new(
         user_id: &UserId,
         lists: BTreeMap<String, ListConfig>,
