@@ -203,7 +203,7 @@ impl Drop for Lane<'_> {
     }
 }
 
-/// The proposals of the next commit: the first, and those behind it as long as all share.
+/// The proposals of the next commit: the first, and those behind it that may share its commit.
 fn take(waiting: &mut VecDeque<Box<dyn Job>>) -> Vec<Box<dyn Job>> {
     let size = waiting.front().map_or(1, |first| first.commit_size());
     let shares = waiting.iter().take(size).take_while(|job| job.shares_commit());
@@ -251,8 +251,8 @@ async fn commit(shared: &Shared, stream: &Stream, mut jobs: Vec<Box<dyn Job>>) {
         stages.since(WriteStage::Decide, began);
         trace(&jobs, began);
         if batch.records.is_empty() {
-            // Nothing to write: everything was refused or is so already, on applied, durable
-            // grounds. The replies wait until readers see those, too.
+            // Nothing to write: everything was refused or had no effect, because of records that
+            // are durable and applied. The replies wait until readers see those, too.
             shared.head.reached(applied).await;
             jobs.into_iter().for_each(|job| job.settle(Ok(applied)));
             return;
@@ -382,7 +382,7 @@ mod tests {
     use logcabin_record::{Record, command::RoomTyping};
 
     #[test]
-    fn what_passes_is_told_from_what_would_be_the_same_again() {
+    fn temporary_failures_are_told_from_permanent_ones() {
         let storage = ReadError::Storage("a disk".to_owned());
         for error in [
             Rejected::Log(AppendError::Full("a disk".to_owned())),

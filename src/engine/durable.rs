@@ -24,7 +24,7 @@ impl<T> Durable<T> {
         self.offset
     }
 
-    /// The size of what the proposal has recorded, if that is records of its own.
+    /// The size of the records that the proposal itself caused, in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }

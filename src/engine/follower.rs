@@ -31,7 +31,7 @@ pub(super) fn follower(
     }
 }
 
-/// Ends the process if records cannot be applied to what is live: whether `apply` fails or panics.
+/// Ends the process if `apply` fails or panics.
 fn or_end(live: &Live, apply: impl FnOnce() -> Result<(), ApplyError>) {
     let error = match catch_unwind(AssertUnwindSafe(apply)) {
         Ok(Ok(())) => return,
@@ -65,7 +65,7 @@ fn follow(
 
 fn count(record: &Record) {
     let header = &record.header;
-    // Kinds are names in the program: a record of another kind could not be applied.
+    // There are few kinds: a record of an unknown kind could not be applied.
     metrics().log_records.with_label_values(&[&*header.kind]).inc();
     metrics().log_payload.inc_by(header.payload_len.into());
 }

@@ -47,7 +47,6 @@ impl Head {
         }
     }
 
-    /// The last records that traced requests caused.
     pub const fn traced(&self) -> &TracedRecords {
         &self.traced
     }
@@ -57,7 +56,7 @@ impl Head {
         Offset::new(self.offset.load(Ordering::Acquire))
     }
 
-    /// The head as it moves, for those who follow everything.
+    /// The head as it moves.
     #[must_use]
     pub fn follow(&self) -> watch::Receiver<Offset> {
         self.moved.subscribe()
@@ -112,19 +111,16 @@ impl Head {
     }
 }
 
-/// A subscription to effects that are work for somebody.
+/// A subscription to effects: see [`Head::work`].
 #[derive(Debug)]
 pub struct Work(broadcast::Receiver<Published>);
 
-/// A subscriber lagged so far behind that it lost effects: what they were is in the state.
+/// A subscriber lagged so far behind that it lost effects. Their results are in the state.
 #[derive(Debug)]
 pub struct Lagged;
 
 impl Work {
-    /// The next effects that `choose` chooses. Waits until there is one.
-    ///
-    /// # Errors
-    /// When some were lost.
+    /// The next effects that `choose` accepts. Waits until there is one.
     pub async fn next<T>(
         &mut self,
         choose: impl Fn(&Effect) -> Option<T>,

@@ -59,7 +59,6 @@ const REPLAY_RECORDS: usize = 1024;
 pub enum OpenError {
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A record could not be applied.
     #[error("the log cannot be replayed: {0}")]
     Apply(#[from] ApplyError),
     /// The first record could not be written.
@@ -78,7 +77,6 @@ pub enum OpenError {
     /// A rebuild of the projections is running already: see `Engine::beside`.
     #[error("projections are already being rebuilt")]
     Beside,
-    /// The identity in the log cannot be used.
     #[error("the server's signing key in the log cannot be read: {0}")]
     Identity(String),
 }
@@ -241,9 +239,6 @@ impl Engine {
 
     /// Proposes a change. Resolves when it is durable and applied, or refused on durable grounds.
     /// Dropping the future does not withdraw the proposal.
-    ///
-    /// # Errors
-    /// When the proposal is refused or the log takes no writes.
     pub async fn propose<P: Proposal>(
         &self,
         origin: Origin,
@@ -265,13 +260,12 @@ impl Engine {
         self.commits.is_contended(stream)
     }
 
-    /// From now on events that have expired by `retention` are hidden at once, before the next
-    /// sweep deletes them. To be called once.
+    /// Hides events from the moment at which they expire by `retention`, before the next sweep
+    /// deletes them. To be called once.
     pub fn keep_to(&self, retention: Arc<Retention>) {
         self.events.keep_to(Box::new(Kept { retention, clock: self.clock.clone() }));
     }
 
-    /// The events that records contain.
     pub fn events(&self) -> &EventStore {
         &self.events
     }
@@ -291,7 +285,6 @@ impl Engine {
         &self.log
     }
 
-    /// The source of time.
     pub const fn clock(&self) -> &Clock {
         &self.clock
     }

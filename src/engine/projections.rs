@@ -72,7 +72,7 @@ impl Deref for LiveState {
 }
 
 impl LiveState {
-    /// The live projections, to be kept.
+    /// The live projections, to be held beyond one answer.
     pub fn share(&self) -> Arc<State> {
         Arc::clone(&self.0.state)
     }
@@ -140,7 +140,7 @@ impl Beside<'_> {
         let before = Arc::clone(&env.state);
         self.state.succeed(&before);
         self.live.env.store(Arc::new(Env { state: Arc::clone(&self.state), ..env }));
-        // They follow nothing any more, so that nothing is applied to them twice.
+        // The new projections stop following, so that nothing is applied to them twice.
         *lacking = None;
         Ok((Some(before), applied))
     }

@@ -1,5 +1,5 @@
-//! The last records that traced requests caused: what follows of them, such as the answer to a sync
-//! that waited for one, belongs to their traces.
+//! The last records that traced requests caused. What happens because of one, such as the answer to
+//! a sync that waited for it, belongs to the request's trace.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -11,7 +11,7 @@ use logcabin_base::{
 };
 use logcabin_record::{Offset, Record, Stream};
 
-/// The records. There are none unless requests are traced.
+/// Empty unless requests are traced.
 #[derive(Debug, Default)]
 pub struct TracedRecords(Mutex<VecDeque<One>>);
 
@@ -20,7 +20,7 @@ struct One {
     offset: Offset,
     stream: Stream,
     traced: Traced,
-    /// How much more may follow of it.
+    /// How many more consequences are traced.
     left: usize,
 }
 
@@ -40,8 +40,8 @@ impl TracedRecords {
         records.push_back(One { offset, stream, traced, left: limits::TRACE_FOLLOWERS });
     }
 
-    /// The traces of the records after `since` and up to `until` that `concerns` says to be about
-    /// somebody. What follows of a record for many is told of the first ones.
+    /// The traces of the records after `since` and up to `until` whose stream `concerns` accepts.
+    /// Each record is returned a limited number of times.
     pub fn between(
         &self,
         since: Offset,
@@ -60,7 +60,7 @@ impl TracedRecords {
         found
     }
 
-    /// Adds to the traces of these records that something was done because of them until now.
+    /// Adds to the traces of these records what was done because of them, from `since` until now.
     pub fn tell(
         &self,
         records: impl IntoIterator<Item = Offset>,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_of_a_record_is_told_a_bounded_number_of_times() {
+    fn a_limited_number_of_consequences_of_a_record_are_traced() {
         let records = TracedRecords::default();
         let traced = Traced::of("a-1.4bf92f3577b34da6a3ce929d0e0e4736").unwrap();
         for offset in 1..=limits::TRACED_RECORDS as u64 + 5 {

@@ -31,7 +31,7 @@ pub trait Voucher: fmt::Debug + Send + Sync {
 }
 
 impl Engine {
-    /// From now on, policy servers sign events before they are recorded. To be called once.
+    /// Has policy servers sign events before they are recorded. To be called once.
     pub fn ask(&self, voucher: Arc<dyn Voucher>) {
         // A second call has no effect.
         let _ = self.voucher.set(voucher);
@@ -49,7 +49,7 @@ impl Engine {
         let mut signatures = HashMap::new();
         let _turn = voucher.turn(&stream).await;
         for _ in 0..limits::POLICY_ATTEMPTS {
-            // What is refused is refused below, on durable grounds.
+            // A refusal comes from the proposal below, on durable grounds.
             let events = to_be_signed(&self.env(), &proposal, &origin).unwrap_or_default();
             for event in events {
                 if let Entry::Vacant(missing) = signatures.entry(event.event_id.clone()) {

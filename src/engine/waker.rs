@@ -151,7 +151,7 @@ impl Listeners {
         self.0.is_empty()
     }
 
-    /// Wakes those whom the effects concern. Changes of presence are only collected.
+    /// Wakes the users whom the effects concern. Changes of presence are only collected.
     fn wake(
         &self,
         state: &State,
