@@ -18,13 +18,11 @@ use logcabin_record::command::FileHash;
 /// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// It does not exist.
     #[error("the file is gone")]
     Missing,
     /// It differs from the one that was uploaded.
     #[error("the file is damaged: {0}")]
     Damaged(String),
-    /// The disk failed.
     #[error(transparent)]
     Io(io::Error),
 }
@@ -40,7 +38,7 @@ impl From<io::Error> for DownloadError {
     }
 }
 
-/// Where a file is, and what it must be.
+/// Where a file is, and the hash and length that it must have.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub store: Arc<Store>,
@@ -61,9 +59,6 @@ pub struct Download {
 
 impl Download {
     /// Opens the file at this place, if it has the length that it must have. Blocks.
-    ///
-    /// # Errors
-    /// When it is gone, has another length, or the disk fails.
     pub fn open(place: &Place) -> Result<Self, DownloadError> {
         let file = File::open(place.store.path(&place.name))?;
         let (length, size) = (file.metadata()?.len(), place.size);
@@ -79,9 +74,6 @@ impl Download {
     }
 
     /// Reads a part of it, unchecked. Blocks.
-    ///
-    /// # Errors
-    /// When the disk fails, or the file has become shorter.
     pub fn read(&self, range: &Range<u64>) -> Result<Bytes, DownloadError> {
         let length = usize::try_from(range.end - range.start).unwrap_or_default();
         let mut piece = vec![0; length];
@@ -107,7 +99,7 @@ impl Download {
         if FileHash::from(hasher.finalize()) == self.place.hash {
             return Ok(());
         }
-        Err(DownloadError::Damaged("it does not have its hash".to_owned()))
+        Err(DownloadError::Damaged("its content does not match its hash".to_owned()))
     }
 
     /// Reads all of it, and checks it. Blocks.
@@ -134,7 +126,7 @@ pub fn verify(path: &Path, hash: &FileHash, size: u64) -> Result<(), String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(BufReader::new(file)).map_err(broken)?;
     if FileHash::from(hasher.finalize()) != *hash {
-        return Err(format!("{} is damaged: it does not have its hash", path.display()));
+        return Err(format!("{} is damaged: its content does not match its hash", path.display()));
     }
     Ok(())
 }

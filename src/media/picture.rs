@@ -43,7 +43,6 @@ pub struct Wish {
     pub width: u32,
     /// The height, in pixels.
     pub height: u32,
-    /// How the picture is fitted.
     pub method: Method,
     /// Whether it should be animated, if the picture is.
     pub animated: bool,
@@ -109,7 +108,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Jpeg, Self::Png, Self::Gif, Self::Webp];
 
     pub const fn content_type(self) -> &'static str {
@@ -121,7 +119,6 @@ impl Format {
         }
     }
 
-    /// The file extension.
     pub const fn extension(self) -> &'static str {
         match self {
             Self::Jpeg => "jpg",
@@ -147,23 +144,18 @@ impl Format {
 pub enum Thumbnail {
     /// The picture itself, because it is not larger.
     Original(Format),
-    /// These bytes.
     Made(Format, Vec<u8>),
 }
 
 /// Why there is no thumbnail.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    /// It is not a picture of a supported format.
     #[error("not a picture of a known format")]
     NotAPicture,
-    /// It is too large to decode.
     #[error("the picture is too large")]
     TooLarge,
-    /// It cannot be decoded.
     #[error("the picture is broken: {0}")]
     Broken(String),
-    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -185,7 +177,6 @@ pub struct About {
     pub size: (u32, u32),
 }
 
-/// Reads the header of a picture.
 pub fn about(bytes: &[u8]) -> Result<About, PictureError> {
     let (format, mut decoder) = open(Sifted::new(Cursor::new(bytes))?)?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);

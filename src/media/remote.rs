@@ -425,7 +425,7 @@ mod tests {
         let bytes = |files: &RemoteFiles| files.all().unwrap().iter().map(|of| of.bytes).sum();
         let kept: u64 = bytes(&files);
         assert_eq!(*files.kept.lock(), Some(kept));
-        // One that cannot fit leaves the others, and no remains of itself, even after a restart.
+        // A copy that cannot fit deletes no others and leaves nothing behind, even after a restart.
         for files in [Arc::clone(&files), open(directory.path(), 4_500)] {
             let error = add(&files, "e", 5000).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_purge_goes_by_the_last_use_and_spares_nothing_of_what_it_deletes() {
+    async fn a_purge_goes_by_the_last_use_and_deletes_thumbnails_too() {
         let directory = tempfile::tempdir().unwrap();
         let files = open(directory.path(), 10_000);
         for (id, hours) in [("a", 1), ("b", 3)] {

@@ -1,10 +1,10 @@
-//! A picture without what its decoder would inflate and nobody needs.
+//! A picture without the parts that its decoder would inflate and that nobody needs.
 //!
 //! The colour profile of a PNG (`iCCP`) is compressed: a file of half a megabyte may have one of
-//! half a gigabyte, which the decoder inflates before it gives its width, and keeps once for each
-//! time that the picture is opened. So chunks of PNG are looked through beforehand: a profile that
-//! is too large is left out, and so are texts. The profiles of other formats are not compressed,
-//! and no larger than the file.
+//! half a gigabyte, which the decoder inflates before it reports the width, once for each time that
+//! the picture is opened. So the chunks of a PNG are examined first: a profile that is too large is
+//! left out, and so are texts. The profiles of other formats are not compressed, and no larger than
+//! the file.
 
 use std::{
     io::{self, BufRead, Read, Seek, SeekFrom},
@@ -22,12 +22,12 @@ const PNG: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 #[derive(Debug)]
 pub(super) struct Sifted<R> {
     source: R,
-    /// The parts of the source that are kept; none if all of it is.
+    /// The parts of the source that are kept; empty if all of it is.
     kept: Vec<Range<u64>>,
-    /// The part that is being read, and where.
+    /// The part that is being read, and the position in the source.
     part: usize,
     at: u64,
-    /// The same in what is kept.
+    /// The position in the kept parts.
     position: u64,
 }
 
@@ -45,7 +45,7 @@ impl<R: BufRead + Seek> Sifted<R> {
     }
 }
 
-/// The parts of a PNG that are kept; none if all of it is. Its signature was read.
+/// The parts of a PNG that are kept; empty if all of it is. The signature has been read.
 fn kept(source: &mut (impl BufRead + Seek)) -> io::Result<Vec<Range<u64>>> {
     let (mut kept, mut from, mut at) = (Vec::new(), 0, PNG.len() as u64);
     let (mut has_profile, mut left) = (false, limits::PICTURE_CHUNKS);
@@ -60,7 +60,7 @@ fn kept(source: &mut (impl BufRead + Seek)) -> io::Result<Vec<Range<u64>>> {
         let length = u64::from(u32::from_be_bytes([a, b, c, d]));
         let next = at + 8 + length + 4;
         let is_kept = match &kind {
-            // A picture has one, and each is work.
+            // A picture has one, and each costs work.
             b"iCCP" if !has_profile => {
                 has_profile = true;
                 let is_small = is_small(source, length)?;
@@ -88,7 +88,7 @@ fn kept(source: &mut (impl BufRead + Seek)) -> io::Result<Vec<Range<u64>>> {
     Ok(kept)
 }
 
-/// Whether a profile of so many compressed bytes, which come next, is one of a real picture.
+/// Whether the profile that comes next, compressed to `length` bytes, is small when inflated.
 fn is_small(source: &mut impl BufRead, length: u64) -> io::Result<bool> {
     if length > limits::PICTURE_PROFILE_BYTES {
         return Ok(false);
@@ -177,7 +177,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A chunk. Its checksum is looked at.
+    /// A chunk with its checksum.
     fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
         let mut checksum = flate2::Crc::new();
         checksum.update(kind);
@@ -198,7 +198,7 @@ pub(super) mod tests {
         [head, chunks, rest].concat()
     }
 
-    /// A profile of so many megabytes, nearly nothing of it once it is compressed.
+    /// A profile of this many megabytes, which compresses to almost nothing.
     pub(crate) fn profile(megabytes: u32) -> Vec<u8> {
         let zeros = vec![0; 1 << 20];
         let mut compress = flate2::Compress::new(flate2::Compression::best(), false);
@@ -237,15 +237,15 @@ pub(super) mod tests {
         assert_eq!(sifted(&png(&[])), png(&[]));
         assert_eq!(sifted(&png(&huge)), png(&[]));
         assert_eq!(sifted(&png(&[&text[..], &huge, &text, &huge].concat())), png(&[]));
-        // What is not a PNG is not looked at.
+        // Other formats are left as they are.
         assert_eq!(sifted(&huge), huge);
-        // One that ends early.
+        // A PNG that ends early.
         let cut = &png(&huge)[..200];
         assert_eq!(sifted(cut), png(&[])[..33]);
     }
 
     #[test]
-    fn texts_without_end_are_no_picture() {
+    fn a_picture_with_endless_texts_is_refused() {
         let text = [chunk(b"tEXt", b"a\0b"), chunk(b"gAMA", b"abcd")].concat();
         let picture = png(&text.repeat(limits::PICTURE_CHUNKS + 1));
         assert!(Sifted::new(Cursor::new(picture)).is_err());

@@ -79,7 +79,7 @@ pub struct Store {
     held: Mutex<BTreeMap<FileHash, usize>>,
     /// Files that were already logged as not servable.
     reported: Mutex<BTreeSet<FileHash>>,
-    /// Whether the files are copies of what others have, under other names than their hashes.
+    /// Whether the files are copies of those of other homeservers, not named by their hashes.
     has_copies: bool,
     /// Held while directories are created, so that an existing directory is known to be durable.
     directories: Mutex<()>,
@@ -194,8 +194,8 @@ impl Store {
         place(&self.root, hash)
     }
 
-    /// Logs that a file cannot be served, once for each file. A damaged copy is deleted: whoever
-    /// asks for it next has it fetched again.
+    /// Logs that a file cannot be served, once for each file. A damaged copy is deleted, so that
+    /// the next request fetches it again.
     pub fn report(&self, hash: &FileHash, error: &DownloadError) {
         if self.has_copies {
             let file = self.path(hash);
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn equal_files_are_one() {
+    async fn equal_files_are_stored_once() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(directory.path());
         let (one, other) = (add(&store, b"hello").await, add(&store, b"hello").await);
