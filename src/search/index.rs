@@ -84,7 +84,6 @@ pub struct Place {
 /// A text that contains all search words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {
-    /// Its position.
     pub place: Place,
     /// The event that contains the text: [`Place::event`] or an edit of it.
     pub version: Offset,
@@ -94,7 +93,6 @@ pub struct Hit {
     pub rank: u32,
 }
 
-/// A search.
 #[derive(Debug)]
 pub struct Query<'a> {
     /// The terms that a text must all contain: see [`text::sought`].
@@ -103,7 +101,6 @@ pub struct Query<'a> {
     pub keys: &'a [Key],
     /// The `created` of the rooms to search.
     pub rooms: &'a HashSet<Offset>,
-    /// The order of the hits.
     pub order: Order,
     /// Only hits after this position.
     pub after: Option<Place>,

@@ -50,7 +50,7 @@ use logcabin_state::Room;
 const PAUSE: Duration = Duration::from_secs(15);
 
 /// After more records than this in one go, the next ones are indexed soon, while they are still in
-/// memory. They are committed no sooner for that.
+/// memory. They are not committed any sooner.
 const MANY_RECORDS: u64 = 256;
 const SHORT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -121,8 +121,8 @@ impl Search {
         Ok(Self { mailbox, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Waits, but not for long, until everything up to `offset` is indexed. Returns the offset up
-    /// to which everything is; it is earlier only while the index is being built.
+    /// Waits briefly until everything up to `offset` is indexed. Returns the offset up to which
+    /// everything is indexed, which is earlier only while the index is being built.
     pub async fn reach(&self, offset: Offset) -> Offset {
         if self.complete() < offset {
             let (reached, wait) = oneshot::channel();
