@@ -183,7 +183,7 @@ impl Keeper {
         Self { dir, engine, unread: None, policy, shutdown, status, turn: AsyncMutex::default() }
     }
 
-    /// The same, with `unread` counts stored beside the snapshots; reads the stored ones. Blocks.
+    /// Also stores `unread` counts beside the snapshots, and reads the stored ones. Blocks.
     pub fn with_counts(mut self, unread: Arc<Unread>) -> Self {
         if self.are_exact() {
             let generation = self.engine.state().generation();
@@ -206,7 +206,6 @@ impl Keeper {
         }
     }
 
-    /// What is known of the projections.
     pub fn status(&self) -> Status {
         self.status.lock().clone()
     }
@@ -398,7 +397,7 @@ impl Keeper {
         let (rebuilt, written) = apart(move || {
             let erased = || engine.state().erasures.last().0;
             let rebuilt = rebuild(&dir, &*log, &erased, &shutdown)?;
-            // The next start is to find what this one lacked.
+            // So that the next start finds what this one lacked.
             let written = if keep { Some(write(&dir, &*log, &rebuilt.state)?) } else { None };
             Ok((rebuilt, written))
         })
@@ -462,7 +461,7 @@ impl Keeper {
                 %through,
                 replaced = ?provisional,
                 took_ms = millis(began.elapsed()),
-                "the log and its projections were compared: all is equal"
+                "the log and its projections were compared and match"
             ),
         }
         self.prune()?;

@@ -113,7 +113,6 @@ impl Kept {
 #[derive(Debug)]
 pub struct Held {
     pub state: State,
-    /// What the snapshot's header says.
     pub header: Header,
     /// The names of the provisional projections, which another version wrote.
     pub provisional: Vec<&'static str>,
@@ -144,22 +143,17 @@ pub enum SnapshotError {
     /// The file or its directory failed.
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The log failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The log is not intact.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// The log cannot be replayed.
     #[error(transparent)]
     Replay(Box<OpenError>),
-    /// The file is damaged.
     #[error("{} is damaged: {what}", .path.display())]
     Damaged { path: PathBuf, what: String },
     /// The file has a version that this version of logcabin does not read.
-    #[error("{} was written by logcabin {version}, which stores other facts", .path.display())]
+    #[error("{} was written by logcabin {version}, in a format that this one cannot read", .path.display())]
     Version { path: PathBuf, version: String },
-    /// The file belongs to another log.
     #[error("{} is not a snapshot of this log", .path.display())]
     Foreign { path: PathBuf },
     #[error("the server is stopping")]
@@ -180,7 +174,7 @@ pub fn directory(data_dir: &Path) -> PathBuf {
 /// The snapshots in `dir` by name, newest first.
 ///
 /// # Errors
-/// When the directory cannot be read. A missing directory has none.
+/// When the directory cannot be read. A missing directory counts as empty.
 pub fn list(dir: &Path) -> Result<Vec<(Offset, PathBuf)>, SnapshotError> {
     let failed = |source| SnapshotError::Io { path: dir.to_owned(), source };
     let mut found = Vec::new();
@@ -240,7 +234,7 @@ fn open(path: &Path) -> Result<(Header, File), SnapshotError> {
         _ => io(error),
     })?;
     let header: Header = serde_json::from_slice(&line)
-        .map_err(|error| damaged(format!("its header is not one: {error}")))?;
+        .map_err(|error| damaged(format!("its header is invalid: {error}")))?;
     Ok((header, file))
 }
 
@@ -296,7 +290,7 @@ pub fn read_with(
         SectionError::Damaged(..) => damaged(error.to_string()),
     })?;
     if state.applied() != header.offset {
-        return Err(damaged("it is of another offset than it says".to_owned()));
+        return Err(damaged("its offset is not the one in its header".to_owned()));
     }
     Ok(Held { state, header, provisional })
 }

@@ -37,7 +37,6 @@ pub enum ShutdownDigestError {
     /// The file or its directory failed.
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// The file is not such a digest.
     #[error("{} is not the digest of a shutdown: {source}", .path.display())]
     Malformed { path: PathBuf, source: serde_json::Error },
 }
@@ -52,8 +51,8 @@ impl ShutdownDigest {
         }
     }
 
-    /// Stores the digest of `state` in `data_dir`, replacing the one before it at once or not
-    /// at all. To be called once the log is closed. Blocks.
+    /// Stores the digest of `state` in `data_dir`, atomically replacing the previous one. To be
+    /// called once the log is closed. Blocks.
     pub fn write(data_dir: &Path, state: &State) -> Result<Self, ShutdownDigestError> {
         let digest = Self::of(state);
         let path = data_dir.join(FILE);

@@ -109,13 +109,13 @@ async fn a_start_uses_the_newest_usable_snapshot() {
         String::from_utf8_lossy(&whole[..HEADER]).replacen("\"version\":1", "\"version\":9", 1);
     let damages: [(&str, Vec<u8>, &str); 5] = [
         ("a byte of the body", flipped(&whole, whole.len() - 7), "has another hash"),
-        ("the header", flipped(&whole, 3), "its header is not one"),
+        ("the header", flipped(&whole, 3), "its header is invalid"),
         ("the end", whole[..whole.len() - 1].to_vec(), "not as long as its header says"),
         ("all but a few bytes", whole[..100].to_vec(), "too short"),
         (
             "the version",
             [&newer.as_bytes()[..HEADER], &whole[HEADER..]].concat(),
-            "stores other facts",
+            "that this one cannot read",
         ),
     ];
     for (what, bytes, said) in damages {
