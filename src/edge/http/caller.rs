@@ -24,7 +24,6 @@ use logcabin_record::{Offset, Origin};
 /// for one of its users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Whose it is.
     pub(crate) user_id: OwnedUserId,
     /// The device that logged in. Empty for an application service that names none: see
     /// [`Session::device`].
@@ -37,7 +36,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The device, for what cannot be done without one.
+    /// The device, for requests that need one.
     ///
     /// # Errors
     /// `M_MISSING_PARAM` for an application service that names none.
@@ -51,19 +50,18 @@ impl Session {
         Ok(&self.device_id)
     }
 
-    /// Whether its requests are counted against no rate limit.
+    /// Whether its requests are exempt from rate limits.
     pub(crate) fn is_exempt(&self) -> bool {
         self.service.as_ref().is_some_and(|service| service.is_exempt(&self.user_id))
     }
 }
 
-/// One who has sent a token where only that of an application service means something: the service
-/// that it is of, or none.
+/// The caller of an endpoint that recognises only tokens of application services: the service, or
+/// `None` for any other token.
 #[derive(Clone, Debug)]
 pub struct Appservice(pub(super) Option<Arc<Service>>);
 
 impl Appservice {
-    /// The service, if the token is that of one.
     pub(crate) fn service(&self) -> Option<&Arc<Service>> {
         self.0.as_ref()
     }
@@ -82,9 +80,9 @@ pub struct OpenTo {
     pub(crate) suspended: bool,
     /// Users whose account is locked (client-server API, "Account locking").
     pub(crate) locked: bool,
-    /// Of all of them, those alone who administer the server.
+    /// Only those of them who administer the server.
     pub(crate) administrators_only: bool,
-    /// Their logins with the scope of the feed of changes, too, besides those with the scope of
+    /// Logins with the scope of the feed of changes, too, not only those with the scope of
     /// administration.
     pub(crate) scope_of_changes: bool,
 }
@@ -99,73 +97,66 @@ impl OpenTo {
         scope_of_changes: false,
     };
 
-    /// Those of them who administer the server.
     pub(crate) const ADMINISTRATORS: Self =
         Self { administrators_only: true, ..Self::UNRESTRICTED };
 
-    /// Those, and what they let follow the feed of changes.
+    /// Administrators, and the logins to which they gave the scope of the feed of changes.
     pub(crate) const FOLLOWERS_OF_CHANGES: Self =
         Self { scope_of_changes: true, ..Self::ADMINISTRATORS };
 }
 
-/// Whether an endpoint wants an access token.
+/// The credentials that an endpoint requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A token means nothing here and is not looked at.
+    /// A token is ignored.
     None,
-    /// A good token is needed.
+    /// A valid token is required.
     Required,
-    /// No token is fine; a bad one is not.
+    /// A token may be missing, but not invalid.
     Optional,
     /// Only application services may call.
     Appservice,
-    /// Application services say who they are; anything else is not looked at.
+    /// Tokens of application services are recognised; all others are ignored.
     AppserviceOptional,
     /// The request is signed by another homeserver.
     Server,
-    /// Only for those who are logged in with a browser, as a cookie says. A token means nothing.
+    /// A browser login is required, shown by a cookie. A token is ignored.
     Login,
-    /// A good token is needed to read as of an earlier moment, with `at` in the query; without
-    /// that, none is looked at.
+    /// A valid token is required to read as of an earlier moment (`at` in the query); otherwise a
+    /// token is ignored.
     AsOf,
 }
 
-/// The scheme of endpoints that anybody may read as of now, and those who administer the server as
-/// of earlier moments.
+/// The scheme of endpoints that anybody may read as of now, but only administrators as of earlier
+/// moments.
 pub struct AsOf;
 
 /// The authentication scheme of an endpoint: says what to check and what its handler receives.
 pub trait Gate {
-    /// What the handler is told of the caller.
+    /// What the handler learns of the caller.
     type Caller: Caller;
     /// What is checked before the handler runs.
     const ACCESS: Access;
     /// The page that shows a refusal, unless the endpoint has another; `None` for JSON.
     const REFUSAL: Option<Refusal> = None;
-    /// The caller, from whom its token stands for; `None` if the check has let through a request
-    /// that the type does not allow.
+    /// The caller; `None` if the check let through a request that this type does not allow.
     fn caller(who: Who) -> Option<Self::Caller>;
 }
 
-/// Whom a request's token stands for, as far as the endpoint asks.
+/// Who sent a request, as far as the endpoint checks it.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
-    /// Where a session is asked for.
     pub(crate) session: Option<Session>,
-    /// Where an application service is asked for.
     pub(crate) service: Option<Appservice>,
-    /// Where another homeserver is asked for.
     pub(crate) server: Option<OwnedServerName>,
-    /// Where somebody is asked for who is logged in with a browser.
+    /// The session of a browser login.
     pub(crate) visitor: Option<Session>,
 }
 
-/// What a handler may be told of its caller.
+/// What a handler learns of its caller.
 pub trait Caller: Send + 'static {
-    /// The caller's session, if it has one.
     fn session(&self) -> Option<&Session>;
 
-    /// The homeserver that calls, if it is one.
     fn server(&self) -> Option<&OwnedServerName> {
         None
     }

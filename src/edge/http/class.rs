@@ -10,21 +10,21 @@ use logcabin_config::RateLimits;
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $class:ident = $setting:ident;)+) => {
-        /// Endpoints that share a limit of their own, besides the one on all that a caller does.
+        /// Endpoints that share a rate limit, besides the limit on everything that a caller does.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Class {
             $($(#[$doc])* $class,)+
-            /// Limited, and not in a class of its own.
+            /// Limited, but without a limit of their own.
             Other,
         }
 
         impl Class {
-            /// The classes with a limit of their own, each with it.
+            /// The classes with a limit of their own, and those limits.
             pub(super) fn rates(config: &RateLimits) -> Vec<(Self, Rate)> {
                 vec![$((Self::$class, config.$setting)),+]
             }
 
-            /// The name, which is that of its setting.
+            /// The name of its setting.
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$class => stringify!($setting),)+
@@ -36,7 +36,7 @@ macro_rules! classes {
 }
 
 classes! {
-    /// Logging in. What fails is also counted by account, see `passwords::Guesses`.
+    /// Logging in. Failed attempts are also counted by account, see `passwords::Guesses`.
     Login = login;
     /// Exchanging refresh tokens. These requests have no session, so they count by address.
     Refresh = refresh;
@@ -54,7 +54,7 @@ classes! {
     Invites = invites;
     /// Sending events. Kicks, bans and leaves are events, too.
     Messages = messages;
-    /// What passes: receipts, typing, presence, messages to devices.
+    /// Ephemeral events: receipts, typing, presence, to-device messages.
     Ephemeral = ephemeral;
     /// Keys of end-to-end encryption.
     Keys = keys;
@@ -77,7 +77,7 @@ classes! {
     Reports = reports;
     /// Administration over HTTP.
     Admin = admin;
-    /// Whatever other homeservers ask, by the homeserver.
+    /// Requests of other homeservers, counted by homeserver.
     Federation = federation;
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_of_a_class_is_that_of_one_class() {
+    fn each_class_has_one_setting() {
         let rates = Class::rates(&RateLimits::default());
         let unique: std::collections::HashSet<_> = rates.iter().map(|(class, _)| class).collect();
         assert_eq!(unique.len(), rates.len());

@@ -1,8 +1,7 @@
-//! Compression of responses: of text that is long enough, in the encoding that the client prefers
-//! have.
+//! Compression of responses: of text that is long enough, in the encoding that the client prefers.
 //!
-//! What is short is sent as it is: it would gain nothing, and so tokens, which are in short answers
-//! alone, never share a compressed body with what somebody else may have chosen.
+//! Short bodies are sent as they are: they would gain nothing. Tokens occur only in short answers,
+//! so they never share a compressed body with text that somebody else may have chosen.
 
 use std::{cmp::Reverse, io::Write as _};
 
@@ -14,19 +13,18 @@ use logcabin_base::limits;
 /// How a body can be compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Encoding {
-    /// RFC 8878. It is preferred where a client accepts both: it is faster, and shorter.
+    /// RFC 8878. Preferred if a client accepts both: it is faster, and compresses better.
     Zstd,
     /// RFC 1952.
     Gzip,
 }
 
 impl Encoding {
-    /// The one that the client asks for (RFC 9110, section 12.5.3), if it would not rather have
-    /// none.
+    /// The encoding that the client prefers (RFC 9110, section 12.5.3), unless it prefers none.
     pub(super) fn asked(headers: &HeaderMap) -> Option<Self> {
         let (mut zstd, mut gzip, mut identity, mut other) = (None, None, None, None);
         for value in headers.get_all(ACCEPT_ENCODING) {
-            // What is no text names nothing that is known here.
+            // A header that is not text names no known encoding.
             for part in value.to_str().unwrap_or_default().split(',') {
                 let (name, parameter) = part.split_once(';').unwrap_or((part, ""));
                 let weight = weight(parameter);
@@ -70,8 +68,7 @@ impl Encoding {
     }
 }
 
-/// The weight that `;q=` gives, in thousandths; an invalid one counts as the default when it is
-/// missing.
+/// The weight from `;q=`, in thousandths; the default if it is missing or invalid.
 fn weight(parameter: &str) -> u16 {
     let value = parameter.trim().strip_prefix("q=").or_else(|| parameter.trim().strip_prefix("Q="));
     let Some((whole, fraction)) = value.map(|value| value.split_once('.').unwrap_or((value, "")))
@@ -85,8 +82,7 @@ fn weight(parameter: &str) -> u16 {
     digits.take(3).fold(0, |sum, digit| sum * 10 + u16::from(digit.saturating_sub(b'0').min(9)))
 }
 
-/// Whether what is of this content type becomes shorter: what is text, of which files that were
-/// uploaded are none.
+/// Whether bodies of this content type are worth compressing: text, but no uploaded files.
 pub(super) fn is_text(content_type: &HeaderValue) -> bool {
     let name = content_type.to_str().unwrap_or_default();
     name.starts_with("application/json") || name.starts_with("text/html")
@@ -134,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_can_be_read_and_is_shorter() {
+    fn a_compressed_body_can_be_read_and_is_shorter() {
         let text = r#"{"type":"m.room.message","sender":"@ann:example.org"}"#.repeat(1000);
         let zstd = Encoding::Zstd.compress(text.as_bytes()).unwrap();
         assert_eq!(zstd::stream::decode_all(&*zstd).unwrap(), text.as_bytes());

@@ -1,16 +1,16 @@
-//! From bytes to a typed request, with every way in which that can fail told apart.
+//! From bytes to a typed request, with a separate error for each way in which that can fail.
 //!
-//! ruma decodes; what it lets through that it should not, or refuses that it should not, is handled
-//! here and nowhere else:
+//! ruma decodes. Where it accepts what it should refuse, or refuses what it should accept, this is
+//! handled here and nowhere else:
 //!
 //! - a JSON body must be one object, well formed to its last byte, of bounded depth (ruma reads
 //!   arrays as objects, and raw event content of any depth, and stops at the end of raw content);
-//! - objects further in are objects, too ([`objects`]);
+//! - nested objects must be objects, too ([`objects`]);
 //! - an empty body is read as `{}`, since clients send none to endpoints such as join and logout;
 //! - ruma-client-api 0.25.2 panics on some bodies: decoding stands behind a fence that turns a
 //!   panic into `M_BAD_JSON`;
 //! - parameters without a value, and a few habits of clients in bodies (see [`amend`]), are read as
-//!   what they mean. Bodies are amended only once ruma has refused them: others pay nothing.
+//!   they are meant. Bodies are amended only once ruma has refused them: others pay nothing.
 //!
 //! Single endpoints need checks and amendments of their own, which their policy states
 //! ([`Checks`]).
@@ -103,7 +103,7 @@ pub fn body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| ApiError::bad_json(describe(&error, body)))
 }
 
-/// As [`body`], for proposals in which a missing field is a parameter that is missing.
+/// Like [`body`], but a missing field is `M_MISSING_PARAM`.
 pub(crate) fn parameters<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| match describe(&error, body) {
         missing if missing.starts_with("missing field") => ApiError::missing_param(missing),
@@ -112,7 +112,7 @@ pub(crate) fn parameters<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
 }
 
 /// The JSON body of a request, checked: one well-formed object that nests no deeper than `depth`.
-/// A missing body is refused unless `may_be_missing`: it may have got lost on its way, and with it
+/// A missing body is refused unless `may_be_missing`: it may have been lost on its way, and with it
 /// what the request would replace.
 pub(crate) fn json_body(
     body: Bytes,
@@ -136,7 +136,7 @@ pub(crate) fn json_body(
         });
     }
     match check_nesting(&body[first..], depth) {
-        // Not every request type looks into the body: what is no JSON must not get as far as any.
+        // Not every request type reads the body, so invalid JSON is refused before any sees it.
         Nesting::Fine if !is_json(&body) => Err(ApiError::not_json("The body is not JSON.")),
         Nesting::Fine => Ok(body),
         Nesting::TooDeep => Err(ApiError::bad_json("The body nests too deeply.")),
@@ -182,7 +182,7 @@ pub(crate) fn request<R: IncomingRequest>(
     }
 }
 
-/// Decodes behind a fence that a panic does not pass.
+/// Decodes, and turns a panic into a refusal.
 fn fenced<R: IncomingRequest>(
     request: Request<&[u8]>,
     args: &[&str],
@@ -195,7 +195,7 @@ fn fenced<R: IncomingRequest>(
 }
 
 /// Leaves out the parameters of the query that have a name but no value: clients write them for
-/// what they do not set, and ruma takes none of them for a number, a filter or a server.
+/// what they do not set, and ruma cannot read them as a number, a filter or a server.
 fn without_empty_parameters(mut request: Request<&[u8]>) -> Request<&[u8]> {
     let uri = request.uri();
     let Some(query) = uri.query().filter(|q| q.contains("=&") || q.ends_with('=')) else {
@@ -216,8 +216,8 @@ fn is_of_body(error: &FromHttpRequestError) -> bool {
 /// The largest body that is amended: as a value, one takes very many times its size.
 const AMENDED_BYTES: usize = 256 * 1024;
 
-/// A refused body as ruma would rather have it, if there is something about it that the
-/// specification allows, or that clients do and other servers take:
+/// A refused body, changed so that ruma may accept it, if it has something that the specification
+/// allows, or that clients send and other servers accept:
 ///
 /// - `null` for a field that could be left out;
 /// - an `auth` with nothing in it, which stands for none;
@@ -281,10 +281,9 @@ fn decode_error(error: FromHttpRequestError, body: &[u8]) -> ApiError {
     }
 }
 
-/// What is wrong with a body that cannot be read. The decoder's own word for it does not tell: it
-/// may meet a value of the wrong kind before the place where the body ends to be JSON at all, and
-/// some of ruma's request types leave off in the middle of an object in which they do not find what
-/// they look for.
+/// The error for a body that cannot be decoded. The decoder's own category is not enough: it may
+/// meet a value of the wrong type before the place where the JSON breaks, and some of ruma's
+/// request types stop in the middle of an object that lacks what they look for.
 pub fn json_error(error: &serde_json::Error, body: &[u8]) -> ApiError {
     if is_json(body) {
         // A missing field of the body is `M_BAD_JSON` in the specification's words.
@@ -305,8 +304,8 @@ enum Nesting {
     Unbalanced,
 }
 
-/// Walks a text that begins with `{` once. Says whether its brackets close exactly at its end, and
-/// how deep they go; all else is the parser's to find.
+/// Walks once through a text that begins with `{`. Checks that its brackets close exactly at its
+/// end, and how deep they nest; the parser finds all other errors.
 fn check_nesting(text: &[u8], most: usize) -> Nesting {
     let mut depth = 0_usize;
     let mut bytes = text.iter();
@@ -345,8 +344,8 @@ fn check_nesting(text: &[u8], most: usize) -> Nesting {
     Nesting::Unbalanced
 }
 
-/// Decodes a request with this body as an endpoint with this policy does, for tests; gives the code
-/// of the refusal.
+/// Decodes a request with this body as an endpoint with this policy does, for tests; returns the
+/// code of the refusal.
 #[cfg(test)]
 pub(crate) fn decode_as<R: IncomingRequest>(
     policy: super::Policy,
@@ -384,7 +383,7 @@ mod tests {
 
     fn decode<R: IncomingRequest>(uri: &str, args: &[&str], body: &'static [u8]) -> &'static str {
         let body = Bytes::from_static(body);
-        // The body of a GET is not looked at.
+        // The body of a GET is ignored.
         let body = if R::METHOD == http::Method::GET { Ok(body) } else { json_of(body) };
         let result = body.and_then(|body| {
             let http = Request::builder().method(R::METHOD).uri(uri).body(&body[..]).unwrap();
@@ -537,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_parameters_are_as_good_as_none() {
+    fn empty_parameters_count_as_missing() {
         type Sync = ruma::api::client::sync::sync_events::v3::Request;
         for uri in ["/?timeout=", "/?since=&timeout=5&filter=", "/?full_state=&x", "/?", "/?&&"] {
             assert_eq!(decode::<Sync>(uri, &[], b""), "ok", "{uri}");

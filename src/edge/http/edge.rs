@@ -58,11 +58,11 @@ pub struct Edge<A> {
     max_body_bytes: usize,
     max_upload_bytes: u64,
     pace: Pace,
-    /// Memory for bodies on their way.
+    /// The memory budget for request bodies.
     bodies: Arc<Bodies>,
     trust_forwarded_for: bool,
     outgoing: Arc<Outgoing>,
-    /// The requests in progress by the client's address, where connections do not tell it.
+    /// The requests in progress by client address, if all connections come from a proxy.
     in_progress: Option<Arc<ByAddress>>,
     by_address: Option<usize>,
     pub(super) shutdown: Shutdown,
@@ -128,7 +128,7 @@ impl<A: App> Edge<A> {
         self
     }
 
-    /// How many connections there may be from one address, if that is bounded.
+    /// The most connections from one address; `None` if they are not limited.
     pub(super) const fn connections_by_address(&self) -> Option<usize> {
         self.by_address
     }
@@ -145,14 +145,13 @@ impl<A: App> Edge<A> {
         let Inbound { method, uri, headers, peer, body } = inbound;
         let mut unread = Unread::new(&headers, body);
         let head = RequestHead { method: method.clone(), uri, headers, peer };
-        // Of a body that is left out, nothing is to be made.
+        // The body of an answer to HEAD is left out, so it is not compressed.
         let may_compress = self.limits.compression && method != Method::HEAD;
         let encoding = may_compress.then(|| Encoding::asked(&head.headers)).flatten();
         // Never the path or the query: they hold tokens and names.
         let span = info_span!("request", id = %request_id, %method, route = Empty);
         let reply = async {
-            // Boxed handlers and the reading of the body may panic on their own: this request
-            // fails.
+            // A panic in a handler, or while the body is read, fails only this request.
             let handled = self.handle(head, &mut unread, &request_id);
             let outcome = AssertUnwindSafe(handled).catch_unwind().await;
             let result = outcome.unwrap_or_else(|_| Err(ApiError::internal("a handler panicked")));
@@ -267,8 +266,8 @@ impl<A: App> Edge<A> {
         if head.method == Method::OPTIONS {
             return Ok(Reply::preflight(head.uri.path()));
         }
-        // Boxed, and dropped before the wait: of what it takes to find and to decode a request, the
-        // answer holds nothing. See the test `a_request_that_waits_is_small`.
+        // Boxed and dropped before the wait, so that a waiting answer holds nothing that only
+        // decoding needed. See the test `a_request_that_waits_is_small`.
         let (answer, refusal) = Box::pin(self.begin(head, body, request_id)).await?;
         let outcome = match answer {
             Ok(answer) => answer.await,
@@ -280,8 +279,8 @@ impl<A: App> Edge<A> {
         })
     }
 
-    /// Finds the endpoint of a request and begins the call, which may be refused; and how the
-    /// endpoint shows refusals.
+    /// Finds the endpoint of a request and begins the call, which may be refused. Also returns how
+    /// the endpoint shows refusals.
     async fn begin<S, D, E>(
         &self,
         head: RequestHead,
@@ -358,7 +357,7 @@ impl<A: App> Edge<A> {
             self.app.claimed(&headers)?;
         }
         if route.access == Access::Server && !headers.contains_key(AUTHORIZATION) {
-            // It is refused, whatever its body is.
+            // Refused, whatever its body is.
             self.homeserver(&method, &uri, &headers, &[], client).await?;
         }
         let (mut incoming, mut held) = (None, None);
@@ -403,7 +402,7 @@ impl<A: App> Edge<A> {
             who.server = Some(server);
         }
         let depth = match route.access {
-            // Each event of another homeserver is judged by itself.
+            // Each event is judged by itself.
             Access::Server => limits::TEXT_DEPTH,
             _ => limits::JSON_DEPTH,
         };
@@ -412,8 +411,8 @@ impl<A: App> Edge<A> {
         } else {
             body
         };
-        // Another homeserver repeats what is not answered, and may have to: what it sends can take
-        // minutes to be worked on. Whoever else sends a large body is a user.
+        // Another homeserver retries what is not answered, so its body may be dropped: processing
+        // it can take minutes. All other large bodies are from users.
         let may_be_dropped = route.access == Access::Server;
         let dropped = held.as_ref().filter(|_| may_be_dropped).map(bodies::Body::watch);
         let body = match held {
@@ -432,7 +431,7 @@ impl<A: App> Edge<A> {
             if let Some(answer) = self.app.forward(node, request).await {
                 return Ok(Box::pin(std::future::ready(forward::reply(&answer))));
             }
-            // With the node, what the request refers to is gone, as after a restart.
+            // What the request refers to is gone with the node, as after a restart.
         }
         if let Some(class) = limited
             && is_write(&method)
@@ -478,7 +477,7 @@ impl<A: App> Edge<A> {
         }))
     }
 
-    /// What somebody without a login gets in place of an endpoint that wants one.
+    /// What a caller without a login gets instead of an endpoint that requires a browser login.
     async fn turned_away(
         &self,
         route: &Route<A>,
@@ -492,13 +491,13 @@ impl<A: App> Edge<A> {
                 None
             }
             Ok(None) if route.refusal.is_some() => Some(Ok(self.app.login_first())),
-            // Of what is no page, nobody sees where else to go.
+            // Only pages redirect to the login.
             Ok(None) => Some(Err(ApiError::missing_token())),
             Err(error) => Some(Err(error)),
         }
     }
 
-    /// How large the body of a request may be that is read as a whole; `None` if it is not.
+    /// The most bytes of a body that is read as a whole; `None` for bodies that are not.
     fn largest(&self, route: &Route<A>, who: &Who) -> Option<usize> {
         let is_anonymous = who.session.is_none() && who.service.is_none();
         match route.body {
@@ -520,7 +519,7 @@ impl<A: App> Edge<A> {
 
     async fn who(&self, route: &Route<A>, headers: &HeaderMap, uri: &Uri) -> Result<Who, ApiError> {
         let looked_at = match route.access {
-            // The signature of a homeserver is looked at with the body.
+            // The signature of a homeserver is checked with the body.
             Access::None | Access::Login | Access::Server => false,
             Access::AsOf => decode::query_parameter(uri, "at")?.is_some(),
             _ => true,
@@ -597,7 +596,7 @@ pub(super) fn forwarded_address(entry: &str) -> Option<IpAddr> {
     entry.parse().ok().or_else(with_port).or_else(bracketed)
 }
 
-/// What a request is, without its body.
+/// A request without its body.
 struct RequestHead {
     method: Method,
     uri: Uri,
@@ -605,37 +604,35 @@ struct RequestHead {
     peer: IpAddr,
 }
 
-/// The body of a request until somebody reads it, and what is known of the request while it is
-/// answered.
+/// The body of a request until it is read, and what becomes known of the request meanwhile.
 struct Unread<S> {
     body: Option<S>,
-    /// Whether the client sends it in any case, and it is short as far as that is known.
+    /// Whether the client sends it unasked, and it is short as far as is known.
     is_short: bool,
     /// Who the answer is for, once that is known.
     recipient: Option<Recipient>,
     /// The homeserver that has signed the request.
     server: Option<OwnedServerName>,
-    /// Of the client's requests in progress.
+    /// Its place among the client's requests in progress.
     place: Option<Place>,
-    /// Where the request is counted, once it is known what it is for.
+    /// Where the request is counted, once its endpoint is known.
     measured: Option<Arc<Measured>>,
 }
 
 impl<S> Unread<S> {
     fn new(headers: &HeaderMap, body: S) -> Self {
-        // Of a request without either, HTTP/1 has no body. HTTP/2 needs nothing to be read.
+        // In HTTP/1, a request without either header has no body. In HTTP/2, nothing must be read.
         let length = declared(headers);
         let has_body =
             length.is_some_and(|length| length > 0) || headers.contains_key(TRANSFER_ENCODING);
         let is_short = has_body
             && length.is_none_or(|length| length <= limits::REFUSED_BODY_DRAIN)
-            // Who expects to be told to go on is not.
+            // A client that expects `100 Continue` sends nothing before it.
             && !headers.contains_key(EXPECT);
         let (recipient, server, place, measured) = (None, None, None, None);
         Self { body: Some(body), is_short, recipient, server, place, measured }
     }
 
-    /// The body, for who reads it.
     const fn take(&mut self) -> Option<S> {
         self.body.take()
     }
@@ -662,12 +659,12 @@ where
     }
 }
 
-/// Tells the log of a failed request: this is the one place where that is done.
+/// Logs a failed request. Nothing else does.
 fn report(error: &ApiError) {
     let status = error.status().as_u16();
     let cause = error.cause().map(tracing::field::display);
     match error.status() {
-        // What is full or down, here or in another service, is no fault of the program.
+        // A full disk, or another service that is down, is no fault of the program.
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::BAD_GATEWAY => {
             warn!(status, cause, "{error}");
         }
@@ -680,7 +677,7 @@ fn report(error: &ApiError) {
     }
 }
 
-/// Names requests: letters that are new with each start, and a number.
+/// Makes request ids: random letters for each start, and a number.
 struct RequestIds {
     start: String,
     next: AtomicU64,
@@ -704,7 +701,7 @@ impl RequestIds {
     fn next(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut id = String::with_capacity(self.start.len() + 17);
-        // A string takes all that is written to it.
+        // Writing to a string cannot fail.
         let _ = write!(id, "{}-{number:x}", self.start);
         id.into()
     }

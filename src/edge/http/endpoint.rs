@@ -1,6 +1,6 @@
-//! The type of an endpoint's requests, which says everything about it but who may call it and how
-//! often: ruma's types, wrappers of these, and the types that [`endpoint!`] makes for endpoints
-//! that ruma has none for.
+//! The type of an endpoint's requests, which says everything about the endpoint except who may call
+//! it and how often: one of ruma's types, a wrapper of one, or, where ruma has none, a type made by
+//! [`endpoint!`].
 
 use std::borrow::Cow;
 
@@ -14,10 +14,10 @@ use super::{
     decode::{self, Checks},
 };
 
-/// How an endpoint's body is read and checked before the request is made of it.
+/// How an endpoint's body is read and checked before the request is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Not looked at.
+    /// Ignored.
     None,
     /// One JSON object, of at most the configured size.
     Json,
@@ -42,23 +42,19 @@ impl Body {
 ///
 /// [`Table::on`]: super::Table::on
 pub trait Endpoint: Send + Sized + 'static {
-    /// Whether an access token is needed, and what the handler is told of the caller.
+    /// The credentials that are required, and what the handler learns of the caller.
     type Gate: Gate;
     const METHOD: Method;
-    /// Whether the Matrix specification has it limited in rate.
+    /// Whether the Matrix specification marks it as rate-limited.
     const MARKED: bool = false;
     /// The page that shows a refusal, where that is not shown as JSON.
     const REFUSAL: Option<Refusal> = <Self::Gate as Gate>::REFUSAL;
     /// The paths, the newest last: that is the one by which the endpoint is known.
     fn paths() -> Vec<&'static str>;
-    /// What the body is.
     fn body() -> Body {
         if Self::METHOD == Method::GET { Body::None } else { Body::Json }
     }
-    /// The request, from what was received.
-    ///
-    /// # Errors
-    /// When it lacks something, or has something that is not of its kind.
+    /// Decodes a request.
     fn read(received: Received<'_>) -> Result<Self, ApiError>;
 }
 
@@ -69,7 +65,7 @@ pub struct Received<'a> {
     pub(super) headers: HeaderMap,
     /// As `body` says: checked to be one JSON object, or any bytes.
     pub(crate) body: &'a Bytes,
-    /// The parameters of the path that are left, decoded.
+    /// The remaining parameters of the path, decoded.
     pub(super) args: &'a [Cow<'a, str>],
     /// The body that is read as it arrives, of an endpoint with [`Body::File`].
     pub(super) incoming: Option<Incoming>,
@@ -153,8 +149,8 @@ where
     }
 }
 
-/// A request that anybody may make, and those who administer the server as of an earlier moment:
-/// with `at` in the query the handler is told who asks.
+/// A request that anybody may make, but only administrators as of an earlier moment: with `at` in
+/// the query, the handler learns who asks.
 pub struct AsOfRequest<R>(pub(crate) R);
 
 impl<R: IncomingRequest + Send + 'static> Endpoint for AsOfRequest<R> {
@@ -178,9 +174,8 @@ impl<R: IncomingRequest + Send + 'static> Endpoint for AsOfRequest<R> {
 
 /// A request whose body is a file, which the handler reads as it arrives.
 pub struct Upload<R> {
-    /// What comes before the body. Its own field for the file is empty.
+    /// The request without its body: its own field for the file is empty.
     pub(crate) request: R,
-    /// The body.
     pub(crate) file: Incoming,
 }
 
@@ -291,7 +286,7 @@ macro_rules! endpoint {
 }
 pub use endpoint;
 
-/// JSON text: the answer of a handler that puts it together itself.
+/// JSON text that a handler has assembled itself.
 pub struct Json(pub(crate) Bytes);
 
 impl<T: Into<Bytes>> From<T> for Json {
@@ -303,7 +298,6 @@ impl<T: Into<Bytes>> From<T> for Json {
 /// What a handler of the requests `R` may answer with: ruma's response to `R`, JSON text, or a
 /// reply.
 pub trait Answer<R>: Send {
-    /// The reply.
     fn reply(self) -> Result<Reply, ApiError>;
 }
 

@@ -53,8 +53,7 @@ pub enum ErrorCode {
     LimitExceeded {
         retry_after: Option<Duration>,
     },
-    /// MSC4140. Its first form hid behind `M_UNKNOWN`, which is what its endpoints' clients look
-    /// for.
+    /// MSC4140. Clients of its first form expect `M_UNKNOWN`.
     MaxDelayExceeded {
         max_delay_ms: u64,
         first_form: bool,
@@ -336,14 +335,14 @@ impl ApiError {
         }
     }
 
-    /// The same error, shown by this instead of JSON: for what a browser shows.
+    /// The same error, shown in a browser by this instead of as JSON.
     #[must_use]
     pub(crate) fn shown_by(mut self, refusal: Refusal) -> Self {
         self.0.refusal = Some(refusal);
         self
     }
 
-    /// What another service refused with, handed on to the client that had it asked.
+    /// The refusal of another service, passed on to the client.
     pub(crate) fn handed_on(status: StatusCode, errcode: String, message: String) -> Self {
         let mut error = Self::new(ErrorCode::Unknown, message).with_status(status);
         error.0.foreign = Some(errcode);
@@ -370,12 +369,12 @@ impl ApiError {
         Self::new(ErrorCode::NotJson, message)
     }
 
-    /// `M_INVALID_PARAM`: a parameter has a value that cannot be.
+    /// `M_INVALID_PARAM`: a parameter has an invalid value.
     pub(crate) fn invalid_param(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::InvalidParam, message)
     }
 
-    /// `M_MISSING_PARAM`: a parameter is not there.
+    /// `M_MISSING_PARAM`: a parameter is missing.
     pub(crate) fn missing_param(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::MissingParam, message)
     }
@@ -448,27 +447,25 @@ impl ApiError {
         self.0.foreign.as_deref().unwrap_or(self.0.code.as_str())
     }
 
-    /// The status of the response.
     pub(crate) fn status(&self) -> StatusCode {
         self.0.status
     }
 
-    /// The sentence for the client.
     pub(crate) fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// What is for the log alone.
+    /// The cause, for the log only.
     pub(crate) fn cause(&self) -> Option<&(dyn Error + Send + Sync)> {
         self.0.cause.as_deref()
     }
 
-    /// What its response has besides the headers of all responses.
+    /// The headers beside those of all responses.
     pub(crate) fn headers(&self) -> &HeaderMap {
         &self.0.headers
     }
 
-    /// What shows it, if it is not JSON.
+    /// How it is shown, if not as JSON.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.0.refusal
     }
@@ -482,7 +479,6 @@ impl ApiError {
         }
     }
 
-    /// The body of the response.
     pub fn body(&self) -> Value {
         let mut body = Map::new();
         if let Some(auth) = &self.0.auth {

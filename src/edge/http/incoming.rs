@@ -51,7 +51,7 @@ impl Incoming {
     /// The next piece; `None` at the end.
     ///
     /// # Errors
-    /// When the body becomes too large, ends early, or does not go on.
+    /// When the body becomes too large, ends early, or stalls.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         // Time that the server itself takes, for example to write a piece, does not count against
         // the client.
@@ -65,8 +65,8 @@ impl Incoming {
         if self.read > self.limit { Err(too_large(self.limit)) } else { Ok(Some(piece)) }
     }
 
-    /// Reads on for a while and keeps nothing, so that a client which sends all before it listens
-    /// gets to read why it is refused.
+    /// Reads and discards for a while, so that a client that sends everything before it reads gets
+    /// to know why it is refused.
     pub(crate) async fn drain(mut self) {
         let most = limits::OVERSIZED_BODY_DRAIN as u64;
         if self.declared.is_some_and(|declared| declared.saturating_sub(self.read) > most) {

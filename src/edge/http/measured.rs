@@ -13,14 +13,14 @@ use logcabin_base::{
     traces::{Begun, traces},
 };
 
-/// The metrics of one endpoint. They exist from its first answer on: a server serves hundreds of
-/// endpoints, and is asked for some dozens.
+/// The metrics of one endpoint, created with its first answer: a server has hundreds of endpoints,
+/// of which only some dozens are called.
 #[derive(Debug)]
 pub(super) struct Measured {
     method: Box<str>,
     endpoint: &'static str,
     duration: OnceLock<Histogram>,
-    /// The answers with 200, which most are.
+    /// Answers with 200, the most frequent.
     successes: OnceLock<IntCounter>,
 }
 
@@ -49,8 +49,8 @@ impl Measured {
     }
 }
 
-/// Counts an answer to a request that is for no endpoint. Its method and its path are whatever the
-/// client makes up.
+/// Counts an answer to a request that matches no endpoint. Its method and path are left out: the
+/// client chooses them freely.
 pub(super) fn answered_nowhere(status: StatusCode) {
     metrics().http_requests.with_label_values(&["other", "none", status.as_str()]).inc();
 }
@@ -65,7 +65,7 @@ pub(super) fn trace(
     since: Instant,
 ) {
     let Some(traces) = traces() else { return };
-    // The path is known as that of the endpoint: what a client fills in is not told.
+    // The path is that of the endpoint, without what the client filled in.
     let route = measured.map(|measured| measured.endpoint);
     let mut attributes = vec![
         KeyValue::new("http.request.method", method.to_string()),

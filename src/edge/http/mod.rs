@@ -90,7 +90,7 @@ pub trait App: Send + Sync + 'static {
         None
     }
 
-    /// The answer to a request that no endpoint is for.
+    /// The answer to a request that matches no endpoint.
     fn not_served(&self, error: ApiError) -> Result<Reply, ApiError> {
         Err(error)
     }
@@ -107,12 +107,12 @@ pub trait App: Send + Sync + 'static {
         false
     }
 
-    /// Tells the other nodes something that they can do without.
+    /// Sends the other nodes a message that may get lost.
     fn tell(&self, message: Bytes) {
         let _ = message;
     }
 
-    /// Takes note of what another node told.
+    /// Handles such a message of another node.
     fn heard(&self, message: &[u8]) {
         let _ = message;
     }
@@ -145,8 +145,8 @@ pub trait App: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    /// Refuses a request that claims to be of a homeserver which may send none now, before anything
-    /// of its body is read.
+    /// Refuses a request that claims to be from a homeserver that may send none now, before its
+    /// body is read.
     fn claimed(&self, headers: &::http::HeaderMap) -> Result<(), ApiError> {
         let _ = headers;
         Ok(())
@@ -163,23 +163,21 @@ pub trait App: Send + Sync + 'static {
         true
     }
 
-    /// The application service that a token is of.
+    /// The application service that a token belongs to.
     fn service(&self, token: &str) -> Option<Arc<Service>>;
 
-    /// Whether the requests of this session are not limited in rate.
+    /// Whether the requests of this session are exempt from rate limits.
     fn exempt(&self, session: &Session) -> bool {
         let _ = session;
         false
     }
 
-    /// Takes note that a request of this session came from this address, and what the client calls
-    /// itself.
+    /// Notes the address and the user agent of a request of this session.
     fn seen(&self, session: &Session, client: IpAddr, agent: Option<&str>) {
         let _ = (session, client, agent);
     }
 
-    /// Who is logged in with the browser that sent a request for a page which is only for those;
-    /// `None` if nobody is.
+    /// The session of the browser that requests a page; `None` without a login.
     fn visitor<'a>(
         &'a self,
         method: &'a ::http::Method,
@@ -189,7 +187,7 @@ pub trait App: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
-    /// The way to the page on which people log in.
+    /// A redirect to the login page.
     fn login_first(&self) -> Reply {
         Reply::see_other(::http::HeaderValue::from_static("/"))
     }
@@ -202,17 +200,14 @@ pub trait App: Send + Sync + 'static {
 /// What a handler is given besides the typed request: `A` is the program, `C` the caller, whose
 /// type is decided by the endpoint's authentication scheme (see [`Gate`]).
 pub struct Cx<A, C = Session> {
-    /// The program.
     pub app: Arc<A>,
-    /// Who is calling.
     pub(crate) caller: C,
     /// The request's id in the log, also sent to the client as `X-Request-Id`.
     pub(crate) request_id: Arc<str>,
     /// The address the request came from.
     pub(crate) client: IpAddr,
-    /// The address with its query.
     pub(crate) uri: ::http::Uri,
-    /// Given when the server goes down: whatever waits should answer then.
+    /// Signals that the server is stopping: whatever waits should answer then.
     pub(crate) shutdown: Shutdown,
     /// The body as it was sent, checked to be one JSON object if the endpoint takes JSON (and `{}`
     /// if there was none).
@@ -220,22 +215,21 @@ pub struct Cx<A, C = Session> {
 }
 
 impl<A, C> Cx<A, C> {
-    /// The same for this caller: once it is known who an endpoint without a request type is called
-    /// by.
+    /// The same for this caller, once the caller of an endpoint that checks none is known.
     pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
         let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
         Cx { app, caller, request_id, client, uri, shutdown, body }
     }
 
-    /// Lets go of what the request was decoded from, which is a part of what the connection reads
-    /// into: for those who wait before they answer.
+    /// Releases what the request was decoded from, which is a part of the connection's read buffer.
+    /// For handlers that wait before they answer.
     pub(crate) fn forget_request(&mut self) {
         self.uri = ::http::Uri::default();
         self.body = Bytes::new();
     }
 
-    /// A parameter of the query that ruma's request type lacks. One without a value is as good as
-    /// none.
+    /// A parameter of the query that ruma's request type lacks. One without a value counts as
+    /// missing.
     pub fn query(&self, name: &str) -> Result<Option<String>, ApiError> {
         query_parameter(&self.uri, name)
     }

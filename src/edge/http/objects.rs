@@ -1,8 +1,8 @@
 //! Where a body must have an object.
 //!
-//! serde reads a struct from an array of its members as gladly as from an object, at any depth. The
-//! specification's schemas know objects alone, so an endpoint's policy lists the places at which
-//! its bodies have a struct, and they are checked once the body was decoded.
+//! serde also reads a struct from an array of its members, at any depth. The schemas of the
+//! specification allow only objects, so an endpoint's policy lists the places at which its bodies
+//! have a struct, and they are checked once the body is decoded.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use serde::de::{
 
 use super::ApiError;
 
-/// The way to a struct from the top of a body. `*` stands for every member of an object and for
+/// The path to a struct from the top of a body. `*` stands for every member of an object and for
 /// every element of an array.
 pub type Place = &'static [&'static str];
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_stand_where_the_schema_has_them() {
+    fn arrays_are_allowed_where_the_schema_has_them() {
         for body in [
             r#"{"auth":{"x":[1]},"identifier":[]}"#,
             r#"{"invite":["@a:b"],"initial_state":[{"a":[]}]}"#,

@@ -1,5 +1,5 @@
-//! Responses until the client has them: how much of them each caller holds in memory, and whether
-//! the client takes them.
+//! Responses until the client has read them: how much memory they take for each caller, and whether
+//! the client reads on.
 
 use std::{
     collections::HashMap,
@@ -163,14 +163,14 @@ impl Buf for Piece {
 /// The responses that are being written to the streams of an HTTP/2 connection.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// When the client last took something of each.
+    /// When the client last took a part of each.
     moved: Mutex<HashMap<u64, Instant>>,
     next: AtomicU64,
     begun: Notify,
 }
 
 impl Streams {
-    /// One more response.
+    /// Registers a response.
     pub(super) fn begin(self: &Arc<Self>) -> Arc<OfStream> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.moved.lock().insert(number, Instant::now());
@@ -191,7 +191,7 @@ impl Streams {
     }
 }
 
-/// One of them.
+/// One response of [`Streams`].
 #[derive(Debug)]
 pub(super) struct OfStream {
     streams: Arc<Streams>,
@@ -199,7 +199,7 @@ pub(super) struct OfStream {
 }
 
 impl OfStream {
-    /// The client has made room for more.
+    /// Notes that the client has made room for more.
     pub(super) fn moves(&self) {
         self.streams.moved.lock().insert(self.number, Instant::now());
     }
@@ -220,12 +220,11 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// After `limit`.
     pub(super) const fn new(limit: Duration) -> Self {
         Self { limit, sleep: None }
     }
 
-    /// To be called with what came of each attempt to write.
+    /// To be called with the result of each attempt to write.
     pub(super) fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -246,7 +245,7 @@ impl Stall {
     }
 }
 
-/// How many there are by address, up to a bound for each.
+/// Counts by address, with a bound for each.
 #[derive(Debug)]
 pub(super) struct ByAddress {
     most: usize,
@@ -254,12 +253,12 @@ pub(super) struct ByAddress {
 }
 
 impl ByAddress {
-    /// Up to `most` of each address.
+    /// Admits up to `most` of each address.
     pub(super) fn new(most: usize) -> Self {
         Self { most, count: DashMap::new() }
     }
 
-    /// One more of `address`, as long as the result lives; `None` if that is too many.
+    /// Counts one more for `address` as long as the result lives; `None` if that is too many.
     pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let mut count = self.count.entry(address).or_default();
         if *count >= self.most {
@@ -271,7 +270,7 @@ impl ByAddress {
     }
 }
 
-/// One that counts.
+/// Counts for its address until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     all: Arc<ByAddress>,
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_does_not_read_is_refused_and_nobody_else() {
+    fn only_a_caller_who_does_not_read_is_refused() {
         let outgoing = Arc::new(Outgoing::new(100_000, 250_000));
         let (ann, bob) = (recipient(Some("ann"), HERE), recipient(Some("bob"), HERE));
         let hold = |recipient: &Recipient, bytes| outgoing.hold_if_room(recipient.clone(), bytes);
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_places_and_gets_them_back() {
+    fn an_address_has_a_limited_number_of_places_and_gets_them_back() {
         let connections = Arc::new(ByAddress::new(2));
         let places = [HERE, HERE].map(|address| connections.admit(address));
         assert!(places.iter().all(Option::is_some) && connections.admit(HERE).is_none());
@@ -350,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_of_which_nothing_is_taken_stalls_its_connection_and_others_do_not() {
+    async fn an_unread_response_stalls_its_connection_and_others_do_not() {
         let streams = Arc::new(Streams::default());
         let limit = Duration::from_millis(500);
         let mut stalled = Box::pin(streams.stalled(limit));
@@ -362,7 +361,7 @@ mod tests {
             one.moves();
             other.moves();
         }
-        // Of one of two, nothing is taken any more.
+        // Nothing more is taken of one of the two.
         while futures_util::poll!(&mut stalled).is_pending() {
             one.moves();
             sleep(Duration::from_millis(10)).await;

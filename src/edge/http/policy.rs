@@ -1,6 +1,6 @@
 //! Who may call an endpoint, how often, whether what it takes may leave the server, and what is
-//! checked of its body: stated where the endpoint
-//! is registered, as the second argument of [`Table::on`](super::Table::on).
+//! checked of its body: stated where the endpoint is registered, as the second argument of
+//! [`Table::on`](super::Table::on).
 
 use super::{
     Class, OpenTo,
@@ -23,8 +23,7 @@ pub struct Policy {
     pub(super) at_once: bool,
     /// Whether its answers may be large, so that those in progress are bounded together.
     pub(super) is_large: bool,
-    /// Whether a missing body counts as one without members; if nothing is said, it does where
-    /// something is deleted.
+    /// Whether a missing body counts as `{}`; by default only for `DELETE`.
     pub(super) may_lack_body: Option<bool>,
 }
 
@@ -33,8 +32,8 @@ pub struct Policy {
 pub(super) enum Rate {
     /// As often as a class of endpoints together.
     Of(Class),
-    /// At any rate, though it writes, or though the Matrix specification has it limited: with the
-    /// reason why.
+    /// At any rate, for this reason, though it writes or the Matrix specification marks it as
+    /// rate-limited.
     Unlimited(&'static str),
     /// At any rate: it reads little.
     Cheap,
@@ -45,7 +44,7 @@ pub const fn limited(class: Class) -> Policy {
     Policy::new(Rate::Of(class))
 }
 
-/// Not limited, for this reason, although it writes or the Matrix specification has it limited.
+/// Not limited, for this reason, although it writes or the specification marks it as rate-limited.
 pub const fn unlimited(reason: &'static str) -> Policy {
     Policy::new(Rate::Unlimited(reason))
 }
@@ -118,8 +117,7 @@ impl Policy {
         self
     }
 
-    /// A missing body counts as one without members: no harm is done if it got lost, or clients
-    /// send none.
+    /// A missing body counts as `{}`: no harm is done if it got lost, or clients send none.
     #[must_use]
     pub(crate) const fn body_optional(mut self) -> Self {
         self.may_lack_body = Some(true);
@@ -133,7 +131,7 @@ impl Policy {
         self
     }
 
-    /// The body has events of a room, whose version decides about the numbers in them.
+    /// The body has events of a room, whose version decides which numbers may be in them.
     #[must_use]
     pub(crate) const fn of_room(mut self) -> Self {
         self.reach = Reach::Room;

@@ -1,25 +1,25 @@
-//! Who gets what is in a body, which decides what may be in it: what a client may put in is at most
-//! what can leave.
+//! Who receives the content of a body, which decides what it may contain: nothing may come in that
+//! cannot leave.
 //!
 //! Whatever is not canonical JSON (specification, appendix "Canonical JSON") cannot be signed, and
-//! so cannot be sent to another homeserver. It would be found only when it is to be sent, long
-//! after the client was told that it succeeded. So bodies are checked on arrival, and an endpoint
-//! is checked strictly unless its policy says why what it takes stays here.
+//! so cannot be sent to another homeserver. That would show only when it is sent, long after the
+//! client was told of success. So bodies are checked on arrival, and strictly unless the endpoint's
+//! policy says why their content stays here.
 
 use super::{Access, ApiError, Body};
 use logcabin_base::canonical::{self, Numbers};
 
-/// Who gets what is in the body of an endpoint.
+/// Who receives the content of an endpoint's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Other homeservers, or other users of them, may: it has what canonical JSON has.
+    /// Possibly other homeservers, or their users: it must be canonical JSON.
     Others,
-    /// The same, in an event of a room whose version may allow any number that homeservers can
-    /// hold: what decides the event decides that.
+    /// The same, in an event of a room, whose version may allow any number that homeservers can
+    /// hold: the decision on the event checks that.
     Room,
-    /// Nobody but the user's own clients, for this reason: any finite number may be in it, because
-    /// nobody signs it. Strings are Unicode nevertheless: most readers of JSON refuse a whole text
-    /// with another one in it.
+    /// Only the user's own clients, for this reason: any finite number may be in it, because nobody
+    /// signs it. Strings must be Unicode nevertheless: most JSON parsers refuse a whole text for an
+    /// invalid one.
     Own(&'static str),
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Reach {
 /// # Errors
 /// `M_BAD_JSON`.
 pub(crate) fn check(body: &[u8], kind: Body, access: Access, reach: Reach) -> Result<(), ApiError> {
-    // What another homeserver sends is judged item by item.
+    // Each item of another homeserver's transaction is judged by itself.
     if !kind.is_json() || access == Access::Server || body == b"{}" {
         return Ok(());
     }

@@ -26,9 +26,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The body of a reply.
 pub(crate) enum Content {
-    /// All of it.
     Bytes(Bytes),
-    /// Piece by piece, as it comes to be.
+    /// Piece by piece, as it is produced.
     Stream(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send + Sync>>),
 }
 
@@ -50,7 +49,7 @@ impl Reply {
         Self::new(HeaderValue::from_static(content_type), Content::Bytes(bytes.into()))
     }
 
-    /// 200 with a body of this content type that is sent as it comes to be.
+    /// 200 with a body of this content type that is sent as it is produced.
     pub(crate) fn stream(
         content_type: &'static str,
         stream: impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'static,
@@ -58,7 +57,7 @@ impl Reply {
         Self::new(HeaderValue::from_static(content_type), Content::Stream(Box::pin(stream)))
     }
 
-    /// 303: a browser is to look there.
+    /// 303: redirects a browser.
     pub(crate) fn see_other(location: HeaderValue) -> Self {
         Self::bytes("text/plain", "")
             .with_status(StatusCode::SEE_OTHER)
@@ -66,7 +65,7 @@ impl Reply {
     }
 
     fn new(content_type: HeaderValue, content: Content) -> Self {
-        // Those that every response carries, and one more. A larger map takes an allocation of
+        // Room for the headers of every response, and one more. A larger map takes an allocation of
         // another class.
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, content_type);
@@ -87,7 +86,7 @@ impl Reply {
         self
     }
 
-    /// Adds a header, besides those of this name that it has: each cookie is one.
+    /// Adds a header, and keeps others of the same name: each cookie has its own.
     #[must_use]
     pub(crate) fn and_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.append(name, value);
@@ -103,7 +102,6 @@ impl Reply {
         Self { status, headers, content }
     }
 
-    /// What it is made of.
     pub(super) fn into_parts(self) -> (StatusCode, HeaderMap, Content) {
         (self.status, self.headers, self.content)
     }
@@ -134,8 +132,8 @@ impl Reply {
         reply.with_header(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(also))
     }
 
-    /// The same reply as the second part of one of two (`multipart/mixed`), after `first`, which is
-    /// JSON (server-server API, "Content Repository").
+    /// The same reply as the second of two parts (`multipart/mixed`), after `first`, which is JSON
+    /// (server-server API, "Content Repository").
     #[must_use]
     pub(crate) fn after_json(mut self, first: &str) -> Self {
         // Longer than what could come up by chance.
@@ -185,7 +183,7 @@ impl Reply {
     pub(super) fn compressed(mut self, encoding: Option<Encoding>) -> Self {
         let Content::Bytes(bytes) = &self.content else { return self };
         let is_text = self.headers.get(CONTENT_TYPE).is_some_and(compress::is_text);
-        // An entity tag is that of the bytes as they are.
+        // An entity tag identifies the uncompressed bytes.
         let is_plain =
             !self.headers.contains_key(CONTENT_ENCODING) && !self.headers.contains_key(ETAG);
         if bytes.len() < limits::COMPRESS_FROM || !is_text || !is_plain {
@@ -203,15 +201,14 @@ impl Reply {
         self.headers.append(VARY, HeaderValue::from_static("accept-encoding"));
         if let Some((encoding, bytes)) = compressed {
             self.headers.insert(CONTENT_ENCODING, encoding.name());
-            // Set by some; it is another now.
+            // Some set it, and the length has changed.
             self.headers.remove(CONTENT_LENGTH);
             self.content = Content::Bytes(bytes.into());
         }
         self
     }
 
-    /// How many bytes its body has in memory: of one that comes to be piece by piece, about one
-    /// piece.
+    /// The bytes of its body in memory: about one piece, if it is sent piece by piece.
     pub(super) const fn bytes_in_memory(&self) -> usize {
         match &self.content {
             Content::Bytes(bytes) => bytes.len(),
@@ -233,7 +230,7 @@ impl Reply {
             self.headers.insert(REQUEST_ID, id);
         }
         let mut response = match self.content {
-            // HTTP/2 has nobody else to leave the body out, or to say how long it would have been.
+            // For HTTP/2, nothing else leaves out the body or states its length.
             Content::Bytes(bytes) if method == Method::HEAD => {
                 self.headers.insert(CONTENT_LENGTH, bytes.len().into());
                 Response::default()

@@ -36,7 +36,6 @@ pub struct Table<A> {
 /// Two endpoints cannot be told apart, or a path cannot be matched.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TableError {
-    /// Two handlers for the same requests.
     #[error("{method} {path} is registered twice")]
     Twice {
         /// The method of both.
@@ -44,7 +43,6 @@ pub enum TableError {
         /// The path of the second.
         path: String,
     },
-    /// An endpoint whose policy does not fit it.
     #[error("the policy of {method} {path} does not fit: {reason}")]
     Policy {
         method: Method,
@@ -52,7 +50,6 @@ pub enum TableError {
         path: &'static str,
         reason: &'static str,
     },
-    /// A path that the router does not take.
     #[error("{path} cannot be routed: {reason}")]
     Path { path: String, reason: String },
 }
@@ -65,11 +62,11 @@ pub struct Served {
     pub path: String,
     /// Whether an access token is needed.
     pub access: Access,
-    /// With which others it is limited in rate; `None` if it is not.
+    /// Its rate limit class; `None` if it is not limited.
     pub class: Option<Class>,
     #[cfg(test)]
     pub(crate) open_to: OpenTo,
-    /// A body that is missing counts as one without members.
+    /// A missing body counts as `{}`.
     #[cfg(test)]
     pub(crate) may_lack_body: bool,
     /// The path that it was registered with.
@@ -94,7 +91,7 @@ pub(super) struct Call<A> {
 
 pub(super) type Answering = BoxFuture<'static, Result<Reply, ApiError>>;
 /// Every handler has this one shape, so that the router knows nothing of request types. Decoding
-/// happens before the future is made: the future holds the typed request alone.
+/// happens before the future is made: the future holds only the typed request.
 type Handler<A> = dyn Fn(Call<A>, &[Cow<'_, str>]) -> Result<Answering, ApiError> + Send + Sync;
 
 /// One endpoint.
@@ -103,16 +100,15 @@ pub(super) struct Route<A> {
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) open_to: OpenTo,
-    /// With which others it is limited in rate; `None` if it is not.
+    /// Its rate limit class; `None` if it is not limited.
     pub(super) class: Option<Class>,
     /// Whether it is answered even if this node of a cluster lags behind.
     pub(super) at_once: bool,
     /// Whether its answers may be large.
     pub(super) is_large: bool,
     pub(super) body: Body,
-    /// How it shows that a request failed, if not as JSON.
+    /// How it shows a refusal, if not as JSON.
     pub(super) refusal: Option<Refusal>,
-    /// How often it was called, and how long that took.
     pub(super) measured: Arc<Measured>,
     pub(super) handler: Box<Handler<A>>,
 }

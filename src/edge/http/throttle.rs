@@ -24,7 +24,7 @@ struct Limiters {
     /// Users with a limit of their own, or (`None`) without any.
     own: HashMap<OwnedUserId, Option<Limiter<()>>>,
     classes: HashMap<Class, Limiter<Who>>,
-    /// By the session: it is the device's, and takes no copy of names to look for.
+    /// By session, which each device has: looking one up copies no names.
     devices: Limiter<Offset>,
     /// Users and addresses have rates of their own.
     users: Limiter<Who>,
@@ -262,7 +262,7 @@ mod tests {
         });
         let (ann, bob) = (user_id!("@ann:x"), user_id!("@bob:x"));
         assert_eq!(let_through(&throttle, Class::Joins, Some(&session(ann, "A"))), 1);
-        // The refused ones counted for the device, too: it has gone wild.
+        // Refused requests count for the device, too: it is a runaway.
         assert_eq!(let_through(&throttle, Class::Other, Some(&session(ann, "A"))), 0);
         assert_eq!(let_through(&throttle, Class::Other, Some(&session(ann, "B"))), 2);
         assert_eq!(let_through(&throttle, Class::Other, Some(&session(bob, "A"))), 3);

@@ -19,12 +19,9 @@ use tracing::{info, warn};
 
 use logcabin_base::{background::at_length, certificates, limits};
 
-/// What does TLS on a listener.
 pub struct Tls(TlsAcceptor);
 
 impl Tls {
-    /// # Errors
-    /// When the certificate and its key are not usable.
     pub fn new(certificate: PathBuf, key: PathBuf) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let kept = Kept::read(Files { certificate, key })?;
@@ -36,7 +33,6 @@ impl Tls {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Begins TLS on a connection.
     pub(super) async fn accept(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         self.0.accept(stream).await
     }
@@ -96,8 +92,8 @@ impl Kept {
         Ok(Self { files, now: Mutex::new(Now { certified, read, looked: Instant::now() }) })
     }
 
-    /// The certificate, read again if its files have changed. One that cannot be used does not take
-    /// the place of the one before.
+    /// The certificate, read again if its files have changed. An unusable one does not replace the
+    /// one before.
     fn current(&self) -> Arc<CertifiedKey> {
         let mut now = self.now.lock();
         if now.looked.elapsed() < limits::CERTIFICATE_LOOK {

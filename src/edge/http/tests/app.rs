@@ -212,7 +212,7 @@ async fn wait_for(cx: &Cx<Fake, ()>, millis: &str) -> Result<Reply, ApiError> {
     Ok(Reply::json(format!("{{\"waited\":{length},\"sent\":{}}}", cx.body.len())))
 }
 
-/// That a wait of a minute ended, or was given up.
+/// Notified when a wait of a minute ended or was given up.
 pub(super) static WAIT_ENDED: tokio::sync::Notify = tokio::sync::Notify::const_new();
 
 async fn typed_download(

@@ -515,7 +515,7 @@ async fn a_connection_ends_after_a_wait_if_the_client_said_so() {
 }
 
 #[tokio::test]
-async fn what_a_client_reads_slowly_is_all_sent() {
+async fn a_slow_reader_gets_the_whole_response() {
     let server = Running::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     for length in [10_000_000, 20, 10_000_000] {
@@ -537,7 +537,7 @@ async fn a_wait_is_given_up_when_its_client_hangs_up() {
 }
 
 #[tokio::test]
-async fn stopping_answers_those_who_wait_and_lets_go_of_those_who_do_not() {
+async fn stopping_answers_waiting_requests_and_closes_idle_connections() {
     let mut server = Running::start().await;
     let mut waiting = TcpStream::connect(server.address).await.unwrap();
     waiting.write_all(get("/wait/30000").as_bytes()).await.unwrap();
@@ -672,7 +672,7 @@ async fn a_connection_goes_on_after_a_refusal_whose_body_comes_later() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_refused_early_gets_to_read_why_before_its_connection_ends() {
+async fn a_client_whose_upload_is_refused_early_can_read_why() {
     let server = Running::start().await;
     for _ in 0..5 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -683,7 +683,7 @@ async fn an_upload_that_is_refused_early_gets_to_read_why_before_its_connection_
             body.len()
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // All of it before it listens.
+        // Sends all of it before it reads.
         stream.write_all(&body).await.unwrap();
         let head = next_head(&mut stream).await;
         assert!(head.starts_with("http/1.1 401"), "{head}");
@@ -693,7 +693,7 @@ async fn an_upload_that_is_refused_early_gets_to_read_why_before_its_connection_
 }
 
 #[tokio::test]
-async fn one_who_waits_to_be_told_to_send_a_body_is_refused_without_it() {
+async fn a_client_that_expects_100_continue_is_refused_before_it_sends_the_body() {
     let server = Running::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /_svc/media/v3/upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer bad\r\n\
@@ -737,7 +737,7 @@ async fn a_body_that_arrives_too_slowly_is_refused() {
         assert!(answer.contains("connection: close"), "{path}: {answer}");
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    // One that is slow and not too slow is read.
+    // A body that is slow, but not too slow, is read.
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = "POST /_svc/media/v3/upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer good\r\n\
                 Content-Length: 900\r\n\r\n";
@@ -813,7 +813,7 @@ async fn a_response_that_is_not_read_ends_its_connection() {
     let mut taken = vec![0; 2_000_000];
     let mut length = 0;
     let mut all = Vec::new();
-    // Longer than the time-out in all, and never without taking something for as long.
+    // Takes longer than the time-out in all, but never pauses for as long.
     for _ in 0..10 {
         length += slow.read(&mut taken).await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -891,14 +891,13 @@ async fn an_http2_response_that_is_read_slowly_is_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_a_caller_does_not_read_is_bounded() {
+async fn the_unread_responses_of_a_caller_are_bounded() {
     let server = Running::configured(|config| {
         config.http.response_bytes_per_user = 1_048_576;
         config.http.response_bytes_per_address = 2_097_152;
     })
     .await;
-    // A single response may be larger than what is left, since it is only then known how large it
-    // is.
+    // A single response may be larger than what is left, because its size is known only then.
     let unread = http2(&server, 0, "/long/2500000", 1).await;
     let refused = async |wanted: bool| loop {
         let answer = server.ask(Method::GET, "/long/100000", None, "").await;
@@ -913,7 +912,7 @@ async fn what_a_caller_does_not_read_is_bounded() {
     assert_eq!(refused(false).await.body.len(), 100_000);
 }
 
-/// A server has 8 KiB for each of those who wait. The other half is for what the runtime, the
+/// A server has 8 KiB for each waiting request. The other half is for what the runtime, the
 /// allocator and the handler add to these.
 #[test]
 fn a_request_that_waits_is_small() {
