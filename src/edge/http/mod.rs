@@ -215,7 +215,7 @@ pub struct Cx<A, C = Session> {
 }
 
 impl<A, C> Cx<A, C> {
-    /// The same for this caller, once the caller of an endpoint that checks none is known.
+    /// The same with this caller, for handlers that determine it themselves.
     pub(crate) fn called_by<D>(self, caller: D) -> Cx<A, D> {
         let Self { app, caller: _, request_id, client, uri, shutdown, body } = self;
         Cx { app, caller, request_id, client, uri, shutdown, body }
