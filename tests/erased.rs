@@ -63,9 +63,9 @@ use ruma::{
 };
 use serde_json::value::RawValue;
 
-/// What everything begins with that is to go, and what is never to be anywhere after that.
+/// Everything to be erased begins with this, and nothing may contain it afterwards.
 const HERS: &str = "eagle-";
-/// What everything begins with that is to stay.
+/// Everything to be kept begins with this.
 const STAYS: &str = "wren-";
 
 const NOW_MS: u64 = 1_770_000_000_000;
@@ -116,7 +116,7 @@ impl World {
         self.engine.propose(origin, proposal).await.unwrap().into_inner()
     }
 
-    /// Both have everything that a user can have: hers begins with `hers`.
+    /// Registers a user with everything that a user can have. All of it begins with `hers`.
     async fn register(&self, user_id: &OwnedUserId, hers: &str) {
         let tokens =
             Tokens { access: TokenHash::of(user_id.as_str()), expires_ms: None, refresh: None };
@@ -234,7 +234,7 @@ impl World {
         self.propose(NoteBound { user_id: user_id.clone(), threepid, id_server }).await;
     }
 
-    /// All that a user can have, in every kind of command that holds it.
+    /// Writes every kind of command that holds something of a user.
     async fn live(
         &self,
         user_id: &OwnedUserId,
@@ -350,7 +350,7 @@ impl World {
         }
         self.validate(user_id, &format!("{hers}had@test"), true).await;
         self.validate(user_id, &format!("{hers}has@test"), true).await;
-        // One that is still to be proven anew.
+        // An address that is still being validated again.
         let threepid = Threepid { medium: Medium::Email, address: format!("{hers}has@test") };
         self.propose(RequestValidation {
             sid: format!("again {hers}").replace(hers, user_id.localpart()),
@@ -420,7 +420,7 @@ impl World {
         .await;
         let (outcome, ts) = (DelayedOutcome::Cancel, NOW_MS);
         self.propose(GiveUp { delay_id, user_id: user(), outcome, ts }).await;
-        // One that arrived, and one that is for a device of hers and never will.
+        // One that arrived, and one for a device of hers that never will.
         for number in 0..2 {
             self.propose(SendToDevice {
                 sender: other.clone(),
@@ -466,7 +466,7 @@ impl World {
         self.log.read(Offset::new(1), usize::MAX >> 1).unwrap()
     }
 
-    /// The records that hold `text`, in words.
+    /// Descriptions of the records that hold `text`.
     fn with(&self, text: &str) -> Vec<String> {
         let records = self.records();
         let holding = records.iter().filter(|record| {
@@ -477,7 +477,7 @@ impl World {
         holding.map(|record| format!("{} {}", record.offset(), record.header.kind)).collect()
     }
 
-    /// That nothing with `text` is anywhere, and that what is there adds up to what the engine has.
+    /// Checks that `text` is nowhere, and that the remaining records give the engine's state.
     fn assert_gone(&self, text: &str) {
         assert_eq!(self.with(text), Vec::<String>::new());
         let state = sections::bytes(&self.engine.state());
@@ -569,11 +569,11 @@ async fn nothing_is_left_of_an_erased_user() {
     world.change(&room, &ann, Change::Leave, "gone").await;
     world.sweep().await;
     world.assert_gone(HERS);
-    // All that another has is there.
+    // Everything of the other user is there.
     let whole = world.records();
     let kept = whole.iter().filter(|record| matches!(record.payload, Payload::Present(_)));
     let kept: BTreeSet<_> = kept.map(|record| record.header.kind.to_string()).collect();
-    // What either said of the other is gone.
+    // What either reported about the other is gone.
     let gone = ["admin.reason", "media.upload", "report.create"];
     for kind in kinds.iter().filter(|kind| !gone.contains(&kind.as_str())) {
         assert!(kept.contains(kind), "no {kind} of another is left");
@@ -615,7 +615,7 @@ async fn nothing_is_left_of_a_purged_room() {
     world.propose(SetAlias { alias, room_id, sender, of_service }).await;
     let (alias, room_id) = (second, room.clone());
     world.propose(RemoveAlias { alias, room_id, sender: bob.clone(), of_service, ts: ts() }).await;
-    // Of one who was never in it.
+    // Data of a user who was never in it.
     for event_type in ["m.tag", "m.fully_read", "test"] {
         world
             .propose(SetAccountData {
@@ -649,7 +649,7 @@ async fn nothing_is_left_of_a_purged_room() {
 }
 
 #[test]
-fn whatever_holds_something_of_people_can_be_erased() {
+fn every_command_with_personal_data_can_be_erased() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/0.1.0");
     let mut held = BTreeSet::new();
     for record in ArchiveReader::open(&golden).unwrap().records(Offset::new(1)) {

@@ -132,7 +132,7 @@ async fn play(steps: &[Step]) -> (Engine, OwnedUserId, OwnedRoomId) {
                 let send = send("m.room.history_visibility", true, content, ts);
                 let _ = engine.propose(Origin::server(), send).await.unwrap();
             }
-            // One who is in or out already stays so.
+            // A user who is in or out already stays so.
             Step::Join(ts) => {
                 drop(engine.propose(Origin::server(), change(Change::Join, ts)).await)
             }
@@ -147,7 +147,7 @@ async fn play(steps: &[Step]) -> (Engine, OwnedUserId, OwnedRoomId) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever clocks said and whatever one may see: as good as looking at every event.
+    /// Whatever the clocks said and whatever the user may see.
     #[test]
     fn the_closest_event_agrees_with_a_linear_scan(
         steps in proptest::collection::vec(step(), 0..40),

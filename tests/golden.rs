@@ -117,7 +117,7 @@ fn every_golden_log_verifies_and_replays() {
 /// Earlier versions stored events with a signature, this one signs them when they leave. The
 /// signatures are the same, also of events that were redacted since.
 #[test]
-fn events_are_signed_later_as_they_were_signed_when_they_were_written() {
+fn earlier_versions_signed_events_as_this_one_does() {
     let mut signed = 0;
     for log in logs() {
         let (state, mut keys) = (State::default(), None);
@@ -150,8 +150,8 @@ fn events_are_signed_later_as_they_were_signed_when_they_were_written() {
     assert!(signed > 100, "only {signed} events were signed when they were written");
 }
 
-/// Of every kind of command what it leaves is in a snapshot: taken after each record of a log that
-/// holds every kind, read back, and followed by the rest.
+/// The snapshot is taken after each record of a log that holds every kind of command, read back,
+/// and followed by the remaining records.
 #[test]
 fn a_snapshot_keeps_the_effects_of_every_kind_of_command() {
     for log in logs() {
@@ -172,9 +172,9 @@ fn a_snapshot_keeps_the_effects_of_every_kind_of_command() {
     }
 }
 
-/// What projections hold is part of every snapshot: when this fails and the golden log is the same,
-/// what a version before wrote is not what this one keeps, so raise the version of the section in
-/// `src/state/sections.rs`, say there how the one before is read, and note what is new above.
+/// The content of projections is part of every snapshot. When this fails although the golden log is
+/// the same, earlier versions wrote something else: raise the version of the section in
+/// `src/state/sections.rs`, say there how the earlier one is read, and update the hashes above.
 #[test]
 fn the_content_of_snapshots_does_not_change_unnoticed() {
     let state_of = |log: &str| {
@@ -268,7 +268,7 @@ async fn make_a_golden_log() {
     let engine = Engine::open(Arc::clone(&log), options(clock)).await.unwrap();
     fill(&engine).await;
     elsewhere::branch(&engine).await;
-    // Of events, those that nothing else here rests on.
+    // Only events that nothing else here depends on.
     let rules = vec!["* m.passing 0".parse().unwrap()];
     let retention = Arc::new(Retention { rules, ..Retention::default() });
     let all = SweepPolicy { retention, ..SweepPolicy::at_once() };

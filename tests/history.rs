@@ -81,7 +81,7 @@ impl Cabin {
         Self { engine, log, archiver, clock }
     }
 
-    /// Gives the digest of the state.
+    /// Returns the digest of the state.
     fn close(self) -> String {
         let Self { engine, log, archiver, .. } = self;
         log.close();
@@ -270,7 +270,7 @@ fn diff(of: Scope, from: &str, to: Offset) -> Question {
     Question::Diff { of, from: at(from), to: Moment::At(to) }
 }
 
-/// One of each.
+/// A question of each kind.
 fn questions(filled: &Filled) -> Vec<Question> {
     let room = || "porchR".to_owned();
     vec![
@@ -360,7 +360,7 @@ async fn why_lists_the_records_that_set_a_value() {
     assert_eq!(names, ["Bob", "Bob the Builder"]);
     let device = why("user bob device PHONE", None);
     assert_eq!(device, [(bob.clone(), Value::Null, json!({ "display_name": "Phone" }))]);
-    // What could be guessed against is not shown.
+    // A hash that could be used to guess the password is cut short.
     let password = why("user bob password", None);
     assert_eq!(password, [(bob, Value::Null, json!("$pbkdf2-sha512$i=210000$…"))]);
     assert!(why("user bob data m.direct", None).is_empty());
@@ -480,7 +480,7 @@ async fn a_question_as_of_a_moment_is_answered_as_from_a_log_that_ends_there() {
     let cabin = Cabin::open(data_dir).await;
     let filled = fill(&cabin).await;
     let records = cabin.log.read(Offset::new(1), usize::MAX).unwrap();
-    // A snapshot in the middle, from which what is later than it is answered.
+    // A snapshot in the middle, from which later moments are answered.
     let middle = filled.end.get() / 2;
     let state = State::default();
     for record in &records[..usize::try_from(middle).unwrap()] {
@@ -507,7 +507,7 @@ async fn a_question_as_of_a_moment_is_answered_as_from_a_log_that_ends_there() {
     ];
     let said = |answer: Result<Vec<Value>, HistoryError>| match answer {
         Ok(values) => values,
-        // It is said differently where the future is not known.
+        // The text differs if the future is not known.
         Err(_) => vec![json!("none")],
     };
     for length in [1, 2, 5, 9, 20, middle - 1, middle, middle + 1, filled.end.get() - 2] {
@@ -653,7 +653,7 @@ async fn state_as_of_an_offset_equals_the_state_of_a_log_that_ends_there() {
     }
 }
 
-/// An operator holds the answer that a client complains of against the log.
+/// An operator compares a response that a client complains about with the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_contradicts_the_log_is_reported() {
     let directory = tempfile::tempdir().unwrap();
@@ -870,7 +870,7 @@ async fn the_socket_answers_invalid_requests() {
     served.abort();
 }
 
-/// Runs `logcabin` and gives its exit code and the JSON that it wrote.
+/// Runs `logcabin` and returns its exit code and the JSON that it wrote.
 fn logcabin(arguments: &[&str]) -> (Option<i32>, Value, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_logcabin"))
         .args(arguments)
@@ -915,7 +915,7 @@ async fn the_commands_replay_verify_and_restore() {
     assert_eq!(replayed["records"], filled.end.get());
     assert_eq!(replayed["users"], 3);
 
-    // A checkpoint that the log does not bear out, and one from after its end.
+    // A checkpoint that contradicts the log, and one from after its end.
     let checkpoint = data_dir.join("checkpoint.json");
     let kept = std::fs::read_to_string(&checkpoint).unwrap();
     std::fs::write(&checkpoint, kept.replace(&digest, &"0".repeat(64))).unwrap();
@@ -942,8 +942,8 @@ async fn the_commands_replay_verify_and_restore() {
     let (code, restored, _) =
         logcabin(&["restore", "--from-archive", archive.to_str().unwrap(), "--data-dir", dir]);
     assert_eq!((code, &restored["records"]), (Some(0), &json!(filled.end)));
-    // All that was there, the record that says so, and one that drops one-time keys: an archive may
-    // end too early.
+    // All records, the record of the restore, and one that drops one-time keys, because an archive
+    // may end too early.
     let (code, report, _) = logcabin(&["verify", "--data-dir", dir]);
     assert_eq!((code, &report["records"]), (Some(0), &json!(filled.end.get() + 2)), "{report}");
 }

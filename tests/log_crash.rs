@@ -81,7 +81,7 @@ fn an_archive_restores_all_but_the_last_second() {
     let log = SledLog::open(SledOptions::new(directory.path())).unwrap();
     verify(&log, |_| ()).unwrap();
     let mut kept = log.read(Offset::new(1), usize::MAX).unwrap();
-    // After what was restored come the records that say so.
+    // The restored records are followed by those of the restore itself.
     let new = kept.split_off(usize::try_from(restored.records).unwrap());
     let kinds: Vec<_> = new.iter().map(|record| &*record.header.kind).collect();
     assert_eq!(kinds, ["server.restore", "keys.drop"]);
@@ -98,7 +98,7 @@ fn an_archive_restores_all_but_the_last_second() {
     assert!(acknowledged > 0);
 }
 
-/// The log in `data_dir`, made of the archive.
+/// The log in `data_dir`, rebuilt from the archive.
 fn restored(archive: &Path, data_dir: &Path) -> Restored {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let request = Request {
@@ -167,7 +167,7 @@ fn every_acknowledgement_follows_a_sync_of_the_written_data() {
     assert!(checked >= acknowledged);
 }
 
-/// Killed while it erases, compacts and writes archive segments anew, over and over.
+/// Killed again and again while it erases, compacts and rewrites archive segments.
 #[test]
 fn a_process_killed_while_erasing_leaves_an_intact_log_and_archive() {
     let directory = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn erase_for_ever(
             let records =
                 (0..20).map(|_| passing(r#"{"user_id":"@u:e","room_id":"!r:e"}"#)).collect();
             let appended = erasing.append(Batch { expect: vec![], records }).await.unwrap();
-            // As a server does: an archive has a record whole before the log erases it.
+            // As in a server, the archive has the whole record before the log erases it.
             archived.wait_for(|archived| *archived >= appended.last).await.unwrap();
             let erase = LogErase {
                 superseded: vec![(appended.first, appended.last)],
@@ -233,7 +233,7 @@ fn erase_for_ever(
     });
 }
 
-/// Runs a child for a random time; gives the last offset it said was acknowledged.
+/// Runs a child for a random time; returns the last offset that it acknowledged.
 fn run_and_kill(directory: &Path) -> u64 {
     run_and_kill_with(directory, &[])
 }
@@ -304,7 +304,7 @@ fn child() {
                 }
             });
         }
-        // Should the parent be gone, so is this.
+        // Ends even if the parent is gone.
         let end = Instant::now() + Duration::from_secs(30);
         tokio::time::sleep_until(end.into()).await;
     });

@@ -1,5 +1,5 @@
-//! How much one request examines when there is a great deal of something. The tests count items
-//! (see `work`) instead of time, so that they give the same result on every machine.
+//! How many items one request examines when there are very many. The tests count items (see `work`)
+//! instead of time, so that they give the same result on every machine.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know to be such")]
 
 use std::sync::Arc;
@@ -150,7 +150,7 @@ impl World {
         self.engine.propose(Origin::server(), set).await.unwrap().into_inner();
     }
 
-    /// What `look` looks at, through this user's eyes.
+    /// The result of `look` with this user's view, and the number of items that it examined.
     fn count<T>(&self, user: &str, look: impl FnOnce(&View<'_>, &Room) -> T) -> (T, u64) {
         let (user_id, device_id) = (user_id(user), <&DeviceId>::from("D"));
         let at = self.engine.head().offset();
@@ -165,7 +165,7 @@ impl World {
         self.engine.events().find(&self.engine.state(), event_id).unwrap().unwrap()
     }
 
-    /// What is bundled with an event, and how much was looked at to find it.
+    /// What is bundled with an event, and the number of items examined for it.
     fn bundled(&self, user: &str, event_id: &OwnedEventId) -> (Value, u64) {
         let event = [self.event(event_id)];
         let (shown, looks) = self.count(user, |view, room| {
@@ -182,8 +182,7 @@ async fn an_event_with_many_relations_costs_no_more_than_one_with_some() {
     let mut looks = Vec::new();
     for many in [150, 1200] {
         let root = world.send("ann", json!({ "body": "root" })).await;
-        // Edits that are none, since they are of somebody else, and replies of somebody who is
-        // ignored.
+        // Invalid edits, by another sender, and replies of a user who is ignored.
         for (user, rel_type) in [
             ("cas", "m.thread"),
             ("bob", "m.thread"),

@@ -56,7 +56,7 @@ impl Cabin {
         self.runtime.block_on(self.log.append(Batch { expect: vec![], records })).unwrap();
     }
 
-    /// So many records.
+    /// Appends `count` records.
     fn write(&self, count: u64) {
         let typing = |until_ms| {
             Command::from(RoomTyping {
@@ -110,7 +110,7 @@ fn cabin(lengths: &[u64]) -> (Cabin, Vec<Offset>) {
     (cabin, checkpoints)
 }
 
-/// The values in `proof` that a bit can be changed of.
+/// The values in `proof` of which a bit can be changed.
 fn values<'v>(value: &'v mut Value, found: &mut Vec<&'v mut Value>) {
     match value {
         Value::Object(members) => members.values_mut().for_each(|member| values(member, found)),
@@ -131,7 +131,7 @@ fn change(proof: &Value, pick: prop::sample::Index, at: prop::sample::Index, bit
         Value::String(text) => {
             let mut bytes = text.clone().into_bytes();
             let at = at.index(bytes.len());
-            // Of ASCII it stays text.
+            // ASCII stays text.
             bytes[at] ^= 1 << (bit % 7);
             String::from_utf8(bytes).unwrap().into()
         }
@@ -210,7 +210,7 @@ fn an_erased_payload_changes_no_proof() {
     let first = at(Offset::MAX.get());
     cabin.checkpoint();
     cabin.verify(&cabin.prove(Asked::Consistency { first, second: None })).unwrap();
-    // Who has the payload from before can still show it.
+    // A client that kept the payload can still prove it.
     cabin.verify(&with).unwrap();
 }
 

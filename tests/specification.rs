@@ -102,8 +102,8 @@ fn endpoints(text: &str) -> Vec<Endpoint> {
     rows(text).into_iter().map(endpoint).collect()
 }
 
-/// Whether `section` is a link, with a text, to where the specification has this endpoint; of one
-/// that is in no version yet, to the proposal of that number.
+/// Whether `section` is a link, with a text, to this endpoint in the specification, or, if it is in
+/// no version yet, to its proposal.
 fn leads_to(section: &str, method: &str, path: &str, since: Option<u32>) -> bool {
     let link = section.strip_prefix('[').and_then(|link| link.strip_suffix(')'));
     let Some((title, address)) = link.and_then(|link| link.split_once("](")) else { return false };
@@ -162,7 +162,7 @@ fn every_endpoint_of_the_client_server_api_is_served() {
         .collect();
     let unnamed: Vec<_> = unstable
         .filter(|name| !known.contains(name) && !name.contains("logcabin"))
-        // The form of a stable endpoint that it had before.
+        // An earlier form of a stable endpoint.
         .filter(|name| !stable.iter().any(|(_, end)| name.ends_with(&format!("/{end}"))))
         .collect();
     assert!(unnamed.is_empty(), "not in endpoints.md: {unnamed:#?}");
@@ -181,7 +181,7 @@ fn the_listed_versions_are_those_with_all_endpoints_served() {
     let documents = documents();
     let (endpoints, served) = (endpoints(&documents["endpoints.md"]), served());
     let newest = endpoints.iter().filter_map(|endpoint| endpoint.since).max().unwrap_or_default();
-    // What is excused is to be there before anything is released.
+    // Excused endpoints must be there before a release.
     let first_absent = endpoints
         .iter()
         .filter(|endpoint| !endpoint.missing && !served.contains(&endpoint.served_as))
@@ -191,7 +191,7 @@ fn the_listed_versions_are_those_with_all_endpoints_served() {
     assert_eq!(named, (1..end).collect::<BTreeSet<_>>());
 }
 
-/// What this file reads as a row and as a test; if it read nothing, it would find nothing wrong.
+/// Rows and tests are recognised: otherwise, nothing would ever be found wrong.
 #[test]
 fn rows_and_tests_are_read() {
     let table = "\

@@ -74,13 +74,13 @@ fn frames() -> Vec<Vec<u8>> {
 /// What is done to a log, and the place at which it has to be found.
 #[derive(Clone, Copy, Debug)]
 enum Tampering {
-    /// A bit of one byte of this record is another.
+    /// One bit of this record is flipped.
     Bit { record: usize, byte: usize, bit: u8 },
     /// The record is gone, and its place is empty.
     Hole { record: usize },
-    /// The record is gone, and the next one stands in its place, and so on.
+    /// The record is gone, and all later ones move up.
     Dropped { record: usize },
-    /// The record stands there twice, the second time in the next one's place, and so on.
+    /// The record is there twice, and all later ones move down.
     Repeated { record: usize },
     /// Two records stand in each other's place.
     Swapped { record: usize, other: usize },
@@ -90,7 +90,7 @@ impl Tampering {
     fn random(random: &mut Random, frames: &[Vec<u8>]) -> Self {
         let record = random.below(frames.len());
         match random.below(8) {
-            // Of a log without its last record nothing else in it tells that it was longer.
+            // Nothing else in a log tells that its last record is missing.
             0 if record + 1 < frames.len() => Self::Hole { record },
             1 if record + 1 < frames.len() => Self::Dropped { record },
             2 => Self::Repeated { record },
@@ -105,7 +105,7 @@ impl Tampering {
         }
     }
 
-    /// The offset of the first place that is not as it was.
+    /// The offset of the first changed place.
     fn place(self) -> u64 {
         match self {
             Self::Bit { record, .. }
@@ -116,7 +116,7 @@ impl Tampering {
         }
     }
 
-    /// What then stands in each place.
+    /// The content of each place afterwards.
     fn apply(self, frames: &[Vec<u8>]) -> Vec<Option<Vec<u8>>> {
         let mut places: Vec<_> = frames.iter().cloned().map(Some).collect();
         match self {
@@ -237,7 +237,8 @@ impl Archive {
         Self { dir: dir.to_owned(), files: files.collect() }
     }
 
-    /// The first record that is not whole; `None` if all is, and whether that is told as damage.
+    /// The first record that is not intact (`None` if all are), and whether that is reported as
+    /// damage.
     fn fault(&self) -> (Option<u64>, bool) {
         let mut last = 0;
         match verify_archive(&self.dir, |offset| last = offset.get()) {
@@ -283,8 +284,7 @@ fn a_change_to_an_archive_is_located() {
         let (fault, damage) = archive.fault();
         let name = path.file_name().unwrap().to_string_lossy();
         assert_eq!(fault, Some(place), "round {round}: {what} record {record} of {name}");
-        // What nothing follows may be an entry that was not finished: the log that goes with it
-        // tells.
+        // An entry at the very end may just be unfinished: only the log can tell.
         let end = archive.files.last().unwrap().2[entries_of(&archive) - 1].1;
         assert!(damage || place >= end, "round {round}: {what} record {record} of {name}");
         if round % 50 == 0 && damage {
@@ -317,7 +317,7 @@ fn with_records<T>(data_dir: &Path, work: impl FnOnce(&sled::Tree) -> T) -> T {
     done
 }
 
-/// Writes what is in other places than before, and nothing else.
+/// Writes only what differs from before.
 fn store(tree: &sled::Tree, before: &[Option<Vec<u8>>], places: &[Option<Vec<u8>>]) {
     for index in 0..before.len().max(places.len()) {
         let [was, is] = [before, places].map(|all| all.get(index).and_then(Option::as_ref));
@@ -335,14 +335,14 @@ fn a_change_to_the_default_store_is_located() {
     let directory = tempfile::tempdir().unwrap();
     let data_dir = directory.path();
     let frames = frames();
-    // It makes the directory, and a log that holds nothing.
+    // Creates the directory and an empty log.
     drop(SledLog::open(SledOptions::new(data_dir)).unwrap());
     let whole: Vec<_> = frames.iter().cloned().map(Some).collect();
     with_records(data_dir, |tree| store(tree, &[], &whole));
     let options = || SledOptions { verify_tail: 0, ..SledOptions::new(data_dir) };
     let log = SledLog::open(options()).unwrap();
     assert_eq!(verify(&log, |_| ()).unwrap().records, frames.len() as u64);
-    // As a server leaves it: how far it has come is noted outside of the store, too.
+    // As a server leaves it: the end is noted outside of the store, too.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     log.start(StreamHeads::default(), Box::new(|_| ()));
@@ -356,7 +356,7 @@ fn a_change_to_the_default_store_is_located() {
         let found = match SledLog::open(options()) {
             Ok(log) => verify(&log, |_| ()).err().map(|error| error.offset),
             Err(OpenError::Damaged(fault)) => Some(fault.offset),
-            // A last record that says that more of its batch follow is none, and its batch with it.
+            // If the last record says that its batch continues, the whole batch is dropped.
             Err(OpenError::Lost { found, .. }) => Some(found.next()),
             Err(error) => panic!("round {round}: {tampering:?}: {error}"),
         };

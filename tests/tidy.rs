@@ -64,7 +64,7 @@ const SECTIONS: [&str; 24] = [
     "mod",
 ];
 
-/// No file is longer, in lines. Those that are have a bound of their own, which may only fall.
+/// The most lines of a file. Longer files have a bound of their own, which may only fall.
 const FILE_LINES: usize = 800;
 const LONG_FILES: [(&str, usize); 10] = [
     ("src/edge/http/tests/mod.rs", 990),
@@ -112,7 +112,7 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The packages of a manifest that it uses, but for those that only its tests use.
+/// The packages that a manifest depends on, not only for tests.
 fn used_packages(manifest: &str) -> impl Iterator<Item = &str> {
     let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap_or_default();
     let dependencies = dependencies.split("\n[").next().unwrap_or_default();
@@ -120,7 +120,7 @@ fn used_packages(manifest: &str) -> impl Iterator<Item = &str> {
     names.filter_map(|line| line.split(['.', ' ']).next())
 }
 
-/// What is wrong with the manifest of a folder: it uses a package that is not below it.
+/// The packages in the manifest of a folder that are not below it.
 fn against_the_order(folder: &str, manifest: &str) -> Vec<String> {
     let place = |name: &str| FOLDERS.iter().position(|(folder, _)| *folder == name);
     let above = |other: &&str| place(other) <= place(folder);
@@ -233,7 +233,7 @@ fn against_the_sections<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>)
         for tree in code.split("use ").skip(1) {
             paths("", tree.split(';').next().unwrap_or_default(), &mut found);
         }
-        // Those in the midst of code.
+        // Paths in the middle of code.
         let inline = code
             .split("crate::api::")
             .skip(1)
@@ -360,7 +360,7 @@ fn files_are_not_too_long() {
         }
         if let Some(bound) = bound {
             seen.insert(file.clone());
-            // What has become shorter stays so.
+            // A file that has become shorter stays so.
             if lines + 50 < bound {
                 faults.push(format!("{file} has {lines} lines; lower its bound from {bound}"));
             }
@@ -434,8 +434,8 @@ fn mentions(code: &str, name: &str) -> bool {
     })
 }
 
-/// The files whose code has one of these names, but for those that may. Also those that may and do
-/// not, so that no exception outlives its reason.
+/// The files whose code has one of these names, except for those in `may`. Also those in `may` that
+/// have none, so that no exception outlives its reason.
 fn with_names(files: &[(String, String)], names: &[&str], may: &[&str]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (file, code) in files {
@@ -465,7 +465,7 @@ const WITHOUT_HTTP: [&str; 14] = [
 const HTTP: [&str; 6] =
     ["http::", "http_body_util::", "hyper::", "hyper_util::", "warp::", "StatusCode"];
 
-/// Those that put together requests which `outside` sends, or read the answers.
+/// Files that assemble requests for `outside` to send, or read the answers.
 const CLIENTS: [&str; 3] = [
     "src/service/accounts/identity.rs",
     "src/service/media/preview.rs",
@@ -613,7 +613,7 @@ fn declares(code: &str, name: &str) -> bool {
             }))
 }
 
-/// What is named in a text and is not there. A name stands after the file that it is in.
+/// What a text names that does not exist. A name follows the file that it is in.
 fn not_there(text: &str, read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_name = |word: &str| {

@@ -44,7 +44,7 @@ enum Op {
     Redact(u8, u8),
     /// A receipt: of whom, private or not, for which event, in which thread.
     Read(u8, bool, u8, ReadThread),
-    /// Leave and, if one is out, come back.
+    /// Leave, or come back.
     LeaveOrJoin(u8),
     Rename(u8),
     Mute(u8, bool),
@@ -324,7 +324,7 @@ impl World {
         Ok(())
     }
 
-    /// Counts that are others than before are known to be, whatever else is.
+    /// If the counts differ, `changed` says so.
     fn compare_change(&self, user: u8, since: Offset, at: Offset) {
         let (state, events) = (self.engine.state(), self.engine.events());
         let (user_id, room) = (user_id(user), self.room());
@@ -341,7 +341,7 @@ impl World {
         let (state, events) = (self.engine.state(), self.engine.events());
         let counts = unread.counts(&state, events, &user_id(user), &self.room(), at).unwrap();
         assert_eq!(counts, self.naive(user, at), "user {user} at {at}");
-        // The events are as many as are counted, wherever one begins.
+        // There are as many events as are counted, from any start.
         let (user_id, room) = (user_id(user), self.room());
         let judge = Judge { state: &state, events, user_id: &user_id, room: &room };
         let after = |after| unread.events(judge, after, at).unwrap();
@@ -356,7 +356,7 @@ impl World {
         assert_eq!(after(at), []);
     }
 
-    /// The counts as the texts have it, from the records alone.
+    /// The counts by the sentences of the specification, from the records alone.
     fn naive(&self, user: u8, at: Offset) -> Counts {
         let user = user_id(user);
         let records: Vec<Record> = self.log.read(Offset::new(1), usize::MAX).unwrap();
@@ -498,7 +498,7 @@ proptest! {
                     panic!("the log refused {op:?}: {error}");
                 }
             }
-            // Each moment again: with what the looks before have left, and from the beginning.
+            // Each moment again: with the cache that the earlier looks left, and from scratch.
             let anew = Unread::default();
             for at in 1..=world.engine.state().applied().get() {
                 for user in 0..USERS {
@@ -530,7 +530,7 @@ fn only_the_newest_events_of_a_room_are_counted() {
             assert_eq!(notifications, highlights);
             notifications
         };
-        // From what is remembered, and from nothing.
+        // With the cache, and without.
         for sent in [10, most - 1, most, most + 1, most + 100] {
             let expected = sent.min(most);
             assert_eq!(total(&world.unread, begun + sent), expected);
@@ -544,7 +544,7 @@ fn only_the_newest_events_of_a_room_are_counted() {
     });
 }
 
-/// The counts of `user2`, and how many events it takes to make them.
+/// The counts of `user2`, and how many events were examined for them.
 fn counted(world: &World, unread: &Unread) -> (usize, Counts) {
     let (state, at) = (world.engine.state(), world.engine.head().offset());
     let distance = unread.distance(&state, &user_id(2), &world.room(), at, 0);

@@ -142,7 +142,7 @@ async fn redacted_texts_are_not_found_and_leave_the_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_continues_where_it_was_and_is_rebuilt_unless_it_is_this_logs_and_intact() {
+async fn an_index_continues_where_it_was_and_is_rebuilt_if_damaged_or_of_another_log() {
     let world = World::new().await;
     let dir = TempDir::new().unwrap();
     let start = || Search::start(dir.path(), Arc::clone(&world.engine)).unwrap();

@@ -72,7 +72,7 @@ struct Homeserver {
     user: OwnedUserId,
     log: Arc<dyn Log>,
     engine: Engine,
-    /// Up to where its log was looked through.
+    /// The offset up to which its log was searched for news.
     told: Offset,
     /// What it has not heard of.
     unheard: Vec<Sent>,
@@ -105,7 +105,7 @@ impl Homeserver {
         Self { name, user, log, engine, told: Offset::ZERO, unheard: Vec::new() }
     }
 
-    /// The events of its own since it was last asked.
+    /// Its own events since the last call.
     fn news(&mut self) -> Vec<Sent> {
         let records = self.log.read(self.told.next(), usize::MAX).unwrap();
         self.told = records.last().map_or(self.told, |record| record.offset());
@@ -204,7 +204,7 @@ fn object(value: serde_json::Value) -> CanonicalJsonObject {
     serde_json::from_value(value).unwrap()
 }
 
-/// Makes a template an event.
+/// Turns a template into an event.
 fn sealed(mut event: CanonicalJsonObject, version: &RoomVersionId) -> Sent {
     let text = |text: String| CanonicalJsonValue::String(text);
     let rules = version.rules().unwrap();
@@ -223,7 +223,7 @@ fn sealed(mut event: CanonicalJsonObject, version: &RoomVersionId) -> Sent {
     (event_id, serde_json::value::to_raw_value(&event).unwrap())
 }
 
-/// Has a homeserver told of an invite, to a room that it is not in.
+/// Tells a homeserver of an invite to a room that it is not in.
 async fn tell_of(
     server: &Homeserver,
     room_id: &OwnedRoomId,
@@ -272,7 +272,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
     let (mut all, mut told) = (servers[0].news(), None);
     for number in 1..3 {
         if number == 2 {
-            // It is invited by somebody who did not create the room, and whose homeserver tells
+            // It is invited by somebody who did not create the room, and whose homeserver claims
             // another version.
             let (env, by, of) = (servers[1].engine.env(), &servers[1].user, &servers[2].user);
             let content = object(json!({ "membership": "invite" }));
@@ -344,7 +344,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
     (servers, room_id)
 }
 
-/// Tells everybody of what a homeserver did; they hear of it later.
+/// Sends everybody what a homeserver did; they hear of it later.
 fn tell(servers: &mut [Homeserver], by: usize) {
     let news = servers[by].news();
     for (number, server) in servers.iter_mut().enumerate() {
@@ -422,8 +422,8 @@ async fn run(version: RoomVersionId, steps: Vec<Step>) {
         tell(&mut servers, by);
     }
     hear_all(&mut servers, &room_id).await;
-    // An event that one of them soft-failed is an end of the graph for others only. It comes in
-    // when they send something after it.
+    // An event that one of them soft-failed is a forward extremity only for the others. It is
+    // included once they send something after it.
     let mut spoke = 0;
     for _ in 0..2 {
         for by in 0..servers.len() {
@@ -436,7 +436,7 @@ async fn run(version: RoomVersionId, steps: Vec<Step>) {
     let (first, others) = servers.split_first().unwrap();
     for other in others {
         let same = first.extremities(&room_id) == other.extremities(&room_id);
-        // Whoever is not in the room any more cannot join its ends.
+        // A user who is no longer in the room cannot merge its forward extremities.
         assert!(same || spoke < 2 * servers.len(), "{spoke}");
         if same {
             assert_eq!(first.state(&room_id), other.state(&room_id));

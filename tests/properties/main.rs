@@ -800,7 +800,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Others would encrypt to it for ever.
+/// Others would encrypt for it forever.
 #[test]
 fn a_device_that_was_logged_out_meanwhile_has_no_keys() {
     runtime().block_on(async {
@@ -1061,7 +1061,7 @@ proptest! {
     #[test]
     fn erasing_changes_no_state(ops in history(), sweeps in proptest::collection::vec(any::<prop::sample::Index>(), 1..4)) {
         runtime().block_on(async {
-            // Messages do not live long at all, but only every third time it is looked.
+            // Messages expire at once, but only every third sweep looks for them.
             let rules = vec!["* m.room.message 0".parse().unwrap(), "* m.reaction 0".parse().unwrap()];
             let retention = Retention { rules, ..Retention::default() };
             let plain = SweepPolicy::at_once();

@@ -241,7 +241,7 @@ impl Client {
             let room = self.rooms.get_mut(&room_id).unwrap();
             for (event_id, receipts) in event["content"].as_object().unwrap() {
                 for (user, receipt) in receipts["m.read"].as_object().into_iter().flatten() {
-                    // One of a thread gives way to an unthreaded one for the same event.
+                    // A threaded receipt gives way to an unthreaded one for the same event.
                     if receipt.get("thread_id").is_none() {
                         room.receipts.insert(user.clone(), event_id.clone());
                     }
@@ -315,9 +315,9 @@ struct Truth<'a> {
 }
 
 impl<'a> Truth<'a> {
-    /// With a model that stands at `at`, and is brought to the end.
+    /// Brings `model` from `at` to the end.
     fn new(world: &'a World, model: &'a mut Model, at: &mut Offset) -> Self {
-        // What relates to what is not looked at here.
+        // Relations are ignored here.
         let mut places = Places::new();
         for record in world.log.read(at.next(), usize::MAX).unwrap() {
             model.apply(&record, &mut places);
@@ -395,7 +395,7 @@ impl<'a> Truth<'a> {
         rooms.into_iter().rev().map(|(_, room_id)| room_id).collect()
     }
 
-    /// The client has of a room what it asked for.
+    /// Checks that the client has what it asked for of a room.
     fn check(&self, room_id: &RoomId, client: &Client, ask: &Ask, limit: u64, states: &[State]) {
         let truth = &self.model.rooms[room_id];
         let membership = truth.members[&me()];
@@ -658,7 +658,7 @@ proptest! {
                 client.take(&response, &asked);
                 let truth = Truth::new(&server.world, &mut model, &mut at);
                 check(&truth, &client, &asked, &response);
-                // At once again there is nothing.
+                // Asked again at once, there is nothing.
                 let again = server.ask(&asked, client.pos).unwrap();
                 assert_eq!(again["rooms"], json!({}), "{again}");
                 client.take(&again, &asked);

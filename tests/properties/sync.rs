@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A client with its ways.
+/// A client with its settings.
 #[derive(Clone, Debug)]
 struct Client {
     user: u8,
@@ -51,7 +51,7 @@ struct Sync {
 enum Step {
     Op(Op),
     Sync(Sync),
-    /// One ignores another from now on, or nobody.
+    /// One user ignores another from now on, or nobody.
     Ignore(u8, Option<u8>),
     Restart,
 }
@@ -188,7 +188,7 @@ fn member_event(world: &World, room_id: &str, user_id: &str) -> Option<String> {
     Some(world.engine.events().get(member).unwrap()?.event_id.to_string())
 }
 
-/// What a client asks that wants nothing special.
+/// A plain request.
 fn plain(since: Option<Offset>) -> Request {
     Request {
         since,
@@ -350,8 +350,8 @@ impl Log for Unlocked {
     }
 }
 
-/// Otherwise what is new about the account waits for the disk; and where the look locks the account
-/// for a second time while that waits, both wait for ever, and the whole server with them.
+/// Otherwise writes to the account wait for the disk. And if the sync locks the account again while
+/// a write waits, both wait forever, and the whole server with them.
 #[test]
 fn a_sync_locks_no_account_while_it_reads_the_log() {
     runtime().block_on(async {
@@ -408,7 +408,7 @@ fn the_auditor_respects_ignored_users_and_deletions() {
         for proposal in [set("m.ignored_user_list", ignored), set("type1", Value::Null)] {
             world.engine.propose(Origin::server(), proposal).await.unwrap().into_inner();
         }
-        // Of these, the first is not told, nor is the invite.
+        // The first of these is not reported, nor is the invite.
         world.run(&Op::Message(1, 0, 0)).await;
         world.run(&Op::Message(2, 0, 0)).await;
         world.run(&Op::CreateRoom(1, 0, 9)).await;
@@ -481,9 +481,9 @@ fn a_timeline_that_begins_again_is_limited() {
     });
 }
 
-/// Otherwise a client would show the room as joined for ever.
+/// Otherwise a client would show the room as joined forever.
 #[test]
-fn a_removal_is_told_though_a_hidden_invite_follows_it() {
+fn a_removal_is_reported_although_a_hidden_invite_follows_it() {
     runtime().block_on(async {
         let mut world = World::open(Vec::new()).await;
         for op in beginning() {
@@ -509,7 +509,7 @@ fn a_removal_is_told_though_a_hidden_invite_follows_it() {
     });
 }
 
-/// The law above would be worth nothing if the auditor found nothing.
+/// The property above would mean nothing if the auditor found nothing.
 #[test]
 fn omissions_and_inventions_are_found() {
     runtime().block_on(async {

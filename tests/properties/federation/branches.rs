@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Homeserver, Sent, begin, object, received, sealed};
 
-/// What this server made of each event is what `ruma-state-res` makes of it.
+/// The state at each event on this server is the one that `ruma-state-res` computes.
 pub(super) fn every_state_equals_the_reference(server: &Homeserver, room_id: &OwnedRoomId) {
     let (state, events) = (server.engine.state(), server.engine.events());
     let room = state.rooms.get(room_id).unwrap();
@@ -33,11 +33,11 @@ pub(super) fn every_state_equals_the_reference(server: &Homeserver, room_id: &Ow
     }
 }
 
-/// A room of which one homeserver hears what others make in it, event by event.
+/// A room in which one homeserver hears the events of others, one by one.
 pub(super) struct Room {
     pub(super) servers: Vec<Homeserver>,
     pub(super) room_id: OwnedRoomId,
-    /// The events that all events rest on: the first one, the power levels, the join rules.
+    /// The auth events of all others: the first event, the power levels, the join rules.
     pub(super) basis: Vec<OwnedEventId>,
     /// How many bytes were sent.
     sent: usize,
@@ -93,7 +93,7 @@ impl Room {
             "origin_server_ts": 1_770_000_000_000_u64 + depth, "depth": depth,
             "prev_events": after.iter().map(|tip| &tip.event).collect::<Vec<_>>(),
             "auth_events": auth,
-            // As large as those of others.
+            // As large as real ones.
             "signatures": { "elsewhere.test": { "ed25519:a": "s".repeat(86) } },
         });
         if let Some(state_key) = state_key {
@@ -109,7 +109,7 @@ impl Room {
         self.servers[0].hear(&self.room_id, sent).await
     }
 
-    /// Somebody whom nobody knows joins.
+    /// The join of an unknown user.
     pub(super) fn join(&self, after: &Tip, name: &str) -> (Sent, Tip) {
         let user: OwnedUserId = format!("@{name}:elsewhere.test").try_into().unwrap();
         let auth: Vec<_> = self.basis.iter().collect();
@@ -139,7 +139,7 @@ impl Room {
         self.event(&[after], &user, "m.room.message", None, content, &auth)
     }
 
-    /// A change of the power levels by the user of another homeserver, resting on the last one.
+    /// A change of the power levels by the user of another homeserver, based on the last one.
     fn levels(&self, after: &Tip, last: &OwnedEventId, by: usize, number: usize) -> (Sent, Tip) {
         let user = self.servers[by].user.clone();
         let member = self.holder(&StateEventType::RoomMember, user.as_str());
@@ -150,7 +150,7 @@ impl Room {
         self.event(&[after], &user, "m.room.power_levels", Some(""), content, &auth)
     }
 
-    /// Two branches of so many changes of the power levels each.
+    /// Two branches, each of `many` changes of the power levels.
     async fn fork_of_levels(&mut self, many: usize) -> [Tip; 2] {
         let start = self.tip();
         let mut tips = [start.clone(), start];
@@ -180,7 +180,7 @@ pub(super) fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_message_on_a_long_branch_costs_nothing_of_its_length() {
+fn the_cost_of_a_message_does_not_grow_with_its_branch() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut room = runtime.block_on(Room::begin());
     let tips = runtime.block_on(room.fork_of_levels(60));
@@ -198,7 +198,7 @@ fn a_message_on_a_long_branch_costs_nothing_of_its_length() {
     }
 }
 
-/// What a further change of the power levels costs on two branches of so many.
+/// The cost of another change of the power levels, on two branches of `many` each.
 fn cost_of_levels(many: usize) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut room = runtime.block_on(Room::begin());
@@ -211,7 +211,7 @@ fn cost_of_levels(many: usize) -> u64 {
     looks
 }
 
-/// As [`every_state_equals_the_reference`], for the last event.
+/// Like [`every_state_equals_the_reference`], for the last event.
 pub(super) fn the_current_state_equals_the_reference(server: &Homeserver, room_id: &OwnedRoomId) {
     let (state, events) = (server.engine.state(), server.engine.events());
     let room = state.rooms.get(room_id).unwrap();
@@ -261,7 +261,7 @@ fn a_long_resolution_does_not_hold_up_the_room() {
             }
         });
         begun.recv().unwrap();
-        // It is in the middle of it. Nobody waits: neither users here nor those elsewhere.
+        // The resolution is in progress, and nobody waits for it, neither here nor elsewhere.
         assert!(server.send(&room.room_id, "m.room.message", None, json!({ "body": "x" })).await);
         let after = server.log.read(Offset::new(1), usize::MAX).unwrap().len();
         assert_eq!(after, before + 1);
@@ -272,7 +272,7 @@ fn a_long_resolution_does_not_hold_up_the_room() {
 }
 
 #[test]
-fn branches_take_little_more_of_the_disk_than_what_was_sent() {
+fn branches_take_little_more_disk_space_than_their_events() {
     on_one_thread(async {
         let mut room = Room::begin().await;
         let (start, before) = (room.tip(), room.logged());
@@ -297,7 +297,7 @@ fn branches_take_little_more_of_the_disk_than_what_was_sent() {
                 *tip = next;
             }
         }
-        // Two of them meet, again and again, in other ways.
+        // Two of them are merged again and again, each time differently.
         for _ in 0..20 {
             let (name, joined, _) = branches[0].clone();
             let tips = [&branches[0].2.clone(), &branches[1].2.clone()];
@@ -312,7 +312,7 @@ fn branches_take_little_more_of_the_disk_than_what_was_sent() {
         let logged = room.logged() - before;
         assert!(logged < 4 * room.sent, "{logged} bytes of {} sent", room.sent);
         the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
-        // What was recorded says the same as before.
+        // Some states are recorded as differences.
         let log: &Arc<dyn Log> = &room.servers[0].log;
         let linked = log.read(Offset::new(1), usize::MAX).unwrap().into_iter().any(|record| {
             matches!(record.command(), Ok(Some(Command::RoomEvent(event)))

@@ -139,7 +139,7 @@ async fn the_later_event_holds_the_key() {
 }
 
 #[tokio::test]
-async fn of_events_of_the_same_time_that_with_the_greater_id_holds_the_key() {
+async fn at_equal_times_the_event_with_the_greater_id_holds_the_key() {
     let mut fork = Fork::begin().await;
     let of_one = fork.does(1, 10, NAME, "", named("one")).await;
     let of_two = fork.does(2, 10, NAME, "", named("two")).await;
@@ -151,7 +151,7 @@ async fn of_events_of_the_same_time_that_with_the_greater_id_holds_the_key() {
 }
 
 #[tokio::test]
-async fn what_rests_on_newer_power_levels_holds_the_key() {
+async fn an_event_with_newer_power_levels_holds_the_key() {
     let mut fork = Fork::begin().await;
     let levels = fork.levels(|levels| levels["users"]["@x:b.test"] = json!(1));
     let mut of_one = fork.does(1, 10, LEVELS, "", levels).await;
@@ -161,7 +161,7 @@ async fn what_rests_on_newer_power_levels_holds_the_key() {
     fork.hears(0, &of_one).await;
     let by = Rule::Mainline { position: Some(0), other: Some(1) };
     assert_eq!(fork.about(NAME, ""), [(2, Fate::Replaced { by }), (1, Fate::Holds)]);
-    // The levels before hold on the other branch. The new ones rest on them.
+    // The earlier levels hold on the other branch. The new ones have them as an auth event.
     let expected = [(0, Fate::Replaced { by: Rule::RestsOnIt }), (1, Fate::Holds)];
     assert_eq!(fork.about(LEVELS, ""), expected);
 }
@@ -179,7 +179,7 @@ async fn among_power_events_those_of_the_more_powerful_sender_come_first() {
 }
 
 #[tokio::test]
-async fn events_about_power_come_before_others() {
+async fn power_events_come_before_others() {
     let mut fork = Fork::begin().await;
     let two = fork.lower(50).await;
     let kick = fork.does(1, 20, "m.room.member", &two, json!({ "membership": "leave" })).await;
@@ -187,13 +187,13 @@ async fn events_about_power_come_before_others() {
     let renamed = fork.does(2, 10, "m.room.member", &two, renamed).await;
     fork.hears(0, &renamed).await;
     fork.hears(0, &kick).await;
-    // Whoever is kicked from a public room may come back, and that was before the kick.
+    // A kicked user may come back to a public room, and did so before the kick.
     let expected = [(1, Fate::Replaced { by: Rule::PowerEventsFirst }), (2, Fate::Holds)];
     assert_eq!(fork.about("m.room.member", &two), expected);
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_when_its_turn_comes_does_not_hold_the_key() {
+async fn an_event_that_is_not_allowed_when_its_turn_comes_does_not_hold_the_key() {
     let mut fork = Fork::begin().await;
     let two = fork.lower(50).await;
     let renamed = json!({ "membership": "join", "displayname": "two" });

@@ -24,7 +24,7 @@ use super::{
 /// An event, and the end of the branch that it makes.
 type Forked = (Sent, Tip);
 
-/// As many as are too many for one record, with names that are as long as names may be.
+/// Too many for one record, with names of the greatest length.
 const MANY: usize = 360;
 
 fn name(number: usize) -> String {
@@ -50,7 +50,7 @@ async fn branch_of_joins(room: &mut Room, start: &Tip, server: &str, many: usize
     tip
 }
 
-/// What is said in the log is what the homeserver knows.
+/// The log, read again, gives what the homeserver knows.
 async fn is_read_again(room: &Room) {
     let server = &room.servers[0];
     let options = Options {
@@ -83,7 +83,7 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
             let server = format!("branch{branch}.test");
             tips.push(branch_of_joins(&mut room, &start, &server, MANY).await);
         }
-        // Two of the three meet: that is a state which the room never had.
+        // Merging two of the three gives a state that the room never had.
         let (sent, met) = room.message(&[&tips[0], &tips[1]], "eve", &eve);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         let parts = records(&room).into_iter().filter_map(|command| match command {
@@ -101,7 +101,7 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
         assert!(matches!(parts[parts.len() - 1].base, StateBase::Part(part) if part > 1));
         assert_eq!(parts.iter().map(|part| part.changes.len()).sum::<usize>(), MANY);
         the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
-        // Later events rest on it.
+        // Later events depend on it.
         let (sent, _) = room.message(&[&met], "eve", &eve);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
@@ -109,7 +109,7 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
     });
 }
 
-/// Users of other homeservers join. Gives each with the id of the join.
+/// Users of other homeservers join. Returns each with the id of the join.
 async fn joined(room: &mut Room, count: usize) -> Vec<(OwnedUserId, OwnedEventId)> {
     let mut users = Vec::new();
     for number in 0..count {
@@ -139,7 +139,7 @@ fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         let of_joins = branch_of_joins(&mut room, &start, "elsewhere.test", MANY).await;
         let mut tips = vec![of_joins.event.clone()];
-        // It says that the other ones are deeper.
+        // It claims a greater depth for the other ones.
         let deep = |depth: u64| Tip { event: start.event.clone(), depth };
         for number in 1..5 {
             let (sent, tip) = room.unlike(&deep(20_000), "eve", &eve, number);
@@ -214,7 +214,7 @@ fn a_state_without_a_create_event_is_not_recorded_and_a_small_one_takes_little_s
 }
 
 #[test]
-fn many_names_undo_nothing_by_branches_that_leave_it_out() {
+fn many_users_cannot_undo_state_by_branches_that_leave_it_out() {
     on_one_thread(async {
         let mut room = Room::begin().await;
         let names = joined(&mut room, 11).await;
@@ -275,7 +275,7 @@ fn a_state_that_is_too_much_to_record_is_taken_from_others_and_the_room_goes_on(
             };
             engine.propose(Origin::server(), place).await.unwrap().into_inner();
         };
-        // Two branches, each with more users than one event may say.
+        // Two branches, each with more users than one event may change.
         let basis: Vec<_> = room.basis.iter().chain([&eve]).cloned().collect();
         let (mut ends, mut all) = (Vec::new(), basis.clone());
         for branch in 0..2 {
@@ -307,12 +307,12 @@ fn a_state_that_is_too_much_to_record_is_taken_from_others_and_the_room_goes_on(
         assert_eq!(room.hear(sent.clone()).await, Taken::Unresolved);
         assert_eq!(room.logged(), before);
         place(&room, &met, sent, &all).await;
-        // It is more than one event changes: what follows is seen, and changes nothing.
+        // It is more than one event may change: later events are shown, but change nothing.
         let (sent, _) = room.message(&[&met], "eve", &eve);
         let count = room.servers[0].state(&room.room_id).len();
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         assert_eq!(room.servers[0].state(&room.room_id).len(), count);
-        // One branch is not.
+        // One branch alone is not.
         let (sent, _) = room.message(&[&ends[0]], "eve", &eve);
         assert_eq!(room.hear(sent).await, Taken::Accepted);
         assert_eq!(room.servers[0].state(&room.room_id).len(), count + 12 * MANY);
