@@ -24,7 +24,7 @@ pub(crate) enum Mood {
     Slow(Duration),
     /// Not at all: it hangs up once it has read the request.
     Dies,
-    /// As one of before the paths had a version.
+    /// Like a service from before the paths had a version.
     Old,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Arrived {
 struct Inner {
     mood: Mood,
     arrived: Vec<Arrived>,
-    /// What exists when it is asked for, with what is done before the answer.
+    /// The paths that exist, with what is done before the answer.
     known: Vec<(String, Make)>,
-    /// What it says when it is asked for this path.
+    /// The answers for these paths.
     said: Vec<(String, Value)>,
 }
 
@@ -98,8 +98,8 @@ impl Bridge {
         self.serving = Some(Service::on(listener, answered));
     }
 
-    /// The listener. A program that another test starts has the sockets of this process, too, until
-    /// it runs: the port of one that was closed may be taken for a moment.
+    /// The listener. Programs that other tests start inherit the sockets of this process until they
+    /// run, so the port of a closed one may stay taken for a moment.
     async fn bound(&self) -> TcpListener {
         let begun = Instant::now();
         loop {
@@ -116,7 +116,7 @@ impl Bridge {
         }
     }
 
-    /// Is gone, with all its connections, until [`Bridge::listen`].
+    /// Goes away, with all its connections, until [`Bridge::listen`].
     pub(crate) async fn vanish(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.stop().await;
@@ -127,7 +127,7 @@ impl Bridge {
         self.inner.lock().expect("no panic").mood = mood;
     }
 
-    /// Says of this path (without its prefix) that it is there, once `make` is done.
+    /// Makes this path (without its prefix) exist: `make` is done before the answer.
     pub(crate) fn knows<F>(&self, path: &str, make: impl Fn() -> F + Send + Sync + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -136,7 +136,7 @@ impl Bridge {
         self.inner.lock().expect("no panic").known.push((path.to_owned(), make));
     }
 
-    /// Says this when it is asked for this path (without its prefix).
+    /// Gives this answer for this path (without its prefix).
     pub(crate) fn says(&self, path: &str, body: Value) {
         self.knows(path, || async {});
         self.inner.lock().expect("no panic").said.push((path.to_owned(), body));
@@ -157,8 +157,7 @@ impl Bridge {
         transactions.collect()
     }
 
-    /// The items of this list of transactions, those that are repeated left out: a repetition has
-    /// to be the same in everything.
+    /// The items of this list of all transactions, without repetitions, which must be identical.
     #[track_caller]
     pub(crate) fn told(&self, list: &str) -> Vec<Value> {
         let mut last: Option<(String, Value)> = None;
@@ -203,7 +202,7 @@ impl Bridge {
         self.request_by(&server.http(), method, path, user_id, body).await
     }
 
-    /// As [`Self::request`], over this client.
+    /// Like [`Self::request`], over this client.
     pub(crate) async fn request_by(
         &self,
         http: &Http,
@@ -218,7 +217,7 @@ impl Bridge {
         http.request(method, &path, Some(&format!("as-{}", self.id)), body).await
     }
 
-    /// Registers a user `@_<id>_<name>` and gives its id.
+    /// Registers a user `@_<id>_<name>` and returns its id.
     pub(crate) async fn ghost(&self, server: &TestServer, name: &str) -> String {
         let username = format!("_{}_{name}", self.id);
         let body = json!({
@@ -263,7 +262,7 @@ async fn answer(asked: Asked, inner: Arc<Mutex<Inner>>, news: News) -> Reply {
     }
     let body = match status {
         200 => said,
-        // An old service does not speak of it as a newer one would.
+        // An old service sends no `errcode`.
         404 if mood != Mood::Old => json!({ "errcode": "M_NOT_FOUND", "error": "not here" }),
         _ => json!({ "error": "no" }),
     };

@@ -13,9 +13,9 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// What a browser may do with it.
     pub(crate) disposition: &'static str,
-    /// What its event has besides.
+    /// The other fields of its event.
     more: Value,
-    /// What matrix-nio makes of its event.
+    /// The class of its event in matrix-nio.
     pub(crate) of_nio: &'static str,
     pub(crate) bytes: Vec<u8>,
 }
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// Bytes of every value, by a seed, and no text.
+/// Bytes of every value, from a seed, that are no text.
 fn any_bytes(seed: &str) -> Vec<u8> {
     let mut bytes = vec![0; 70_000];
     blake3::Hasher::new().update(seed.as_bytes()).finalize_xof().fill(&mut bytes);

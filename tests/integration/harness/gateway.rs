@@ -62,7 +62,7 @@ impl Gateway {
         self.inner.lock().expect("no panic").mood = Some(mood);
     }
 
-    /// Does not know this key any more.
+    /// Rejects this key from now on.
     pub(crate) fn rejects(&self, pushkey: &str) {
         self.inner.lock().expect("no panic").rejected.push(pushkey.to_owned());
     }
@@ -87,7 +87,7 @@ impl Gateway {
         took.iter().filter_map(|told| told["event_id"].as_str().map(str::to_owned)).collect()
     }
 
-    /// The counts that it was told alone for this key, in order.
+    /// The counts in notifications without an event for this key, in order.
     pub(crate) fn counts(&self, pushkey: &str) -> Vec<u64> {
         let took = self.took(pushkey).into_iter();
         let alone = took.filter(|told| told.get("event_id").is_none());

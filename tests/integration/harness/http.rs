@@ -31,7 +31,7 @@ impl Http {
         Self { base: base.to_owned(), client }
     }
 
-    /// Sends any bytes under any headers and gives the answer as it came.
+    /// Sends any bytes under any headers and returns the answer as it came.
     pub(crate) async fn raw(
         &self,
         method: &str,
@@ -48,7 +48,7 @@ impl Http {
         self.try_raw(request).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// As [`Self::raw`]; an `Err` means that no whole answer came back.
+    /// Like [`Self::raw`]; an `Err` means that no whole answer came back.
     pub(crate) async fn try_raw(
         &self,
         request: http::Request<Full<Bytes>>,
@@ -132,8 +132,7 @@ impl RawAnswer {
     }
 }
 
-/// The request did not get a whole answer: the server is down, or went down while it was waited
-/// for.
+/// The request did not get a whole answer: the server is down, or went down meanwhile.
 #[derive(Debug)]
 pub(crate) struct Unreachable(pub(crate) String);
 
@@ -153,7 +152,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// An answer that came by another client.
+    /// An answer that came through another client.
     #[track_caller]
     pub(crate) fn of(request: String, parts: http::response::Parts, bytes: &[u8]) -> Self {
         let body = serde_json::from_slice(bytes)
@@ -173,7 +172,7 @@ impl Answer {
         self.body
     }
 
-    /// An answer that must be this refusal; gives its body.
+    /// An answer that must be this refusal; returns its body.
     #[track_caller]
     pub(crate) fn refused(self, status: u16, errcode: &str) -> Value {
         assert!(

@@ -25,7 +25,7 @@ use super::http::Http;
 use super::stand_in::{Asked, Reply, Service, reply_json};
 use super::{User, skip, tools};
 
-/// What a client shows to be let in.
+/// The access token of clients.
 const TOKEN: &str = "a token of the identity server";
 
 const PEPPER: &str = "matrixrocks";
@@ -88,7 +88,7 @@ impl IdentityServer {
         Some(Self { service, inner, directory })
     }
 
-    /// Its name, as clients say it.
+    /// Its name, as clients write it.
     pub(crate) fn name(&self) -> String {
         format!("localhost:{}", self.service.address.port())
     }
@@ -98,7 +98,7 @@ impl IdentityServer {
         self.directory.path().join("cert")
     }
 
-    /// Its users are those of this homeserver.
+    /// Serves the users of this homeserver.
     pub(crate) fn serves(&self, homeserver: String) {
         self.inner.homeserver.set(homeserver).expect("it serves one");
     }
@@ -116,7 +116,7 @@ impl IdentityServer {
         })
     }
 
-    /// Has it find that an address is this user's.
+    /// Binds an address to this user.
     pub(crate) async fn bind(&self, user: &User, address: &str) {
         let body = json!({
             "client_secret": "s", "sid": address.replace('@', "_at_"), "id_server": self.name(),
@@ -130,12 +130,12 @@ impl IdentityServer {
         self.inner.state().invites.clone()
     }
 
-    /// An invitation with its signature, for one who is to have the address.
+    /// An invitation with its signature, for the user who gets the address.
     pub(crate) fn signed(&self, token: &str, user_id: &str) -> Value {
         self.inner.signed(json!({ "mxid": user_id, "token": token }))
     }
 
-    /// What one gets who shows the private key of an invitation by `sender` (`/sign-ed25519`).
+    /// The answer to a client with the private key of an invitation by `sender` (`/sign-ed25519`).
     pub(crate) fn signed_by_key(&self, token: &str, user_id: &str, sender: &str) -> Value {
         self.inner.signed(json!({ "mxid": user_id, "token": token, "sender": sender }))
     }
@@ -177,7 +177,7 @@ impl Inner {
                         mappings[hash] = user_id.as_str().into();
                     }
                 }
-                // Some say so of those they do not know.
+                // Some identity servers answer `null` for addresses that they do not know.
                 for hash in wanted.iter().filter_map(Value::as_str) {
                     mappings.as_object_mut().expect("an object").entry(hash).or_insert(json!(null));
                 }

@@ -24,7 +24,7 @@ pub(crate) enum Security {
 /// A mail server. Ends when dropped.
 pub(crate) struct MailServer {
     process: Child,
-    /// What is told by lines, and how often it was asked to tell something.
+    /// Its input, and the number of the last mark that it was asked for.
     stdin: Mutex<(ChildStdin, u64)>,
     port: u16,
     security: Security,
@@ -33,7 +33,7 @@ pub(crate) struct MailServer {
     told: Lines,
 }
 
-/// The name and password that a mail server wants.
+/// The name and password that a mail server requires.
 const LOGIN: (&str, &str) = ("logcabin", "a secret of the mail server");
 
 impl MailServer {
@@ -42,7 +42,7 @@ impl MailServer {
         Self::start_with(test, Security::None)
     }
 
-    /// A mail server, which with TLS wants a login, too.
+    /// A mail server, which with TLS also requires a login.
     pub(crate) fn start_with(test: &str, security: Security) -> Option<Self> {
         let python = match tools::python("aiosmtpd") {
             Ok(python) => python,
@@ -104,7 +104,7 @@ impl MailServer {
         self.port
     }
 
-    /// All mail for `to` that it has taken so far, none left out that is still on its way from the
+    /// All mail for `to` that it has taken so far, including mail that is still on its way from the
     /// process.
     pub(crate) fn mails(&self, to: &str) -> Vec<Value> {
         let mark = {

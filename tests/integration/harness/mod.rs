@@ -50,7 +50,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     until_ok(what, async || if holds().await { Ok(()) } else { Err("it does not hold") }).await;
 }
 
-/// As [`until`], for what is there then; the error is what was there instead.
+/// Like [`until`], but returns what was found; the error says what was found instead.
 pub(crate) async fn until_ok<T, E: std::fmt::Debug>(
     what: &str,
     mut look: impl AsyncFnMut() -> Result<T, E>,

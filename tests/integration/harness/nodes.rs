@@ -87,7 +87,7 @@ pub(crate) struct Nats {
 }
 
 impl Nats {
-    /// Starts so many servers; `None`, after saying so, if the program is absent.
+    /// Starts this many servers; `None`, after saying so, if the program is absent.
     pub(crate) fn start(test: &str, servers: usize) -> Option<Self> {
         let program = match nats_program() {
             Ok(program) => program,
@@ -143,7 +143,7 @@ impl Nats {
         urls.collect::<Vec<_>>().join(",")
     }
 
-    /// The addresses that describe the servers, as the setting takes them.
+    /// The monitoring addresses of the servers, as the setting takes them.
     pub(crate) fn monitors(&self) -> String {
         let urls: Vec<_> = self.monitors.iter().map(|one| format!("http://{one}")).collect();
         urls.join(",")
@@ -234,7 +234,7 @@ impl Drop for Nodes {
 }
 
 impl Nodes {
-    /// A NATS server, so many nodes, and a proxy at `front`.
+    /// A NATS server, `count` nodes, and a proxy at `front`.
     pub(super) fn new(count: usize, front: SocketAddr) -> Self {
         let nats = Nats::start("a cluster", 1).expect("tests on a cluster need nats-server");
         let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
@@ -295,7 +295,7 @@ impl Nodes {
         if self.is_begun.swap(true, Ordering::Relaxed) || !log.join("tails").exists() {
             return;
         }
-        // The cluster of that server went with it.
+        // The cluster of that server is gone with it.
         let _ = fs::remove_file(log.join("cluster.json"));
         let moved = Command::new(env!("CARGO_BIN_EXE_logcabin"))
             .args(["cluster", "move-in", "--log", &self.nats.urls(), "--data-dir"])
@@ -318,8 +318,8 @@ impl Nodes {
     }
 }
 
-/// What is in front of the listeners for other homeservers: each connection goes to the next node,
-/// and to the one after it if that takes none.
+/// A balancer for the listeners for other homeservers: each connection goes to the next node, or
+/// to the one after it if that takes none.
 pub(crate) struct Balancer(watch::Sender<Vec<SocketAddr>>);
 
 impl Balancer {

@@ -11,7 +11,7 @@ use logcabin::log::store::{SledLog, SledOptions};
 use logcabin::record::{Offset, Origin};
 use logcabin::{history::words, record::mask};
 
-/// Has `proposals` decided on the log in `data_dir`, which is made if there is none.
+/// Has `proposals` decided on the log in `data_dir`, which is created if there is none.
 pub(crate) async fn decide<P: Proposal>(
     data_dir: &Path,
     proposals: impl IntoIterator<Item = P>,
@@ -19,7 +19,7 @@ pub(crate) async fn decide<P: Proposal>(
     decide_as("e2e.test", data_dir, proposals).await
 }
 
-/// As [`decide`], for the server of this name.
+/// Like [`decide`], for the server of this name.
 pub(crate) async fn decide_as<P: Proposal>(
     server_name: &str,
     data_dir: &Path,

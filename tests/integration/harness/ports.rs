@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Mutex;
 
-/// From here to the first port that systems give to outgoing connections: such a one could be taken
-/// by any connection while the program that it was found for starts, or starts again.
+/// Below the ports that systems give to outgoing connections: such a port could be taken while the
+/// program that it was chosen for starts or restarts.
 const FROM: u16 = 18_000;
 const UP_TO: u16 = 32_000;
 
 static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// An address on the loopback interface where nobody listens, and that no other test of this
-/// process is given.
+/// process gets.
 pub(crate) fn free_address() -> SocketAddr {
     let mut given = GIVEN.lock().expect("no panic");
     let given = given.get_or_insert_default();

@@ -221,8 +221,7 @@ impl TestServer {
         self.output.lock().expect("no test thread panicked while it printed").clone()
     }
 
-    /// Waits until the server has printed `text`: what it prints comes by another way than its
-    /// answers.
+    /// Waits until the server has printed `text`: its output does not come with its answers.
     pub(crate) async fn prints(&self, text: &str) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !self.output().contains(text) {
@@ -315,7 +314,7 @@ impl Drop for TestServer {
 }
 
 /// Runs the program with `arguments`, and kills it after this time if it has not ended by itself.
-/// Says whether it had ended well.
+/// Returns whether it had ended well.
 pub(crate) fn run_and_kill<I, S>(arguments: I, after: Duration) -> bool
 where
     I: IntoIterator<Item = S>,
@@ -348,7 +347,7 @@ where
         .expect("logcabin can be started")
 }
 
-/// What the server says that must refuse to start with these settings and arguments.
+/// The output of a server that must refuse to start with these settings and arguments.
 #[track_caller]
 pub(crate) fn refused_start(settings: &[(&str, &str)], arguments: &[&str]) -> String {
     let directory = TempDir::new().expect("a temporary directory");
@@ -371,7 +370,7 @@ pub(crate) fn refused_start(settings: &[(&str, &str)], arguments: &[&str]) -> St
     said
 }
 
-/// As [`run_logcabin`], with something to read on standard input.
+/// Like [`run_logcabin`], with something to read on standard input.
 pub(crate) fn run_logcabin_with<I, S>(input: &str, arguments: I) -> Output
 where
     I: IntoIterator<Item = S>,
@@ -384,7 +383,7 @@ where
         .stderr(Stdio::piped())
         .spawn()
         .expect("logcabin can be started");
-    // One that wants no input may have ended.
+    // A program that wants no input may have ended.
     let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
     child.wait_with_output().expect("logcabin can be waited for")
 }
@@ -415,8 +414,7 @@ pub(crate) fn restore(archive: &Path, data_dir: &Path) {
     );
 }
 
-/// The tests' own variables begin like the server's settings, and the server refuses what it does
-/// not know.
+/// The tests' own variables begin like the server's settings, and the server refuses unknown ones.
 pub(crate) fn without_settings(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LOGCABIN_") {
@@ -451,8 +449,8 @@ fn serving_process(child: &Child, wrapped: bool) -> Option<u32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Sends a signal and tells whether that went well. Through the `kill` program: the crate forbids
-/// unsafe code, and one dependency for one call is too much.
+/// Sends a signal and returns whether that went well. It uses the `kill` program, because the crate
+/// forbids unsafe code, and one dependency for one call is too much.
 fn signal(name: &str, process: u32) -> bool {
     Command::new("kill")
         .args(["-s", name, &process.to_string()])

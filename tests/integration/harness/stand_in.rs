@@ -1,4 +1,4 @@
-//! What the server asks over HTTP, stood in for: one small service for every kind of them.
+//! Stand-ins for what the server asks over HTTP: one small service for all of them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -28,11 +28,11 @@ pub(crate) struct Asked {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) bytes: Bytes,
-    /// The bytes read as JSON; null if they are none.
+    /// The bytes read as JSON; null if they are not JSON.
     pub(crate) body: Value,
 }
 
-/// What is answered; with none, the service hangs up.
+/// The answer; with `None`, the service hangs up.
 pub(crate) type Reply = Option<Response<Full<Bytes>>>;
 
 /// An answer of this type.
@@ -41,8 +41,8 @@ pub(crate) fn reply(status: u16, content_type: &str, body: impl Into<Bytes>) -> 
     Some(response.body(Full::new(body.into())).expect("a response"))
 }
 
-/// Left with an answer, it has the answer stop when its body was sent, without an end. Counts those
-/// that nobody waits for any more.
+/// Makes an answer stop once its body was sent, without an end. Counts the answers that nobody
+/// waits for any more.
 #[derive(Clone, Default)]
 pub(crate) struct Stops(Arc<AtomicUsize>);
 
@@ -81,7 +81,7 @@ impl Drop for Half {
     }
 }
 
-/// As [`reply`], in JSON; null is a body that is empty.
+/// Like [`reply`], in JSON; null is an empty body.
 pub(crate) fn reply_json(status: u16, body: &Value) -> Reply {
     let text = if body.is_null() { String::new() } else { body.to_string() };
     reply(status, "application/json", text)
@@ -103,7 +103,7 @@ impl Service {
         Self::on(listener, answer)
     }
 
-    /// As [`Self::start`], by HTTPS.
+    /// Like [`Self::start`], over HTTPS.
     pub(crate) async fn start_tls<F>(
         tls: TlsAcceptor,
         answer: impl Fn(Asked) -> F + Clone + Send + 'static,
@@ -115,7 +115,7 @@ impl Service {
         Self::serve(listener, Some(tls), answer)
     }
 
-    /// As [`Self::start`], on a port of the caller's choice.
+    /// Like [`Self::start`], on a port of the caller's choice.
     pub(crate) fn on<F>(
         listener: TcpListener,
         answer: impl Fn(Asked) -> F + Clone + Send + 'static,
@@ -126,7 +126,7 @@ impl Service {
         Self::serve(listener, None, answer)
     }
 
-    /// As [`Self::on`], by HTTPS.
+    /// Like [`Self::on`], over HTTPS.
     pub(crate) fn on_tls<F>(
         listener: TcpListener,
         tls: TlsAcceptor,
@@ -169,7 +169,7 @@ impl Service {
         Self { address, serving }
     }
 
-    /// Is gone, with all its connections.
+    /// Goes away, with all its connections.
     pub(crate) async fn stop(mut self) {
         self.serving.abort();
         let _ = (&mut self.serving).await;
@@ -207,17 +207,17 @@ where
     Ok(Response::from_parts(head, Either::Right(Half { rest, stops })))
 }
 
-/// Wakes those who wait for what a service hears.
+/// Wakes tests that wait for requests to a service.
 #[derive(Clone, Default)]
 pub(crate) struct News(Arc<Notify>);
 
 impl News {
-    /// Something has happened.
+    /// Reports that something has happened.
     pub(crate) fn tell(&self) {
         self.0.notify_waiters();
     }
 
-    /// Waits until this holds, which only what is told can bring about; `false` if it never does.
+    /// Waits until this holds, checking it after each report; `false` if it never does.
     pub(crate) async fn until(&self, holds: impl Fn() -> bool) -> bool {
         let waiting = async {
             loop {
@@ -232,7 +232,7 @@ impl News {
     }
 }
 
-/// A service that answers each request in JSON as it is told to, and remembers it.
+/// A service that answers each request in JSON as instructed, and remembers it.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,

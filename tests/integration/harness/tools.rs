@@ -1,4 +1,4 @@
-//! What tests need besides Rust, found or said to be missing, and what such programs tell.
+//! Tools that tests need besides Rust, found or reported as missing, and the output of programs.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::{PATIENCE, runs};
 
-/// The folder of the programs that nobody here wrote the libraries of.
+/// The folder of programs built on other people's libraries.
 pub(crate) fn programs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e")
 }
 
-/// Runs a program that judges for itself, and returns what it said.
+/// Runs a program that makes its own checks, and returns its output.
 pub(crate) async fn judged(name: &str, mut program: Command) -> String {
     let run = tokio::task::spawn_blocking(move || program.output()).await;
     let output = match run {
@@ -37,7 +37,7 @@ pub(crate) fn python(module: &str) -> Result<PathBuf, String> {
     with_module(named.unwrap_or_else(|| of_venv("venv")), module)
 }
 
-/// A Python that has this module, of the programs that need other versions of what they stand on.
+/// A Python that has this module, for programs that need other versions of their dependencies.
 pub(crate) fn python_of_programs(module: &str) -> Result<PathBuf, String> {
     with_module(of_venv("programs"), module)
 }
@@ -54,7 +54,7 @@ fn with_module(python: PathBuf, module: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// That there is Node.js with this package.
+/// Checks that there is Node.js with this package.
 pub(crate) fn node(package: &str) -> Result<(), String> {
     if !runs("node", &["--version"]) {
         return Err("node is absent".to_owned());
@@ -63,7 +63,7 @@ pub(crate) fn node(package: &str) -> Result<(), String> {
     if is_there { Ok(()) } else { Err(format!("{package} is absent")) }
 }
 
-/// A Chromium; `LOGCABIN_E2E_CHROMIUM` names another than Debian's.
+/// A Chromium; `LOGCABIN_E2E_CHROMIUM` names another than that of Debian.
 pub(crate) fn chromium() -> Result<String, String> {
     let chromium =
         env::var("LOGCABIN_E2E_CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".to_owned());
@@ -74,7 +74,7 @@ pub(crate) fn chromium() -> Result<String, String> {
     }
 }
 
-/// That there is a Prometheus with its tool.
+/// Checks that there is Prometheus with its tool.
 pub(crate) fn prometheus() -> Result<(), String> {
     for program in ["prometheus", "promtool"] {
         if !runs(program, &["--version"]) {
@@ -100,7 +100,7 @@ pub(crate) fn certificate(directory: &Path) -> Result<(PathBuf, PathBuf), String
     made.then_some((key, certificate)).ok_or_else(|| "openssl is absent".to_owned())
 }
 
-/// What a process tells on its standard output, in lines of JSON.
+/// The standard output of a process, in lines of JSON.
 pub(crate) struct Lines {
     told: Arc<(Mutex<Told>, Condvar)>,
 }

@@ -81,7 +81,7 @@ impl User {
         self.http.try_request(method, &path, Some(&self.access_token), body).await
     }
 
-    /// As [`Self::try_request`], to a server that is expected to answer.
+    /// Like [`Self::try_request`], to a server that is expected to answer.
     pub(crate) async fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         match self.try_request(method, path, body).await {
             Ok(answer) => answer,
@@ -89,7 +89,7 @@ impl User {
         }
     }
 
-    /// Creates a room and gives its id.
+    /// Creates a room and returns its id.
     pub(crate) async fn create_room(&self, options: Value) -> String {
         self.request("POST", "/createRoom", Some(&options)).await.ok_string("room_id")
     }
@@ -133,7 +133,7 @@ impl User {
         self.try_request("PUT", &path, Some(&content)).await
     }
 
-    /// As [`Self::try_send_text`], to a server that is expected to take it; gives the event id.
+    /// Like [`Self::try_send_text`], to a server that is expected to take it; returns the event id.
     pub(crate) async fn send_text(&self, room_id: &str, txn_id: &str, body: &str) -> String {
         match self.try_send_text(room_id, txn_id, body).await {
             Ok(answer) => answer.ok_string("event_id"),
@@ -163,7 +163,7 @@ impl User {
         timeout_ms: u64,
         filter: Option<&str>,
     ) -> Result<Answer, Unreachable> {
-        // Unseen, so that whose presence changed does not mix with what the test is about.
+        // Offline, so that changes of presence do not mix with what the test is about.
         let mut path = format!("/sync?set_presence=offline&timeout={timeout_ms}");
         if let Some(since) = since {
             path.push_str(&format!("&since={}", encode(since)));
@@ -174,7 +174,7 @@ impl User {
         self.try_request("GET", &path, None).await
     }
 
-    /// As [`Self::try_sync`], to a server that is expected to answer well.
+    /// Like [`Self::try_sync`], to a server that is expected to answer well.
     pub(crate) async fn sync(
         &self,
         since: Option<&str>,
@@ -210,7 +210,7 @@ impl User {
         self.try_request("GET", &path, None).await
     }
 
-    /// As [`Self::try_messages`], to a server that is expected to answer well.
+    /// Like [`Self::try_messages`], to a server that is expected to answer well.
     pub(crate) async fn messages(
         &self,
         room_id: &str,
