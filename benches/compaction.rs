@@ -1,6 +1,5 @@
-//! What a record takes on the disk before and after what has done its work is erased: receipts and
-//! presence that newer ones superseded, messages to devices that arrived, and events that have
-//! lived long enough.
+//! Disk space per record, before and after what is no longer needed is erased: receipts and
+//! presence that newer ones superseded, messages to devices that arrived, and expired events.
 //!
 //! The log is made by the commands themselves, in the shares of a small server on which people
 //! encrypt. It is made in `LOGCABIN_BENCH_DIR` or the current directory. `LOGCABIN_BENCH_RECORDS`

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! Instructions are counted by callgrind (`apt-get install valgrind`), the same on a busy machine
-//! as on a quiet one. They differ between runs in what is drawn at random alone: keys, signatures,
-//! and the hashes of maps.
+//! as on a quiet one. They differ between runs only in what is random: keys, signatures, and the
+//! hashes of maps.
 //!
 //! The figures are those of an unoptimised build, which `cargo test` has made already. It takes
-//! four to twenty times the instructions of an optimised one, and takes them in the same places: a
-//! thing that is done once more for each room, member or event shows in both. What only an
-//! optimiser could spoil does not show: for that there is `paths`.
+//! four to twenty times the instructions of an optimised one, in the same places: work that is
+//! repeated for each room, member or event shows in both. What only an optimised build could lose
+//! does not show: `paths` is for that.
 //!
 //! When it fails: if the change was meant to cost that, bless in the same commit, which says why.
 //! If not, find out where the instructions went, by the name of the path and that of this program
@@ -46,7 +46,7 @@ use common::{Server, page, read_send, sync_since, text, user_id};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How much more than the stored figure, in percent of it, is no regression.
+/// How far above the stored figure, in percent of it, is no regression.
 const MARGIN: u64 = 10;
 
 const FIGURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.toml");
@@ -68,14 +68,14 @@ const PATHS: [Counted; 11] = [
     ("filter, one event", 200, filter),
 ];
 
-/// All that is counted happens in here: callgrind is told its name.
+/// Everything that is counted happens in here: callgrind is told its name.
 #[inline(never)]
 fn counted_path(operation: &mut dyn FnMut()) {
     operation();
     black_box(());
 }
 
-/// Where a path ends, and its count is written down: callgrind is told this name, too.
+/// Ends a path, and has its count written: callgrind is told this name, too.
 #[inline(never)]
 fn end_of_path(name: &str) {
     black_box(name);
@@ -85,7 +85,7 @@ fn main() -> Result<ExitCode, Failure> {
     let arguments: Vec<_> = env::args().skip(1).collect();
     let is = |name: &str| arguments.iter().any(|argument| argument == name);
     if !["--compare", "--bless", "--bench"].into_iter().any(is) {
-        // Under callgrind; or by `cargo test` alone, to see that the paths can be gone.
+        // Under callgrind; or by `cargo test` alone, to see that the paths work.
         let wanted = arguments.iter().find(|argument| !argument.starts_with("--"));
         for (name, operations, go) in PATHS {
             if wanted.is_none_or(|wanted| name.contains(wanted.as_str())) {
@@ -122,7 +122,7 @@ fn main() -> Result<ExitCode, Failure> {
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Goes all paths under callgrind. Gives the instructions that each took for one operation.
+/// Runs all paths under callgrind. Returns the instructions of each for one operation.
 fn count() -> Result<Vec<(&'static str, u64)>, Failure> {
     let directory = tempfile::tempdir()?;
     let out = directory.path().join("out");
@@ -143,7 +143,7 @@ fn count() -> Result<Vec<(&'static str, u64)>, Failure> {
     PATHS.iter().enumerate().map(path).collect()
 }
 
-/// The instructions that a file of callgrind's sums up.
+/// The total in a file of callgrind.
 fn instructions(path: &Path) -> Result<u64, Failure> {
     let out = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let total = out.lines().find_map(|line| line.strip_prefix("totals: "));
@@ -155,7 +155,7 @@ fn stored() -> Result<BTreeMap<String, u64>, Failure> {
     Ok(toml::from_str(&fs::read_to_string(FIGURES)?)?)
 }
 
-/// Prints what was counted beside what is stored. Says whether all is within the margin.
+/// Prints what was counted beside what is stored. Returns whether all is within the margin.
 fn compare(counted: &[(&'static str, u64)], stored: &BTreeMap<String, u64>) -> bool {
     let mut all_hold = true;
     println!("| instructions for | stored | counted | difference |");
@@ -220,7 +220,7 @@ fn apply(operations: u64) {
 }
 
 thread_local! {
-    /// Made once: to be made takes longer than to be asked.
+    /// Made once, because making it takes longer than counting.
     static TWENTY_ROOMS: Server = Server::with_rooms(20, 10);
 }
 
@@ -239,7 +239,7 @@ fn sync_of_one_message(operations: u64) {
     TWENTY_ROOMS.with(|server| {
         let person = server.person(1);
         let mut since = server.head();
-        // What is counted once for each room is kept.
+        // What is computed once for each room is cached.
         drop(server.sync(&person, &sync_since(None)));
         for number in 0..operations {
             let request = sync_since(Some(since));
@@ -303,7 +303,7 @@ fn judge(operations: u64, others: u64) {
         };
         (0..others).for_each(|other| judge(&user_id(2 + other)));
         let member = user_id(1);
-        // The first makes the member's rules ready, which are kept.
+        // The first one prepares the member's rules, which are cached.
         if number == 0 {
             judge(&member);
         } else {

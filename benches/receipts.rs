@@ -1,7 +1,7 @@
 //! What a burst of receipts costs: everyone in a large room reads one message after another.
 //!
 //! Prints how many records they become, what these take on the disk before and after a sweep and a
-//! compaction, and how long it takes until all who wait in the room are woken. By default 10,000
+//! compaction, and how long it takes until all waiting members are woken. By default 10,000
 //! members and 1,000,000 receipts; `LOGCABIN_BENCH_MEMBERS` and `LOGCABIN_BENCH_RECEIPTS` say
 //! otherwise. The directory is made in `LOGCABIN_BENCH_DIR` or the current directory. `cargo bench
 //! --bench receipts`.

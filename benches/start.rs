@@ -1,13 +1,12 @@
-//! How long a start takes, and what it takes it from: the log is opened, then all of it is
-//! replayed, or the newest snapshot is loaded. Also how long a snapshot takes to write, and what a
-//! record takes on the disk.
+//! How long a start takes: opening the log, then replaying all of it or loading the newest
+//! snapshot. Also how long a snapshot takes to write, and the disk space per record.
 //!
 //! The log is that of a server: rooms in which users talk. Each room and its first message are made
-//! as a server makes them; the messages that follow are forged after that one, with hashes and
-//! signatures of nothing, as a start looks at none of them. To make it takes a minute for a million
-//! records: in the current directory, and it goes afterwards, or in `LOGCABIN_BENCH_DIR`, where it
-//! stays for the next time. `LOGCABIN_BENCH_RECORDS` names other sizes than `100000,1000000`. Run
-//! with `cargo bench --bench start`.
+//! as a server makes them; the messages that follow are copies of that one with invalid hashes and
+//! signatures, which a start does not check. Making a million records takes a minute. The log is
+//! made in the current directory and removed afterwards, or in `LOGCABIN_BENCH_DIR`, where it stays
+//! for the next time. `LOGCABIN_BENCH_RECORDS` names other sizes than `100000,1000000`. Run with
+//! `cargo bench --bench start`.
 
 mod common;
 
@@ -38,7 +37,7 @@ use tokio::runtime::Runtime;
 
 use common::{create_room, is_measuring, join, options, register, room_id, say, text, user_id};
 
-/// One room for so many records.
+/// Records for each room.
 const RECORDS_PER_ROOM: u64 = 2_000;
 /// Members of each room.
 const MEMBERS: u64 = 5;

@@ -1,5 +1,5 @@
-//! What the benchmarks begin with: a server without HTTP, made by the library's own means, and
-//! people who do in it what people do.
+//! What the benchmarks share: a server without HTTP, made with the library, and users who act in
+//! it.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
@@ -56,12 +56,12 @@ pub(crate) fn is_measuring() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// The number that this environment variable holds.
+/// The value of this environment variable.
 pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// What an engine is opened with.
+/// The options of an engine.
 pub(crate) fn options(clock: Clock) -> Options {
     Options {
         server_name: "test".try_into().expect("a server name"),
@@ -146,14 +146,14 @@ pub(crate) async fn join(engine: &Engine, room_id: &RoomId, user_id: &UserId) {
     drop(engine.propose(Origin::server(), join).await.expect("a member").into_inner());
 }
 
-/// A message of the length that most have.
+/// A message of typical length.
 pub(crate) fn text(number: u64) -> serde_json::Value {
     let body =
         format!("This is message {number} of those that are said here, and about as long as most.");
     serde_json::json!({ "msgtype": "m.text", "body": body, "m.mentions": {} })
 }
 
-/// Such a message on its way.
+/// A proposal to send such a message.
 pub(crate) fn message(
     engine: &Engine,
     room_id: &RoomId,
@@ -172,7 +172,7 @@ pub(crate) fn message(
     }
 }
 
-/// Says such a message.
+/// Sends such a message.
 pub(crate) async fn say(
     engine: &Engine,
     room_id: &RoomId,
@@ -183,8 +183,8 @@ pub(crate) async fn say(
     engine.propose(Origin::server(), message).await.expect("a message").into_inner()
 }
 
-/// A log in memory that for a while acknowledges what it forgets: so decisions can be taken again
-/// and again on the same state.
+/// A log in memory that, from some moment on, acknowledges records and forgets them, so that
+/// decisions can be repeated on the same state.
 #[derive(Debug)]
 struct Forgetful {
     log: MemoryLog,
@@ -222,7 +222,7 @@ impl Log for Forgetful {
     }
 }
 
-/// Someone with a device.
+/// A user with a device.
 pub(crate) struct Person {
     pub(crate) user_id: OwnedUserId,
     device_id: OwnedDeviceId,
@@ -240,7 +240,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One with nothing in it.
+    /// An empty server.
     pub(crate) fn new() -> Self {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().build().expect("a runtime");
@@ -259,8 +259,8 @@ impl Server {
         }
     }
 
-    /// One with `rooms` rooms, in which the same `members` people are and have said something. The
-    /// first of them made the rooms.
+    /// A server with `rooms` rooms, in which the same `members` users are and have said something.
+    /// The first of them created the rooms.
     pub(crate) fn with_rooms(rooms: u64, members: u64) -> Self {
         let server = Self::new();
         let engine = &server.engine;
@@ -284,7 +284,7 @@ impl Server {
         server
     }
 
-    /// Waits for what is done in this server.
+    /// Runs a future on this server.
     pub(crate) fn wait<T>(&self, doing: impl Future<Output = T>) -> T {
         self.runtime.block_on(doing)
     }
@@ -302,23 +302,21 @@ impl Server {
         self.wait(sending).expect("a message").into_inner();
     }
 
-    /// Has the first user say something in the room of this number. Gives where that is in the log.
+    /// Has the first user say something in the room of this number. Returns its offset.
     pub(crate) fn say(&self, room: u64) -> Offset {
         self.send(self.next_message(room));
         self.head()
     }
 
-    /// From now on what is decided is acknowledged and forgotten.
+    /// From now on, records are acknowledged and forgotten.
     pub(crate) fn forget_from_now_on(&self) {
         self.log.forgets.store(true, Ordering::Relaxed);
     }
 
-    /// The last offset.
     pub(crate) fn head(&self) -> Offset {
         self.engine.head().offset()
     }
 
-    /// The room of this number.
     pub(crate) fn room(&self, number: u64) -> Arc<Room> {
         self.engine.state().rooms.get(&room_id(number)).expect("a room")
     }
@@ -332,7 +330,7 @@ impl Server {
         Person { user_id, device_id, session }
     }
 
-    /// What they see now.
+    /// Their view now.
     pub(crate) fn view<'a>(&'a self, person: &'a Person) -> View<'a> {
         View {
             state: self.engine.state().share(),
@@ -347,7 +345,7 @@ impl Server {
         }
     }
 
-    /// What their `/sync` answers now.
+    /// The answer to their `/sync` now.
     pub(crate) fn sync(&self, person: &Person, request: &v3::Request) -> v3::Response {
         let look = |effort| {
             let memory = v3::Memory { members: &self.known, unread: &self.unread, effort };

@@ -79,7 +79,7 @@ struct Options {
     #[arg(long, default_value_t = 300)]
     at_most_ms: u64,
 
-    /// What cargo says to all benchmarks.
+    /// Passed by cargo to all benchmarks.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -106,7 +106,7 @@ async fn main() -> Result<(), Failure> {
     };
     let begun = Instant::now();
     let server = Server::start(&options.server, &directory).await?;
-    eprintln!("the server was there after {:.1} s", begun.elapsed().as_secs_f64());
+    eprintln!("the server answered after {:.1} s", begun.elapsed().as_secs_f64());
     let client = server.enter().await?;
     let counting = Instant::now();
     while client.get("/disk").await?.1.contains("Counted so far") {
@@ -156,7 +156,7 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// Every page, by a name, with what it is asked.
+/// Every page: its name, and its path with the query.
 fn pages(made: &Made) -> Vec<(String, String)> {
     let part = |percent: u64| (made.records * percent / 100).max(1);
     let busy = encoded(room_id(0).as_str());
@@ -248,7 +248,7 @@ fn pages(made: &Made) -> Vec<(String, String)> {
     pages
 }
 
-/// A running server; it ends with this.
+/// A running server, ended when dropped.
 struct Server {
     child: Child,
     program: PathBuf,
@@ -263,7 +263,7 @@ impl Drop for Server {
     }
 }
 
-/// The program, with no settings but these.
+/// The program, without any other settings.
 fn program(program: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
@@ -324,7 +324,7 @@ impl Server {
     }
 }
 
-/// Somebody with a browser.
+/// A user of a browser.
 struct Visitor {
     client: Client<HttpConnector, Full<Bytes>>,
     base: String,

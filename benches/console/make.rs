@@ -2,7 +2,7 @@
 //! reactions, edits, threads and redactions.
 //!
 //! Accounts and the first rooms are made by the commands themselves. The other rooms are copies of
-//! one with other ids, and messages of the first message in theirs: that is quicker.
+//! one with other ids, and messages are copies of their room's first message: that is quicker.
 
 use std::{path::Path, sync::Arc};
 
@@ -215,7 +215,7 @@ impl Talk {
         copies.collect()
     }
 
-    /// A message after the first, or what is said about it.
+    /// A message after the first, or one that relates to it.
     fn event(&self, number: u64, about_the_first: bool) -> NewRecord {
         let first = self.first.event_id.as_str();
         let body = format!(

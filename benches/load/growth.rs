@@ -12,7 +12,7 @@ use crate::{
 pub(crate) enum What {
     /// Rooms of a user, with two members each.
     Rooms,
-    /// Members of a room that is busy, while one of them waits.
+    /// Members of a busy room, of whom one waits.
     Members,
     /// Members of a room who all wait.
     Readers,
@@ -20,7 +20,7 @@ pub(crate) enum What {
     Messages,
     /// Accounts of the server.
     Users,
-    /// Those who wait, in rooms with a hundred members.
+    /// Users who wait, in rooms with a hundred members.
     Waiting,
 }
 
@@ -33,7 +33,7 @@ pub(crate) const ALL: [(&str, What, &[usize]); 6] = [
     ("syncs that wait", What::Waiting, &[100, 1_000, 10_000]),
 ];
 
-/// How a cost may grow: with the size where the answer does.
+/// Whether a cost may grow with the size, because the answer does.
 fn may_grow(what: What, operation: &str) -> bool {
     matches!((what, operation), (What::Rooms | What::Members, "initial sync"))
 }
@@ -94,7 +94,7 @@ async fn at(target: &Target, what: What, size: usize) -> Result<Vec<Row>, Failur
     })
 }
 
-/// Starts servers with `start`, and measures each of what grows at each of its sizes.
+/// Starts servers with `start`, and measures everything at each of its sizes.
 pub(crate) async fn run<F: Future<Output = Result<Target, Failure>>>(
     only: &[String],
     start: impl Fn() -> F,

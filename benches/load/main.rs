@@ -3,8 +3,8 @@
 //! Starts the program on a free port with a temporary directory, and from this process does what
 //! clients do, over HTTP: they send, wait for news, synchronise, read history, join. Prints a
 //! table, and writes it to `target/load/` with a plot and the figures as JSON lines. What counts on
-//! a busy machine is the server's CPU time for each operation; times are those of a client beside
-//! it on the same machine, which is said to take how much itself.
+//! a busy machine is the server's CPU time for each operation. Times are those of a client on the
+//! same machine, whose own CPU time is shown, too.
 //!
 //!     cargo bench --bench load -- --help
 //!     cargo bench --bench load                   # Logcabin, every scenario
@@ -66,7 +66,7 @@ struct Options {
     #[arg(long, value_name = "PROGRAM", global = true, default_value = env!("CARGO_BIN_EXE_logcabin"))]
     server: PathBuf,
 
-    /// Scenarios (or, for growth, what grows) with these words in their names; all, unless said.
+    /// Scenarios (or, for growth, what grows) with these words in their names; all by default.
     #[arg(long, value_name = "WORD", value_delimiter = ',', global = true)]
     only: Vec<String>,
 
@@ -74,7 +74,7 @@ struct Options {
     #[arg(long, default_value_t = 4.0, global = true)]
     seconds: f64,
 
-    /// How many wait idly.
+    /// How many clients wait idly.
     #[arg(long, default_value_t = 200, global = true)]
     waiting: usize,
 
@@ -87,23 +87,23 @@ struct Options {
     #[arg(long, global = true)]
     update: bool,
 
-    /// What cargo says to all benchmarks.
+    /// Passed by cargo to all benchmarks.
     #[arg(long, hide = true, global = true)]
     bench: bool,
 }
 
 #[derive(Subcommand)]
 enum Mode {
-    /// What each operation costs at 1, 10 and 100 times the size of what is there.
+    /// What each operation costs at 1, 10 and 100 times the size.
     Growth,
     /// What large and small answers cost with each compression.
     Compression,
-    /// Figures of several servers side by side; the first is what the others are measured by.
+    /// Figures of several servers side by side; the first is the baseline.
     Compare {
         /// JSON lines that this program wrote.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// More to say below the tables.
+        /// A note below the tables.
         #[arg(long, default_value = "")]
         note: String,
     },
@@ -111,7 +111,7 @@ enum Mode {
 
 fn main() -> Result<(), Failure> {
     let options = Options::parse();
-    // Each who waits has a connection. A server that is started here inherits the limit.
+    // Each waiting client has a connection. A server that is started here inherits the limit.
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;
     setrlimit(Resource::Nofile, files)?;
@@ -127,7 +127,7 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-/// Who ends this ends the server that it started, too: it goes with what is dropped then.
+/// Ending this program ends the server that it started, too, which is dropped then.
 async fn ended() -> Result<(), Failure> {
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {

@@ -1,4 +1,4 @@
-//! What processes take: CPU time and memory of some and of all that they started, from `/proc`.
+//! CPU time and memory of processes and of all that they started, from `/proc`.
 
 use std::{collections::HashMap, fs};
 
@@ -37,7 +37,7 @@ impl Processes {
         usage
     }
 
-    /// Resident memory, in bytes. Of pages that processes share each has its part, if it may be
+    /// Resident memory, in bytes. Shared pages count in part for each process, if that can be
     /// known.
     pub(crate) fn memory(&self) -> f64 {
         let of =
@@ -54,8 +54,7 @@ impl Processes {
 }
 
 impl Usage {
-    /// The CPU time since an earlier moment, in milliseconds: the larger of two things that are
-    /// certain.
+    /// The CPU time since an earlier moment, in milliseconds: the larger of two lower bounds.
     pub(crate) fn cpu_ms_since(&self, earlier: &Self) -> f64 {
         let since = |(thread, now): (&u32, &u64)| {
             now.saturating_sub(earlier.threads.get(thread).copied().unwrap_or_default())

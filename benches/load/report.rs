@@ -9,7 +9,7 @@ use crate::{
     target::{Spent, Target},
 };
 
-/// The least that a request can cost: what others are measured by.
+/// The least that a request can cost: the baseline of the others.
 pub(crate) const NOTHING: &str = "PUT that does nothing";
 
 /// What is measured of one kind of operation: one JSON line. Times are those of the client.
@@ -33,10 +33,10 @@ pub(crate) struct Row {
     answer_bytes: Option<f64>,
     /// The server's memory afterwards.
     memory_mib: f64,
-    /// The memory of each who waits, with the connection.
+    /// The memory of each waiting client, with the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     waiting_kib: Option<f64>,
-    /// How much of a core all who wait take while nothing comes.
+    /// How much of a core all waiting clients take while nothing comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     waiting_percent: Option<f64>,
     pub(crate) note: String,
@@ -167,7 +167,7 @@ pub(crate) fn compression_table(rows: &[Row]) -> String {
 /// A column of what is compared: its name, and the value of a row.
 type Column = (&'static str, fn(&Row) -> Option<f64>);
 
-/// Several servers, each with its rows: the first is what the others are measured by.
+/// Several servers, each with its rows: the first is the baseline.
 pub(crate) fn comparison(servers: &[Vec<Row>]) -> String {
     let label = |rows: &Vec<Row>| rows.first().map(|row| row.label.clone()).unwrap_or_default();
     let Some((ours, others)) = servers.split_first() else { return String::new() };
@@ -219,7 +219,7 @@ pub(crate) fn comparison(servers: &[Vec<Row>]) -> String {
     text
 }
 
-/// What each operation costs at each size, and by what factor the last is dearer than the first.
+/// What each operation costs at each size, and by what factor the last costs more than the first.
 pub(crate) fn growth_table(all: &[Growth]) -> String {
     let mut text = String::from(
         "| what grows | operation | sizes | CPU ms each | factor | |\n|---|---|---|---|--:|---|\n",
@@ -261,7 +261,7 @@ pub(crate) fn growth_table(all: &[Growth]) -> String {
     text
 }
 
-/// Three digits that count, whatever the size.
+/// Three significant digits, whatever the size.
 fn short(value: f64) -> String {
     let digits = match value.abs() {
         whole if whole.fract() == 0.0 => 0,

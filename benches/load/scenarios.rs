@@ -1,5 +1,5 @@
 //! What clients do, each kind measured by itself. Everything before a measurement (accounts, rooms,
-//! messages) is made by the same requests and not counted; every answer is looked at.
+//! messages) is made by the same requests and not counted; every answer is checked.
 
 use std::{
     convert::Infallible,
@@ -18,7 +18,7 @@ use crate::{
     target::{AT_ONCE, News, Plan, Spent, Target, User, all, milliseconds},
 };
 
-/// No more than this often, where time is to end it.
+/// The most operations of a measurement that time should end.
 pub(crate) const MANY: usize = 200_000;
 
 /// The names of the scenarios, which is also the order in which they run.
@@ -37,7 +37,7 @@ pub(crate) struct Sizes {
 }
 
 impl Target {
-    /// Does something as often as planned or for as long as is given, and looks at each answer.
+    /// Repeats an operation as often as planned, or until the time is up, and checks each answer.
     pub(crate) async fn measure<F: Future<Output = Result<Bytes, Failure>>>(
         &self,
         name: &str,
@@ -107,7 +107,7 @@ pub(crate) async fn run(target: &Target, name: &str, sizes: Sizes) -> Result<Vec
     })
 }
 
-/// What a request costs at least: ever more of the way to a decision, and no decision.
+/// The least that a request costs: increasing parts of the path to a decision, but no decision.
 async fn floor(target: &Target) -> Result<Vec<Row>, Failure> {
     let plan = Plan { operations: MANY, at_once: AT_ONCE, warm: AT_ONCE };
     let versions = |_| target.get(None, "/versions");
@@ -214,7 +214,7 @@ pub(crate) async fn deliver(target: &Target, name: &str, users: &[User]) -> Resu
     Ok(row.with_note(&format!("{} wait, at most 20 messages/s, CPU with the send", readers.len())))
 }
 
-/// Waits for messages to a room, and tells when each came. Ends with a failure alone.
+/// Waits for messages to a room, and reports when each came. Ends only with a failure.
 async fn listen(
     target: &Target,
     user: &User,
@@ -234,12 +234,12 @@ async fn listen(
     }
 }
 
-/// Why those who listen do so no more.
+/// Why the listeners ended.
 fn ended(listening: Result<Vec<Infallible>, Failure>) -> Failure {
     listening.err().unwrap_or_else(|| "nobody listens".into())
 }
 
-/// Rooms, each with so many of the users, the first always among them, and a message of each.
+/// Rooms, each with the first `members` of the users, and a message of each.
 pub(crate) async fn rooms(
     target: &Target,
     users: &[User],
@@ -255,9 +255,8 @@ pub(crate) async fn rooms(
     Ok(rooms)
 }
 
-/// Each by a device that was never seen: some servers remember what they told one. A first one of
-/// each user is not counted: what has to be found out about them then (how much they have not read)
-/// is found out once.
+/// Each from a new device, because some servers remember what they told a device. The first one of
+/// each user is not counted: it computes what is cached for a user, such as unread counts.
 pub(crate) async fn initial(
     target: &Target,
     users: &[User],
@@ -278,7 +277,7 @@ pub(crate) async fn initial(
     Ok(row.with_note(&note))
 }
 
-/// After one message in one of the rooms, in which all are: what that costs each of (at most) ten.
+/// After one message in one of the rooms, in which all are: the cost for each of (at most) ten.
 pub(crate) async fn incremental(
     target: &Target,
     users: &[User],
@@ -294,7 +293,7 @@ pub(crate) async fn incremental(
             break;
         }
         target.send(&users[0], room).await?;
-        // What the send set going is not to be counted.
+        // The work that the send started is not counted.
         tokio::time::sleep(Duration::from_millis(10)).await;
         let clock = target.clock();
         let syncs = readers.iter().zip(&tokens).map(|(user, since)| async move {
@@ -323,7 +322,7 @@ pub(crate) async fn incremental(
     Ok(Row::new(target, "incremental sync", times, spent).with_bytes(bytes).with_note(&note))
 }
 
-/// So many messages into one room.
+/// Sends `count` messages into one room.
 pub(crate) async fn messages(
     target: &Target,
     users: &[User],
@@ -350,12 +349,12 @@ async fn join(target: &Target, operations: usize) -> Result<Row, Failure> {
     target.measure("join a public room", plan, each, |_| Ok(())).await
 }
 
-/// How many messages wake those who wait: what the server does beside it weighs less then.
+/// How many messages wake the waiting: with several, the server's other work weighs less.
 const WAKES: usize = 10;
 
-/// All wait, in rooms with so many members, and nothing comes for a while. Then others send to
-/// their rooms, if there are such, which is nothing to those who wait. At last messages come to the
-/// first room, each when all wait again.
+/// All wait, in rooms of `members`, and nothing comes for a while. Then `others` send to their own
+/// rooms, which does not concern the waiting. Finally, messages come to the first room, each once
+/// all wait again.
 pub(crate) async fn wait(
     target: &Target,
     users: &[User],
@@ -417,7 +416,7 @@ pub(crate) async fn wait(
     Ok(std::iter::once(row).chain(meanwhile).collect())
 }
 
-/// Waits until the server does next to nothing for half a second, though not for ever.
+/// Waits until the server does next to nothing for half a second, though not forever.
 async fn until_all_wait(target: &Target) {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(60) {

@@ -1,5 +1,4 @@
-//! The server that is driven, and a client of it: what it asks, and how long and dear the answers
-//! are.
+//! The server under load, and a client that measures how long its answers take and what they cost.
 
 use std::{
     borrow::Cow,
@@ -28,10 +27,10 @@ use crate::{
     process::{Processes, Usage},
 };
 
-/// Requests under way at once, where it is about how many there can be.
+/// Requests under way at once, where throughput is measured.
 pub(crate) const AT_ONCE: usize = 32;
 
-/// How many register or log in at once: Logcabin puts off those for whom it has no time to hash.
+/// How many register or log in at once: Logcabin puts off more when it has no time to hash.
 const HASHES: usize = 4;
 
 const PASSWORD: &str = "long enough, isn't it";
@@ -39,7 +38,7 @@ const PASSWORD: &str = "long enough, isn't it";
 /// A server under load.
 pub(crate) struct Target {
     pub(crate) label: String,
-    /// What is measured ends after so long, or when all of it is done.
+    /// A measurement ends after this time, or when all of it is done.
     pub(crate) at_most: Duration,
     base: String,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -52,7 +51,7 @@ pub(crate) struct Target {
     _own: Option<Own>,
 }
 
-/// A Logcabin with a data directory of its own; both go when this does.
+/// A Logcabin with a data directory of its own; both are removed when this is dropped.
 struct Own {
     child: Child,
     directory: PathBuf,
@@ -72,7 +71,7 @@ pub(crate) struct User {
     authorization: HeaderValue,
 }
 
-/// How something is to be measured: so often, so many at once, after some that do not count.
+/// How an operation is measured: how often, how many at once, after how many that do not count.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) operations: usize,
@@ -80,8 +79,7 @@ pub(crate) struct Plan {
     pub(crate) warm: usize,
 }
 
-/// As much of an answer to a sync as a client needs that waits for messages: the rest is passed
-/// over.
+/// The parts of a sync answer that a client needs to wait for messages; the rest is skipped.
 #[derive(Deserialize)]
 pub(crate) struct News<'a> {
     #[serde(borrow)]
@@ -129,7 +127,7 @@ impl<'a> News<'a> {
 }
 
 impl Target {
-    /// A server that runs already, with the processes that it is made of.
+    /// A server that runs already, with its processes.
     pub(crate) async fn running(
         label: &str,
         base: &str,
@@ -238,7 +236,7 @@ impl Target {
         }
     }
 
-    /// A request that is to go well.
+    /// A request that must succeed.
     async fn call(
         &self,
         method: &str,
@@ -336,13 +334,13 @@ impl Target {
         self.get(Some(user), &path).await
     }
 
-    /// Where each of them is now; they are told nothing else, which would be the dearest of all.
+    /// The current position of each. They get no rooms, which would cost the most.
     pub(crate) async fn tokens(&self, users: &[User]) -> Result<Vec<String>, Failure> {
         const NO_ROOMS: &str = "&filter=%7B%22room%22%3A%7B%22rooms%22%3A%5B%5D%7D%7D";
         let token = |user| async move {
             let answer = self.sync(user, NO_ROOMS, 0).await?;
             let since = News::of(&answer)?.since();
-            // Synapse repeats the first from memory, and with it where one was then.
+            // Synapse answers the first from its cache, with an old position.
             let answer = self.sync(user, &format!("{NO_ROOMS}{since}"), 0).await?;
             Ok(News::of(&answer)?.since())
         };
@@ -364,7 +362,7 @@ impl Target {
     }
 }
 
-/// Runs from its making.
+/// Runs from its creation.
 pub(crate) struct Clock<'a> {
     target: &'a Target,
     server: Usage,
@@ -410,7 +408,7 @@ pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// What all of these come to, so many at once.
+/// The results of all of these, `at_once` at a time.
 pub(crate) async fn all<T, F: Future<Output = Result<T, Failure>>>(
     at_once: usize,
     futures: impl Iterator<Item = F>,

@@ -1,9 +1,9 @@
-//! Appending to the default log, with every append durable before it is answered, by so many
-//! writers at once; and the floor of that: bare writes of as many bytes to a file on the same disk,
-//! each made durable.
+//! Appending to the default log by several writers at once, with every append durable before it is
+//! answered; and as its lower bound, bare writes of as many bytes to a file on the same disk, each
+//! made durable.
 //!
 //! Criterion gives the time for one record of the many that are under way at once; percentiles of
-//! what one writer waits are printed after each. The directory is made in `LOGCABIN_BENCH_DIR` or
+//! the wait of one writer are printed after each. The directory is made in `LOGCABIN_BENCH_DIR` or
 //! the current directory, not in a temporary one that may be in memory. With
 //! `LOGCABIN_BENCH_ARCHIVE=1` the archiver runs along.
 
@@ -69,7 +69,7 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One write of as many bytes as so many records have, and `fdatasync`.
+/// One write of as many bytes as `records` records have, and `fdatasync`.
 fn floor(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("append");
     group.sample_size(10);
@@ -122,7 +122,7 @@ impl Appending {
         Self { runtime, log, archiver, writers, _directory: directory }
     }
 
-    /// Appends at least `appends` records from all writers at once; gives the time that `appends`
+    /// Appends at least `appends` records from all writers at once; returns the time that `appends`
     /// of them took together and each one's own.
     async fn run(&self, appends: u64) -> (Duration, Vec<Duration>) {
         let each = appends.div_ceil(self.writers);

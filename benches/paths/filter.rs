@@ -7,7 +7,7 @@ use logcabin::view::filter::{EventFilter, Filter};
 
 use crate::common::Server;
 
-/// As a client has it that wants messages and no noise.
+/// The filter of a client that wants only messages.
 const PICKY: &str = r#"{
     "types": ["m.room.message", "m.room.encrypted", "m.room.name", "org.example.*", "m.call.*"],
     "not_senders": ["@user7:test", "@user8:test"],

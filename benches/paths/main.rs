@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// The sizes at which something is measured: when it is only to be seen that it works, the first.
+/// The sizes to measure; when only testing, the first.
 fn sizes(all: &[u64]) -> &[u64] {
     if common::is_measuring() { all } else { &all[..1] }
 }

@@ -1,6 +1,5 @@
-//! What push rules cost: the judgement of an event for one member, from what is kept of their rules
-//! and of the room and step by step, beside ruma's own; that for all members of a room; and counts
-//! of what is unread.
+//! What push rules cost: judging an event for one member, with cached rules and step by step, as
+//! compared with ruma; judging it for all members of a room; and unread counts.
 
 use std::{cell::LazyCell, hint::black_box};
 
@@ -38,8 +37,8 @@ pub(crate) fn benches(criterion: &mut Criterion) {
     counts(criterion);
 }
 
-/// An event is judged for everyone in its room. What was made ready for the one before it is there;
-/// the event itself is made ready once.
+/// Judges an event for everyone in its room. What earlier events prepared is cached; the event
+/// itself is prepared once.
 fn rooms(
     criterion: &mut Criterion,
     server: &LazyCell<Server, impl FnOnce() -> Server>,

@@ -1,5 +1,5 @@
-//! What a record takes to be applied, and a log to be replayed: from memory, so without the disk
-//! (`start` has that).
+//! The time to apply a record, and to replay a log, from memory: without the disk (`start` has
+//! that).
 
 use std::{
     cell::LazyCell,

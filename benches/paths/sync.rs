@@ -1,4 +1,4 @@
-//! What a `/sync` takes to be put together, without HTTP and before it is written as JSON.
+//! The time to compute a `/sync` response, without HTTP and before it is written as JSON.
 
 use std::{
     cell::LazyCell,
