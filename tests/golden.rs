@@ -174,7 +174,7 @@ fn a_snapshot_keeps_the_effects_of_every_kind_of_command() {
 
 /// The content of projections is part of every snapshot. When this fails although the golden log is
 /// the same, earlier versions wrote something else: raise the version of the section in
-/// `src/state/sections.rs`, say there how the earlier one is read, and update the hashes above.
+/// `src/state/sections.rs`, say there how the earlier one is read, and update [`KNOWN`].
 #[test]
 fn the_content_of_snapshots_does_not_change_unnoticed() {
     let state_of = |log: &str| {

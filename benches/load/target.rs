@@ -115,7 +115,7 @@ impl<'a> News<'a> {
         format!("&since={}", self.next_batch)
     }
 
-    /// How many rooms are told of.
+    /// The number of rooms in the answer.
     pub(crate) fn rooms(&self) -> usize {
         self.rooms.join.len()
     }

@@ -313,7 +313,7 @@ impl Worker {
         Ok((Writer::create(&self.dir)?, Offset::ZERO))
     }
 
-    /// What is to be indexed after `taken`. Recent events are in memory and need no disk read.
+    /// What remains to be indexed after `taken`. Recent events are in memory and need no disk read.
     fn sources(&self, taken: Offset) -> Follow<Source> {
         let engine = Arc::clone(&self.engine);
         let read = move |from: Offset, limit: usize| {

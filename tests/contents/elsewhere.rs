@@ -19,8 +19,8 @@ use logcabin::{
 use ruma::{OwnedEventId, OwnedRoomId, OwnedServerName, OwnedUserId, RoomVersionId};
 use serde_json::{Value, value::RawValue};
 
-/// A branch grows in that room: the state before each of its events is recorded by that of the one
-/// before.
+/// Grows a branch in that room: the state before each event is recorded as the difference from that
+/// before the previous event.
 #[allow(dead_code, reason = "only golden logs have it")]
 pub(crate) async fn branch(engine: &Engine) {
     let mut after = "one".to_owned();
@@ -48,7 +48,7 @@ pub(crate) async fn branch(engine: &Engine) {
     }
 }
 
-/// A user enters a room in which two branches meet.
+/// Has a user enter a room in which two branches are merged.
 pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
     macro_rules! propose {
         ($proposal:expr) => {

@@ -21,8 +21,8 @@ use logcabin::{
 };
 use ruma::OwnedUserId;
 
-/// Clients that get something: one of them a device, by a browser, and one of them a login without
-/// a device, by a code that is typed.
+/// Clients that are authorized: one gets a device through a browser, and one a login without a
+/// device through a code that is typed.
 pub(crate) async fn grant(engine: &Engine, ann: &OwnedUserId) {
     macro_rules! propose {
         ($proposal:expr) => {

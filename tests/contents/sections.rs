@@ -1,7 +1,7 @@
 //! What snapshots hold after the golden logs.
 
-/// Which projections there are, the version of each, and the beginning of blake3 of what they are
-/// after the golden log.
+/// The projections, the version of each, and the beginning of the blake3 of its section after the
+/// golden log.
 pub(crate) const KNOWN: &[(&str, u32, &str)] = &[
     ("base", 1, "b39a0ba404bc67ca"),
     ("accounts", 1, "9df7927fefc129b7"),

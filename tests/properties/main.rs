@@ -1306,8 +1306,8 @@ proptest! {
     }
 }
 
-/// A delayed event is sent on the room's stream and called off on its owner's: whoever is faster,
-/// it ends once, and was sent if that is how it ended.
+/// A delayed event is sent on the room's stream and called off on its owner's: whichever is
+/// first, it ends once, and was sent if that is how it ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_one_of_many_concurrent_changes_of_a_delayed_event_counts() {
     let mut world = World::open(Vec::new()).await;

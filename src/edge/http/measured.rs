@@ -14,7 +14,7 @@ use logcabin_base::{
 };
 
 /// The metrics of one endpoint, created with its first answer: a server has hundreds of endpoints,
-/// of which only some dozens are called.
+/// but only some dozens are called.
 #[derive(Debug)]
 pub(super) struct Measured {
     method: Box<str>,

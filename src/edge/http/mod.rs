@@ -26,7 +26,7 @@
 //!
 //! Promises: every response has CORS headers, a content type and a request id; a handler runs only
 //! for a request that was authenticated as its type says and decoded whole; a panic in a handler
-//! costs that request alone. A client that hangs up drops the handler at its next await, so
+//! fails only that request. A client that hangs up drops the handler at its next await, so
 //! whatever has an effect must not live in the handler's future.
 
 mod caller;

@@ -75,8 +75,8 @@ impl Outgoing {
         if is_full { Err(ApiError::limit_exceeded(Duration::from_secs(1))) } else { Ok(()) }
     }
 
-    /// Refuses a recipient while all together have not read enough: first those who have not read
-    /// their last large answer, and at twice as much everybody.
+    /// Refuses a recipient while too much is unread by all together: first those with an unread
+    /// large answer, and at twice as much everybody.
     pub(super) fn check_all(&self, recipient: &Recipient) -> Result<(), ApiError> {
         let total = self.total.load(Ordering::Relaxed);
         let is_full = total >= self.of_all

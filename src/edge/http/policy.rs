@@ -124,7 +124,7 @@ impl Policy {
         self
     }
 
-    /// A missing body is refused although the endpoint deletes: it may say what is to be kept.
+    /// A missing body is refused although the endpoint deletes: the body may say what to keep.
     #[must_use]
     pub(crate) const fn body_required(mut self) -> Self {
         self.may_lack_body = Some(false);

@@ -130,7 +130,7 @@ mod tests {
         known.of(session, Some(Offset::new(40))).lock().begin(room, Offset::new(50));
         assert!(!sent(40, 50), "the device left the room and came back");
         assert!(sent(50, 60));
-        assert!(!known.of(session, None).lock().has(room, member), "an initial sync begins anew");
+        assert!(!known.of(session, None).lock().has(room, member), "an initial sync starts over");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct Wanted {
     pub to: Place,
     /// Whether `to` is before `from`.
     pub backward: bool,
-    /// Whether a page ends at a gap of which more may be found.
+    /// Whether a page ends at a gap if more of it may be found.
     pub stops: bool,
 }
 

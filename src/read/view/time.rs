@@ -93,7 +93,7 @@ pub struct ByTime<'a> {
 
 impl ByTime<'_> {
     /// The event whose timestamp is closest to `ts`, as [`View::closest_event`], among those that
-    /// `wanted` accepts. At most this many events of the timeline are looked at.
+    /// `wanted` accepts. At most this many events of the timeline are examined.
     pub fn closest(
         &self,
         ts: u64,

@@ -730,7 +730,7 @@ async fn a_body_that_arrives_too_slowly_is_refused() {
         let mut answer = vec![0; 4096];
         let length = tokio::select! {
             length = reading.read(&mut answer) => length.unwrap(),
-            () = drip => unreachable!("it waits for ever"),
+            () = drip => unreachable!("it waits forever"),
         };
         let answer = String::from_utf8_lossy(&answer[..length]).to_ascii_lowercase();
         assert!(answer.starts_with("http/1.1 408"), "{path}: {answer}");

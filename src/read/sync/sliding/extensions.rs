@@ -117,8 +117,7 @@ impl Extensions {
         Ok(view.at())
     }
 
-    /// Adds the news of a joined room, of which the connection has what `sent` says, and updates
-    /// `sent`.
+    /// Adds the news of a joined room. `sent` is what the connection has of it, and is updated.
     pub(super) fn add_room(
         &mut self,
         source: &Source<'_>,

@@ -113,7 +113,7 @@ impl Order {
 
     /// The room's index in the list.
     pub(super) fn index(&self, room: &Room) -> Option<usize> {
-        // While others told of a room only, another one with the right version can replace it.
+        // A room known only from other homeservers may be replaced by one of the right version.
         self.rooms.iter().position(|(_, other)| room.id == other.id)
     }
 

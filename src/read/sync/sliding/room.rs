@@ -223,7 +223,7 @@ impl RoomSync<'_> {
         Ok(Outcome { result, sent: Some(sent), members: told, all_members })
     }
 
-    /// The room of a joined user, of which the connection has nothing.
+    /// The room of a joined user, if the connection has nothing of it.
     fn joined_first(&self, rule: &Rule) -> Result<Outcome, ReadError> {
         let (room, at) = (self.room, self.view.at());
         let timeline = self.stretch(Offset::ZERO, at, rule.timeline_limit)?;

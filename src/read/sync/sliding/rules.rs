@@ -153,7 +153,7 @@ impl Lists {
     }
 }
 
-/// Why a room is to be in the response.
+/// Why a room belongs in the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Matched {
     pub(super) lists: Lists,
