@@ -152,7 +152,7 @@ pub enum SnapshotError {
     #[error("{} is damaged: {what}", .path.display())]
     Damaged { path: PathBuf, what: String },
     /// The file has a version that this version of logcabin does not read.
-    #[error("{} was written by logcabin {version}, in a format that this one cannot read", .path.display())]
+    #[error("{} was written by logcabin {version}, whose snapshots differ", .path.display())]
     Version { path: PathBuf, version: String },
     #[error("{} is not a snapshot of this log", .path.display())]
     Foreign { path: PathBuf },

@@ -115,7 +115,7 @@ async fn a_start_uses_the_newest_usable_snapshot() {
         (
             "the version",
             [&newer.as_bytes()[..HEADER], &whole[HEADER..]].concat(),
-            "that this one cannot read",
+            "whose snapshots differ",
         ),
     ];
     for (what, bytes, said) in damages {
