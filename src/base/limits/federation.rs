@@ -213,7 +213,7 @@ pub const STATE_LINKS: usize = 1000;
 
 /// How many events are recorded in one commit as known without a place in the timeline, and their
 /// size in bytes. What users send waits behind such a commit: it takes a few milliseconds.
-pub const OUTLIERS_AT_ONCE: (usize, usize) = (250, 256 << 10);
+pub const OUTLIERS_AT_ONCE: (usize, usize) = (500, 512 << 10);
 
 /// Events from which on signatures are verified on all processors, and events that are verified
 /// before other answers get their turn.
