@@ -1,7 +1,7 @@
 //! State resolution of room version 2 and later ("State resolution"; room version 12, the changes
 //! to it), at a cost near linear in what the states differ in.
 //!
-//! `ruma-state-res` has the algorithm, too, and `explain` uses it. It walks the chain of power
+//! `ruma-state-res` has the algorithm, too, and `history why` uses it. It walks the chain of power
 //! levels again for each event and needs whole auth chains, so somebody who makes long branches
 //! makes each further event as expensive as all of them together. Here, events are numbers, and
 //! their authorities, their senders' power and what the rules said of them are remembered (see

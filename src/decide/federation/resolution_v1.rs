@@ -32,7 +32,7 @@ use logcabin_read::{
 
 /// The passes, in their order: the rules look at what the earlier ones settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
+pub enum Pass {
     PowerLevels,
     JoinRules,
     Members,
@@ -40,11 +40,10 @@ pub(super) enum Pass {
 }
 
 impl Pass {
-    pub(super) const ALL: [Self; 4] =
-        [Self::PowerLevels, Self::JoinRules, Self::Members, Self::Others];
+    pub const ALL: [Self; 4] = [Self::PowerLevels, Self::JoinRules, Self::Members, Self::Others];
 
     /// The pass that settles a key.
-    pub(super) fn of(event_type: &StateEventType, state_key: &str) -> Self {
+    pub fn of(event_type: &StateEventType, state_key: &str) -> Self {
         match event_type {
             StateEventType::RoomPowerLevels if state_key.is_empty() => Self::PowerLevels,
             StateEventType::RoomJoinRules => Self::JoinRules,
@@ -55,9 +54,9 @@ impl Pass {
 }
 
 /// The sort key of events of one key: ascending by depth, then descending by the SHA-1 of the id.
-pub(super) type Rank = (u64, Reverse<[u8; 20]>);
+pub type Rank = (u64, Reverse<[u8; 20]>);
 
-pub(super) fn rank(event: &StoredEvent) -> Rank {
+pub fn rank(event: &StoredEvent) -> Rank {
     (event.depth, Reverse(hash(&event.event_id)))
 }
 

@@ -1,5 +1,9 @@
 //! What state resolution decided when an event came, and by which rules.
 
+pub mod explain;
+mod explain_v1;
+mod reference;
+
 use std::{
     collections::{BTreeSet, HashSet},
     sync::Arc,
@@ -8,9 +12,9 @@ use std::{
 use ruma::RoomId;
 use serde::Serialize;
 
+use self::explain::{Contender, Dispute, explain};
 use super::{History, HistoryError, audit::Bodies, moment::Time, step::Step};
 use crate::source::SourceError;
-use logcabin_decide::federation::explain::{Contender, Dispute, explain};
 use logcabin_log::Log;
 use logcabin_read::events::EventStore;
 use logcabin_record::{Command, Offset};

@@ -4,7 +4,8 @@
 use std::sync::{Arc, mpsc};
 
 use logcabin::{
-    decide::federation::{Taken, explain::state_by_reference},
+    decide::federation::Taken,
+    history::resolution::explain::state_by_reference,
     log::Log,
     record::{Command, Offset, Origin},
     work,

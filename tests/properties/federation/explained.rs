@@ -1,9 +1,9 @@
 //! What state resolution decided follows from what is recorded, and is explained by the rule that
 //! decided.
 
-use logcabin::decide::federation::{
-    Taken,
-    explain::{Dispute, Fate, Rule, explain},
+use logcabin::{
+    decide::federation::Taken,
+    history::resolution::explain::{Dispute, Fate, Rule, explain},
 };
 use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, RoomVersionId, UInt, events::StateEventType};
 use serde_json::{Value, json};

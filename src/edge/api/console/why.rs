@@ -15,11 +15,13 @@ use crate::{
     http::{ApiError, Cx, Reply, endpoint},
 };
 use logcabin_base::limits;
-use logcabin_decide::federation::explain::{Contender, Fate};
 use logcabin_ops::history::{
     History, Source,
     nearby::{Bounds, Nearby, nearby},
-    resolution::Resolution,
+    resolution::{
+        Resolution,
+        explain::{Contender, Fate},
+    },
     step::Step,
     why::{FORMS, Subject},
 };

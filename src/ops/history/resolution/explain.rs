@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ruma::{
-    OwnedEventId, OwnedUserId,
+    EventId, OwnedEventId, OwnedUserId,
     events::room::power_levels::UserPowerLevel,
     events::{StateEventType, TimelineEventType},
     room_version_rules::StateResolutionVersion,
@@ -23,11 +23,10 @@ use serde::Serialize;
 use super::{
     explain_v1::Steps,
     reference::{run, state_maps},
-    resolve::{NoState, after_each},
 };
 use logcabin_base::limits;
 use logcabin_read::{
-    branches::{Branches, is_about_power},
+    branches::{Branches, ChainError, View, is_about_power},
     events::{EventRef, EventStore, StoredEvent},
 };
 use logcabin_record::{Offset, command::Conflict};
@@ -195,9 +194,12 @@ pub enum Unexplained {
     Differs,
 }
 
-impl From<NoState> for Unexplained {
-    fn from(error: NoState) -> Self {
-        Self::Failed(error.to_string())
+impl From<ChainError> for Unexplained {
+    fn from(error: ChainError) -> Self {
+        match error {
+            ChainError::Read(error) => error.into(),
+            error => Self::Failed(format!("the room's branches have {error}")),
+        }
     }
 }
 
@@ -227,8 +229,8 @@ pub fn explain(
     let branches = Branches::new(state, events, room);
     let others = received.extremities.iter().map(|tip| &*tip.event_id);
     let mut views = after_each(&branches, others)?;
-    let before = branches.before(event).map_err(NoState::from)?.ok_or(Unexplained::Differs)?;
-    views.push(branches.with(before, event).map_err(NoState::from)?);
+    let before = branches.before(event)?.ok_or(Unexplained::Differs)?;
+    views.push(branches.with(before, event)?);
     let Some((maps, _)) = state_maps(&branches, &views)? else {
         return Err(Unexplained::Differs);
     };
@@ -237,7 +239,7 @@ pub fn explain(
         return conflicts.iter().map(|conflict| steps.dispute(conflict)).collect();
     }
     let chains: Result<Vec<_>, _> = maps.iter().map(|map| branches.chain(map.values())).collect();
-    let chains = chains.map_err(NoState::from)?;
+    let chains = chains?;
     let resolved = run(&branches, &maps, chains.clone())?;
     let trace = Trace::new(&branches, &maps, chains)?;
     if trace.state != resolved {
@@ -262,9 +264,9 @@ pub fn state_by_reference(
     let branches = Branches::new(state, events, room);
     let others = event.received.iter().flat_map(|received| &received.extremities);
     let mut views = after_each(&branches, others.map(|tip| &*tip.event_id))?;
-    let before = branches.before(event).map_err(NoState::from)?.ok_or(Unexplained::Differs)?;
+    let before = branches.before(event)?.ok_or(Unexplained::Differs)?;
     if event.received.as_ref().is_none_or(|received| !received.beside) {
-        views.push(branches.with(before, event).map_err(NoState::from)?);
+        views.push(branches.with(before, event)?);
     }
     if let Some((maps, _)) = state_maps(&branches, &views)? {
         if room.rules.state_res == StateResolutionVersion::V1 {
@@ -272,17 +274,31 @@ pub fn state_by_reference(
         }
         let chains = maps.iter().map(|map| branches.chain(map.values()));
         let chains: Result<Vec<_>, _> = chains.collect();
-        return Ok(run(&branches, &maps, chains.map_err(NoState::from)?)?);
+        return Ok(run(&branches, &maps, chains?)?);
     }
     let mut agreed = StateMap::new();
     for view in views.iter().take(1) {
-        for ((event_type, state_key), offset) in branches.keys(view).map_err(NoState::from)? {
+        for ((event_type, state_key), offset) in branches.keys(view)? {
             if let Some(event) = branches.get(offset)? {
                 agreed.insert((event_type, state_key.into()), event.event_id.clone());
             }
         }
     }
     Ok(agreed)
+}
+
+fn after_each<'e>(
+    branches: &Branches<'_>,
+    events: impl Iterator<Item = &'e EventId>,
+) -> Result<Vec<View>, Unexplained> {
+    let mut views = Vec::new();
+    for event_id in events {
+        let event = branches.find(event_id)?;
+        let view = event.map_or(Ok(None), |event| branches.after(&event))?;
+        let missing = || Unexplained::Failed("events before it are missing".to_owned());
+        views.push(view.ok_or_else(missing)?);
+    }
+    Ok(views)
 }
 
 /// The steps by which state resolution reached a state.
@@ -314,7 +330,7 @@ impl<'a, 'b> Trace<'a, 'b> {
         let (agreed, conflicted) = split(maps);
         let mut all: BTreeSet<OwnedEventId> = difference(chains).collect();
         if rules.consider_conflicted_state_subgraph {
-            all.extend(branches.between(conflicted.iter()).map_err(NoState::from)?);
+            all.extend(branches.between(conflicted.iter())?);
         }
         all.extend(conflicted);
         let mut known = BTreeSet::new();

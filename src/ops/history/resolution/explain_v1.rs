@@ -9,11 +9,8 @@ use ruma::{
     state_res::{StateMap, check_state_dependent_auth_rules},
 };
 
-use super::{
-    explain::{Contender, Dispute, Fate, Rule, Unexplained},
-    resolution_v1::{Pass, rank},
-    resolve::NoState,
-};
+use super::explain::{Contender, Dispute, Fate, Rule, Unexplained};
+use logcabin_decide::federation::resolution_v1::{Pass, rank};
 use logcabin_read::{branches::Branches, events::EventRef};
 use logcabin_record::command::Conflict;
 
@@ -32,7 +29,7 @@ impl Steps {
     pub(super) fn new(
         branches: &Branches<'_>,
         maps: &[StateMap<OwnedEventId>],
-    ) -> Result<Self, NoState> {
+    ) -> Result<Self, Unexplained> {
         let mut held: BTreeMap<Key, Vec<EventRef>> = BTreeMap::new();
         for (key, event_id) in maps.iter().flatten() {
             let events = held.entry(key.clone()).or_default();

@@ -12,7 +12,7 @@ use ruma::{
     state_res::{self, StateMap},
 };
 
-use super::resolve::NoState;
+use super::explain::Unexplained;
 use logcabin_read::branches::{Branches, Keys, View};
 use logcabin_record::Offset;
 
@@ -21,7 +21,7 @@ use logcabin_record::Offset;
 pub(super) fn state_maps(
     branches: &Branches<'_>,
     views: &[View],
-) -> Result<Option<StateMaps>, NoState> {
+) -> Result<Option<StateMaps>, Unexplained> {
     let mut states: Vec<Keys> = Vec::new();
     for view in views {
         let keys = branches.keys(view)?;
@@ -54,9 +54,12 @@ pub(super) fn run(
     branches: &Branches<'_>,
     maps: &[StateMap<OwnedEventId>],
     chains: Vec<HashSet<OwnedEventId>>,
-) -> Result<StateMap<OwnedEventId>, NoState> {
+) -> Result<StateMap<OwnedEventId>, Unexplained> {
+    let unresolved = |why: &dyn std::fmt::Display| {
+        Unexplained::Failed(format!("the room's branches cannot be resolved: {why}"))
+    };
     let StateResolutionVersion::V2(rules) = &branches.room.rules.state_res else {
-        return Err(NoState::Failed("the room's version is too old".to_owned()));
+        return Err(unresolved(&"the room's version is too old"));
     };
     let failed = RefCell::new(None);
     let fetch = |event_id: &EventId| match branches.find(event_id) {
@@ -76,5 +79,5 @@ pub(super) fn run(
     if let Some(error) = failed.into_inner() {
         return Err(error.into());
     }
-    resolved.map_err(|error| NoState::Failed(error.to_string()))
+    resolved.map_err(|error| unresolved(&error))
 }
