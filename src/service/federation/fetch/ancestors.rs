@@ -1,0 +1,181 @@
+//! Asks the origin of an event for the events between the known ones and it (server-server API,
+//! "Backfilling and retrieving missing events"), and records the event after them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use ruma::{EventId, OwnedEventId, ServerName};
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+use super::{Allowance, Budget, request::as_many_as_state};
+use crate::federation::{PduError, Receiving, receive::Verified};
+use logcabin_base::{limits, text::encoded};
+use logcabin_decide::federation::Taken;
+use logcabin_outside::federation::Question;
+use logcabin_state::Room;
+
+#[derive(Deserialize)]
+struct Events {
+    #[serde(default, deserialize_with = "as_many_as_state")]
+    events: Vec<Box<RawValue>>,
+}
+
+/// The events whose authorities were asked for while one event was judged, so that none is asked
+/// for twice.
+#[derive(Default)]
+struct Asked {
+    /// For all of them at once.
+    chains: BTreeSet<OwnedEventId>,
+    /// In other ways.
+    others: BTreeSet<OwnedEventId>,
+}
+
+/// Takes the events out that come after this one.
+fn followers(waiting: &mut HashMap<OwnedEventId, Verified>, event_id: &EventId) -> Vec<Verified> {
+    let follows =
+        |event: &Verified| event.prev_events().iter().any(|prev| prev == event_id.as_str());
+    let ids: Vec<_> = waiting
+        .values()
+        .filter(|event| follows(event))
+        .map(|event| event.event_id.clone())
+        .collect();
+    ids.iter().filter_map(|event_id| waiting.remove(event_id)).collect()
+}
+
+impl Receiving<'_> {
+    /// Records an event whose ancestors or authorities are not all known, after those that can be
+    /// fetched.
+    pub(in crate::federation) async fn with_ancestors(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event: Verified,
+        budget: &mut Budget,
+    ) -> Result<Taken, PduError> {
+        let target = event.event_id.clone();
+        let mut waiting = HashMap::from([(target.clone(), event)]);
+        let (mut placed, mut fetched) = (BTreeSet::new(), BTreeSet::new());
+        let mut asked = Asked::default();
+        loop {
+            let mut order: Vec<_> =
+                waiting.values().map(|event| (event.depth, event.event_id.clone())).collect();
+            order.sort_unstable();
+            let (mut missing, mut has_taken) = (BTreeSet::new(), false);
+            let mut lacking = BTreeMap::new();
+            for (_, event_id) in order {
+                let Some(event) = waiting.get(&event_id) else { continue };
+                let mut taken = self.propose(origin, event, false).await?;
+                if matches!(&taken, Taken::Missing { auth, .. } if !auth.is_empty())
+                    && asked.chains.insert(event_id.clone())
+                {
+                    self.fetch_chain(origin, room, &event_id, &mut budget.missing).await?;
+                    taken = self.propose(origin, event, false).await?;
+                }
+                if taken == Taken::Unresolved {
+                    match self.place_known(origin, room, event, &mut budget.state).await {
+                        Ok(()) => taken = Taken::Outlier,
+                        // The event after it continues from the state before that event.
+                        Err(PduError::Missing | PduError::Rejected(_)) if event_id != target => {
+                            waiting.remove(&event_id);
+                            missing.insert(event_id);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                match taken {
+                    Taken::Missing { auth, prev } => {
+                        missing.extend(prev);
+                        if !auth.is_empty() {
+                            lacking.insert(event_id, auth);
+                        }
+                    }
+                    taken if event_id == target => return Ok(taken),
+                    _ => has_taken |= waiting.remove(&event_id).is_some(),
+                }
+            }
+            missing.retain(|event_id| !waiting.contains_key(event_id));
+            let unknown: BTreeSet<_> =
+                missing.iter().chain(lacking.values().flatten()).cloned().collect();
+            if unknown.is_empty() {
+                return Err(PduError::Missing);
+            }
+            // If they are still missing afterwards, they cannot be fetched, and no other request,
+            // perhaps at another node, has recorded them meanwhile.
+            if unknown != fetched {
+                let latest = waiting.keys();
+                let between = self.fetch_between(origin, room, latest, &mut budget.missing).await;
+                let mut between = between.unwrap_or_default();
+                between.retain(|event| !waiting.contains_key(&event.event_id));
+                self.ask_senders(origin, room, &mut between, &mut budget.senders).await?;
+                for mut event in between {
+                    self.ask_policy_server(room, &mut event, budget).await?;
+                    waiting.insert(event.event_id.clone(), event);
+                }
+                fetched = unknown;
+                continue;
+            }
+            if has_taken {
+                continue;
+            }
+            let mut has_asked = false;
+            for (event_id, auth) in lacking {
+                if asked.others.insert(event_id.clone()) {
+                    has_asked = true;
+                    let budget = &mut budget.state;
+                    self.fetch_authorities(origin, room, &event_id, auth, budget).await?;
+                }
+            }
+            if has_asked {
+                continue;
+            }
+            if missing.is_empty() {
+                return Err(PduError::Missing);
+            }
+            // The past cannot be fetched, or is too long: the room continues from its state there.
+            for event_id in missing {
+                if placed.len() >= limits::PREDECESSORS || !placed.insert(event_id.clone()) {
+                    return Err(PduError::Missing);
+                }
+                match self.place(origin, room, &event_id, &mut budget.state).await {
+                    // Nobody has it, or nobody can use it: the room continues from the state before
+                    // what follows it.
+                    Err(PduError::Missing | PduError::Form(_) | PduError::Rejected(_)) => {
+                        for event in followers(&mut waiting, &event_id) {
+                            let state = &mut budget.state;
+                            self.place_known(origin, room, &event, state).await?;
+                            if event.event_id == target {
+                                return Ok(Taken::Outlier);
+                            }
+                        }
+                    }
+                    placed => placed?,
+                }
+            }
+        }
+    }
+
+    /// The events between the known ones and these.
+    async fn fetch_between(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        latest: impl Iterator<Item = &OwnedEventId>,
+        budget: &mut Allowance,
+    ) -> Result<Vec<Verified>, PduError> {
+        let latest: Vec<_> = latest.take(limits::PREDECESSORS).collect();
+        let earliest: Vec<_> = room.extremities().into_iter().map(|tip| tip.event_id).collect();
+        let limit = limits::EVENTS_FOR_SERVER.min(budget.events);
+        let body = json!({ "earliest_events": earliest, "latest_events": latest, "limit": limit });
+        let path =
+            format!("/_matrix/federation/v1/get_missing_events/{}", encoded(room.id.as_str()));
+        let answered: Events = self.ask(origin, Question::post(path, &body), budget).await?;
+        let mut events = answered.events;
+        events.truncate(limit);
+        budget.events = budget.events.saturating_sub(events.len());
+        self.verify_all(room, &events).await
+    }
+}

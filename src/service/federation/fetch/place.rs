@@ -1,0 +1,75 @@
+//! Gives an event whose past cannot be fetched its place in the room, by the state before it, for
+//! which its origin is asked.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use ruma::{EventId, RoomId, ServerName};
+
+use super::Allowance;
+use crate::federation::{PduError, Receiving, receive::Verified};
+use logcabin_decide::federation::{PlaceOutlier, Taken};
+use logcabin_record::Origin;
+use logcabin_state::Room;
+
+impl Receiving<'_> {
+    /// Gives an event with an unknown past its place in the room, by the state before it.
+    pub(super) async fn place(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        if self.knows(room, event_id)? {
+            return self.place_recorded(origin, room, event_id, budget).await;
+        }
+        match self.fetch_one(origin, room, event_id, budget).await? {
+            Some(event) => self.place_known(origin, room, &event, budget).await,
+            // Another request has recorded it meanwhile.
+            None if self.knows(room, event_id)? => {
+                self.place_recorded(origin, room, event_id, budget).await
+            }
+            None => Err(PduError::Missing),
+        }
+    }
+
+    pub(super) async fn place_known(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event: &Verified,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let event_id = &event.event_id;
+        let mut taken = self.propose(origin, event, true).await?;
+        if matches!(taken, Taken::Missing { .. }) {
+            self.fetch_chain(origin, room, event_id, budget).await?;
+            taken = self.propose(origin, event, true).await?;
+        }
+        if let Taken::Missing { auth, .. } = taken {
+            self.fetch_authorities(origin, room, event_id, auth, budget).await?;
+            self.propose(origin, event, true).await?;
+        }
+        self.place_recorded(origin, room, event_id, budget).await
+    }
+
+    async fn place_recorded(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let state = self.fetch_state_ids(origin, room, event_id, budget).await?;
+        self.fetch_state(origin, room, event_id, &state, budget).await?;
+        let place = PlaceOutlier {
+            room_id: RoomId::to_owned(&room.id),
+            event_id: event_id.to_owned(),
+            from: origin.to_owned(),
+            state: state.pdu_ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
+        };
+        let placed = self.engine.propose(Origin::server(), place).await?;
+        self.charged(origin, placed);
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! Asks the origin of an event for the room's state before it (server-server API, "Retrieving
+//! events").
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use ruma::{EventId, OwnedEventId, ServerName};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Allowance,
+    request::{as_many_as_state, not_fetched},
+};
+use crate::federation::{PduError, Receiving};
+use logcabin_base::{bodies::Urgency, limits, text::encoded};
+use logcabin_outside::federation::{Answer, Question};
+use logcabin_state::Room;
+
+/// The ids of a room's state.
+#[derive(Deserialize)]
+pub(in crate::federation) struct StateIds {
+    #[serde(deserialize_with = "as_many_as_state")]
+    pub(in crate::federation) pdu_ids: Vec<OwnedEventId>,
+    #[serde(deserialize_with = "as_many_as_state")]
+    auth_chain_ids: Vec<OwnedEventId>,
+}
+
+/// The events of a room's state, which are parts of the answer.
+#[derive(Deserialize)]
+pub(in crate::federation) struct Whole<'a> {
+    #[serde(borrow, deserialize_with = "as_many_as_state")]
+    pub(in crate::federation) pdus: Vec<&'a RawValue>,
+    #[serde(borrow, deserialize_with = "as_many_as_state")]
+    auth_chain: Vec<&'a RawValue>,
+}
+
+fn state_path(what: &str, room: &Room, event_id: &EventId) -> String {
+    let (room_id, event_id) = (encoded(room.id.as_str()), encoded(event_id.as_str()));
+    format!("/_matrix/federation/v1/{what}/{room_id}?event_id={event_id}")
+}
+
+impl Receiving<'_> {
+    /// The ids of a room's state before an event.
+    pub(in crate::federation) async fn state_ids(
+        &self,
+        server: &ServerName,
+        path: String,
+        budget: &mut Allowance,
+    ) -> Result<StateIds, PduError> {
+        let mut question = Question::get(path);
+        question.max_bytes = limits::FEDERATION_IDS_BYTES;
+        let answer = self.answer(server, question, budget).await?;
+        answer.json().map_err(|error| not_fetched(server, &error))
+    }
+
+    /// The answer with a room's state before an event: a [`Whole`].
+    pub(in crate::federation) async fn state(
+        &self,
+        server: &ServerName,
+        path: String,
+        budget: &mut Allowance,
+    ) -> Result<Answer, PduError> {
+        self.answer(server, Question::get(path).of_state(Urgency::Caused), budget).await
+    }
+
+    /// The ids of the state before an event.
+    pub(super) async fn fetch_state_ids(
+        &self,
+        origin: &ServerName,
+        room: &Room,
+        event_id: &EventId,
+        budget: &mut Allowance,
+    ) -> Result<StateIds, PduError> {
+        self.state_ids(origin, state_path("state_ids", room, event_id), budget).await
+    }
+
+    /// Records the events of this state that are not known, and their authorities.
+    pub(super) async fn fetch_state(
+        &self,
+        origin: &ServerName,
+        room: &Arc<Room>,
+        event_id: &EventId,
+        state: &StateIds,
+        budget: &mut Allowance,
+    ) -> Result<(), PduError> {
+        let mut unknown = BTreeSet::new();
+        for event_id in state.pdu_ids.iter().chain(&state.auth_chain_ids) {
+            if !self.knows(room, event_id)? {
+                unknown.insert(event_id);
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let mut each = None;
+        if unknown.len() < limits::EVENTS_ONE_BY_ONE {
+            each = self.fetch_each(origin, unknown, budget).await?;
+        }
+        let events = match each {
+            Some(each) => self.verify_all(room, &each).await?,
+            None => {
+                let path = state_path("state", room, event_id);
+                let answer = self.state(origin, path, budget).await?;
+                let whole: Whole<'_> =
+                    answer.parts().map_err(|error| not_fetched(origin, &error))?;
+                let mut events = whole.auth_chain;
+                events.extend(whole.pdus);
+                self.verify_all(room, &events).await?
+            }
+        };
+        self.charge_events(origin, &events);
+        self.record_outliers(origin, room, events, true).await
+    }
+
+    /// These events, one by one; `None` if the homeserver does not answer so.
+    async fn fetch_each(
+        &self,
+        origin: &ServerName,
+        ids: BTreeSet<&OwnedEventId>,
+        budget: &mut Allowance,
+    ) -> Result<Option<Vec<Box<RawValue>>>, PduError> {
+        let mut events = Vec::new();
+        for event_id in ids {
+            match self.fetch_raw(origin, event_id, budget).await {
+                Ok(event) => events.extend(event),
+                Err(PduError::Missing) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(events))
+    }
+}
