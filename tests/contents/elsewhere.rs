@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use logcabin::{
     decide::{
         federation::{
-            BeginRoom, EnterRoom, FillGap, Judged, NoteDevices, NoteReached, ReceivePdu,
-            RecordOutliers, Said, Taken,
+            BeginRoom, EnterRoom, FillGap, NoteDevices, NoteReached, OutlierOutcome,
+            ReceiveOutcome, ReceivePdu, RecordOutliers, Said,
         },
         to_device::{ReceiveToDevice, SendToDevice},
     },
@@ -43,7 +43,7 @@ pub(crate) async fn branch(engine: &Engine) {
             not_recommended: None,
         };
         let taken = engine.propose(Origin::server(), receive).await.unwrap().into_inner();
-        assert_eq!(taken, Taken::Accepted);
+        assert_eq!(taken, ReceiveOutcome::Accepted);
         after = name;
     }
 }
@@ -91,19 +91,19 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         "depth": 2, "content": { "membership": "join" },
         "prev_events": ["$create"], "auth_events": ["$create"],
     });
-    assert_eq!(propose!(receive("pia", true, pia_joins)), Taken::Outlier);
+    assert_eq!(propose!(receive("pia", true, pia_joins)), ReceiveOutcome::Outlier);
     let anybody = serde_json::json!({
         "type": "m.room.join_rules", "state_key": "", "sender": "@pia:peer.example", "depth": 3,
         "content": { "join_rule": "public" },
         "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
     });
-    assert_eq!(propose!(receive("rules", true, anybody)), Taken::Outlier);
+    assert_eq!(propose!(receive("rules", true, anybody)), ReceiveOutcome::Outlier);
     let lifetime = serde_json::json!({
         "type": "m.room.retention", "state_key": "", "sender": "@pia:peer.example", "depth": 3,
         "content": { "max_lifetime": 3_000_000_000_000_u64 },
         "prev_events": ["$pia"], "auth_events": ["$create", "$pia"],
     });
-    assert_eq!(propose!(receive("lifetime", true, lifetime)), Taken::Outlier);
+    assert_eq!(propose!(receive("lifetime", true, lifetime)), ReceiveOutcome::Outlier);
     propose!(EnterRoom {
         room_id: elsewhere.clone(),
         event_id: id("ann"),
@@ -123,14 +123,14 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
             "content": { "name": name },
             "prev_events": ["$ann"], "auth_events": ["$create", "$pia"],
         });
-        assert_eq!(propose!(receive(name, false, named)), Taken::Accepted);
+        assert_eq!(propose!(receive(name, false, named)), ReceiveOutcome::Accepted);
     }
     let unknown = serde_json::json!({
         "type": "m.room.name", "state_key": "", "sender": "@eve:peer.example", "depth": 6,
         "content": { "name": "mine" },
         "prev_events": ["$one", "$two"], "auth_events": ["$create"],
     });
-    assert!(matches!(propose!(receive("eve", false, unknown)), Taken::Rejected(_)));
+    assert!(matches!(propose!(receive("eve", false, unknown)), ReceiveOutcome::Rejected(_)));
     // Messages to her devices, and from them.
     let messages = |to: &str| {
         BTreeMap::from([(
@@ -169,7 +169,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         events: vec![(id("said"), said)],
         keeps_rejected: false,
     };
-    assert_eq!(propose!(record), [Judged::Recorded]);
+    assert_eq!(propose!(record), [OutlierOutcome::Recorded]);
     let gap = engine.state().events.candidates(&id("ann"))[0];
     let fill = |events: &[&str], given_up_until_ms| FillGap {
         room_id: elsewhere.clone(),

@@ -16,7 +16,8 @@ use logcabin::{
         account::{Met, Register},
         create_room::{CreateRoom, Preset},
         federation::{
-            BeginRoom, EnterRoom, MembershipOutside, ReceivePdu, Taken, invitation, template,
+            BeginRoom, EnterRoom, MembershipOutside, ReceiveOutcome, ReceivePdu, invitation,
+            template,
         },
         send::SendEvent,
     },
@@ -149,12 +150,12 @@ impl Homeserver {
         self.engine.propose(Origin::server(), event).await.is_ok()
     }
 
-    async fn hear(&self, room_id: &OwnedRoomId, sent: Sent) -> Taken {
+    async fn hear(&self, room_id: &OwnedRoomId, sent: Sent) -> ReceiveOutcome {
         let receive = received(room_id, sent);
         loop {
             let taken = self.engine.propose(Origin::server(), receive.clone()).await;
             match taken.unwrap().into_inner() {
-                Taken::Unprepared => receive.prepare(&self.engine.env(), &|| true),
+                ReceiveOutcome::Unprepared => receive.prepare(&self.engine.env(), &|| true),
                 taken => return taken,
             }
         }
@@ -279,7 +280,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
             let (_, invite) = invitation(&env, &room_id, by, of, content, ts()).unwrap();
             let invite = sealed(invite, version);
             for server in &servers[..2] {
-                assert_eq!(server.hear(&room_id, invite.clone()).await, Taken::Accepted);
+                assert_eq!(server.hear(&room_id, invite.clone()).await, ReceiveOutcome::Accepted);
             }
             let is_other = *version != RoomVersionId::V6;
             let other = if is_other { RoomVersionId::V6 } else { RoomVersionId::V10 };
@@ -295,7 +296,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
             let (_, join) = template(&env, &room_id, &server.user, is, None, ts()).unwrap();
             sealed(join, version)
         };
-        assert_eq!(servers[0].hear(&room_id, join.clone()).await, Taken::Accepted);
+        assert_eq!(servers[0].hear(&room_id, join.clone()).await, ReceiveOutcome::Accepted);
         let server = &servers[number];
         let from = servers[0].name.clone();
         let begin = BeginRoom {
@@ -322,7 +323,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
             };
             let taken = server.engine.propose(Origin::server(), outlier).await.unwrap();
             let taken = taken.into_inner();
-            assert!(matches!(taken, Taken::Outlier | Taken::Known), "{taken:?}");
+            assert!(matches!(taken, ReceiveOutcome::Outlier | ReceiveOutcome::Known), "{taken:?}");
         }
         let enter = EnterRoom {
             unverified: BTreeMap::new(),
@@ -334,7 +335,7 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
         };
         server.engine.propose(Origin::server(), enter).await.unwrap().into_inner();
         for earlier in &servers[1..number] {
-            assert_eq!(earlier.hear(&room_id, join.clone()).await, Taken::Accepted);
+            assert_eq!(earlier.hear(&room_id, join.clone()).await, ReceiveOutcome::Accepted);
         }
         all.push(join);
     }
@@ -360,7 +361,7 @@ async fn hear_all(servers: &mut [Homeserver], room_id: &OwnedRoomId) {
         while !server.unheard.is_empty() {
             let before = server.unheard.len();
             for sent in std::mem::take(&mut server.unheard) {
-                if let Taken::Missing { .. } = server.hear(room_id, sent.clone()).await {
+                if let ReceiveOutcome::Missing { .. } = server.hear(room_id, sent.clone()).await {
                     server.unheard.push(sent);
                 }
             }
@@ -412,7 +413,9 @@ async fn run(version: RoomVersionId, steps: Vec<Step>) {
                 let server = &mut servers[by];
                 if !server.unheard.is_empty() {
                     let sent = server.unheard.swap_remove(which % server.unheard.len());
-                    if let Taken::Missing { .. } = server.hear(&room_id, sent.clone()).await {
+                    if let ReceiveOutcome::Missing { .. } =
+                        server.hear(&room_id, sent.clone()).await
+                    {
                         server.unheard.push(sent);
                     }
                 }

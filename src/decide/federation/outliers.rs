@@ -35,19 +35,18 @@ pub struct RecordOutliers {
     pub keeps_rejected: bool,
 }
 
-/// The outcome for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judged {
+pub enum OutlierOutcome {
     /// It is now known.
     Recorded,
     /// Its authorities do not allow it.
     Rejected(String),
-    /// It cannot be judged without its authorities. It is not recorded.
-    NeedsAuthorities,
+    /// It cannot be judged without its auth events. It is not recorded.
+    NeedsAuthEvents,
 }
 
 impl Proposal for RecordOutliers {
-    type Outcome = Vec<Judged>;
+    type Outcome = Vec<OutlierOutcome>;
 
     fn is_from_elsewhere(&self) -> bool {
         true
@@ -61,7 +60,7 @@ impl Proposal for RecordOutliers {
         true
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<Judged>, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<Vec<OutlierOutcome>, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         let branches = Branches::new(&env.state, &env.events, &room);
@@ -69,32 +68,34 @@ impl Proposal for RecordOutliers {
         for (event_id, pdu) in &self.events {
             let of = (&*self.room_id, &room.rules);
             if env.events.is_taken(&env.state, of, event_id, pdu)? {
-                judged.push(Judged::Rejected(TAKEN.to_owned()));
+                judged.push(OutlierOutcome::Rejected(TAKEN.to_owned()));
                 continue;
             }
             if let Some(known) = branches.find(event_id)? {
                 if differ(&known.pdu, pdu, &room.rules) {
                     // Both are in this list.
-                    judged.push(Judged::Rejected(TAKEN.to_owned()));
+                    judged.push(OutlierOutcome::Rejected(TAKEN.to_owned()));
                     continue;
                 }
                 judged.push(match known.aside.as_deref() {
-                    Some((Outcome::Rejected { reason }, _)) => Judged::Rejected(reason.clone()),
-                    _ => Judged::Recorded,
+                    Some((Outcome::Rejected { reason }, _)) => {
+                        OutlierOutcome::Rejected(reason.clone())
+                    }
+                    _ => OutlierOutcome::Recorded,
                 });
                 continue;
             }
             let body = body(&self.room_id, event_id, pdu.clone(), None, None);
             let Ok(event) = StoredEvent::new(PENDING, body) else {
-                judged.push(Judged::Rejected("it is not an event".to_owned()));
+                judged.push(OutlierOutcome::Rejected("it is not an event".to_owned()));
                 continue;
             };
             let mut event = Arc::new(event);
             let receipt = Receipt::new(&room, &branches, &event);
             let verdict = receipt.judge(true).map_err(NoState::refusal)?;
             let outcome = match verdict {
-                Verdict::NeedsAuthorities(_) => {
-                    judged.push(Judged::NeedsAuthorities);
+                Verdict::NeedsAuthEvents(_) => {
+                    judged.push(OutlierOutcome::NeedsAuthEvents);
                     continue;
                 }
                 Verdict::Aside { outcome, .. } => outcome,
@@ -104,7 +105,8 @@ impl Proposal for RecordOutliers {
                 Outcome::Rejected { reason } | Outcome::SoftFailed { reason } => Some(reason),
                 Outcome::Outlier => None,
             };
-            judged.push(rejected.cloned().map_or(Judged::Recorded, Judged::Rejected));
+            judged
+                .push(rejected.cloned().map_or(OutlierOutcome::Recorded, OutlierOutcome::Rejected));
             let is_rejected = rejected.is_some();
             if is_rejected {
                 let aside = Some(Box::new((outcome.clone(), None)));

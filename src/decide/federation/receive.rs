@@ -59,9 +59,8 @@ pub struct ReceivePdu {
     pub not_recommended: Option<String>,
 }
 
-/// The outcome for an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum ReceiveOutcome {
     /// It is in the timeline.
     Accepted,
     /// It was known before.
@@ -88,7 +87,7 @@ pub enum Taken {
 }
 
 impl Proposal for ReceivePdu {
-    type Outcome = Taken;
+    type Outcome = ReceiveOutcome;
 
     fn stream(&self) -> Stream {
         Stream::room(&self.room_id)
@@ -98,7 +97,7 @@ impl Proposal for ReceivePdu {
         true
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<ReceiveOutcome, Refusal> {
         self.decide_with(commit, Effort::Short)
     }
 }
@@ -108,7 +107,7 @@ impl Proposal for ReceivePdu {
 pub struct ReceivePduAtLength(pub ReceivePdu);
 
 impl Proposal for ReceivePduAtLength {
-    type Outcome = Taken;
+    type Outcome = ReceiveOutcome;
 
     fn stream(&self) -> Stream {
         self.0.stream()
@@ -122,7 +121,7 @@ impl Proposal for ReceivePduAtLength {
         true
     }
 
-    fn decide(&self, commit: &mut Commit<'_>) -> Result<Taken, Refusal> {
+    fn decide(&self, commit: &mut Commit<'_>) -> Result<ReceiveOutcome, Refusal> {
         self.0.decide_with(commit, Effort::Long(&|| true))
     }
 }
@@ -141,17 +140,21 @@ impl ReceivePdu {
         let _ = Receipt::new(&room, &branches, &event).judge(self.as_outlier);
     }
 
-    fn decide_with(&self, commit: &mut Commit<'_>, effort: Effort<'_>) -> Result<Taken, Refusal> {
+    fn decide_with(
+        &self,
+        commit: &mut Commit<'_>,
+        effort: Effort<'_>,
+    ) -> Result<ReceiveOutcome, Refusal> {
         let env = commit.env;
         let room = env.state.rooms.get(&self.room_id).ok_or_else(not_in_it)?;
         let of = (&*self.room_id, &room.rules);
         if env.events.is_taken(&env.state, of, &self.event_id, &self.pdu)? {
-            return Ok(Taken::Rejected(TAKEN.to_owned()));
+            return Ok(ReceiveOutcome::Rejected(TAKEN.to_owned()));
         }
         if let Some(known) = env.events.find_known(&env.state, &room, &self.event_id)?
             && (self.as_outlier || room.aside(known.offset) != Some(Aside::Outlier))
         {
-            return Ok(Taken::Known);
+            return Ok(ReceiveOutcome::Known);
         }
         let event = StoredEvent::new(PENDING, self.body(None, None))
             .map_err(|error| Refusal::BadJson(error.to_string()))?;
@@ -159,16 +162,20 @@ impl ReceivePdu {
         let branches = Branches::new(&env.state, &env.events, &room);
         let branches = branches.with_pending(Arc::clone(&event)).with_effort(effort);
         if room.is_gapped() && env.events.find_shown(&env.state, &self.event_id)?.is_some() {
-            return Ok(Taken::Known);
+            return Ok(ReceiveOutcome::Known);
         }
         let receipt = Receipt::new(&room, &branches, &event);
         let verdict = match receipt.judge(self.as_outlier) {
-            Err(NoState::Changed(_)) => return Ok(Taken::Unprepared),
+            Err(NoState::Changed(_)) => return Ok(ReceiveOutcome::Unprepared),
             Ok(verdict) => self.recommended(verdict),
-            Err(NoState::Missing(prev)) => return Ok(Taken::Missing { auth: Vec::new(), prev }),
-            Err(NoState::Unprepared(_)) => return Ok(Taken::Unprepared),
+            Err(NoState::Missing(prev)) => {
+                return Ok(ReceiveOutcome::Missing { auth: Vec::new(), prev });
+            }
+            Err(NoState::Unprepared(_)) => return Ok(ReceiveOutcome::Unprepared),
             Err(NoState::Refused(refusal)) => return Err(refusal),
-            Err(NoState::TooMuch(_) | NoState::TooLarge(_)) => return Ok(Taken::Unresolved),
+            Err(NoState::TooMuch(_) | NoState::TooLarge(_)) => {
+                return Ok(ReceiveOutcome::Unresolved);
+            }
             // It is not known whether it is allowed, so it is never part of a state.
             Err(error @ NoState::Failed(_)) => {
                 let outcome = Outcome::Rejected { reason: error.to_string() };
@@ -177,16 +184,16 @@ impl ReceivePdu {
         };
         let stream = self.stream();
         Ok(match verdict {
-            Verdict::NeedsAuthorities(auth) => Taken::Missing { auth, prev: Vec::new() },
+            Verdict::NeedsAuthEvents(auth) => ReceiveOutcome::Missing { auth, prev: Vec::new() },
             Verdict::Aside { outcome, before } => {
-                let taken = match &outcome {
-                    Outcome::Outlier => Taken::Outlier,
-                    Outcome::SoftFailed { reason } => Taken::SoftFailed(reason.clone()),
-                    Outcome::Rejected { reason } => Taken::Rejected(reason.clone()),
+                let received = match &outcome {
+                    Outcome::Outlier => ReceiveOutcome::Outlier,
+                    Outcome::SoftFailed { reason } => ReceiveOutcome::SoftFailed(reason.clone()),
+                    Outcome::Rejected { reason } => ReceiveOutcome::Rejected(reason.clone()),
                 };
                 let before = self.record_before(commit, &room, &event, before);
                 commit.append(stream, self.aside(&event, outcome, before));
-                taken
+                received
             }
             Verdict::Accepted { extremities, beside, before, mut resolved, redacts, missing } => {
                 let mut before = self.record_before(commit, &room, &event, before);
@@ -209,7 +216,7 @@ impl ReceivePdu {
                     ..Received::new(self.from.clone())
                 };
                 commit.append(stream, self.body(Some(received), redacts));
-                Taken::Accepted
+                ReceiveOutcome::Accepted
             }
         })
     }
@@ -285,7 +292,7 @@ pub(super) fn are_of_one_server(
 }
 
 pub(super) enum Verdict {
-    NeedsAuthorities(Vec<OwnedEventId>),
+    NeedsAuthEvents(Vec<OwnedEventId>),
     Aside {
         outcome: Outcome,
         before: Option<StateBefore>,
@@ -328,7 +335,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
             }
         }
         if !missing.is_empty() {
-            return Ok(Verdict::NeedsAuthorities(missing));
+            return Ok(Verdict::NeedsAuthEvents(missing));
         }
         if self.room.rules.authorization.room_create_event_id_as_room_id {
             // The room's id implies it.

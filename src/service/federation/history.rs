@@ -22,7 +22,7 @@ use super::{
     receive::{Receiving, Verified},
 };
 use logcabin_base::{limits, text::encoded};
-use logcabin_decide::federation::{FillGap, Judged};
+use logcabin_decide::federation::{FillGap, OutlierOutcome};
 use logcabin_outside::federation::{Memory, Question};
 use logcabin_read::{
     events::{EventRef, StoredEvent},
@@ -366,9 +366,9 @@ impl Receiving<'_> {
                 let outcomes = self.record_part(server, room, &part, false).await?;
                 for (event, outcome) in part.into_iter().zip(outcomes) {
                     match outcome {
-                        Judged::Recorded => drop(judged.insert(event.event_id, true)),
-                        Judged::Rejected(_) => drop(judged.insert(event.event_id, false)),
-                        Judged::NeedsAuthorities => waiting.push(event),
+                        OutlierOutcome::Recorded => drop(judged.insert(event.event_id, true)),
+                        OutlierOutcome::Rejected(_) => drop(judged.insert(event.event_id, false)),
+                        OutlierOutcome::NeedsAuthEvents => waiting.push(event),
                     }
                 }
             }

@@ -19,7 +19,7 @@ use super::{
 use logcabin_base::{metrics::metrics, text::encoded};
 use logcabin_decide::{
     Refusal,
-    federation::{MembershipOutside, Taken, TemplateError, address_invite, invitation},
+    federation::{MembershipOutside, ReceiveOutcome, TemplateError, address_invite, invitation},
     is_local,
     quota::Crowd,
 };
@@ -294,7 +294,7 @@ impl Receiving<'_> {
         origin: &ServerName,
         room: &Room,
         pdu: Pdu,
-    ) -> Result<Taken, PduError> {
+    ) -> Result<ReceiveOutcome, PduError> {
         let event_id = pdu.event_id.clone();
         let pdu = pdu.verified(&self.federation.keys, &room.rules).await?;
         let withdrawal = MembershipOutside {
@@ -306,7 +306,7 @@ impl Receiving<'_> {
             stripped: Vec::new(),
         };
         self.engine.propose(Origin::server(), withdrawal).await?.into_inner();
-        Ok(Taken::Accepted)
+        Ok(ReceiveOutcome::Accepted)
     }
 
     /// Rejects the oldest invite by a stranger, if too many are pending to accept a new one. The

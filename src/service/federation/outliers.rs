@@ -21,7 +21,7 @@ use super::{
     receive::{Receiving, Verified, read},
 };
 use logcabin_base::{background, limits};
-use logcabin_decide::federation::{Judged, RecordOutliers};
+use logcabin_decide::federation::{OutlierOutcome, RecordOutliers};
 use logcabin_outside::federation::{EventKeys, Haste, KeyError, Unreachable};
 use logcabin_record::{Origin, event_format::has_chosen_ids};
 use logcabin_state::Room;
@@ -308,7 +308,7 @@ impl Receiving<'_> {
         room: &Room,
         part: &[Verified],
         keeps_rejected: bool,
-    ) -> Result<Vec<Judged>, PduError> {
+    ) -> Result<Vec<OutlierOutcome>, PduError> {
         let record = RecordOutliers {
             room_id: room.id.clone(),
             from: origin.to_owned(),
@@ -317,7 +317,7 @@ impl Receiving<'_> {
         };
         let judged = self.engine.propose(Origin::server(), record).await?.into_inner();
         for (event, judged) in part.iter().zip(&judged) {
-            if let Judged::Rejected(reason) = judged {
+            if let OutlierOutcome::Rejected(reason) = judged {
                 debug!(%origin, event_id = %event.event_id, reason, "an event is not allowed");
             }
         }

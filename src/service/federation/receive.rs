@@ -14,7 +14,7 @@ use super::{
 use logcabin_base::{limits, turns::Turn};
 use logcabin_decide::{
     Env, Refusal,
-    federation::{ReceivePdu, ReceivePduAtLength, Taken},
+    federation::{ReceiveOutcome, ReceivePdu, ReceivePduAtLength},
     is_local,
 };
 use logcabin_engine::Engine;
@@ -135,7 +135,7 @@ impl<'a> Receiving<'a> {
         origin: &ServerName,
         raw: &RawValue,
         budget: &mut Budget,
-    ) -> Result<(OwnedEventId, Result<Taken, PduError>), PduError> {
+    ) -> Result<(OwnedEventId, Result<ReceiveOutcome, PduError>), PduError> {
         let object = Pdu::object(raw)?;
         let room_id = Pdu::room_of(&object)?;
         let room = self.room(&room_id)?;
@@ -153,7 +153,7 @@ impl<'a> Receiving<'a> {
         room: &Arc<Room>,
         pdu: Pdu,
         budget: &mut Budget,
-    ) -> Result<Taken, PduError> {
+    ) -> Result<ReceiveOutcome, PduError> {
         let state = self.engine.state();
         if !admits(self.engine.events(), room, origin).map_err(read)? {
             return Err(PduError::AccessControl);
@@ -164,7 +164,7 @@ impl<'a> Receiving<'a> {
         // In room versions where servers choose the ids, another event may have it.
         let is_known = state.event_in_room(&room.id, &pdu.event_id).is_some();
         if is_known && !has_chosen_ids(&room.rules) {
-            return Ok(Taken::Known);
+            return Ok(ReceiveOutcome::Known);
         }
         // Otherwise it would be known without its content before its sender's homeserver sends it.
         if !pdu.is_whole_from(origin) {
@@ -207,13 +207,13 @@ impl<'a> Receiving<'a> {
         room: &Arc<Room>,
         mut event: Verified,
         budget: &mut Budget,
-    ) -> Result<Taken, PduError> {
+    ) -> Result<ReceiveOutcome, PduError> {
         self.ask_policy_server(room, &mut event, budget).await?;
         match self.propose(origin, &event, false).await? {
-            Taken::Missing { .. } | Taken::Unresolved => {
+            ReceiveOutcome::Missing { .. } | ReceiveOutcome::Unresolved => {
                 self.with_ancestors(origin, room, event, budget).await
             }
-            taken => Ok(taken),
+            outcome => Ok(outcome),
         }
     }
 
@@ -252,13 +252,14 @@ impl<'a> Receiving<'a> {
         event: Verified,
     ) -> Result<(), PduError> {
         match self.receive(origin, room, event, &mut Budget::full()).await? {
-            Taken::Accepted | Taken::Known => Ok(()),
-            Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
+            ReceiveOutcome::Accepted | ReceiveOutcome::Known => Ok(()),
+            ReceiveOutcome::SoftFailed(reason) | ReceiveOutcome::Rejected(reason) => {
                 Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
             }
-            Taken::Outlier | Taken::Missing { .. } | Taken::Unresolved | Taken::Unprepared => {
-                Err(PduError::Missing)
-            }
+            ReceiveOutcome::Outlier
+            | ReceiveOutcome::Missing { .. }
+            | ReceiveOutcome::Unresolved
+            | ReceiveOutcome::Unprepared => Err(PduError::Missing),
         }
     }
 
@@ -267,7 +268,7 @@ impl<'a> Receiving<'a> {
         origin: &ServerName,
         event: &Verified,
         as_outlier: bool,
-    ) -> Result<Taken, PduError> {
+    ) -> Result<ReceiveOutcome, PduError> {
         let receive = ReceivePdu {
             room_id: event.room_id.clone(),
             event_id: event.event_id.clone(),
@@ -277,14 +278,14 @@ impl<'a> Receiving<'a> {
             relayed: event.relayed,
             not_recommended: event.not_recommended.clone(),
         };
-        let taken = self.decide(origin, receive).await?;
-        match &taken {
-            Taken::SoftFailed(reason) | Taken::Rejected(reason) => {
+        let outcome = self.decide(origin, receive).await?;
+        match &outcome {
+            ReceiveOutcome::SoftFailed(reason) | ReceiveOutcome::Rejected(reason) => {
                 debug!(%origin, event_id = %event.event_id, reason, "an event is not accepted");
             }
             _ => {}
         }
-        Ok(taken)
+        Ok(outcome)
     }
 }
 
@@ -294,13 +295,17 @@ const GIVEN_UP: usize = 8;
 /// Decides on events of other homeservers. Long computations are done before, while the room's
 /// other events go ahead; homeservers and rooms take turns by how much they have used.
 impl Receiving<'_> {
-    async fn decide(&self, origin: &ServerName, receive: ReceivePdu) -> Result<Taken, PduError> {
+    async fn decide(
+        &self,
+        origin: &ServerName,
+        receive: ReceivePdu,
+    ) -> Result<ReceiveOutcome, PduError> {
         let mut tries = 0;
         while tries < limits::RESOLUTION_TRIES * GIVEN_UP {
-            let taken = self.engine.propose(Origin::server(), receive.clone()).await?;
-            let taken = self.charged(origin, taken);
-            if taken != Taken::Unprepared {
-                return Ok(taken);
+            let outcome = self.engine.propose(Origin::server(), receive.clone()).await?;
+            let outcome = self.charged(origin, outcome);
+            if outcome != ReceiveOutcome::Unprepared {
+                return Ok(outcome);
             }
             let turn = self.turn(origin, &receive.room_id).await;
             let (env, receive) = (Env::clone(&self.engine.env()), receive.clone());
@@ -311,12 +316,12 @@ impl Receiving<'_> {
         // The room changes faster than its branches can be resolved.
         let turn = self.turn(origin, &receive.room_id).await;
         let (at_length, began) = (ReceivePduAtLength(receive), Instant::now());
-        let taken = self.engine.propose(Origin::server(), at_length).await;
+        let outcome = self.engine.propose(Origin::server(), at_length).await;
         turn.took(began.elapsed());
-        let taken = taken?;
-        match self.charged(origin, taken) {
-            Taken::Unprepared => Err(PduError::Missing),
-            taken => Ok(taken),
+        let outcome = outcome?;
+        match self.charged(origin, outcome) {
+            ReceiveOutcome::Unprepared => Err(PduError::Missing),
+            outcome => Ok(outcome),
         }
     }
 

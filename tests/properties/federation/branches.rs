@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 
 use logcabin::{
-    decide::federation::Taken,
+    decide::federation::ReceiveOutcome,
     history::resolution::explain::state_by_reference,
     log::Log,
     record::{Command, Offset, Origin},
@@ -105,7 +105,7 @@ impl Room {
         (sent, tip)
     }
 
-    pub(super) async fn hear(&mut self, sent: Sent) -> Taken {
+    pub(super) async fn hear(&mut self, sent: Sent) -> ReceiveOutcome {
         self.sent += sent.1.get().len();
         self.servers[0].hear(&self.room_id, sent).await
     }
@@ -162,7 +162,7 @@ impl Room {
                     self.levels(&tips[branch], &last[branch], branch + 1, 2 * number + branch);
                 last[branch] = tip.event.clone();
                 tips[branch] = tip;
-                assert_eq!(self.hear(sent).await, Taken::Accepted);
+                assert_eq!(self.hear(sent).await, ReceiveOutcome::Accepted);
             }
         }
         tips
@@ -194,7 +194,7 @@ fn the_cost_of_a_message_does_not_grow_with_its_branch() {
         let (sent, next) = room.event(&[&tip], &user, "m.room.message", None, content, &auth);
         tip = next;
         let (taken, looks) = work::counted(|| runtime.block_on(room.hear(sent)));
-        assert_eq!(taken, Taken::Accepted);
+        assert_eq!(taken, ReceiveOutcome::Accepted);
         assert!(looks < 60, "{number}: {looks} for a message");
     }
 }
@@ -207,7 +207,7 @@ fn cost_of_levels(many: usize) -> u64 {
     let last = tips[0].event.clone();
     let (sent, _) = room.levels(&tips[0], &last, 1, 2 * many);
     let (taken, looks) = work::counted(|| runtime.block_on(room.hear(sent)));
-    assert_eq!(taken, Taken::Accepted);
+    assert_eq!(taken, ReceiveOutcome::Accepted);
     the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
     looks
 }
@@ -245,7 +245,7 @@ fn a_long_resolution_does_not_hold_up_the_room() {
             let taken = server.engine.propose(Origin::server(), receive.clone()).await;
             taken.unwrap().into_inner()
         };
-        assert_eq!(propose().await, Taken::Unprepared);
+        assert_eq!(propose().await, ReceiveOutcome::Unprepared);
         let before = server.log.read(Offset::new(1), usize::MAX).unwrap().len();
         let env = server.engine.env().clone();
         let (began, begun) = mpsc::channel();
@@ -268,7 +268,7 @@ fn a_long_resolution_does_not_hold_up_the_room() {
         assert_eq!(after, before + 1);
         drop(release);
         prepared.join().unwrap();
-        assert_eq!(propose().await, Taken::Accepted);
+        assert_eq!(propose().await, ReceiveOutcome::Accepted);
     });
 }
 
@@ -281,20 +281,20 @@ fn branches_take_little_more_disk_space_than_their_events() {
         for branch in 0..5 {
             let name = format!("user{branch}x0");
             let (sent, tip) = room.join(&start, &name);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
             branches.push((name, tip.event.clone(), tip));
         }
         for number in 1..60 {
             for (branch, (.., tip)) in branches.iter_mut().enumerate() {
                 let (sent, next) = room.join(tip, &format!("user{branch}x{number}"));
-                assert_eq!(room.hear(sent).await, Taken::Accepted);
+                assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
                 *tip = next;
             }
         }
         for _ in 0..20 {
             for (name, joined, tip) in &mut branches {
                 let (sent, next) = room.message(&[tip], name, joined);
-                assert_eq!(room.hear(sent).await, Taken::Accepted);
+                assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
                 *tip = next;
             }
         }
@@ -303,11 +303,11 @@ fn branches_take_little_more_disk_space_than_their_events() {
             let (name, joined, _) = branches[0].clone();
             let tips = [&branches[0].2.clone(), &branches[1].2.clone()];
             let (sent, next) = room.message(&tips, &name, &joined);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
             branches[0].2 = next;
             let (name, joined, tip) = &branches[1];
             let (sent, next) = room.message(&[tip], name, joined);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
             branches[1].2 = next;
         }
         let logged = room.logged() - before;

@@ -2,7 +2,7 @@
 //! decided.
 
 use logcabin::{
-    decide::federation::Taken,
+    decide::federation::ReceiveOutcome,
     history::resolution::explain::{Dispute, Fate, Rule, explain},
 };
 use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, RoomVersionId, UInt, events::StateEventType};
@@ -78,7 +78,7 @@ impl Fork {
     async fn hears(&self, number: usize, news: &[Sent]) {
         for sent in news {
             let taken = self.servers[number].hear(&self.room_id, sent.clone()).await;
-            assert_eq!(taken, Taken::Accepted);
+            assert_eq!(taken, ReceiveOutcome::Accepted);
         }
     }
 

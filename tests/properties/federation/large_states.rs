@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use logcabin::{
-    decide::federation::{PlaceOutlier, RecordOutliers, Taken},
+    decide::federation::{PlaceOutlier, ReceiveOutcome, RecordOutliers},
     engine::{Engine, Options},
     log::Log,
     record::{
@@ -44,7 +44,7 @@ async fn branch_of_joins(room: &mut Room, start: &Tip, server: &str, many: usize
     for number in 0..many {
         let user = format!("@{}:{server}", name(number)).try_into().unwrap();
         let (sent, next) = join(room, &tip, &user);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         tip = next;
     }
     tip
@@ -77,7 +77,7 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
         let mut room = Room::begin().await;
         let (sent, start) = room.join(&room.tip(), "eve");
         let eve = start.event.clone();
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         let mut tips = Vec::new();
         for branch in 0..3 {
             let server = format!("branch{branch}.test");
@@ -85,7 +85,7 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
         }
         // Merging two of the three gives a state that the room never had.
         let (sent, met) = room.message(&[&tips[0], &tips[1]], "eve", &eve);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         let parts = records(&room).into_iter().filter_map(|command| match command {
             Command::RoomPdu(pdu) if pdu.event_id == met.event => {
                 assert_eq!(pdu.outcome, Outcome::Outlier);
@@ -103,7 +103,7 @@ fn a_state_that_differs_in_more_than_a_record_holds_is_recorded_in_parts() {
         the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         // Later events depend on it.
         let (sent, _) = room.message(&[&met], "eve", &eve);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         the_current_state_equals_the_reference(&room.servers[0], &room.room_id);
         is_read_again(&room).await;
     });
@@ -115,7 +115,7 @@ async fn joined(room: &mut Room, count: usize) -> Vec<(OwnedUserId, OwnedEventId
     for number in 0..count {
         let user: OwnedUserId = format!("@eve:name{number}.test").try_into().unwrap();
         let (sent, joined) = join(room, &room.tip(), &user);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         users.push((user, joined.event));
     }
     users
@@ -136,26 +136,26 @@ fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
         let others = joined(&mut room, 1).await;
         let (sent, start) = room.join(&room.tip(), "eve");
         let eve = start.event.clone();
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         let of_joins = branch_of_joins(&mut room, &start, "elsewhere.test", MANY).await;
         let mut tips = vec![of_joins.event.clone()];
         // It claims a greater depth for the other ones.
         let deep = |depth: u64| Tip { event: start.event.clone(), depth };
         for number in 1..5 {
             let (sent, tip) = room.unlike(&deep(20_000), "eve", &eve, number);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
             tips.push(tip.event);
         }
         let extremities = |room: &Room| room.servers[0].extremities(&room.room_id);
         assert_eq!(extremities(&room), tips.iter().cloned().collect());
         let (before, state) = (room.logged(), room.servers[0].state(&room.room_id));
         let (sent, _) = room.unlike(&deep(20_000), "eve", &eve, 5);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         assert!(room.logged() - before < 8192 && room.servers[0].state(&room.room_id) == state);
         assert_eq!(extremities(&room), tips.iter().cloned().collect());
         for number in 0..5 {
             let (sent, tip) = message(&room, &deep(10_000), &others[0], number);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
             tips.push(tip.event);
         }
         assert_eq!(extremities(&room), tips.iter().cloned().collect());
@@ -163,7 +163,7 @@ fn a_homeserver_that_makes_many_branches_displaces_only_its_own() {
         let state = state.len();
         let member = room.holder(&"m.room.member".into(), bob.as_str());
         let (sent, heard) = message(&room, &start, &(bob, member), 0);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         let displaced = |of: &OwnedEventId| *of == of_joins.event;
         let left = tips.iter().filter(|of| !displaced(of)).cloned().chain([heard.event]);
         assert_eq!(extremities(&room), left.collect());
@@ -186,14 +186,14 @@ fn a_state_without_a_create_event_is_not_recorded_and_a_small_one_takes_little_s
         let mut room = Room::begin().await;
         let (sent, start) = room.join(&room.tip(), "eve");
         let eve = start.event.clone();
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         branch_of_joins(&mut room, &start, "elsewhere.test", MANY).await;
         let (sent, outlier) = room.message(&[&start], "eve", &eve);
         let mut receive = received(&room.room_id, sent);
         receive.as_outlier = true;
         let server = &room.servers[0];
         let taken = server.engine.propose(Origin::server(), receive).await;
-        assert_eq!(taken.unwrap().into_inner(), Taken::Outlier);
+        assert_eq!(taken.unwrap().into_inner(), ReceiveOutcome::Outlier);
         let place = |state: &[OwnedEventId]| {
             let place = PlaceOutlier {
                 room_id: room.room_id.clone(),
@@ -225,7 +225,7 @@ fn many_users_cannot_undo_state_by_branches_that_leave_it_out() {
         let (agreed, state) = (room.tip().event, server.state(&room.room_id));
         for name in &names {
             let (sent, _) = message(&room, &start, name, 0);
-            assert_eq!(room.hear(sent).await, Taken::Accepted);
+            assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         }
         assert_eq!(room.servers[0].state(&room.room_id), state);
         let extremities = room.servers[0].extremities(&room.room_id);
@@ -239,7 +239,7 @@ fn many_users_cannot_undo_state_by_branches_that_leave_it_out() {
         let banned = &names[0].0;
         let kind = "m.room.member";
         let (sent, heard) = room.event(&[&start], &bob, kind, Some(banned.as_str()), ban, &auth);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         let extremities = room.servers[0].extremities(&room.room_id);
         assert!(extremities.len() == 10 && extremities.contains(&agreed), "{extremities:?}");
         assert!(extremities.contains(&heard.event), "{extremities:?}");
@@ -260,13 +260,13 @@ fn a_state_that_is_too_much_to_record_is_taken_from_others_and_the_room_goes_on(
         let mut room = Room::begin().await;
         let (sent, start) = room.join(&room.tip(), "eve");
         let eve = start.event.clone();
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         let place = async |room: &Room, tip: &Tip, sent: Sent, state: &[OwnedEventId]| {
             let mut receive = received(&room.room_id, sent);
             receive.as_outlier = true;
             let engine = &room.servers[0].engine;
             let taken = engine.propose(Origin::server(), receive).await.unwrap().into_inner();
-            assert_eq!(taken, Taken::Outlier);
+            assert_eq!(taken, ReceiveOutcome::Outlier);
             let place = PlaceOutlier {
                 room_id: room.room_id.clone(),
                 event_id: tip.event.clone(),
@@ -304,17 +304,17 @@ fn a_state_that_is_too_much_to_record_is_taken_from_others_and_the_room_goes_on(
         }
         let (sent, met) = room.message(&[&ends[0], &ends[1]], "eve", &eve);
         let before = room.logged();
-        assert_eq!(room.hear(sent.clone()).await, Taken::Unresolved);
+        assert_eq!(room.hear(sent.clone()).await, ReceiveOutcome::Unresolved);
         assert_eq!(room.logged(), before);
         place(&room, &met, sent, &all).await;
         // It is more than one event may change: later events are shown, but change nothing.
         let (sent, _) = room.message(&[&met], "eve", &eve);
         let count = room.servers[0].state(&room.room_id).len();
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         assert_eq!(room.servers[0].state(&room.room_id).len(), count);
         // One branch alone is not.
         let (sent, _) = room.message(&[&ends[0]], "eve", &eve);
-        assert_eq!(room.hear(sent).await, Taken::Accepted);
+        assert_eq!(room.hear(sent).await, ReceiveOutcome::Accepted);
         assert_eq!(room.servers[0].state(&room.room_id).len(), count + 12 * MANY);
         is_read_again(&room).await;
     });

@@ -18,7 +18,7 @@ use logcabin_base::{
     limits,
     metrics::{PduOutcome, metrics},
 };
-use logcabin_decide::federation::Taken;
+use logcabin_decide::federation::ReceiveOutcome;
 use logcabin_service::federation::{Budget, PduError};
 
 /// Counts the items of a transaction before they are read: each takes many times its size then.
@@ -89,13 +89,13 @@ pub(super) async fn send(
     let mut budget = Budget::full();
     let mut outcomes = BTreeMap::new();
     for pdu in pdus {
-        let (event_id, taken) = match Box::pin(receiving.take(origin, &pdu, &mut budget)).await {
-            Ok((event_id, taken)) => (Some(event_id), taken),
+        let (event_id, received) = match Box::pin(receiving.take(origin, &pdu, &mut budget)).await {
+            Ok((event_id, received)) => (Some(event_id), received),
             Err(error) => (None, Err(error)),
         };
-        count(&taken.as_ref());
-        let outcome = match taken {
-            Ok(Taken::Rejected(reason)) => Err(reason),
+        count(&received.as_ref());
+        let outcome = match received {
+            Ok(ReceiveOutcome::Rejected(reason)) => Err(reason),
             Ok(_) => Ok(()),
             // The homeserver resends the whole transaction, and the other events are known by that
             // time.
@@ -122,13 +122,17 @@ pub(super) async fn send(
 }
 
 /// Counts the outcome of an event.
-fn count(taken: &Result<&Taken, &PduError>) {
-    let outcome = match taken {
-        Ok(Taken::Accepted) => PduOutcome::Accepted,
-        Ok(Taken::Known | Taken::Outlier) => PduOutcome::Known,
-        Ok(Taken::SoftFailed(_)) => PduOutcome::SoftFailed,
-        Ok(Taken::Rejected(_)) | Err(PduError::Taken) => PduOutcome::Rejected,
-        Ok(Taken::Missing { .. } | Taken::Unresolved | Taken::Unprepared)
+fn count(received: &Result<&ReceiveOutcome, &PduError>) {
+    let outcome = match received {
+        Ok(ReceiveOutcome::Accepted) => PduOutcome::Accepted,
+        Ok(ReceiveOutcome::Known | ReceiveOutcome::Outlier) => PduOutcome::Known,
+        Ok(ReceiveOutcome::SoftFailed(_)) => PduOutcome::SoftFailed,
+        Ok(ReceiveOutcome::Rejected(_)) | Err(PduError::Taken) => PduOutcome::Rejected,
+        Ok(
+            ReceiveOutcome::Missing { .. }
+            | ReceiveOutcome::Unresolved
+            | ReceiveOutcome::Unprepared,
+        )
         | Err(PduError::Missing) => PduOutcome::Missing,
         Err(PduError::Form(_) | PduError::OtherEvent | PduError::Version(_)) => PduOutcome::Form,
         Err(PduError::NoRoom | PduError::NotInRoom) => PduOutcome::Room,

@@ -13,7 +13,7 @@ use serde_json::{json, value::RawValue};
 use super::{Allowance, Budget, request::as_many_as_state};
 use crate::federation::{PduError, Receiving, receive::Verified};
 use logcabin_base::{limits, text::encoded};
-use logcabin_decide::federation::Taken;
+use logcabin_decide::federation::ReceiveOutcome;
 use logcabin_outside::federation::Question;
 use logcabin_state::Room;
 
@@ -54,7 +54,7 @@ impl Receiving<'_> {
         room: &Arc<Room>,
         event: Verified,
         budget: &mut Budget,
-    ) -> Result<Taken, PduError> {
+    ) -> Result<ReceiveOutcome, PduError> {
         let target = event.event_id.clone();
         let mut waiting = HashMap::from([(target.clone(), event)]);
         let (mut placed, mut fetched) = (BTreeSet::new(), BTreeSet::new());
@@ -63,20 +63,20 @@ impl Receiving<'_> {
             let mut order: Vec<_> =
                 waiting.values().map(|event| (event.depth, event.event_id.clone())).collect();
             order.sort_unstable();
-            let (mut missing, mut has_taken) = (BTreeSet::new(), false);
+            let (mut missing, mut has_recorded) = (BTreeSet::new(), false);
             let mut lacking = BTreeMap::new();
             for (_, event_id) in order {
                 let Some(event) = waiting.get(&event_id) else { continue };
-                let mut taken = self.propose(origin, event, false).await?;
-                if matches!(&taken, Taken::Missing { auth, .. } if !auth.is_empty())
+                let mut outcome = self.propose(origin, event, false).await?;
+                if matches!(&outcome, ReceiveOutcome::Missing { auth, .. } if !auth.is_empty())
                     && asked.chains.insert(event_id.clone())
                 {
                     self.fetch_chain(origin, room, &event_id, &mut budget.missing).await?;
-                    taken = self.propose(origin, event, false).await?;
+                    outcome = self.propose(origin, event, false).await?;
                 }
-                if taken == Taken::Unresolved {
+                if outcome == ReceiveOutcome::Unresolved {
                     match self.place_known(origin, room, event, &mut budget.state).await {
-                        Ok(()) => taken = Taken::Outlier,
+                        Ok(()) => outcome = ReceiveOutcome::Outlier,
                         // The event after it continues from the state before that event.
                         Err(PduError::Missing | PduError::Rejected(_)) if event_id != target => {
                             waiting.remove(&event_id);
@@ -86,15 +86,15 @@ impl Receiving<'_> {
                         Err(error) => return Err(error),
                     }
                 }
-                match taken {
-                    Taken::Missing { auth, prev } => {
+                match outcome {
+                    ReceiveOutcome::Missing { auth, prev } => {
                         missing.extend(prev);
                         if !auth.is_empty() {
                             lacking.insert(event_id, auth);
                         }
                     }
-                    taken if event_id == target => return Ok(taken),
-                    _ => has_taken |= waiting.remove(&event_id).is_some(),
+                    outcome if event_id == target => return Ok(outcome),
+                    _ => has_recorded |= waiting.remove(&event_id).is_some(),
                 }
             }
             missing.retain(|event_id| !waiting.contains_key(event_id));
@@ -118,7 +118,7 @@ impl Receiving<'_> {
                 fetched = unknown;
                 continue;
             }
-            if has_taken {
+            if has_recorded {
                 continue;
             }
             let mut has_asked = false;
@@ -148,7 +148,7 @@ impl Receiving<'_> {
                             let state = &mut budget.state;
                             self.place_known(origin, room, &event, state).await?;
                             if event.event_id == target {
-                                return Ok(Taken::Outlier);
+                                return Ok(ReceiveOutcome::Outlier);
                             }
                         }
                     }

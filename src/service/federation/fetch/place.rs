@@ -7,7 +7,7 @@ use ruma::{EventId, RoomId, ServerName};
 
 use super::Allowance;
 use crate::federation::{PduError, Receiving, receive::Verified};
-use logcabin_decide::federation::{PlaceOutlier, Taken};
+use logcabin_decide::federation::{PlaceOutlier, ReceiveOutcome};
 use logcabin_record::Origin;
 use logcabin_state::Room;
 
@@ -41,12 +41,12 @@ impl Receiving<'_> {
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
         let event_id = &event.event_id;
-        let mut taken = self.propose(origin, event, true).await?;
-        if matches!(taken, Taken::Missing { .. }) {
+        let mut outcome = self.propose(origin, event, true).await?;
+        if matches!(outcome, ReceiveOutcome::Missing { .. }) {
             self.fetch_chain(origin, room, event_id, budget).await?;
-            taken = self.propose(origin, event, true).await?;
+            outcome = self.propose(origin, event, true).await?;
         }
-        if let Taken::Missing { auth, .. } = taken {
+        if let ReceiveOutcome::Missing { auth, .. } = outcome {
             self.fetch_authorities(origin, room, event_id, auth, budget).await?;
             self.propose(origin, event, true).await?;
         }
