@@ -212,8 +212,8 @@ struct Account {
     standing: Standing,
     /// When that was found out, whether that still counts, and when the homeserver was first heard
     /// of, as far as this account goes back.
-    judged: u64,
-    is_judged: bool,
+    assessed: u64,
+    is_assessed: bool,
     first: u64,
     purse: Purse,
     site: Site,
@@ -237,13 +237,13 @@ impl Ledger {
         let account = self.accounts.get(server)?;
         let (strange, known) = limits::STANDING_TIME;
         let lasts = if account.standing == Standing::Stranger { strange } else { known };
-        let is_recent = now.saturating_sub(account.judged) < nanos(lasts);
-        (account.is_judged && is_recent).then_some(account.standing)
+        let is_recent = now.saturating_sub(account.assessed) < nanos(lasts);
+        (account.is_assessed && is_recent).then_some(account.standing)
     }
 
     /// Notes the relation of a homeserver, and opens its account. One for which there is no space
     /// is treated as a stranger.
-    fn judged(&mut self, server: &ServerName, found: Standing, now: u64) -> Standing {
+    fn assessed(&mut self, server: &ServerName, found: Standing, now: u64) -> Standing {
         if let Some(account) = self.accounts.get_mut(server) {
             let is_old = now.saturating_sub(account.first) >= nanos(limits::NEWCOMER_TIME);
             let standing = match found {
@@ -253,7 +253,7 @@ impl Ledger {
             if account.standing == Standing::Stranger && standing != Standing::Stranger {
                 account.purse.ease(standing, now);
             }
-            (account.standing, account.judged, account.is_judged) = (standing, now, true);
+            (account.standing, account.assessed, account.is_assessed) = (standing, now, true);
             return standing;
         }
         if self.accounts.len() >= limits::ORIGIN_ACCOUNTS {
@@ -261,7 +261,8 @@ impl Ledger {
         }
         let (standing, purse) = (found, Purse::default());
         let site = Site::of(server);
-        let account = Account { standing, judged: now, is_judged: true, first: now, purse, site };
+        let account =
+            Account { standing, assessed: now, is_assessed: true, first: now, purse, site };
         self.accounts.insert(server.to_owned(), account);
         found
     }
@@ -522,9 +523,9 @@ impl Accounts {
     }
 
     /// The relation of a homeserver has changed.
-    pub fn judge_again(&self, server: &ServerName) {
+    pub fn reassess(&self, server: &ServerName) {
         if let Some(account) = self.ledger.lock().accounts.get_mut(server) {
-            account.is_judged = false;
+            account.is_assessed = false;
         }
     }
 
@@ -541,12 +542,12 @@ impl Accounts {
     fn standing(&self, server: &ServerName, now: u64) -> Standing {
         let known = self.ledger.lock().standing(server, now);
         known.unwrap_or_else(|| {
-            let found = self.judge(server);
-            self.ledger.lock().judged(server, found, now)
+            let found = self.assess(server);
+            self.ledger.lock().assessed(server, found, now)
         })
     }
 
-    fn judge(&self, server: &ServerName) -> Standing {
+    fn assess(&self, server: &ServerName) -> Standing {
         let (state, own) = (self.engine.state(), &self.engine.env().server.name);
         let shares = |room: &Arc<Room>| room.has_server(server) && room.has_server(own);
         if !state.rooms.all().iter().any(shares) {
@@ -595,7 +596,7 @@ mod tests {
         now: u64,
     ) -> Result<(), (Kind, u64)> {
         let standing =
-            ledger.standing(server, now).unwrap_or_else(|| ledger.judged(server, standing, now));
+            ledger.standing(server, now).unwrap_or_else(|| ledger.assessed(server, standing, now));
         match ledger.wait(server, standing, amounts, now) {
             Some(refused) => Err(refused),
             None => {
@@ -663,7 +664,7 @@ mod tests {
     #[test]
     fn debts_in_hindsight_are_bounded_in_time() {
         let (mut ledger, of) = (Ledger::default(), server_name!("a.example"));
-        ledger.judged(of, Standing::Stranger, 0);
+        ledger.assessed(of, Standing::Stranger, 0);
         ledger.spend(of, Standing::Stranger, &[(Kind::Recorded, u64::MAX)], 0);
         let asked = [(Kind::Recorded, 0)];
         let (_, wait) = ledger.wait(of, Standing::Stranger, &asked, 0).unwrap();
@@ -732,9 +733,9 @@ mod tests {
         let questions = |count| [(Kind::Question, count)];
         ask(&mut ledger, of, Standing::Stranger, &questions(200), 0).unwrap();
         ask(&mut ledger, of, Standing::Stranger, &questions(1), 0).unwrap_err();
-        ledger.judged(of, Standing::Newcomer, SECOND);
+        ledger.assessed(of, Standing::Newcomer, SECOND);
         ask(&mut ledger, of, Standing::Newcomer, &questions(1000), SECOND).unwrap();
         let later = SECOND + nanos(limits::NEWCOMER_TIME);
-        assert_eq!(ledger.judged(of, Standing::Newcomer, later), Standing::Neighbour);
+        assert_eq!(ledger.assessed(of, Standing::Newcomer, later), Standing::Neighbour);
     }
 }

@@ -215,8 +215,8 @@ impl Receiving<'_> {
     }
 
     /// The relation of a homeserver to this one has changed.
-    pub fn judge_again(&self, server: &ServerName) {
-        self.federation.accounts.judge_again(server);
+    pub fn reassess(&self, server: &ServerName) {
+        self.federation.accounts.reassess(server);
     }
 
     /// Charges events that are recorded because an event of a homeserver depends on them.
