@@ -87,7 +87,7 @@ pub(super) struct Signed {
 
 /// The membership change that a user makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Act {
+pub enum MembershipChange {
     Join,
     Knock,
     /// Rejects an invite or withdraws a knock. If no homeserver in the room accepts that, it is
@@ -122,14 +122,17 @@ impl EnterError {
 
 impl Receiving<'_> {
     /// Makes the change through one of these homeservers.
-    pub async fn act(
+    pub async fn change_membership(
         &self,
-        act: Act,
+        change: MembershipChange,
         wish: Wish<'_>,
         via: &[OwnedServerName],
     ) -> Result<(), EnterError> {
-        match self.by_one_of(act, wish, via).await {
-            Err(error) if act == Act::Leave && !matches!(error, EnterError::Rejected(_)) => {
+        match self.by_one_of(change, wish, via).await {
+            Err(error)
+                if change == MembershipChange::Leave
+                    && !matches!(error, EnterError::Rejected(_)) =>
+            {
                 info!(room_id = %wish.room_id, %error, "an invite is rejected locally only");
                 self.leave_alone(wish).await
             }
@@ -139,17 +142,17 @@ impl Receiving<'_> {
 
     async fn by_one_of(
         &self,
-        act: Act,
+        change: MembershipChange,
         wish: Wish<'_>,
         via: &[OwnedServerName],
     ) -> Result<(), EnterError> {
         let mut worst = EnterError::Nowhere;
         let own = self.federation.peers.own_name();
         for server in via.iter().filter(|server| *server != own).take(limits::REMOTE_SERVERS) {
-            let done = match act {
-                Act::Join => Box::pin(self.join_by(wish, server)).await,
-                Act::Knock => Box::pin(self.knock_by(wish, server)).await,
-                Act::Leave => Box::pin(self.leave_by(wish, server)).await,
+            let done = match change {
+                MembershipChange::Join => Box::pin(self.join_by(wish, server)).await,
+                MembershipChange::Knock => Box::pin(self.knock_by(wish, server)).await,
+                MembershipChange::Leave => Box::pin(self.leave_by(wish, server)).await,
             };
             match done {
                 Ok(()) => return Ok(()),

@@ -9,10 +9,10 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use super::Act;
+use super::MembershipChange;
 
 /// What a user does in which room.
-type Entry = (OwnedUserId, OwnedRoomId, Act);
+type Entry = (OwnedUserId, OwnedRoomId, MembershipChange);
 
 /// The outcome of an attempt, once there is one.
 type Outcome<E> = Option<Result<(), Arc<E>>>;

@@ -16,7 +16,7 @@ pub mod presence;
 mod receive;
 
 pub use devices::{HandedOut, Wanted, by_server, known_devices};
-pub use enter::{Act, EnterError, Wish};
+pub use enter::{EnterError, MembershipChange, Wish};
 pub use fetch::Budget;
 pub use pdu::{Pdu, PduError};
 pub use receive::Receiving;

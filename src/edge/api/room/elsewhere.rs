@@ -13,7 +13,7 @@ use crate::{
     http::{ApiError, Caller, Cx, ErrorCode},
 };
 use logcabin_record::Offset;
-use logcabin_service::federation::{Act, Wish};
+use logcabin_service::federation::{MembershipChange, Wish};
 use logcabin_state::Membership;
 
 /// A room that a client names, and homeservers that may be in it.
@@ -84,9 +84,9 @@ impl Cx<Server> {
     }
 
     /// Joins, knocks or leaves by way of another homeserver.
-    pub(super) async fn act_elsewhere(
+    pub(super) async fn change_membership_elsewhere(
         &self,
-        act: Act,
+        change: MembershipChange,
         place: Place,
         reason: Option<String>,
     ) -> Result<(), ApiError> {
@@ -99,23 +99,25 @@ impl Cx<Server> {
             ));
         }
         let Place { room_id, via } = place;
-        if act != Act::Leave && app.engine.state().closures.blocked(&room_id).is_some() {
+        if change != MembershipChange::Leave
+            && app.engine.state().closures.blocked(&room_id).is_some()
+        {
             return Err(ApiError::forbidden("This room has been blocked on this server."));
         }
-        if act != Act::Leave {
+        if change != MembershipChange::Leave {
             // Before others are asked: the decision at the end comes too late for what they send.
             let env = app.engine.env();
             env.quotas.room(&env.state, &user_id)?;
         }
         let via = all_via(&app, &room_id, &user_id, via);
-        let key = (user_id, room_id, act);
+        let key = (user_id, room_id, change);
         let lost = ApiError::internal;
-        let mut running = self.app.outside.entering.run(key, lost, |(user_id, room_id, act)| {
+        let mut running = self.app.outside.entering.run(key, lost, |(user_id, room_id, change)| {
             // It continues if the client hangs up: other homeservers may have recorded it already.
             tokio::spawn(async move {
                 let wish = Wish { room_id: &room_id, user_id: &user_id, reason: reason.as_deref() };
                 let failed = |error| Asked::OfRoom.failed(error);
-                app.receiving()?.act(act, wish, &via).await.map_err(failed)
+                app.receiving()?.change_membership(change, wish, &via).await.map_err(failed)
             })
         });
         match running.wait_for(Option::is_some).await.as_deref() {

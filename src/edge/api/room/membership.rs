@@ -38,7 +38,7 @@ use logcabin_decide::{
 };
 use logcabin_read::events::{ClientEvent, EventForm, as_shown, to_raw};
 use logcabin_record::Offset;
-use logcabin_service::federation::Act;
+use logcabin_service::federation::MembershipChange;
 use logcabin_state::Membership;
 
 async fn change(
@@ -130,12 +130,12 @@ async fn enter(
     signed: Option<CanonicalJsonObject>,
 ) -> Result<(), ApiError> {
     if cx.is_elsewhere(&place.room_id) {
-        return cx.act_elsewhere(Act::Join, place, reason).await;
+        return cx.change_membership_elsewhere(MembershipChange::Join, place, reason).await;
     }
     let (room_id, user_id) = (place.room_id.clone(), cx.caller.user_id.clone());
     match change(cx, room_id, user_id, Change::Join, reason.clone(), signed).await {
         Err(error) if is_for_others(&error) && cx.has_others(&place.room_id) => {
-            cx.act_elsewhere(Act::Join, place, reason).await
+            cx.change_membership_elsewhere(MembershipChange::Join, place, reason).await
         }
         done => done,
     }
@@ -155,7 +155,7 @@ pub(super) async fn knock(
     let place = cx.place(&request.room_id_or_alias, request.via).await?;
     let room_id = place.room_id.clone();
     if cx.is_elsewhere(&room_id) {
-        cx.act_elsewhere(Act::Knock, place, request.reason).await?;
+        cx.change_membership_elsewhere(MembershipChange::Knock, place, request.reason).await?;
         return Ok(knock_room::Response::new(room_id));
     }
     let user_id = cx.caller.user_id.clone();
@@ -180,7 +180,7 @@ pub(super) async fn leave(
     let user_id = cx.caller.user_id.clone();
     if cx.is_elsewhere(&request.room_id) && is_at_the_door(&cx, &request.room_id) {
         let place = cx.place((&*request.room_id).into(), Vec::new()).await?;
-        cx.act_elsewhere(Act::Leave, place, request.reason).await?;
+        cx.change_membership_elsewhere(MembershipChange::Leave, place, request.reason).await?;
         if cx.app.config.accounts.forget_on_leave {
             cx.propose(ForgetRoom { user_id, room_id: request.room_id }).await?.into_inner();
         }
