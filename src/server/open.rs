@@ -43,7 +43,6 @@ use logcabin_media::{self as media, depot::Depot};
 use logcabin_ops::admin::office::Office;
 use logcabin_outside::{
     appservice::{Questions, Services},
-    federation::Federation,
     mail::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -57,6 +56,7 @@ use logcabin_record::Offset;
 use logcabin_search::Search;
 use logcabin_service::{
     deliveries::Deliveries,
+    federation::Federation,
     filters::Filters,
     health::Health,
     last_seen::LastSeen,

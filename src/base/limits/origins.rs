@@ -1,4 +1,4 @@
-//! What other homeservers may send and ask for: see `logcabin_outside::federation::Accounts`.
+//! What other homeservers may send and ask for: see `logcabin_service::federation::Accounts`.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Shares {
     pub newcomers: Rate,
 }
 
-/// The share of all neighbours of one `logcabin_outside::federation::Site` together, as a multiple
+/// The share of all neighbours of one `logcabin_service::federation::Site` together, as a multiple
 /// of the share of one.
 pub const SITE_NEIGHBOURS: u32 = 4;
 

@@ -15,9 +15,9 @@ use super::{
     server::{Server, told::Told},
 };
 use crate::http::{ApiError, App, OpenTo, Reply, Session};
-use logcabin_outside::{appservice::Service, federation::Kind};
+use logcabin_outside::appservice::Service;
 use logcabin_record::{Stream, command::TokenHash};
-use logcabin_service::health::Trouble;
+use logcabin_service::{federation::Kind, health::Trouble};
 
 impl App for Server {
     fn elsewhere(&self, method: &Method, uri: &Uri, body: &[u8]) -> Option<u16> {

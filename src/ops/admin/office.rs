@@ -15,13 +15,14 @@ use logcabin_decide::Refusal;
 use logcabin_engine::{self as engine, Engine, Rejected};
 use logcabin_log::{ReadError, store::OpenError};
 use logcabin_media::remote::RemoteFiles;
-use logcabin_outside::{federation::Federation, outbound::Outbound};
+use logcabin_outside::outbound::Outbound;
 use logcabin_record::{Offset, Origin, command::Secret};
 use logcabin_service::{
     accounts::{
         identity::{self, IdentityServers},
         names::{InvalidName, new_user_id_of},
     },
+    federation::Federation,
     last_seen::LastSeen,
     passwords::{
         Passwords,

@@ -200,11 +200,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    pub(super) fn new(
-        peers: Arc<Peers>,
-        engine: Arc<Engine>,
-        notaries: &[OwnedServerName],
-    ) -> Self {
+    pub fn new(peers: Arc<Peers>, engine: Arc<Engine>, notaries: &[OwnedServerName]) -> Self {
         Self {
             peers,
             engine,

@@ -1,23 +1,17 @@
 //! Other homeservers: where they are ([`names`]), how to connect to them ([`connect`]), their
 //! signing keys ([`keys`]), and signed requests to them.
 
-mod accounts;
 mod connect;
-mod device_changes;
 mod files;
-mod gaps;
 mod keys;
 mod multipart;
 mod names;
 mod policy;
-mod rates;
 mod refused;
 mod sender;
-mod site;
 mod x_matrix;
 
 use std::{
-    collections::HashSet,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -35,36 +29,24 @@ use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
-use parking_lot::Mutex;
-use ruma::{OwnedServerName, OwnedUserId, ServerName};
+use ruma::{OwnedServerName, ServerName};
 use thiserror::Error;
-use tokio::{
-    sync::Semaphore,
-    time::{self, timeout, timeout_at},
-};
+use tokio::time::{self, timeout, timeout_at};
 
-pub use accounts::{Accounts, Amounts, Kind, Use};
-pub use device_changes::{DeviceChanges, Fetch};
 pub use files::{NoFile, OnItsWay};
-pub use gaps::{GapFilling, Memory};
 pub use keys::{EventKeys, Haste, KeyError, KeyRing};
 use names::Names;
-pub(crate) use policy::PolicyServers;
-pub(crate) use rates::{EphemeralRates, Knocks};
+pub use policy::PolicyServers;
 pub use refused::Refused;
-pub(crate) use sender::Sender;
-pub use site::Site;
+pub use sender::Sender;
 pub use x_matrix::XMatrix;
 
 use crate::federation::connect::{Dialer, Line};
 use logcabin_base::{
     bodies::{self, Bodies, Body, Payer, Strides, Urgency},
     limits,
-    places::Places,
-    turns::Turns,
 };
-use logcabin_config::{self as config, Config};
-use logcabin_engine::{Engine, Voucher};
+use logcabin_config as config;
 use logcabin_record::server_keys::ServerKeys;
 
 /// Why another homeserver gave no answer.
@@ -206,7 +188,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    pub(crate) fn new(
+    pub fn new(
         config: &config::Federation,
         own: Arc<ServerKeys>,
         bodies: &Arc<Bodies>,
@@ -411,75 +393,6 @@ impl tower_service::Service<Uri> for Connector {
             let server = server.and_then(|name| OwnedServerName::try_from(name).ok());
             let target = names.target(&server.ok_or(Unreachable::Name)?).await?;
             names.dialer.connect(&target).await
-        })
-    }
-}
-
-/// Federation, if it is enabled.
-pub struct Federation {
-    /// Requests to other homeservers.
-    pub peers: Arc<Peers>,
-    pub keys: Arc<KeyRing>,
-    /// Held while a large batch of events is verified.
-    pub verifying: tokio::sync::Mutex<()>,
-    /// Delivers events and EDUs to them.
-    pub sender: Arc<Sender>,
-    /// Gaps in rooms' histories that are being filled.
-    pub gaps: GapFilling,
-    /// Policy servers, which sign events of their rooms.
-    pub policy: Arc<PolicyServers>,
-    /// The homeservers whose users' devices are being fetched.
-    pub fetching_devices: Mutex<HashSet<OwnedServerName>>,
-    /// The rate at which their users' devices change.
-    pub device_changes: Arc<DeviceChanges>,
-    /// Places for key queries, in all and by user: a user who queries unresponsive homeservers does
-    /// not block others.
-    pub key_answers: Semaphore,
-    pub key_askers: Arc<Places<OwnedUserId>>,
-    /// Places for fetches of device lists, for which no user waits.
-    pub device_fetches: Semaphore,
-    /// The rates of their typing, receipts and presence.
-    pub ephemeral_rates: EphemeralRates,
-    /// How much they may have this server accept.
-    pub accounts: Accounts,
-    /// How often they may knock on rooms.
-    pub knocks: Knocks,
-    /// Events that wait until a state is resolved, each in its turn.
-    pub resolving: Arc<Turns>,
-    pub has_presence: bool,
-}
-
-impl Federation {
-    pub fn new(
-        config: &Config,
-        engine: &Arc<Engine>,
-        bodies: &Arc<Bodies>,
-    ) -> Result<Self, String> {
-        let accounts = Accounts::new(engine, config.rate_limits.enabled);
-        let (config, has_presence) = (&config.federation, config.presence.enabled);
-        let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server), bodies)?);
-        let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
-        let keys = Arc::new(keys);
-        let sender = Arc::new(Sender::new(engine, &peers));
-        let policy = Arc::new(PolicyServers::new(&peers));
-        engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
-        Ok(Self {
-            peers,
-            keys,
-            verifying: tokio::sync::Mutex::default(),
-            sender,
-            gaps: GapFilling::default(),
-            policy,
-            fetching_devices: Mutex::default(),
-            device_changes: Arc::default(),
-            key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
-            key_askers: Arc::new(Places::new(limits::REMOTE_KEYS_BY_ONE)),
-            device_fetches: Semaphore::new(limits::DEVICE_LISTS_IN_ALL),
-            ephemeral_rates: EphemeralRates::default(),
-            accounts,
-            knocks: Knocks::default(),
-            resolving: Turns::on_half(),
-            has_presence,
         })
     }
 }

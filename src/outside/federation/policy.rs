@@ -66,7 +66,7 @@ struct Said {
 }
 
 impl PolicyServers {
-    pub(crate) fn new(peers: &Arc<Peers>) -> Self {
+    pub fn new(peers: &Arc<Peers>) -> Self {
         Self { peers: Arc::clone(peers), turns: Mutex::default(), silent: Mutex::default() }
     }
 

@@ -83,7 +83,7 @@ impl Drop for Telling<'_> {
 }
 
 impl Sender {
-    pub(crate) fn new(engine: &Arc<Engine>, peers: &Arc<Peers>) -> Self {
+    pub fn new(engine: &Arc<Engine>, peers: &Arc<Peers>) -> Self {
         Self {
             engine: Arc::clone(engine),
             peers: Arc::clone(peers),

@@ -1,5 +1,5 @@
 //! What requests of another homeserver cost on its account, counted before any part of them is
-//! accepted: see [`Accounts`](logcabin_outside::federation::Accounts).
+//! accepted: see [`Accounts`](super::Accounts).
 
 use std::{
     borrow::Cow,
@@ -11,11 +11,13 @@ use ruma::{ServerName, UserId, serde::Raw};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::receive::{Receiving, Verified};
+use super::{
+    memory::{Amounts, Kind},
+    receive::{Receiving, Verified},
+};
 use logcabin_base::{background::at_length, limits};
 use logcabin_decide::is_local;
 use logcabin_engine::Durable;
-use logcabin_outside::federation::{Amounts, Kind};
 use logcabin_record::Offset;
 use logcabin_state::{Membership, Room, State};
 

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use tracing::debug;
 
-use super::Receiving;
+use super::{Receiving, memory::Fetch};
 use logcabin_base::{canonical::is_readable, limits, text::encoded};
 use logcabin_decide::federation::{NoteDevices, Said};
 use logcabin_engine::{Engine, Rejected};
 use logcabin_log::ReadError;
-use logcabin_outside::federation::{Fetch, Question, Unreachable};
+use logcabin_outside::federation::{Question, Unreachable};
 use logcabin_record::{
     Command, Offset, Origin,
     command::{DeviceList, PeerDevices},

@@ -17,13 +17,14 @@ use tracing::debug;
 
 use super::{
     fetch::{Allowance, Whole, as_many_as_state, not_fetched},
+    memory::Memory,
     outliers::parts,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
 };
 use logcabin_base::{limits, text::encoded};
 use logcabin_decide::federation::{FillGap, OutlierOutcome};
-use logcabin_outside::federation::{Memory, Question};
+use logcabin_outside::federation::Question;
 use logcabin_read::{
     events::{EventRef, StoredEvent},
     servers::admits,

@@ -9,6 +9,7 @@ use tracing::debug;
 
 use super::{
     fetch::Budget,
+    memory::{Federation, Site},
     pdu::{Pdu, PduError},
 };
 use logcabin_base::{limits, turns::Turn};
@@ -18,7 +19,6 @@ use logcabin_decide::{
     is_local,
 };
 use logcabin_engine::Engine;
-use logcabin_outside::federation::{Federation, Site};
 use logcabin_read::{policy::policy_server, servers::admits};
 use logcabin_record::{
     Origin,

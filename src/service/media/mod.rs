@@ -29,7 +29,7 @@ use self::{
     preview::Previews,
     remote::{Failure, Remote},
 };
-use crate::requester::Requester;
+use crate::{federation::Federation, requester::Requester};
 use logcabin_base::{bodies::Bodies, limits, long_work::LongWork, shutdown::Shutdown};
 use logcabin_cluster::Cluster;
 use logcabin_config::{self as config, Config};
@@ -41,7 +41,7 @@ use logcabin_media::{
     picture::{self, Format, Thumbnail, Wish},
     remote::{RemoteFile, RemoteFiles},
 };
-use logcabin_outside::{federation::Federation, outbound::OutboundError};
+use logcabin_outside::outbound::OutboundError;
 use logcabin_record::{Origin, command::FileHash};
 use logcabin_state::{
     Effect,

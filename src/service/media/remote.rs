@@ -19,12 +19,12 @@ use tokio::{
 use tracing::{debug, error};
 
 use super::{FileError, Found, Media, Wanted};
-use crate::requester::Requester;
+use crate::{federation::Federation, requester::Requester};
 use logcabin_base::{arrival::Pace, bodies::Bodies, limits, places::Places, shutdown::Shutdown};
 use logcabin_config::Config;
 use logcabin_media::remote::{RemoteFile, RemoteFiles};
 use logcabin_outside::{
-    federation::{Federation, NoFile, OnItsWay, Unreachable},
+    federation::{NoFile, OnItsWay, Unreachable},
     outbound::{Outbound, OutboundError},
 };
 use logcabin_record::command::FileHash;

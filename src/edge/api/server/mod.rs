@@ -18,7 +18,6 @@ use logcabin_engine::Engine;
 use logcabin_ops::admin::office::Office;
 use logcabin_outside::{
     appservice::{Questions, Services},
-    federation::Federation,
     mail::Messages,
     oidc::Providers,
     outbound::Outbound,
@@ -34,7 +33,7 @@ use logcabin_search::Search;
 use logcabin_service::{
     accounts::identity::IdentityServers,
     deliveries::Deliveries,
-    federation::{asking::Asking, entering::Entering},
+    federation::{Federation, asking::Asking, entering::Entering},
     filters::Filters,
     health::Health,
     last_seen::LastSeen,

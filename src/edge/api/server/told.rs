@@ -7,12 +7,11 @@ use ruma::{DeviceId, OwnedDeviceId, OwnedServerName, OwnedUserId, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::Server;
-use logcabin_outside::federation::Amounts;
 use logcabin_record::{
     Offset, Stream,
     command::{PresenceState, Sighting},
 };
-use logcabin_service::passwords::Guess;
+use logcabin_service::{federation::Amounts, passwords::Guess};
 
 /// What nodes tell each other, so that limits hold for all of them together.
 #[derive(Debug, Serialize, Deserialize)]

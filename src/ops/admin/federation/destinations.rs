@@ -12,11 +12,11 @@ use crate::admin::{
 };
 use logcabin_base::{background::at_length, clock::millis, limits};
 use logcabin_log::ReadError;
-use logcabin_outside::federation::{Site, Use};
 use logcabin_record::{
     Offset,
     command::{AsideItem, Failing},
 };
+use logcabin_service::federation::{Site, Use};
 use logcabin_state::Room;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,0 +1,94 @@
+//! What federation keeps in memory: how much each homeserver has used of what it may, and which
+//! work waits for its turn.
+
+mod accounts;
+mod device_changes;
+mod gaps;
+mod rates;
+mod site;
+
+use std::{collections::HashSet, sync::Arc};
+
+use parking_lot::Mutex;
+use ruma::{OwnedServerName, OwnedUserId};
+use tokio::sync::Semaphore;
+
+pub use accounts::{Accounts, Amounts, Kind, Use};
+pub use device_changes::{DeviceChanges, Fetch};
+pub use gaps::{GapFilling, Memory};
+pub(crate) use rates::{EphemeralRates, Knocks};
+pub use site::Site;
+
+use logcabin_base::{bodies::Bodies, limits, places::Places, turns::Turns};
+use logcabin_config::Config;
+use logcabin_engine::{Engine, Voucher};
+use logcabin_outside::federation::{KeyRing, Peers, PolicyServers, Sender};
+
+/// Federation, if it is enabled.
+pub struct Federation {
+    /// Requests to other homeservers.
+    pub peers: Arc<Peers>,
+    pub keys: Arc<KeyRing>,
+    /// Held while a large batch of events is verified.
+    pub verifying: tokio::sync::Mutex<()>,
+    /// Delivers events and EDUs to them.
+    pub sender: Arc<Sender>,
+    /// Gaps in rooms' histories that are being filled.
+    pub gaps: GapFilling,
+    /// Policy servers, which sign events of their rooms.
+    pub policy: Arc<PolicyServers>,
+    /// The homeservers whose users' devices are being fetched.
+    pub fetching_devices: Mutex<HashSet<OwnedServerName>>,
+    /// The rate at which their users' devices change.
+    pub device_changes: Arc<DeviceChanges>,
+    /// Places for key queries, in all and by user: a user who queries unresponsive homeservers does
+    /// not block others.
+    pub key_answers: Semaphore,
+    pub key_askers: Arc<Places<OwnedUserId>>,
+    /// Places for fetches of device lists, for which no user waits.
+    pub device_fetches: Semaphore,
+    /// The rates of their typing, receipts and presence.
+    pub ephemeral_rates: EphemeralRates,
+    /// How much they may have this server accept.
+    pub accounts: Accounts,
+    /// How often they may knock on rooms.
+    pub knocks: Knocks,
+    /// Events that wait until a state is resolved, each in its turn.
+    pub resolving: Arc<Turns>,
+    pub has_presence: bool,
+}
+
+impl Federation {
+    pub fn new(
+        config: &Config,
+        engine: &Arc<Engine>,
+        bodies: &Arc<Bodies>,
+    ) -> Result<Self, String> {
+        let accounts = Accounts::new(engine, config.rate_limits.enabled);
+        let (config, has_presence) = (&config.federation, config.presence.enabled);
+        let peers = Arc::new(Peers::new(config, Arc::clone(&engine.env().server), bodies)?);
+        let keys = KeyRing::new(Arc::clone(&peers), Arc::clone(engine), &config.notaries);
+        let keys = Arc::new(keys);
+        let sender = Arc::new(Sender::new(engine, &peers));
+        let policy = Arc::new(PolicyServers::new(&peers));
+        engine.ask(Arc::clone(&policy) as Arc<dyn Voucher>);
+        Ok(Self {
+            peers,
+            keys,
+            verifying: tokio::sync::Mutex::default(),
+            sender,
+            gaps: GapFilling::default(),
+            policy,
+            fetching_devices: Mutex::default(),
+            device_changes: Arc::default(),
+            key_answers: Semaphore::new(limits::REMOTE_KEYS_IN_ALL),
+            key_askers: Arc::new(Places::new(limits::REMOTE_KEYS_BY_ONE)),
+            device_fetches: Semaphore::new(limits::DEVICE_LISTS_IN_ALL),
+            ephemeral_rates: EphemeralRates::default(),
+            accounts,
+            knocks: Knocks::default(),
+            resolving: Turns::on_half(),
+            has_presence,
+        })
+    }
+}
