@@ -201,7 +201,7 @@ pub const RESOLUTION_MEMO_BYTES: usize = 64 << 20;
 pub const RESOLUTION_REDUCED: usize = 10_000;
 
 /// Events that are visited for one list of auth events that a homeserver asks for.
-pub const AUTHORITIES_VISITED: usize = 50_000;
+pub const AUTH_EVENTS_VISITED: usize = 50_000;
 
 /// Conflicts that the record of a resolution explains.
 pub const RESOLUTION_CONFLICTS: usize = 100;
@@ -540,7 +540,7 @@ pub const GAP_ENDS: usize = 100;
 pub const GAP_REQUESTS: usize = 100;
 
 /// Events that are recorded to judge one answer.
-pub const GAP_AUTHORITIES: usize = 1000;
+pub const GAP_AUTH_EVENTS: usize = 1000;
 
 /// What is recorded for the gaps of one room, in bytes. A room of others is worth no more disk.
 pub const ROOM_GAP_BYTES: u64 = 2 << 30;

@@ -180,7 +180,7 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Whether the room does not have the event, or only as an authority for others.
+    /// Whether the room does not have the event, or only as an auth event for others.
     fn is_missing(&self, event_id: &EventId) -> Result<bool, ReadError> {
         if self.shown(event_id)?.is_some() {
             return Ok(false);
@@ -205,7 +205,7 @@ impl Graph<'_> {
     }
 
     /// Whether a redaction takes effect (room version 3 and later, "Handling redactions"). Its
-    /// sender must have had the power by its own authorities, and have it now: a user who lost it
+    /// sender must have had the power by its own auth events, and have it now: a user who lost it
     /// could otherwise invent a past in which they had it.
     fn may_redact(&self, redaction: &EventRef, target: &EventRef) -> Result<bool, ReadError> {
         if redaction.redacts.as_ref() != Some(&target.event_id) {
@@ -216,11 +216,11 @@ impl Graph<'_> {
         }
         let mut then = None;
         for event_id in &redaction.auth_events {
-            let authority = self.events.find_known(self.state, self.room, event_id)?;
+            let auth_event = self.events.find_known(self.state, self.room, event_id)?;
             let is_levels =
                 |event: &EventRef| event.event_type == TimelineEventType::RoomPowerLevels;
             if then.is_none() {
-                then = authority.filter(is_levels);
+                then = auth_event.filter(is_levels);
             }
         }
         let holder = |event_type| match self.room.state_event(&event_type, "", Offset::MAX) {

@@ -1,5 +1,5 @@
 //! Events of other homeservers that are known without a place in the timeline, many at a time:
-//! authorities of others, the state of a room on entry, history that fills gaps.
+//! auth events of others, the state of a room on entry, history that fills gaps.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub struct RecordOutliers {
 pub enum OutlierOutcome {
     /// It is now known.
     Recorded,
-    /// Its authorities do not allow it.
+    /// Its auth events do not allow it.
     Rejected(String),
     /// It cannot be judged without its auth events. It is not recorded.
     NeedsAuthEvents,

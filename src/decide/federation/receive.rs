@@ -51,7 +51,7 @@ pub struct ReceivePdu {
     pub from: OwnedServerName,
     /// The event, with valid signatures, and redacted if its content does not match its hash.
     pub pdu: Box<RawValue>,
-    /// Whether it is only needed as an authority for others.
+    /// Whether it is only needed as an auth event for others.
     pub as_outlier: bool,
     /// Whether this homeserver sends it to the others in the room.
     pub relayed: bool,
@@ -65,7 +65,7 @@ pub enum ReceiveOutcome {
     Accepted,
     /// It was known before.
     Known,
-    /// It is kept as an authority for others.
+    /// It is kept as an auth event for others.
     Outlier,
     /// The current state does not allow it.
     SoftFailed(String),
@@ -73,7 +73,7 @@ pub enum ReceiveOutcome {
     Rejected(String),
     /// It cannot be judged without these events, and nothing was recorded.
     Missing {
-        /// The missing ones that it names as authorities.
+        /// The missing ones that it names as auth events.
         auth: Vec<OwnedEventId>,
         /// The missing ones that it names as predecessors.
         prev: Vec<OwnedEventId>,
@@ -326,11 +326,11 @@ impl<'a, 'b> Receipt<'a, 'b> {
 
     pub(super) fn judge(&self, as_outlier: bool) -> Result<Verdict, NoState> {
         let event = self.event;
-        let mut authorities = Vec::new();
+        let mut auth_events = Vec::new();
         let mut missing = Vec::new();
         for event_id in &event.auth_events {
             match self.branches.find(event_id)? {
-                Some(authority) => authorities.push(authority),
+                Some(auth_event) => auth_events.push(auth_event),
                 None => missing.push(event_id.clone()),
             }
         }
@@ -341,13 +341,13 @@ impl<'a, 'b> Receipt<'a, 'b> {
             // The room's id implies it.
             let create = format!("${}", self.room.id.strip_sigil());
             if let Ok(create) = <&EventId>::try_from(&*create) {
-                authorities.extend(self.branches.find(create)?);
+                auth_events.extend(self.branches.find(create)?);
             }
         }
         let rejected =
             |reason: String| Verdict::Aside { outcome: Outcome::Rejected { reason }, before: None };
-        let by_authorities = self.allowed_by(|event_type, state_key| {
-            Ok(authorities
+        let by_auth_events = self.allowed_by(|event_type, state_key| {
+            Ok(auth_events
                 .iter()
                 .find(|event| {
                     event.event_type.to_string() == event_type.to_string()
@@ -355,9 +355,9 @@ impl<'a, 'b> Receipt<'a, 'b> {
                 })
                 .cloned())
         })?;
-        let by_authorities = self.is_well_formed()?.and(by_authorities);
+        let by_auth_events = self.is_well_formed()?.and(by_auth_events);
         if as_outlier {
-            return Ok(match by_authorities {
+            return Ok(match by_auth_events {
                 Ok(()) => Verdict::Aside { outcome: Outcome::Outlier, before: None },
                 Err(reason) => rejected(reason),
             });
@@ -365,14 +365,14 @@ impl<'a, 'b> Receipt<'a, 'b> {
         if event.prev_events.is_empty() {
             return Ok(rejected("it comes after no event".to_owned()));
         }
-        let before = self.with_claimed(self.before()?, &authorities)?;
+        let before = self.with_claimed(self.before()?, &auth_events)?;
         let noted = self.noted(&before)?;
-        if let Err(reason) = by_authorities.and(self.allowed_in(&before)?) {
+        if let Err(reason) = by_auth_events.and(self.allowed_in(&before)?) {
             let outcome = Outcome::Rejected { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
         let current = self.branches.current();
-        if let Err(reason) = self.allowed_in(&self.with_claimed(current.clone(), &authorities)?)? {
+        if let Err(reason) = self.allowed_in(&self.with_claimed(current.clone(), &auth_events)?)? {
             let outcome = Outcome::SoftFailed { reason };
             return Ok(Verdict::Aside { outcome, before: noted });
         }
@@ -395,18 +395,18 @@ impl<'a, 'b> Receipt<'a, 'b> {
         })
     }
 
-    /// A state, with those joins among the authorities that could not be verified when this
+    /// A state, with those joins among the auth events that could not be verified when this
     /// homeserver entered the room. They were part of the state then, and are verified now.
-    fn with_claimed(&self, mut state: View, authorities: &[EventRef]) -> Result<View, NoState> {
+    fn with_claimed(&self, mut state: View, auth_events: &[EventRef]) -> Result<View, NoState> {
         let member = StateEventType::RoomMember;
-        for authority in authorities {
-            let user_id = authority.state_key.as_deref().and_then(|key| UserId::parse(key).ok());
+        for auth_event in auth_events {
+            let user_id = auth_event.state_key.as_deref().and_then(|key| UserId::parse(key).ok());
             let claimed = user_id.as_deref().and_then(|user_id| self.room.claimed_join(user_id));
             if let Some(user_id) = user_id
-                && claimed.as_ref() == Some(&authority.event_id)
+                && claimed.as_ref() == Some(&auth_event.event_id)
                 && self.branches.holder(&state, &member, user_id.as_str())?.is_none()
             {
-                state = self.branches.with(state, authority)?;
+                state = self.branches.with(state, auth_event)?;
             }
         }
         Ok(state)

@@ -4,7 +4,7 @@
 //! `ruma-state-res` has the algorithm, too, and `history why` uses it. It walks the chain of power
 //! levels again for each event and needs whole auth chains, so somebody who makes long branches
 //! makes each further event as expensive as all of them together. Here, events are numbers, and
-//! their authorities, their senders' power and what the rules said of them are remembered (see
+//! their auth events, their senders' power and what the rules said of them are remembered (see
 //! [`Memo`]). The rules themselves are ruma's. Tests hold both to the same results.
 
 use std::{
@@ -103,7 +103,7 @@ impl Resolving<'_, '_> {
         Ok(Resolved { state, conflicted })
     }
 
-    /// Looks again at events that may have been decided again, and at their authorities.
+    /// Looks again at events that may have been decided again, and at their auth events.
     fn refresh(&mut self, events: &HashSet<u32>) -> Result<(), NoState> {
         let mut seen = HashSet::new();
         for event in events {
@@ -159,7 +159,7 @@ impl Resolving<'_, '_> {
         self.memo.event(event).map_or(0, |event| event.generation)
     }
 
-    /// The events that are authorities in some states and not in all. From the conflicted events,
+    /// The events that are auth events in some states and not in all. From the conflicted events,
     /// the walk goes down to where all ways have met.
     fn difference(&mut self, starts: &[(u32, Mask)]) -> Result<HashSet<u32>, NoState> {
         let all = (1 << self.trees.len()) - 1;
@@ -183,8 +183,8 @@ impl Resolving<'_, '_> {
         Ok(differing)
     }
 
-    /// Leaves out the authorities of unconflicted events, which are authorities in all states. The
-    /// newest of these events come first: they name the newest authorities.
+    /// Leaves out the auth events of unconflicted events, which are auth events in all states. The
+    /// newest of these events come first: they name the newest auth events.
     fn leave_out_common(&mut self, differing: &mut HashSet<u32>) -> Result<(), NoState> {
         let Some(lowest) = differing.iter().map(|event| self.generation(*event)).min() else {
             return Ok(());
@@ -196,7 +196,7 @@ impl Resolving<'_, '_> {
         let mut seen = HashSet::new();
         for record in agreed {
             self.branches.work(1)?;
-            let mut todo = self.branches.authorities(self.memo, record)?.to_vec();
+            let mut todo = self.branches.auth_events(self.memo, record)?.to_vec();
             while let Some(event) = todo.pop() {
                 if self.generation(event) < lowest || !seen.insert(event) {
                     continue;
@@ -212,7 +212,7 @@ impl Resolving<'_, '_> {
         Ok(())
     }
 
-    /// The events on the ways by authorities from one conflicted event to another (room version 12,
+    /// The events on the ways by auth events from one conflicted event to another (room version 12,
     /// "Conflicted state subgraph").
     fn subgraph(&mut self, starts: &[(u32, Mask)]) -> Result<Vec<u32>, NoState> {
         let ends: HashSet<u32> = starts.iter().map(|(event, _)| *event).collect();
@@ -229,7 +229,7 @@ impl Resolving<'_, '_> {
         }
         let mut sorted: Vec<u32> = seen.into_iter().collect();
         sorted.sort_unstable_by_key(|event| (self.generation(*event), *event));
-        // Each one comes after its authorities.
+        // Each one comes after its auth events.
         let mut between = HashSet::new();
         for event in sorted {
             if ends.contains(&event) || self.auth(event).iter().any(|auth| between.contains(auth)) {
@@ -404,7 +404,7 @@ impl Resolving<'_, '_> {
     }
 
     /// Whether the rules allow an event, where these events hold the keys that they look at. For a
-    /// key that nobody holds, they look at the event's own authorities.
+    /// key that nobody holds, they look at the event's own auth events.
     fn is_allowed_by(
         &mut self,
         event: u32,
@@ -562,13 +562,13 @@ fn power_of(
     Ok(level.into())
 }
 
-/// A walk along authorities, from the longest ways to the root down: when an event's turn comes,
-/// it is known in which states it is an authority.
+/// A walk along auth events, from the longest ways to the root down: when an event's turn comes,
+/// it is known in which states it is an auth event.
 struct Walk {
     all: Mask,
     masks: HashMap<u32, Mask>,
     next: BinaryHeap<(u32, u32)>,
-    /// How many of those to come are not authorities in all states.
+    /// How many of those to come are not auth events in all states.
     partial: usize,
 }
 
@@ -590,7 +590,7 @@ impl Walk {
         }
     }
 
-    /// The next event, unless all to come are authorities in all states.
+    /// The next event, unless all to come are auth events in all states.
     fn pop(&mut self) -> Option<(u32, Mask)> {
         if self.partial == 0 {
             return None;

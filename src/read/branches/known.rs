@@ -178,8 +178,8 @@ impl Branches<'_> {
 
     /// The numbers of the auth events of the event in this record. Nothing else of the event is
     /// kept, because there may be very many.
-    pub fn authorities(&self, memo: &mut Memo, record: u64) -> Result<Arc<[u32]>, ChainError> {
-        if let Some(auth) = memo.authorities.get(&record) {
+    pub fn auth_events(&self, memo: &mut Memo, record: u64) -> Result<Arc<[u32]>, ChainError> {
+        if let Some(auth) = memo.auth_events.get(&record) {
             return Ok(Arc::clone(auth));
         }
         let event = self.get(Memo::offset(record))?;
@@ -188,7 +188,7 @@ impl Branches<'_> {
             auth.push(self.know(memo, event_id)?);
         }
         let auth = Arc::from(auth);
-        memo.authorities.insert(record, Arc::clone(&auth));
+        memo.auth_events.insert(record, Arc::clone(&auth));
         Ok(auth)
     }
 

@@ -35,7 +35,7 @@ pub struct Memo {
     pub(super) events: Vec<Known>,
     pub(super) ids: HashMap<OwnedEventId, u32>,
     /// The auth events of records that hold keys of whole states.
-    pub(super) authorities: HashMap<u64, Arc<[u32]>>,
+    pub(super) auth_events: HashMap<u64, Arc<[u32]>>,
     pub(super) records: HashMap<u64, u32>,
     /// Results of state resolution, by the hashes of the states; `None` if there was too much to
     /// look at.
@@ -102,7 +102,7 @@ impl Memo {
     }
 
     pub fn forget_events(&mut self) {
-        self.authorities = HashMap::new();
+        self.auth_events = HashMap::new();
         self.events = Vec::new();
         self.ids = HashMap::new();
         self.records = HashMap::new();
@@ -117,7 +117,7 @@ impl Memo {
         let resolved = self.resolutions.values().flatten();
         let conflicted: usize = resolved.map(|of| of.conflicted.len()).sum();
         1024 + 400 * self.events.len()
-            + 80 * self.authorities.len()
+            + 80 * self.auth_events.len()
             + 200 * (self.names.len() + changes + self.stand_ins.len() + self.described.len())
             + 2048 * trees
             + 16 * (trunk + conflicted)

@@ -183,7 +183,7 @@ impl<'a> Branches<'a> {
     fn visit(&self) -> Result<(), ChainError> {
         work::look();
         self.looked.set(self.looked.get() + 1);
-        let is_too_much = self.looked.get() > limits::AUTHORITIES_VISITED;
+        let is_too_much = self.looked.get() > limits::AUTH_EVENTS_VISITED;
         if is_too_much { Err(ChainError::TooMany) } else { Ok(()) }
     }
 
@@ -453,14 +453,14 @@ impl<'a> Branches<'a> {
         let mut leads: HashMap<OwnedEventId, bool> = HashMap::new();
         let mut todo: Vec<(OwnedEventId, bool)> =
             ends.iter().map(|event_id| (event_id.clone(), false)).collect();
-        while let Some((event_id, authorities_done)) = todo.pop() {
+        while let Some((event_id, auth_events_done)) = todo.pop() {
             if leads.contains_key(&event_id) {
                 continue;
             }
             self.visit()?;
             let event = self.find(&event_id)?;
             let auth = event.map(|event| event.auth_events.clone()).unwrap_or_default();
-            if authorities_done {
+            if auth_events_done {
                 let does = ends.contains(&event_id)
                     || auth.iter().any(|auth| leads.get(auth).copied().unwrap_or(false));
                 leads.insert(event_id, does);

@@ -1,7 +1,7 @@
 //! Filling gaps in a room's history (server-server API, "Backfilling and retrieving missing
 //! events").
 //!
-//! None of this affects a room's state: an event for a gap is judged by its authorities alone, and
+//! None of this affects a room's state: an event for a gap is judged by its auth events alone, and
 //! the state before other events is never taken from it.
 
 use std::{
@@ -349,7 +349,7 @@ impl Receiving<'_> {
         event.redacted(room)
     }
 
-    /// Records events and their authorities. Returns whether each event may be shown, except for
+    /// Records events and their auth events. Returns whether each event may be shown, except for
     /// those that cannot be judged now.
     async fn record_history(
         &self,
@@ -373,10 +373,10 @@ impl Receiving<'_> {
                     }
                 }
             }
-            // The oldest first: its authorities may authorise others.
+            // The oldest first: its auth events may authorise others.
             let next = waiting.iter().find(|event| !asked.contains(&event.event_id));
             let Some(next) = next.map(|event| event.event_id.clone()) else {
-                // Their authorities cannot be fetched.
+                // Their auth events cannot be fetched.
                 judged.extend(waiting.into_iter().map(|event| (event.event_id, false)));
                 break;
             };
@@ -389,7 +389,7 @@ impl Receiving<'_> {
         Ok(judged)
     }
 
-    /// Fetches the authorities of an event, recursively.
+    /// Fetches the auth events of an event, recursively.
     async fn fetch_for_history(
         &self,
         server: &ServerName,
@@ -475,7 +475,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// The setting in an event, if its authorities allow it: anybody can sign a setting that makes
+    /// The setting in an event, if its auth events allow it: anybody can sign a setting that makes
     /// history public.
     async fn allowed(
         &self,
@@ -497,7 +497,7 @@ impl Receiving<'_> {
 enum Found {
     /// It has a position, or may not have one.
     Shown,
-    /// It is known as an authority for others.
+    /// It is known as an auth event for others.
     Aside(EventRef),
     Nothing,
 }
@@ -507,7 +507,7 @@ struct Budget {
     asking: Allowance,
     /// For the state before a change of the history visibility, which is not recorded.
     state: Allowance,
-    /// The size of the recorded authorities.
+    /// The size of the recorded auth events.
     recorded: usize,
 }
 
@@ -515,7 +515,7 @@ impl Budget {
     fn until(until: Instant) -> Self {
         let asking = Allowance {
             requests: limits::GAP_REQUESTS,
-            events: limits::GAP_AUTHORITIES,
+            events: limits::GAP_AUTH_EVENTS,
             bytes: limits::GAP_BYTES,
             until,
         };

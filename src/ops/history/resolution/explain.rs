@@ -86,9 +86,9 @@ pub enum Fate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum Rule {
-    /// It depends on the other, as one of its authorities or theirs.
+    /// It depends on the other, as one of its auth events or theirs.
     RestsOnIt,
-    /// Events that may take somebody's power come first. The other is one, or an authority of one,
+    /// Events that may take somebody's power come first. The other is one, or an auth event of one,
     /// and this one is not.
     PowerEventsFirst,
     /// It depends on an event that comes after the other.
@@ -305,7 +305,7 @@ fn after_each<'e>(
 struct Trace<'a, 'b> {
     branches: &'a Branches<'b>,
     /// The events about power, and those that they depend on, each with the conflicted events that
-    /// it names as authorities.
+    /// it names as auth events.
     graph: HashMap<OwnedEventId, BTreeSet<OwnedEventId>>,
     /// All conflicted events, in the order in which they were examined.
     order: Vec<OwnedEventId>,

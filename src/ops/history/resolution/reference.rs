@@ -1,4 +1,4 @@
-//! State resolution as `ruma-state-res` has it, on whole states and authority chains: slow, and
+//! State resolution as `ruma-state-res` has it, on whole states and auth chains: slow, and
 //! independent of this server's own.
 
 use std::{

@@ -23,7 +23,7 @@ struct Events {
     events: Vec<Box<RawValue>>,
 }
 
-/// The events whose authorities were asked for while one event was judged, so that none is asked
+/// The events whose auth events were asked for while one event was judged, so that none is asked
 /// for twice.
 #[derive(Default)]
 struct Asked {
@@ -46,7 +46,7 @@ fn followers(waiting: &mut HashMap<OwnedEventId, Verified>, event_id: &EventId) 
 }
 
 impl Receiving<'_> {
-    /// Records an event whose ancestors or authorities are not all known, after those that can be
+    /// Records an event whose ancestors or auth events are not all known, after those that can be
     /// fetched.
     pub(in crate::federation) async fn with_ancestors(
         &self,
@@ -126,7 +126,7 @@ impl Receiving<'_> {
                 if asked.others.insert(event_id.clone()) {
                     has_asked = true;
                     let budget = &mut budget.state;
-                    self.fetch_authorities(origin, room, &event_id, auth, budget).await?;
+                    self.fetch_auth_events(origin, room, &event_id, auth, budget).await?;
                 }
             }
             if has_asked {

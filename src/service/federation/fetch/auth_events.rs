@@ -20,7 +20,7 @@ struct Chain {
 }
 
 impl Receiving<'_> {
-    /// Records the authorities of an event and theirs, if the homeserver has them in one answer.
+    /// Records the auth events of an event and theirs, if the homeserver has them in one answer.
     pub(super) async fn fetch_chain(
         &self,
         origin: &ServerName,
@@ -42,10 +42,10 @@ impl Receiving<'_> {
         self.record_outliers(origin, room, events, true).await
     }
 
-    /// Records the authorities of an event that are not known, and theirs, from a homeserver that
+    /// Records the auth events of an event that are not known, and theirs, from a homeserver that
     /// does not answer with all of them at once: each by itself, or else the state that the event
     /// comes after, among which they must be.
-    pub(super) async fn fetch_authorities(
+    pub(super) async fn fetch_auth_events(
         &self,
         origin: &ServerName,
         room: &Arc<Room>,

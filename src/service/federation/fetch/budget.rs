@@ -6,7 +6,7 @@ use logcabin_base::limits;
 
 /// The limits on fetches for one transaction of a homeserver, or for one event that is sent alone.
 pub struct Budget {
-    /// For ancestors and authorities.
+    /// For ancestors and auth events.
     pub(super) missing: Allowance,
     /// For the room's state at events whose past is not fetched.
     pub(super) state: Allowance,

@@ -47,7 +47,7 @@ impl Receiving<'_> {
             outcome = self.propose(origin, event, true).await?;
         }
         if let ReceiveOutcome::Missing { auth, .. } = outcome {
-            self.fetch_authorities(origin, room, event_id, auth, budget).await?;
+            self.fetch_auth_events(origin, room, event_id, auth, budget).await?;
             self.propose(origin, event, true).await?;
         }
         self.place_recorded(origin, room, event_id, budget).await

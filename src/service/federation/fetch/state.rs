@@ -74,7 +74,7 @@ impl Receiving<'_> {
         self.state_ids(origin, state_path("state_ids", room, event_id), budget).await
     }
 
-    /// Records the events of this state that are not known, and their authorities.
+    /// Records the events of this state that are not known, and their auth events.
     pub(super) async fn fetch_state(
         &self,
         origin: &ServerName,
