@@ -16,8 +16,8 @@ use tokio::time::timeout_at;
 use tracing::debug;
 
 use super::{
-    fetch::{Allowance, Whole, as_many_as_state, not_fetched},
-    memory::Memory,
+    fetch::{Allowance, StateEvents, as_many_as_state, not_fetched},
+    memory::GapMemory,
     outliers::parts,
     pdu::{Pdu, PduError},
     receive::{Receiving, Verified},
@@ -38,7 +38,7 @@ use logcabin_state::{
 const VISIBILITY: &str = "m.room.history_visibility";
 
 #[derive(Deserialize)]
-struct Earlier {
+struct Backfilled {
     #[serde(default, deserialize_with = "as_many_as_state")]
     pdus: Vec<Box<RawValue>>,
 }
@@ -86,7 +86,7 @@ impl Receiving<'_> {
         room: &Room,
         gap: Offset,
         until: Instant,
-        memory: &mut Memory,
+        memory: &mut GapMemory,
     ) -> Result<bool, PduError> {
         if room.gap_bytes() >= limits::ROOM_GAP_BYTES {
             return self.give_up(room, gap).await;
@@ -106,7 +106,7 @@ impl Receiving<'_> {
                 are_busy = true;
                 continue;
             };
-            let budget = Budget::until(part(0.6));
+            let budget = GapBudget::until(part(0.6));
             match Box::pin(self.fill_from(server, room, gap, budget)).await {
                 Ok(true) => {
                     memory.helped();
@@ -191,7 +191,7 @@ impl Receiving<'_> {
         server: &ServerName,
         room: &Room,
         gap: Offset,
-        mut budget: Budget,
+        mut budget: GapBudget,
     ) -> Result<bool, PduError> {
         let Some(now) = room.gap(gap) else { return Ok(false) };
         let sent = self.earlier_events(server, room, &now.missing, &mut budget.asking).await?;
@@ -256,7 +256,7 @@ impl Receiving<'_> {
             limits::GAP_EVENTS,
             from.join("&")
         );
-        let answered: Earlier = self.ask(server, Question::get(path), budget).await?;
+        let answered: Backfilled = self.ask(server, Question::get(path), budget).await?;
         let mut sent = HashMap::new();
         // Some homeservers also send the events that were named in the request.
         for raw in answered.pdus.iter().take(limits::GAP_EVENTS + limits::PREDECESSORS) {
@@ -356,7 +356,7 @@ impl Receiving<'_> {
         server: &ServerName,
         room: &Room,
         events: Vec<Verified>,
-        budget: &mut Budget,
+        budget: &mut GapBudget,
     ) -> Result<HashMap<OwnedEventId, bool>, PduError> {
         let mut judged = HashMap::new();
         let mut left = events;
@@ -395,14 +395,9 @@ impl Receiving<'_> {
         server: &ServerName,
         room: &Room,
         event_id: &OwnedEventId,
-        budget: &mut Budget,
+        budget: &mut GapBudget,
     ) -> Result<(), PduError> {
-        let path = format!(
-            "/_matrix/federation/v1/event_auth/{}/{}",
-            encoded(room.id.as_str()),
-            encoded(event_id.as_str())
-        );
-        let events = self.auth_chain(server, path, &mut budget.asking).await?;
+        let events = self.auth_chain(server, room, event_id, &mut budget.asking).await?;
         let verified = self.verify_all(room, &events).await?;
         let bytes: usize = verified.iter().map(|event| event.pdu.get().len()).sum();
         if !self.federation.gaps.admits(server, u64::try_from(bytes).unwrap_or(u64::MAX)) {
@@ -419,16 +414,9 @@ impl Receiving<'_> {
         server: &ServerName,
         room: &Room,
         event_id: &OwnedEventId,
-        budget: &mut Budget,
+        budget: &mut GapBudget,
     ) -> Result<String, PduError> {
-        let path = |what: &str| {
-            format!(
-                "/_matrix/federation/v1/{what}/{}?event_id={}",
-                encoded(room.id.as_str()),
-                encoded(event_id.as_str())
-            )
-        };
-        let ids = self.state_ids(server, path("state_ids"), &mut budget.state).await?;
+        let ids = self.state_ids(server, room, event_id, &mut budget.state).await?;
         if ids.pdu_ids.is_empty() {
             return Err(PduError::Missing);
         }
@@ -460,8 +448,8 @@ impl Receiving<'_> {
             }
             return Ok(setting("{}"));
         }
-        let answer = self.state(server, path("state"), &mut budget.state).await?;
-        let whole: Whole<'_> = answer.parts().map_err(|error| not_fetched(server, &error))?;
+        let answer = self.state(server, room, event_id, &mut budget.state).await?;
+        let whole: StateEvents<'_> = answer.parts().map_err(|error| not_fetched(server, &error))?;
         // Only one of them is needed.
         let found = whole.pdus.iter().find(|raw| visibility_in(raw).is_some());
         let found = found.and_then(|raw| Pdu::of_room(room, raw).ok());
@@ -483,7 +471,7 @@ impl Receiving<'_> {
         room: &Room,
         event: Verified,
         setting: String,
-        budget: &mut Budget,
+        budget: &mut GapBudget,
     ) -> Result<String, PduError> {
         let event_id = event.event_id.clone();
         let judged = Box::pin(self.record_history(server, room, vec![event], budget)).await?;
@@ -503,7 +491,7 @@ enum Found {
 }
 
 /// The limits on fetches of one request that fills a gap.
-struct Budget {
+struct GapBudget {
     asking: Allowance,
     /// For the state before a change of the history visibility, which is not recorded.
     state: Allowance,
@@ -511,7 +499,7 @@ struct Budget {
     recorded: usize,
 }
 
-impl Budget {
+impl GapBudget {
     fn until(until: Instant) -> Self {
         let asking = Allowance {
             requests: limits::GAP_REQUESTS,

@@ -52,7 +52,7 @@ struct Place {
 }
 
 #[derive(Default, serde::Deserialize)]
-struct Earlier<'a> {
+struct References<'a> {
     #[serde(borrow, default)]
     auth_events: Vec<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -61,15 +61,15 @@ struct Earlier<'a> {
 
 /// The same in event format 1.
 #[derive(serde::Deserialize)]
-struct EarlierPairs<'a> {
+struct ReferencePairs<'a> {
     #[serde(borrow, default)]
     auth_events: Vec<Pair<Cow<'a, str>>>,
     #[serde(borrow, default)]
     prev_events: Vec<Pair<Cow<'a, str>>>,
 }
 
-impl<'a> From<EarlierPairs<'a>> for Earlier<'a> {
-    fn from(EarlierPairs { auth_events, prev_events }: EarlierPairs<'a>) -> Self {
+impl<'a> From<ReferencePairs<'a>> for References<'a> {
+    fn from(ReferencePairs { auth_events, prev_events }: ReferencePairs<'a>) -> Self {
         let ids = |pairs: Vec<Pair<Cow<'a, str>>>| pairs.into_iter().map(|pair| pair.0).collect();
         Self { auth_events: ids(auth_events), prev_events: ids(prev_events) }
     }
@@ -91,18 +91,18 @@ impl Verified {
     /// The ids of the events that authorise it. Of very many events, they take too much memory to
     /// be kept.
     pub(super) fn auth_events(&self) -> Vec<Cow<'_, str>> {
-        self.earlier().auth_events
+        self.references().auth_events
     }
 
     /// The ids of the events that it comes after.
     pub(super) fn prev_events(&self) -> Vec<Cow<'_, str>> {
-        self.earlier().prev_events
+        self.references().prev_events
     }
 
-    fn earlier(&self) -> Earlier<'_> {
+    fn references(&self) -> References<'_> {
         serde_json::from_str(self.pdu.get()).unwrap_or_else(|_| {
-            let pairs = serde_json::from_str::<EarlierPairs<'_>>(self.pdu.get());
-            pairs.map(Earlier::from).unwrap_or_default()
+            let pairs = serde_json::from_str::<ReferencePairs<'_>>(self.pdu.get());
+            pairs.map(References::from).unwrap_or_default()
         })
     }
 

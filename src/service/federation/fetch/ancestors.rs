@@ -18,7 +18,7 @@ use logcabin_outside::federation::Question;
 use logcabin_state::Room;
 
 #[derive(Deserialize)]
-struct Events {
+struct MissingEvents {
     #[serde(default, deserialize_with = "as_many_as_state")]
     events: Vec<Box<RawValue>>,
 }
@@ -26,7 +26,7 @@ struct Events {
 /// The events whose auth events were asked for while one event was judged, so that none is asked
 /// for twice.
 #[derive(Default)]
-struct Asked {
+struct AuthFetches {
     /// For all of them at once.
     chains: BTreeSet<OwnedEventId>,
     /// In other ways.
@@ -58,7 +58,7 @@ impl Receiving<'_> {
         let target = event.event_id.clone();
         let mut waiting = HashMap::from([(target.clone(), event)]);
         let (mut placed, mut fetched) = (BTreeSet::new(), BTreeSet::new());
-        let mut asked = Asked::default();
+        let mut auth_fetches = AuthFetches::default();
         loop {
             let mut order: Vec<_> =
                 waiting.values().map(|event| (event.depth, event.event_id.clone())).collect();
@@ -69,9 +69,9 @@ impl Receiving<'_> {
                 let Some(event) = waiting.get(&event_id) else { continue };
                 let mut outcome = self.propose(origin, event, false).await?;
                 if matches!(&outcome, ReceiveOutcome::Missing { auth, .. } if !auth.is_empty())
-                    && asked.chains.insert(event_id.clone())
+                    && auth_fetches.chains.insert(event_id.clone())
                 {
-                    self.fetch_chain(origin, room, &event_id, &mut budget.missing).await?;
+                    self.fetch_auth_chain(origin, room, &event_id, &mut budget.missing).await?;
                     outcome = self.propose(origin, event, false).await?;
                 }
                 if outcome == ReceiveOutcome::Unresolved {
@@ -121,15 +121,15 @@ impl Receiving<'_> {
             if has_recorded {
                 continue;
             }
-            let mut has_asked = false;
+            let mut has_fetched = false;
             for (event_id, auth) in lacking {
-                if asked.others.insert(event_id.clone()) {
-                    has_asked = true;
+                if auth_fetches.others.insert(event_id.clone()) {
+                    has_fetched = true;
                     let budget = &mut budget.state;
                     self.fetch_auth_events(origin, room, &event_id, auth, budget).await?;
                 }
             }
-            if has_asked {
+            if has_fetched {
                 continue;
             }
             if missing.is_empty() {
@@ -172,7 +172,7 @@ impl Receiving<'_> {
         let body = json!({ "earliest_events": earliest, "latest_events": latest, "limit": limit });
         let path =
             format!("/_matrix/federation/v1/get_missing_events/{}", encoded(room.id.as_str()));
-        let answered: Events = self.ask(origin, Question::post(path, &body), budget).await?;
+        let answered: MissingEvents = self.ask(origin, Question::post(path, &body), budget).await?;
         let mut events = answered.events;
         events.truncate(limit);
         budget.events = budget.events.saturating_sub(events.len());

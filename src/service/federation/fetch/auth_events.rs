@@ -14,26 +14,21 @@ use logcabin_outside::federation::Question;
 use logcabin_state::Room;
 
 #[derive(Deserialize)]
-struct Chain {
+struct AuthChain {
     #[serde(default, deserialize_with = "as_many_as_state")]
     auth_chain: Vec<Box<RawValue>>,
 }
 
 impl Receiving<'_> {
     /// Records the auth events of an event and theirs, if the homeserver has them in one answer.
-    pub(super) async fn fetch_chain(
+    pub(super) async fn fetch_auth_chain(
         &self,
         origin: &ServerName,
         room: &Arc<Room>,
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
-        let path = format!(
-            "/_matrix/federation/v1/event_auth/{}/{}",
-            encoded(room.id.as_str()),
-            encoded(event_id.as_str())
-        );
-        let events = match self.auth_chain(origin, path, budget).await {
+        let events = match self.auth_chain(origin, room, event_id, budget).await {
             Err(PduError::Missing) => return Ok(()),
             events => events?,
         };
@@ -81,7 +76,7 @@ impl Receiving<'_> {
             self.charge_events(origin, &events);
             return self.record_outliers(origin, room, events, true).await;
         }
-        let state = match self.fetch_state_ids(origin, room, event_id, budget).await {
+        let state = match self.state_ids(origin, room, event_id, budget).await {
             Err(PduError::Missing) => return Ok(()),
             state => state?,
         };
@@ -91,15 +86,21 @@ impl Receiving<'_> {
         }
     }
 
-    /// The events of an auth chain, up to the limit.
+    /// The events of an event's auth chain, up to the limit.
     pub(in crate::federation) async fn auth_chain(
         &self,
-        origin: &ServerName,
-        path: String,
+        server: &ServerName,
+        room: &Room,
+        event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<Vec<Box<RawValue>>, PduError> {
-        let chain: Chain = self.ask(origin, Question::get(path), budget).await?;
-        let mut events = chain.auth_chain;
+        let path = format!(
+            "/_matrix/federation/v1/event_auth/{}/{}",
+            encoded(room.id.as_str()),
+            encoded(event_id.as_str())
+        );
+        let answered: AuthChain = self.ask(server, Question::get(path), budget).await?;
+        let mut events = answered.auth_chain;
         events.truncate(budget.events);
         budget.events = budget.events.saturating_sub(events.len());
         Ok(events)

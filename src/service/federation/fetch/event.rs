@@ -14,7 +14,7 @@ use logcabin_outside::federation::Question;
 use logcabin_state::Room;
 
 #[derive(Deserialize)]
-struct One {
+struct OneEvent {
     #[serde(deserialize_with = "as_many_as_state")]
     pdus: Vec<Box<RawValue>>,
 }
@@ -43,7 +43,7 @@ impl Receiving<'_> {
         let mut question = Question::get(path);
         question.max_bytes = limits::ONE_EVENT_BYTES;
         let answer = self.answer(origin, question, budget).await?;
-        let one: One = answer.json().map_err(|error| not_fetched(origin, &error))?;
+        let one: OneEvent = answer.json().map_err(|error| not_fetched(origin, &error))?;
         Ok(one.pdus.into_iter().next())
     }
 }

@@ -43,7 +43,7 @@ impl Receiving<'_> {
         let event_id = &event.event_id;
         let mut outcome = self.propose(origin, event, true).await?;
         if matches!(outcome, ReceiveOutcome::Missing { .. }) {
-            self.fetch_chain(origin, room, event_id, budget).await?;
+            self.fetch_auth_chain(origin, room, event_id, budget).await?;
             outcome = self.propose(origin, event, true).await?;
         }
         if let ReceiveOutcome::Missing { auth, .. } = outcome {
@@ -60,7 +60,7 @@ impl Receiving<'_> {
         event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<(), PduError> {
-        let state = self.fetch_state_ids(origin, room, event_id, budget).await?;
+        let state = self.state_ids(origin, room, event_id, budget).await?;
         self.fetch_state(origin, room, event_id, &state, budget).await?;
         let place = PlaceOutlier {
             room_id: RoomId::to_owned(&room.id),

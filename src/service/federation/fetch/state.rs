@@ -1,4 +1,4 @@
-//! Asks the origin of an event for the room's state before it (server-server API, "Retrieving
+//! Asks a homeserver for the room's state before an event (server-server API, "Retrieving
 //! events").
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -27,14 +27,14 @@ pub(in crate::federation) struct StateIds {
 
 /// The events of a room's state, which are parts of the answer.
 #[derive(Deserialize)]
-pub(in crate::federation) struct Whole<'a> {
+pub(in crate::federation) struct StateEvents<'a> {
     #[serde(borrow, deserialize_with = "as_many_as_state")]
     pub(in crate::federation) pdus: Vec<&'a RawValue>,
     #[serde(borrow, deserialize_with = "as_many_as_state")]
     auth_chain: Vec<&'a RawValue>,
 }
 
-fn state_path(what: &str, room: &Room, event_id: &EventId) -> String {
+fn path(what: &str, room: &Room, event_id: &EventId) -> String {
     let (room_id, event_id) = (encoded(room.id.as_str()), encoded(event_id.as_str()));
     format!("/_matrix/federation/v1/{what}/{room_id}?event_id={event_id}")
 }
@@ -44,34 +44,26 @@ impl Receiving<'_> {
     pub(in crate::federation) async fn state_ids(
         &self,
         server: &ServerName,
-        path: String,
+        room: &Room,
+        event_id: &EventId,
         budget: &mut Allowance,
     ) -> Result<StateIds, PduError> {
-        let mut question = Question::get(path);
+        let mut question = Question::get(path("state_ids", room, event_id));
         question.max_bytes = limits::FEDERATION_IDS_BYTES;
         let answer = self.answer(server, question, budget).await?;
         answer.json().map_err(|error| not_fetched(server, &error))
     }
 
-    /// The answer with a room's state before an event: a [`Whole`].
+    /// The answer with a room's state before an event: [`StateEvents`].
     pub(in crate::federation) async fn state(
         &self,
         server: &ServerName,
-        path: String,
-        budget: &mut Allowance,
-    ) -> Result<Answer, PduError> {
-        self.answer(server, Question::get(path).of_state(Urgency::Caused), budget).await
-    }
-
-    /// The ids of the state before an event.
-    pub(super) async fn fetch_state_ids(
-        &self,
-        origin: &ServerName,
         room: &Room,
         event_id: &EventId,
         budget: &mut Allowance,
-    ) -> Result<StateIds, PduError> {
-        self.state_ids(origin, state_path("state_ids", room, event_id), budget).await
+    ) -> Result<Answer, PduError> {
+        let question = Question::get(path("state", room, event_id)).of_state(Urgency::Caused);
+        self.answer(server, question, budget).await
     }
 
     /// Records the events of this state that are not known, and their auth events.
@@ -99,9 +91,8 @@ impl Receiving<'_> {
         let events = match each {
             Some(each) => self.verify_all(room, &each).await?,
             None => {
-                let path = state_path("state", room, event_id);
-                let answer = self.state(origin, path, budget).await?;
-                let whole: Whole<'_> =
+                let answer = self.state(origin, room, event_id, budget).await?;
+                let whole: StateEvents<'_> =
                     answer.parts().map_err(|error| not_fetched(origin, &error))?;
                 let mut events = whole.auth_chain;
                 events.extend(whole.pdus);

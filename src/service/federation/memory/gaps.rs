@@ -26,7 +26,7 @@ use logcabin_base::{
 use logcabin_record::Offset;
 
 /// The state of each gap, by room and gap.
-type Turns = HashMap<(OwnedRoomId, Offset), Arc<Turn<Memory>>>;
+type Turns = HashMap<(OwnedRoomId, Offset), Arc<Turn<GapMemory>>>;
 
 /// The gaps that are being filled.
 pub struct GapFilling {
@@ -39,7 +39,7 @@ pub struct GapFilling {
 
 /// The turn to fill a gap, and the state of that gap.
 pub struct GapTurn {
-    pub memory: OwnedMutexGuard<Memory>,
+    pub memory: OwnedMutexGuard<GapMemory>,
     _of_user: Place<OwnedUserId>,
 }
 
@@ -51,7 +51,7 @@ pub struct AskingPlace {
 
 /// The results of asking homeservers about a gap.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct GapMemory {
     servers: BTreeMap<OwnedServerName, Failure>,
     /// Since when none had anything.
     since: Option<Instant>,
@@ -113,7 +113,7 @@ impl GapFilling {
     }
 }
 
-impl Memory {
+impl GapMemory {
     /// Whether a homeserver is to be asked now.
     pub fn may_ask(&self, server: &ServerName) -> bool {
         let failure = self.servers.get(server);
@@ -202,7 +202,7 @@ mod tests {
         let server = |name: &str| -> OwnedServerName { name.try_into().unwrap() };
         let (a, b) = (server("a"), server("b"));
         let long = Duration::from_secs(3600);
-        let mut memory = Memory::default();
+        let mut memory = GapMemory::default();
         assert!(memory.may_ask(&a) && !memory.is_hopeless([&a, &b], long));
         memory.had_nothing(&a);
         assert!(!memory.may_ask(&a) && memory.may_ask(&b) && !memory.is_hopeless([&a, &b], long));

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 pub use accounts::{Accounts, Amounts, Kind, Use};
 pub use device_changes::{DeviceChanges, Fetch};
-pub use gaps::{GapFilling, Memory};
+pub use gaps::{GapFilling, GapMemory};
 pub(crate) use rates::{EphemeralRates, Knocks};
 pub use site::Site;
 
