@@ -11,7 +11,7 @@ use tracing::debug;
 use super::{Receiving, memory::Fetch};
 use logcabin_base::{canonical::is_readable, limits, text::encoded};
 use logcabin_decide::federation::{NoteDevices, Said};
-use logcabin_engine::{Engine, Rejected};
+use logcabin_engine::{self as engine, Engine};
 use logcabin_log::ReadError;
 use logcabin_outside::federation::{Question, Unreachable};
 use logcabin_record::{
@@ -240,7 +240,7 @@ impl Receiving<'_> {
         &self,
         server: &ServerName,
         users: Vec<Said>,
-    ) -> Result<bool, Rejected> {
+    ) -> Result<bool, engine::Rejected> {
         let mut all = true;
         for users in users.chunks(limits::DEVICE_LISTS_AT_ONCE) {
             let noted = NoteDevices { server: server.to_owned(), users: users.to_vec() };
@@ -317,7 +317,7 @@ impl Receiving<'_> {
         server: &ServerName,
         mut lists: Vec<Said>,
         mut fetch: Fetch,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), engine::Rejected> {
         let mut outdated = || -> Vec<_> {
             let of = |user_id| Said { user_id, changed: true, list: None, as_of: Offset::ZERO };
             fetch.passed_over().into_iter().map(of).collect()

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::Receiving;
 use logcabin_base::canonical::{NotCanonical, Numbers, check};
 use logcabin_decide::Refusal;
-use logcabin_engine::Rejected;
+use logcabin_engine as engine;
 use logcabin_log::ReadError;
 
 /// Why an EDU is dropped.
@@ -49,7 +49,7 @@ pub(crate) enum EduError {
     Read(#[from] ReadError),
     /// It is refused, or cannot be recorded now.
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    NotRecorded(#[from] engine::Rejected),
 }
 
 #[derive(Deserialize)]
@@ -75,7 +75,11 @@ impl Receiving<'_> {
     ///
     /// # Errors
     /// When nothing can be recorded now: the homeserver is to retry.
-    pub async fn take_edu(&self, origin: &ServerName, raw: &RawValue) -> Result<(), Rejected> {
+    pub async fn take_edu(
+        &self,
+        origin: &ServerName,
+        raw: &RawValue,
+    ) -> Result<(), engine::Rejected> {
         let edu: Edu<'_> = match read(raw) {
             Ok(edu) => edu,
             Err(error) => {
@@ -92,13 +96,13 @@ impl Receiving<'_> {
             _ => Ok(()),
         };
         let taken = taken.map_err(|error| match error {
-            EduError::Read(error) => EduError::Rejected(Refusal::from(error).into()),
+            EduError::Read(error) => EduError::NotRecorded(Refusal::from(error).into()),
             error => error,
         });
         match taken {
-            Err(EduError::Rejected(error)) if error.is_for_now() => return Err(error),
+            Err(EduError::NotRecorded(error)) if error.is_for_now() => return Err(error),
             // A warning, because users of this server miss something.
-            Err(EduError::Rejected(error)) if error.is_about_size() => {
+            Err(EduError::NotRecorded(error)) if error.is_about_size() => {
                 warn!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped");
             }
             Err(error) => debug!(%origin, edu_type = edu.edu_type, %error, "an EDU is dropped"),

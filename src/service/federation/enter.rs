@@ -25,7 +25,7 @@ use logcabin_decide::{
     federation::{BeginRoom, EnterRoom, Entered, MembershipOutside},
     member_content,
 };
-use logcabin_engine::Rejected;
+use logcabin_engine as engine;
 use logcabin_outside::federation::{Answer, Question, Refused, Unreachable};
 use logcabin_record::{
     Origin, event_format::references, lax_object::LaxObject, room_version::ROOM_VERSIONS,
@@ -51,7 +51,7 @@ pub enum EnterError {
     Wrong(OwnedServerName, String),
     /// This homeserver refuses.
     #[error(transparent)]
-    Rejected(#[from] Rejected),
+    NotRecorded(#[from] engine::Rejected),
 }
 
 #[derive(Deserialize)]
@@ -115,7 +115,7 @@ impl EnterError {
             }
             Self::Refused { .. } | Self::Wrong(..) => 2,
             Self::Unreachable(..) => 1,
-            Self::Nowhere | Self::Rejected(_) => 0,
+            Self::Nowhere | Self::NotRecorded(_) => 0,
         }
     }
 }
@@ -131,7 +131,7 @@ impl Receiving<'_> {
         match self.by_one_of(change, wish, via).await {
             Err(error)
                 if change == MembershipChange::Leave
-                    && !matches!(error, EnterError::Rejected(_)) =>
+                    && !matches!(error, EnterError::NotRecorded(_)) =>
             {
                 info!(room_id = %wish.room_id, %error, "an invite is rejected locally only");
                 self.leave_alone(wish).await
@@ -156,7 +156,7 @@ impl Receiving<'_> {
             };
             match done {
                 Ok(()) => return Ok(()),
-                Err(error @ EnterError::Rejected(_)) => return Err(error),
+                Err(error @ EnterError::NotRecorded(_)) => return Err(error),
                 Err(error) => {
                     debug!(%server, %error, "a room cannot be entered through a homeserver");
                     if error.weight() > worst.weight() {
@@ -263,7 +263,7 @@ impl Receiving<'_> {
         join: Verified,
     ) -> Result<(), EnterError> {
         self.accept(server, room, join).await.map_err(|error| match error {
-            PduError::Rejected(rejected) => rejected.into(),
+            PduError::NotRecorded(rejected) => rejected.into(),
             error => EnterError::Wrong(server.to_owned(), error.to_string()),
         })
     }

@@ -113,7 +113,7 @@ impl Receiving<'_> {
                     return Ok(true);
                 }
                 Ok(false) => memory.had_nothing(server),
-                Err(error @ PduError::Rejected(_)) => return Err(error),
+                Err(error @ PduError::NotRecorded(_)) => return Err(error),
                 Err(error) => {
                     debug!(%server, room_id = %room.id, %gap, %error, "a gap is not filled");
                     memory.could_not_be_asked(server);

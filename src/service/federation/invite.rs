@@ -62,8 +62,8 @@ impl Receiving<'_> {
         let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
         let template = invitation(&env, room_id, user_id, target, content, now);
         let (version, object) = template.map_err(|error| match error {
-            TemplateError::Refused(refusal) => EnterError::Rejected(refusal.into()),
-            _ => EnterError::Rejected(
+            TemplateError::Refused(refusal) => EnterError::NotRecorded(refusal.into()),
+            _ => EnterError::NotRecorded(
                 Refusal::Forbidden("You are not in this room.".to_owned()).into(),
             ),
         })?;
@@ -87,7 +87,7 @@ impl Receiving<'_> {
             let (servers, rules) = (&self.federation.policy, &room.rules.redaction);
             let signature = servers.signed(&policy, &signed.object, rules).await;
             let signature =
-                signature.map_err(|why| EnterError::Rejected(Refusal::from(why).into()))?;
+                signature.map_err(|why| EnterError::NotRecorded(Refusal::from(why).into()))?;
             policy.add(&mut signed.object, signature);
         }
         let state = self.shown_to_invitees(&room).map_err(|error| wrong(&error))?;
@@ -113,7 +113,7 @@ impl Receiving<'_> {
         event.relayed = true;
         let own = self.federation.peers.own_name();
         self.accept(own, &room, event).await.map_err(|error| match error {
-            PduError::Rejected(rejected) => rejected.into(),
+            PduError::NotRecorded(rejected) => rejected.into(),
             error => wrong(&error),
         })?;
         Ok(signed.event_id)
@@ -132,8 +132,8 @@ impl Receiving<'_> {
         let (env, now) = (self.engine.env(), self.engine.clock().timestamp());
         let invite = address_invite(&env, room_id, target, signed, now);
         let invite = invite.map_err(|error| match error {
-            TemplateError::Refused(refusal) => EnterError::Rejected(refusal.into()),
-            error => EnterError::Rejected(Refusal::NotFound(error.to_string()).into()),
+            TemplateError::Refused(refusal) => EnterError::NotRecorded(refusal.into()),
+            error => EnterError::NotRecorded(Refusal::NotFound(error.to_string()).into()),
         })?;
         let Some((version, object)) = invite else { return Ok(false) };
         if !is_local(&env.server, target) {
@@ -150,7 +150,7 @@ impl Receiving<'_> {
         let mut event = self.verify(&room, pdu).await.map_err(|error| wrong(&error))?;
         event.relayed = true;
         self.accept(own, &room, event).await.map_err(|error| match error {
-            PduError::Rejected(rejected) => rejected.into(),
+            PduError::NotRecorded(rejected) => rejected.into(),
             error => wrong(&error),
         })?;
         Ok(true)

@@ -125,34 +125,19 @@ impl Receiving<'_> {
         let keys = self.keys_of(events, &room.rules).await?;
         let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
-            valid.extend(self.check_part(room, part, &keys).await?);
-        }
-        Ok(valid)
-    }
-
-    async fn check_part<R: Borrow<RawValue> + Sync>(
-        &self,
-        room: &Room,
-        part: &[R],
-        keys: &HashMap<OwnedServerName, EventKeys>,
-    ) -> Result<Vec<Checked>, PduError> {
-        let is_large = part.len() >= limits::VERIFIED_IN_PARALLEL;
-        let turn = match is_large {
-            true => Some(self.federation.verifying.lock().await),
-            false => None,
-        };
-        let checked = background::at_length(|| match is_large {
-            true => background::in_parallel(part, |raw| self.check(room, raw.borrow(), keys)),
-            false => part.iter().map(|raw| self.check(room, raw.borrow(), keys)).collect(),
-        });
-        drop(turn);
-        let mut valid = Vec::with_capacity(part.len());
-        for checked in checked {
-            match checked {
-                Ok(checked) => valid.push(checked),
-                Err(error @ PduError::Rejected(_)) => return Err(error),
-                Err(error) => {
-                    debug!(%error, room_id = %room.id, "an event is not used");
+            let turn = match part.len() {
+                ..limits::VERIFIED_IN_PARALLEL => None,
+                _ => Some(self.federation.verifying.lock().await),
+            };
+            let checked = background::at_length(|| check(part));
+            drop(turn);
+            for checked in checked {
+                match checked {
+                    Ok(checked) => valid.push(checked),
+                    Err(error @ PduError::NotRecorded(_)) => return Err(error),
+                    Err(error) => {
+                        debug!(%error, room_id = %room.id, "an event is not used");
+                    }
                 }
             }
         }

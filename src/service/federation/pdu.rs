@@ -58,7 +58,7 @@ pub enum PduError {
     Missing,
     /// This homeserver cannot record it now.
     #[error("{0}")]
-    Rejected(#[from] logcabin_engine::Rejected),
+    NotRecorded(#[from] logcabin_engine::Rejected),
 }
 
 impl From<LaxError> for PduError {

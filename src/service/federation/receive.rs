@@ -254,7 +254,7 @@ impl<'a> Receiving<'a> {
         match self.receive(origin, room, event, &mut Budget::full()).await? {
             ReceiveOutcome::Accepted | ReceiveOutcome::Known => Ok(()),
             ReceiveOutcome::SoftFailed(reason) | ReceiveOutcome::Rejected(reason) => {
-                Err(PduError::Rejected(Refusal::Forbidden(reason).into()))
+                Err(PduError::NotRecorded(Refusal::Forbidden(reason).into()))
             }
             ReceiveOutcome::Outlier
             | ReceiveOutcome::Missing { .. }
@@ -331,5 +331,5 @@ impl Receiving<'_> {
 }
 
 pub(super) fn read(error: logcabin_log::ReadError) -> PduError {
-    PduError::Rejected(Refusal::from(error).into())
+    PduError::NotRecorded(Refusal::from(error).into())
 }

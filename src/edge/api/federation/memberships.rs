@@ -57,7 +57,7 @@ impl From<PduError> for ApiError {
             PduError::Missing => {
                 Self::forbidden("Events that this one depends on are missing here.")
             }
-            PduError::Rejected(rejected) => rejected.into(),
+            PduError::NotRecorded(rejected) => rejected.into(),
         }
     }
 }

@@ -99,7 +99,7 @@ pub(super) async fn send(
             Ok(_) => Ok(()),
             // The homeserver resends the whole transaction, and the other events are known by that
             // time.
-            Err(PduError::Rejected(error)) if error.is_for_now() => {
+            Err(PduError::NotRecorded(error)) if error.is_for_now() => {
                 debug!(%origin, ?event_id, %error, "a transaction is refused temporarily");
                 return Err(error.into());
             }
@@ -140,7 +140,7 @@ fn count(received: &Result<&ReceiveOutcome, &PduError>) {
         Err(PduError::Key(_) | PduError::Late | PduError::Signatures(_) | PduError::Altered) => {
             PduOutcome::Signature
         }
-        Err(PduError::Rejected(_)) => PduOutcome::Failed,
+        Err(PduError::NotRecorded(_)) => PduOutcome::Failed,
     };
     metrics().federation_pdus.of_value(outcome).inc();
 }

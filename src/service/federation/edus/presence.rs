@@ -11,7 +11,7 @@ use super::{EduError, content, read};
 use crate::federation::Receiving;
 use logcabin_base::{clock::millis, limits};
 use logcabin_decide::presence::{ReceivePresence, is_seen_here};
-use logcabin_engine::Rejected;
+use logcabin_engine as engine;
 use logcabin_record::command::{PresenceSet, PresenceState};
 
 #[derive(Deserialize)]
@@ -41,7 +41,7 @@ impl Receiving<'_> {
         &self,
         origin: &ServerName,
         edus: impl Iterator<Item = &'e RawValue>,
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), engine::Rejected> {
         if !self.federation.has_presence {
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl Receiving<'_> {
             }
         }
         match self.propose_all(received).await {
-            Err(EduError::Rejected(error)) if error.is_for_now() => Err(error),
+            Err(EduError::NotRecorded(error)) if error.is_for_now() => Err(error),
             _ => Ok(()),
         }
     }

@@ -78,7 +78,7 @@ impl Receiving<'_> {
                     match self.place_known(origin, room, event, &mut budget.state).await {
                         Ok(()) => outcome = ReceiveOutcome::Outlier,
                         // The event after it continues from the state before that event.
-                        Err(PduError::Missing | PduError::Rejected(_)) if event_id != target => {
+                        Err(PduError::Missing | PduError::NotRecorded(_)) if event_id != target => {
                             waiting.remove(&event_id);
                             missing.insert(event_id);
                             continue;
@@ -143,7 +143,7 @@ impl Receiving<'_> {
                 match self.place(origin, room, &event_id, &mut budget.state).await {
                     // Nobody has it, or nobody can use it: the room continues from the state before
                     // what follows it.
-                    Err(PduError::Missing | PduError::Form(_) | PduError::Rejected(_)) => {
+                    Err(PduError::Missing | PduError::Form(_) | PduError::NotRecorded(_)) => {
                         for event in followers(&mut waiting, &event_id) {
                             let state = &mut budget.state;
                             self.place_known(origin, room, &event, state).await?;

@@ -50,7 +50,7 @@ impl Receiving<'_> {
         for (at, fetched) in asked {
             match fetched {
                 Ok(Some(whole)) => events[at] = whole,
-                Err(error @ PduError::Rejected(_)) => return Err(error),
+                Err(error @ PduError::NotRecorded(_)) => return Err(error),
                 // It stays as it is.
                 Ok(None) | Err(_) => {}
             }
