@@ -401,7 +401,7 @@ impl Accounts {
     }
 
     /// Whether they bound anything.
-    pub const fn is_enabled(&self) -> bool {
+    pub(crate) const fn is_enabled(&self) -> bool {
         self.is_enabled
     }
 
@@ -513,7 +513,7 @@ impl Accounts {
     }
 
     /// Whether a homeserver shares a room, and has done so for some time.
-    pub fn is_neighbour(&self, server: &ServerName) -> bool {
+    pub(crate) fn is_neighbour(&self, server: &ServerName) -> bool {
         self.standing(server, self.now()) == Standing::Neighbour
     }
 
@@ -523,7 +523,7 @@ impl Accounts {
     }
 
     /// The relation of a homeserver has changed.
-    pub fn reassess(&self, server: &ServerName) {
+    pub(crate) fn reassess(&self, server: &ServerName) {
         if let Some(account) = self.ledger.lock().accounts.get_mut(server) {
             account.is_assessed = false;
         }

@@ -9,7 +9,7 @@ use ruma::{OwnedUserId, UserId};
 use logcabin_base::{limits, rate::Refundable};
 
 /// The rate of device changes of users of other homeservers, and the device lists being fetched.
-pub struct DeviceChanges {
+pub(crate) struct DeviceChanges {
     rate: Refundable<OwnedUserId>,
     /// The users whose devices are being fetched.
     fetches: Mutex<HashMap<OwnedUserId, Fetched>>,
@@ -23,7 +23,7 @@ struct Fetched {
 }
 
 /// A fetch of users' devices, in progress until this is dropped.
-pub struct Fetch {
+pub(crate) struct Fetch {
     changes: Arc<DeviceChanges>,
     /// The users, each with the earlier number of unrecorded changes.
     users: Vec<(OwnedUserId, u64)>,
@@ -38,20 +38,23 @@ impl Default for DeviceChanges {
 
 impl DeviceChanges {
     /// Counts a change; false if there are too many.
-    pub fn admits(&self, user_id: &UserId) -> bool {
+    pub(crate) fn admits(&self, user_id: &UserId) -> bool {
         self.rate.take(user_id.to_owned(), Instant::now()).is_ok()
     }
 
     /// Counts a change that may go unrecorded, because its list is stale. An answer in progress may
     /// lack it.
-    pub fn pass_over(&self, user_id: &UserId) {
+    pub(crate) fn pass_over(&self, user_id: &UserId) {
         if let Some(fetched) = self.fetches.lock().get_mut(user_id) {
             fetched.passed_over += 1;
         }
     }
 
     /// Marks the devices of these users as being fetched, until the result is dropped.
-    pub fn fetch<'u>(self: &Arc<Self>, users: impl IntoIterator<Item = &'u OwnedUserId>) -> Fetch {
+    pub(crate) fn fetch<'u>(
+        self: &Arc<Self>,
+        users: impl IntoIterator<Item = &'u OwnedUserId>,
+    ) -> Fetch {
         let mut fetches = self.fetches.lock();
         let begun = users.into_iter().map(|user_id| {
             let fetched = fetches.entry(user_id.clone()).or_default();
@@ -66,7 +69,7 @@ impl DeviceChanges {
 
 impl Fetch {
     /// The users with unrecorded changes since the previous call.
-    pub fn passed_over(&mut self) -> Vec<OwnedUserId> {
+    pub(crate) fn passed_over(&mut self) -> Vec<OwnedUserId> {
         let fetches = self.changes.fetches.lock();
         let mut of = Vec::new();
         for (user_id, before) in &mut self.users {

@@ -29,7 +29,7 @@ use logcabin_record::Offset;
 type Turns = HashMap<(OwnedRoomId, Offset), Arc<Turn<GapMemory>>>;
 
 /// The gaps that are being filled.
-pub struct GapFilling {
+pub(crate) struct GapFilling {
     gaps: Mutex<Turns>,
     by_user: Arc<Places<OwnedUserId>>,
     by_origin: Arc<Places<OwnedServerName>>,
@@ -38,20 +38,20 @@ pub struct GapFilling {
 }
 
 /// The turn to fill a gap, and the state of that gap.
-pub struct GapTurn {
-    pub memory: OwnedMutexGuard<GapMemory>,
+pub(crate) struct GapTurn {
+    pub(crate) memory: OwnedMutexGuard<GapMemory>,
     _of_user: Place<OwnedUserId>,
 }
 
 /// The slot of a request to a homeserver.
-pub struct AskingPlace {
+pub(crate) struct AskingPlace {
     _of_origin: Place<OwnedServerName>,
     _of_all: OwnedSemaphorePermit,
 }
 
 /// The results of asking homeservers about a gap.
 #[derive(Debug, Default)]
-pub struct GapMemory {
+pub(crate) struct GapMemory {
     servers: BTreeMap<OwnedServerName, Failure>,
     /// Since when none had anything.
     since: Option<Instant>,
@@ -79,7 +79,7 @@ impl Default for GapFilling {
 
 impl GapFilling {
     /// Waits for a user's turn to fill a gap.
-    pub async fn turn(&self, user_id: &UserId, room_id: &RoomId, gap: Offset) -> GapTurn {
+    pub(crate) async fn turn(&self, user_id: &UserId, room_id: &RoomId, gap: Offset) -> GapTurn {
         let of_user = self.by_user.take(user_id.to_owned()).await;
         let turn = {
             let mut gaps = self.gaps.lock();
@@ -96,7 +96,7 @@ impl GapFilling {
     ///
     /// A request takes the homeserver's slot before it waits for a global one, so an unresponsive
     /// homeserver does not block others.
-    pub async fn place(&self, server: &ServerName, until: Instant) -> Option<AskingPlace> {
+    pub(crate) async fn place(&self, server: &ServerName, until: Instant) -> Option<AskingPlace> {
         let taken = async {
             let of_origin = self.by_origin.take(server.to_owned()).await;
             let of_all = Arc::clone(&self.places).acquire_owned().await.ok()?;
@@ -106,7 +106,7 @@ impl GapFilling {
     }
 
     /// Counts bytes from a homeserver; false if it is over its rate.
-    pub fn admits(&self, server: &ServerName, bytes: u64) -> bool {
+    pub(crate) fn admits(&self, server: &ServerName, bytes: u64) -> bool {
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         let kib = NonZeroU32::new(kib).unwrap_or(NonZeroU32::MIN);
         self.origins.take_many(&server.to_owned(), kib).is_ok()
@@ -115,23 +115,23 @@ impl GapFilling {
 
 impl GapMemory {
     /// Whether a homeserver is to be asked now.
-    pub fn may_ask(&self, server: &ServerName) -> bool {
+    pub(crate) fn may_ask(&self, server: &ServerName) -> bool {
         let failure = self.servers.get(server);
         failure.is_none_or(|failure| !failure.has_nothing && failure.again <= Instant::now())
     }
 
     /// Notes that a homeserver had something.
-    pub fn helped(&mut self) {
+    pub(crate) fn helped(&mut self) {
         *self = Self::default();
     }
 
     /// Notes that a homeserver answered, and had nothing for the gap.
-    pub fn had_nothing(&mut self, server: &ServerName) {
+    pub(crate) fn had_nothing(&mut self, server: &ServerName) {
         self.fail(server).has_nothing = true;
     }
 
     /// Notes that a homeserver was unreachable.
-    pub fn could_not_be_asked(&mut self, server: &ServerName) {
+    pub(crate) fn could_not_be_asked(&mut self, server: &ServerName) {
         let failure = self.fail(server);
         let (first, most) = limits::GAP_RETRY;
         let pause = first.saturating_mul(1 << failure.tries.min(10)).min(most);
@@ -148,7 +148,7 @@ impl GapMemory {
 
     /// Whether none of these homeservers will help: each has nothing, or none has been reachable
     /// for a long time.
-    pub fn is_hopeless<'s>(
+    pub(crate) fn is_hopeless<'s>(
         &self,
         servers: impl IntoIterator<Item = &'s OwnedServerName>,
         patience: Duration,

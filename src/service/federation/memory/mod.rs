@@ -14,8 +14,8 @@ use ruma::{OwnedServerName, OwnedUserId};
 use tokio::sync::Semaphore;
 
 pub use accounts::{Accounts, Amounts, Kind, Use};
-pub use device_changes::{DeviceChanges, Fetch};
-pub use gaps::{GapFilling, GapMemory};
+pub(crate) use device_changes::{DeviceChanges, Fetch};
+pub(crate) use gaps::{GapFilling, GapMemory};
 pub(crate) use rates::{EphemeralRates, Knocks};
 pub use site::Site;
 
@@ -24,35 +24,35 @@ use logcabin_config::Config;
 use logcabin_engine::{Engine, Voucher};
 use logcabin_outside::federation::{KeyRing, Peers, PolicyServers, Sender};
 
-/// Federation, if it is enabled.
+/// The parts of federation that live as long as the server. There are none while it is off.
 pub struct Federation {
     /// Requests to other homeservers.
     pub peers: Arc<Peers>,
     pub keys: Arc<KeyRing>,
     /// Held while a large batch of events is verified.
-    pub verifying: tokio::sync::Mutex<()>,
+    pub(crate) verifying: tokio::sync::Mutex<()>,
     /// Delivers events and EDUs to them.
     pub sender: Arc<Sender>,
     /// Gaps in rooms' histories that are being filled.
-    pub gaps: GapFilling,
+    pub(crate) gaps: GapFilling,
     /// Policy servers, which sign events of their rooms.
-    pub policy: Arc<PolicyServers>,
+    pub(crate) policy: Arc<PolicyServers>,
     /// The homeservers whose users' devices are being fetched.
     pub fetching_devices: Mutex<HashSet<OwnedServerName>>,
     /// The rate at which their users' devices change.
-    pub device_changes: Arc<DeviceChanges>,
+    pub(crate) device_changes: Arc<DeviceChanges>,
     /// Places for key queries, in all and by user: a user who queries unresponsive homeservers does
     /// not block others.
-    pub key_answers: Semaphore,
-    pub key_askers: Arc<Places<OwnedUserId>>,
+    pub(crate) key_answers: Semaphore,
+    pub(crate) key_askers: Arc<Places<OwnedUserId>>,
     /// Places for fetches of device lists, for which no user waits.
-    pub device_fetches: Semaphore,
+    pub(crate) device_fetches: Semaphore,
     /// The rates of their typing, receipts and presence.
-    pub ephemeral_rates: EphemeralRates,
+    pub(crate) ephemeral_rates: EphemeralRates,
     /// How much they may have this server accept.
     pub accounts: Accounts,
     /// How often they may knock on rooms.
-    pub knocks: Knocks,
+    pub(crate) knocks: Knocks,
     /// Events that wait until a state is resolved, each in its turn.
     pub resolving: Arc<Turns>,
     pub has_presence: bool,

@@ -7,7 +7,7 @@ use ruma::{OwnedRoomId, OwnedServerName, OwnedUserId, RoomId, ServerName, UserId
 use logcabin_base::{limits, rate::Refundable};
 
 /// The rates of typing, receipts and presence: by homeserver, by user, and in all.
-pub struct EphemeralRates {
+pub(crate) struct EphemeralRates {
     origins: Refundable<OwnedServerName>,
     users: Refundable<OwnedUserId>,
     /// Of homeservers that have shared rooms with this one for long, and of all others.
@@ -28,7 +28,7 @@ impl Default for EphemeralRates {
 impl EphemeralRates {
     /// Counts an EDU about a user of another homeserver, which may be a neighbour; false if it is
     /// over a rate.
-    pub fn admits(&self, user_id: &UserId, is_neighbour: bool) -> bool {
+    pub(crate) fn admits(&self, user_id: &UserId, is_neighbour: bool) -> bool {
         let now = Instant::now();
         // The homeserver first: if it is over its rate, its users are not counted, and it takes
         // nothing from others.
@@ -39,7 +39,7 @@ impl EphemeralRates {
 }
 
 /// The rates of knocks on each room: by homeserver, and of all others.
-pub struct Knocks {
+pub(crate) struct Knocks {
     origins: Refundable<(OwnedRoomId, OwnedServerName)>,
     rooms: Refundable<OwnedRoomId>,
 }
@@ -56,7 +56,7 @@ impl Knocks {
     ///
     /// # Errors
     /// How long to wait for the next.
-    pub fn take(&self, room_id: &RoomId, server: &ServerName) -> Result<(), Duration> {
+    pub(crate) fn take(&self, room_id: &RoomId, server: &ServerName) -> Result<(), Duration> {
         let now = Instant::now();
         self.origins.take((room_id.to_owned(), server.to_owned()), now)?;
         self.rooms.take(room_id.to_owned(), now)
