@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use logcabin::{
     decide::{
         federation::{
-            BeginRoom, EnterRoom, FillGap, NoteDevices, NoteReached, OutlierOutcome,
-            ReceiveOutcome, ReceivePdu, RecordOutliers, Said,
+            BeginRoom, DeviceListUpdate, EnterRoom, FillGap, NoteDevices, NoteReached,
+            OutlierOutcome, ReceiveOutcome, ReceivePdu, RecordOutliers,
         },
         to_device::{ReceiveToDevice, SendToDevice},
     },
@@ -198,7 +198,7 @@ pub(crate) async fn enter(engine: &Engine, ann: &OwnedUserId) {
         ..DeviceList::default()
     };
     for list in [Some(list.clone()), Some(list), None] {
-        let said = Said {
+        let said = DeviceListUpdate {
             user_id: "@pia:peer.example".try_into().unwrap(),
             changed: true,
             list,

@@ -150,7 +150,7 @@ pub const EXTREMITIES_OF_ONE: usize = 5;
 
 /// Refused events that are walked back over from an event to find the extremities before it. An
 /// extremity that is not found is merely named once more.
-pub const REFUSED_BEFORE: usize = 100;
+pub const SOFT_FAILED_BEFORE: usize = 100;
 
 /// Events that are considered when a room's state is resolved where branches meet: those for whose
 /// keys the branches have different events, and the auth events in which they differ. If there are

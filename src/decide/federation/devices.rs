@@ -13,13 +13,12 @@ use logcabin_record::{
 #[derive(Clone, Debug)]
 pub struct NoteDevices {
     pub server: OwnedServerName,
-    /// The news of each user.
-    pub users: Vec<Said>,
+    pub users: Vec<DeviceListUpdate>,
 }
 
 /// A homeserver's news of a user's devices.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct DeviceListUpdate {
     /// The user, of that homeserver.
     pub user_id: OwnedUserId,
     /// Whether the homeserver says that something changed.
@@ -41,7 +40,7 @@ impl Proposal for NoteDevices {
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<bool, Refusal> {
         let mut all = true;
-        for Said { user_id, changed, list, as_of } in &self.users {
+        for DeviceListUpdate { user_id, changed, list, as_of } in &self.users {
             let known = commit.env.state.device_lists.get(user_id);
             let is_late = list.is_some() && known.is_some_and(|known| known.last > *as_of);
             if is_late {

@@ -19,7 +19,7 @@ mod template;
 
 pub use address::address_invite;
 pub use destination::{ResetDestination, RetryDestination};
-pub use devices::{NoteDevices, Said};
+pub use devices::{DeviceListUpdate, NoteDevices};
 pub use enter::{BeginRoom, EnterRoom, Entered, PlaceOutlier};
 pub use fill::FillGap;
 pub use keys::{LearnKeys, RotateKey};

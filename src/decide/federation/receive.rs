@@ -625,7 +625,7 @@ impl<'a, 'b> Receipt<'a, 'b> {
         let direct = self.event.prev_events.iter().cloned();
         let mut preceding: BTreeMap<_, _> = direct.map(|event_id| (event_id, None)).collect();
         let mut open: Vec<_> = preceding.keys().cloned().collect();
-        for _ in 0..limits::REFUSED_BEFORE {
+        for _ in 0..limits::SOFT_FAILED_BEFORE {
             let Some(event_id) = open.pop() else { break };
             let Some(event) = self.branches.find(&event_id)? else { continue };
             if !matches!(event.aside.as_deref(), Some((Outcome::SoftFailed { .. }, _))) {

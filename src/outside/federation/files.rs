@@ -61,7 +61,7 @@ enum Content {
 
 /// The body of a homeserver's refusal.
 #[derive(Default, Deserialize)]
-struct Refusal {
+struct ErrorBody {
     #[serde(default)]
     errcode: String,
 }
@@ -162,7 +162,7 @@ impl Peers {
         let account = Account::of_host(&self.bodies, server.as_str());
         let until = time::Instant::now() + limits::FEDERATION_TIMEOUT;
         let body = whole(body, account, limits::REMOTE_FILE_ERROR_BYTES, until).await;
-        let refusal = serde_json::from_slice::<Refusal>(&body.unwrap_or_default());
+        let refusal = serde_json::from_slice::<ErrorBody>(&body.unwrap_or_default());
         (status, refusal.unwrap_or_default().errcode)
     }
 }

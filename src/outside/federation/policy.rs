@@ -58,7 +58,7 @@ impl From<NotSigned> for Refusal {
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct ErrorBody {
     #[serde(default)]
     errcode: String,
     #[serde(default)]
@@ -81,8 +81,8 @@ impl PolicyServers {
             || NotSigned::Unreachable(Unreachable::Unexpected("it is not a signature".to_owned()));
         if !answer.status.is_success() {
             let status = answer.status.as_u16();
-            return Err(match serde_json::from_slice::<Said>(&answer.body) {
-                Ok(Said { errcode, error }) if !errcode.is_empty() && status < 500 => {
+            return Err(match serde_json::from_slice::<ErrorBody>(&answer.body) {
+                Ok(ErrorBody { errcode, error }) if !errcode.is_empty() && status < 500 => {
                     NotSigned::Refused { status, errcode, error }
                 }
                 _ => NotSigned::Unreachable(Unreachable::Status(status)),

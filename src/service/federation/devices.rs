@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::{Receiving, memory::Fetch};
 use logcabin_base::{canonical::is_readable, limits, text::encoded};
-use logcabin_decide::federation::{NoteDevices, Said};
+use logcabin_decide::federation::{DeviceListUpdate, NoteDevices};
 use logcabin_engine::{self as engine, Engine};
 use logcabin_log::ReadError;
 use logcabin_outside::federation::{Question, Unreachable};
@@ -159,7 +159,7 @@ impl Receiving<'_> {
             }
         }
         let said = lists.iter().filter(|(user_id, _)| kept.contains(*user_id));
-        let said = said.map(|(user_id, list)| Said {
+        let said = said.map(|(user_id, list)| DeviceListUpdate {
             user_id: user_id.clone(),
             changed: false,
             list: Some(list.clone()),
@@ -239,7 +239,7 @@ impl Receiving<'_> {
     pub(super) async fn note_devices(
         &self,
         server: &ServerName,
-        users: Vec<Said>,
+        users: Vec<DeviceListUpdate>,
     ) -> Result<bool, engine::Rejected> {
         let mut all = true;
         for users in users.chunks(limits::DEVICE_LISTS_AT_ONCE) {
@@ -305,7 +305,7 @@ impl Receiving<'_> {
         let list = checked(list, user_id);
         let known = known_devices(self.engine, user_id).ok().flatten();
         let changed = known.is_none_or(|(known, _)| !known.is_same(&list));
-        let said = Said { user_id: user_id.clone(), changed, list: Some(list), as_of };
+        let said = DeviceListUpdate { user_id: user_id.clone(), changed, list: Some(list), as_of };
         let noted = self.note_fetched(server, vec![said], fetch).await;
         noted.map_err(|error| Unreachable::Unexpected(error.to_string()))
     }
@@ -315,15 +315,20 @@ impl Receiving<'_> {
     async fn note_fetched(
         &self,
         server: &ServerName,
-        mut lists: Vec<Said>,
+        mut lists: Vec<DeviceListUpdate>,
         mut fetch: Fetch,
     ) -> Result<(), engine::Rejected> {
         let mut outdated = || -> Vec<_> {
-            let of = |user_id| Said { user_id, changed: true, list: None, as_of: Offset::ZERO };
+            let of = |user_id| DeviceListUpdate {
+                user_id,
+                changed: true,
+                list: None,
+                as_of: Offset::ZERO,
+            };
             fetch.passed_over().into_iter().map(of).collect()
         };
         // Only news since the request makes a list stale, including unrecorded changes.
-        let is_last = |said: &Said| {
+        let is_last = |said: &DeviceListUpdate| {
             let asked = lists.iter().find(|list| list.user_id == said.user_id);
             let known = self.engine.state().device_lists.get(&said.user_id);
             asked.is_some_and(|asked| known.is_none_or(|known| known.last <= asked.as_of))

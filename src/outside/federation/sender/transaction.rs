@@ -52,22 +52,22 @@ enum Fails {
 
 /// The outcome of a transaction that was answered.
 enum Answered {
-    Taken,
+    Accepted,
     /// Because of its contents.
-    Refused(Refusal),
+    Refused(ErrorAnswer),
     /// It has taken enough for now, and says when it takes more.
     Later(Duration),
 }
 
 /// The answer of a homeserver that refuses a transaction.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(super) struct ErrorAnswer {
     status: u16,
     /// What it says about it.
     said: String,
 }
 
-impl Refusal {
+impl ErrorAnswer {
     /// Whether it is not clear that the contents are the cause.
     const fn is_fault(&self) -> bool {
         self.status == FAULT
@@ -79,7 +79,7 @@ impl Refusal {
 pub(super) enum Failure {
     Unreachable(Unreachable),
     /// It does not even accept an empty transaction.
-    Everything(Refusal),
+    Everything(ErrorAnswer),
     /// It accepts no more for some time.
     Later(Duration),
 }
@@ -115,7 +115,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(unreachable) => unreachable.fmt(f),
-            Self::Everything(Refusal { status, said }) => {
+            Self::Everything(ErrorAnswer { status, said }) => {
                 write!(f, "it refuses every transaction with status {status}: {said}")
             }
             Self::Later(pause) => write!(f, "it takes no more for {} s", pause.as_secs()),
@@ -140,7 +140,7 @@ struct Delivery<'a> {
     /// It has failed itself.
     has_failed: bool,
     /// Items with which the homeserver fails, while it is not known whether it does with others.
-    suspects: Vec<(usize, Refusal)>,
+    suspects: Vec<(usize, ErrorAnswer)>,
     fails: Fails,
     /// The id of the next transaction.
     id: String,
@@ -307,8 +307,8 @@ impl Sender {
             let answered = answered.map_err(Failure::Unreachable)?;
             let refusal = match answered {
                 Answered::Later(pause) => return Err(Failure::Later(pause)),
-                Answered::Taken => None,
-                Answered::Refused(refusal) => Some(refusal),
+                Answered::Accepted => None,
+                Answered::Refused(answer) => Some(answer),
             };
             // A homeserver may remember its answer for an id.
             delivery.id = random_letters(20);
@@ -393,12 +393,12 @@ impl Sender {
     async fn probe(
         &self,
         server: &ServerName,
-        refusal: &Refusal,
+        refusal: &ErrorAnswer,
         fails: Fails,
     ) -> Result<(), Failure> {
         let id = random_letters(20);
         match self.transmit(server, &id, &[], fails).await.map_err(Failure::Unreachable)? {
-            Answered::Taken => Ok(()),
+            Answered::Accepted => Ok(()),
             Answered::Later(pause) => Err(Failure::Later(pause)),
             Answered::Refused(_) => Err(Failure::Everything(refusal.clone())),
         }
@@ -442,10 +442,10 @@ impl Sender {
 
 impl<'a> Delivery<'a> {
     /// Sets an item aside that the homeserver refuses alone.
-    fn set_aside(&mut self, index: usize, refusal: Refusal, at_ms: u64) {
+    fn set_aside(&mut self, index: usize, refusal: ErrorAnswer, at_ms: u64) {
         let item = &self.load.items[index];
         let record = item.of.and_then(|of| self.left.get(of.checked_sub(self.done)?).copied());
-        let Refusal { status, said } = refusal;
+        let ErrorAnswer { status, said } = refusal;
         let (item, of) = (item.name(), item.of);
         let aside = AsideItem { record, item, at_ms, status: Some(status), reason: said };
         self.aside.push((of, aside));
@@ -470,7 +470,7 @@ impl<'a> Delivery<'a> {
 fn read(server: &ServerName, answer: &Answer, fails: Fails) -> Result<Answered, Unreachable> {
     let status = answer.status.as_u16();
     if REFUSING.contains(&status) || (status == FAULT && fails == Fails::Long) {
-        return Ok(Answered::Refused(Refusal { status, said: errors(&answer.body) }));
+        return Ok(Answered::Refused(ErrorAnswer { status, said: errors(&answer.body) }));
     }
     if let Some(pause) = answer.refused().and_then(|refused| refused.retry_after) {
         return Ok(Answered::Later(pause));
@@ -484,7 +484,7 @@ fn read(server: &ServerName, answer: &Answer, fails: Fails) -> Result<Answered, 
             debug!(%server, event_id, error, "a homeserver refused an event");
         }
     }
-    Ok(Answered::Taken)
+    Ok(Answered::Accepted)
 }
 
 /// The statuses with which a homeserver refuses the contents of a transaction.
@@ -524,7 +524,7 @@ fn errors(body: &[u8]) -> String {
 fn count(answered: &Result<Answered, Unreachable>, pdus: usize, edus: usize) {
     let metrics = metrics();
     let outcome = match answered {
-        Ok(Answered::Taken) => Tried::Done,
+        Ok(Answered::Accepted) => Tried::Done,
         Err(Unreachable::Denied | Unreachable::Own | Unreachable::Name) => return,
         Ok(Answered::Refused(_) | Answered::Later(_)) | Err(_) => Tried::Failed,
     };

@@ -14,7 +14,7 @@ use crate::federation::{
     devices::{is_cross_signing, is_device, known_devices},
 };
 use logcabin_base::limits;
-use logcabin_decide::federation::Said;
+use logcabin_decide::federation::DeviceListUpdate;
 use logcabin_record::command::DeviceList;
 use logcabin_state::device_lists::List;
 
@@ -134,8 +134,12 @@ impl Receiving<'_> {
         if is_often && listed.is_some_and(|of| of.is_outdated) {
             return Err(EduError::TooMany);
         }
-        let outdated =
-            Said { user_id, changed: true, list: None, as_of: self.engine.head().offset() };
+        let outdated = DeviceListUpdate {
+            user_id,
+            changed: true,
+            list: None,
+            as_of: self.engine.head().offset(),
+        };
         for _ in 0..limits::DEVICE_CHANGE_TRIES {
             let known = self.engine.state().device_lists.get(&outdated.user_id);
             let known = known.filter(|of| !of.is_outdated && !is_often);
@@ -151,7 +155,7 @@ impl Receiving<'_> {
                 Change::Made => {}
                 Change::Unclear => break,
             }
-            let said = Said { list: Some(list), as_of: known.last, ..outdated.clone() };
+            let said = DeviceListUpdate { list: Some(list), as_of: known.last, ..outdated.clone() };
             if self.note_devices(origin, vec![said]).await? {
                 return Ok(());
             }
