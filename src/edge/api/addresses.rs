@@ -32,7 +32,10 @@ pub(super) fn is_login_page(config: &Config, url: &Url) -> bool {
 /// The path of the page of the console on which administrators log in.
 pub(super) const CONSOLE_LOGIN: &str = "/_logcabin/console/login";
 
-/// Whether this is the address of that page, to which single sign-on may lead back.
+/// The path at which a browser sets out to the pages for signing in, to log in to the console.
+pub(super) const CONSOLE_SIGN_IN: &str = "/_logcabin/console/sign_in";
+
+/// Whether `url` is the address of [`CONSOLE_LOGIN`], to which single sign-on may lead back.
 pub(super) fn is_console_login(config: &Config, url: &Url) -> bool {
     let own = format!("{}{CONSOLE_LOGIN}", config.public_url()).parse::<Url>();
     config.console.enabled && own.is_ok_and(|own| own == *url)

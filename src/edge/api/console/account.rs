@@ -31,11 +31,6 @@ endpoint! {
     { headers: HeaderMap = headers }
 }
 
-/// The address of the way to the pages, at which a browser comes back, too.
-pub(super) fn address(app: &Server) -> String {
-    format!("{}/_logcabin/console/sign_in", app.config.public_url())
-}
-
 pub(super) async fn set_out(cx: Cx<Server, ()>, _: SetOut) -> Result<Reply, ApiError> {
     served(&cx.app)?;
     let attempt = Attempt::begin();

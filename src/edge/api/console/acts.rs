@@ -236,18 +236,3 @@ fn done(user_id: &str, result: &Value) -> Markup {
         }
     }
 }
-
-/// Links to the forms of acts, with what is known filled in.
-pub(super) fn acts(names: &[&str], given: &[(&str, &str)]) -> Markup {
-    let query: Vec<_> =
-        given.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
-    let query = query.join("&");
-    html! {
-        ul.acts {
-            @for (name, form) in names.iter().filter_map(|name| Some((name, registry::form(name)?)))
-            {
-                li { a href={ "/_logcabin/console/act/" (name) "?" (query) } { (form.title) } }
-            }
-        }
-    }
-}

@@ -4,9 +4,8 @@
 use maud::{Markup, html};
 
 use super::{
-    acts::acts,
     lists::{pages, start},
-    parts::{at_second, encoded, facts, long, record, room, short, table, text, user},
+    parts::{acts, at_second, encoded, facts, long, record, room, short, table, text, user},
     visitor::{ConsoleLogin, Visitor, show},
 };
 use crate::{

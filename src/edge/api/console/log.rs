@@ -6,8 +6,9 @@ use http::HeaderMap;
 use maud::{Markup, html};
 
 use super::{
-    acts::acts,
-    parts::{encoded, field, lines, long, moment, query, record as link, seconds, short, why},
+    parts::{
+        acts, encoded, field, lines, long, moment, query, record as link, seconds, short, why,
+    },
     visitor::{ConsoleLogin, ConsoleStream, Visitor, show},
 };
 use crate::{

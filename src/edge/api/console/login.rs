@@ -6,13 +6,12 @@ use http::{HeaderMap, HeaderValue, header::SET_COOKIE};
 use maud::html;
 
 use super::{
-    account,
     parts::encoded,
     visitor::{COOKIE_NAME, cookie as given, login_first, of_this_site, see_other, served},
 };
 use crate::{
     api::{
-        addresses::CONSOLE_LOGIN,
+        addresses::{CONSOLE_LOGIN, CONSOLE_SIGN_IN},
         auth::{
             grants::grant_of,
             login::{self, By},
@@ -92,7 +91,7 @@ pub(super) fn form(app: &Server, user: &str, refused: Option<&ApiError>) -> Repl
     let body = html! {
         @if let Some(error) = refused { p.bad role="alert" { (error.message()) } }
         @if own::is_possible(app) {
-            a.button.second href=(account::address(app)) { "Log in with your account" }
+            a.button.second href={ (app.config.public_url()) (CONSOLE_SIGN_IN) } { "Log in with your account" }
         }
         @let own = format!("{}{CONSOLE_LOGIN}", app.config.public_url());
         @for provider in app.outside.providers.all() {

@@ -17,6 +17,7 @@ mod now;
 mod parts;
 mod past;
 mod plot;
+mod progress;
 mod relations;
 mod timeline;
 mod unread;

@@ -7,10 +7,13 @@ pub(super) use logcabin_base::text::encoded;
 
 use crate::{api::server::Server, http::ApiError};
 use logcabin_base::limits;
-use logcabin_ops::history::{
-    HistoryError,
-    look::clean,
-    moment::{Moment, Time, last_until},
+use logcabin_ops::{
+    admin::registry,
+    history::{
+        HistoryError,
+        look::clean,
+        moment::{Moment, Time, last_until},
+    },
 };
 use logcabin_record::Offset;
 
@@ -181,6 +184,21 @@ pub(super) fn field(name: &str, label: &str, given: &Option<String>, hint: &str)
             label for=(name) { (label) }
             input type="text" id=(name) name=(name) value=(given.as_deref().unwrap_or_default())
                 placeholder=(hint) autocapitalize="none" spellcheck="false";
+        }
+    }
+}
+
+/// Links to the forms of acts, with what is known filled in.
+pub(super) fn acts(names: &[&str], given: &[(&str, &str)]) -> Markup {
+    let query: Vec<_> =
+        given.iter().map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
+    let query = query.join("&");
+    html! {
+        ul.acts {
+            @for (name, form) in names.iter().filter_map(|name| Some((name, registry::form(name)?)))
+            {
+                li { a href={ "/_logcabin/console/act/" (name) "?" (query) } { (form.title) } }
+            }
         }
     }
 }

@@ -3,8 +3,8 @@
 use maud::{Markup, html};
 
 use super::{
-    acts::acts,
-    parts::{at_second, facts, record, room, table},
+    parts::{acts, at_second, facts, record, room, table},
+    progress::{bar, under_way},
     upkeep::snapshots::{compared, differed},
     visitor::{ConsoleLogin, Visitor, show},
 };
@@ -12,10 +12,7 @@ use crate::{
     api::server::Server,
     http::{ApiError, Cx, Reply, endpoint},
 };
-use logcabin_base::{
-    limits,
-    progress::{self, Progress},
-};
+use logcabin_base::{limits, progress};
 use logcabin_ops::history::look::{duration, grouped};
 use logcabin_record::Offset;
 
@@ -27,38 +24,6 @@ endpoint! {
 
 pub(super) async fn page(cx: Cx<Server, Visitor>, _: WorkPage) -> Result<Reply, ApiError> {
     show(&cx, ("Work", "work"), body).await
-}
-
-/// What is under way of these kinds; nothing if nothing is.
-pub(super) fn progress_of(kinds: &[&str]) -> Markup {
-    let mut work = progress::under_way();
-    work.retain(|work| kinds.contains(&&*work.what));
-    html! { @if !work.is_empty() { (under_way(&work)) } }
-}
-
-fn under_way(work: &[Progress]) -> Markup {
-    let row = |work: &Progress| {
-        let left = work.left_ms.map(|left| duration(left / 1000));
-        vec![
-            html! {
-                (work.what)
-                @if !work.about.is_empty() { " " (room(&work.about, &work.about)) }
-            },
-            bar(&work.what, work.done, work.total),
-            html! { (duration(work.taken_ms / 1000)) },
-            html! { (left.as_deref().unwrap_or("not known yet")) },
-        ]
-    };
-    let rows: Vec<_> = work.iter().map(row).collect();
-    table(&["What", "Progress", "For", "Left, about"], &rows, "There is no long-running work.")
-}
-
-/// How much of something is done.
-pub(super) fn bar(what: &str, done: u64, total: u64) -> Markup {
-    let text = format!("{} of {}", grouped(done), grouped(total));
-    html! {
-        progress value=(done) max=(total.max(1)) aria-label=(what) { (text) } " " (text)
-    }
 }
 
 /// The rooms that are shut down. What is left of each is estimated from what was done since its

@@ -14,7 +14,6 @@ use super::{
     addresses::issuer,
     offered::must_be_offered,
     problem::{answer, refusal},
-    token::id_token_seconds,
 };
 use crate::{
     api::{
@@ -82,7 +81,7 @@ pub(super) async fn id_token(
         "sub": user_id,
         "aud": client_id,
         "iat": now,
-        "exp": now + id_token_seconds(),
+        "exp": now + limits::OAUTH_ID_TOKEN.as_secs(),
         "auth_time": auth_ms / 1000,
         "at_hash": URL_SAFE_NO_PAD.encode(&hash[..hash.len() / 2]),
     });

@@ -5,7 +5,10 @@ use maud::{Markup, html};
 use reqwest::Url;
 use ruma::UserId;
 
-use super::browser::{FIELD, Visitor};
+use super::{
+    addresses::{Next, encoded},
+    browser::{FIELD, Visitor},
+};
 use crate::api::{browser::page::Page, server::Server};
 use logcabin_record::scope::Scope;
 use logcabin_service::oauth::Client;
@@ -39,6 +42,35 @@ pub(super) fn new_password(app: &Server, label: &str) -> Markup {
         label for="repeated" { "The same password again" }
         input type="password" id="repeated" name="repeated" required
             autocomplete="new-password" aria-describedby="wrong";
+    }
+}
+
+/// The providers of single sign-on.
+pub(super) fn ways(app: &Server, next: &Next, second: bool) -> Markup {
+    html! {
+        @for provider in app.outside.providers.all() {
+            a.button.second[second]
+                href={ (next.by(&app.config, "sso")) "&provider=" (encoded(provider.id())) } {
+                "Continue with " (provider.name())
+            }
+        }
+    }
+}
+
+/// What the user signs in for.
+pub(super) fn purpose(app: &Server, next: &Next, headers: &HeaderMap) -> Markup {
+    let client = next.parameter("client_id").filter(|_| next.is("authorize"));
+    let client = client.and_then(|id| app.oauth.clients.get(&app.engine, &id));
+    let redirect_url = next.parameter("redirectUrl").filter(|_| next.is("continue"));
+    let languages = languages(headers);
+    html! {
+        @if let Some(client) = client {
+            p { "To continue to " strong { bdi { (name(&client, &languages)) } } "." }
+        } @else if let Some(url) = redirect_url {
+            p { "To continue to " strong { (place(&url)) } "." }
+        } @else if next.is("link") {
+            p { "To sign in another device." }
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, StatusCode};
-use maud::{Markup, html};
+use maud::html;
 use reqwest::Url;
 use ruma::{
     OwnedUserId,
@@ -106,7 +106,7 @@ fn form(
     let providers = app.outside.providers.all();
     let by_password = config.login.password;
     let body = html! {
-        (purpose(app, next, headers))
+        (look::purpose(app, next, headers))
         (look::alert(wrong))
         @if by_password {
             form method="post" action={ (path(config)) "/sign_in" } {
@@ -123,7 +123,7 @@ fn form(
                 button type="submit" { "Sign in" }
             }
         }
-        (ways(app, next, by_password))
+        (look::ways(app, next, by_password))
         @if !by_password && providers.is_empty() {
             p { "Nobody can sign in to this server by its pages." }
         }
@@ -138,35 +138,6 @@ fn form(
         }
     };
     Page::new(format!("Sign in to {}", config.server.name), body)
-}
-
-/// The providers of single sign-on.
-pub(super) fn ways(app: &Server, next: &Next, second: bool) -> Markup {
-    html! {
-        @for provider in app.outside.providers.all() {
-            a.button.second[second]
-                href={ (next.by(&app.config, "sso")) "&provider=" (encoded(provider.id())) } {
-                "Continue with " (provider.name())
-            }
-        }
-    }
-}
-
-/// What the user signs in for.
-pub(super) fn purpose(app: &Server, next: &Next, headers: &HeaderMap) -> Markup {
-    let client = next.parameter("client_id").filter(|_| next.is("authorize"));
-    let client = client.and_then(|id| app.oauth.clients.get(&app.engine, &id));
-    let place = next.parameter("redirectUrl").filter(|_| next.is("continue"));
-    let languages = look::languages(headers);
-    html! {
-        @if let Some(client) = client {
-            p { "To continue to " strong { bdi { (look::name(&client, &languages)) } } "." }
-        } @else if let Some(place) = place {
-            p { "To continue to " strong { (look::place(&place)) } "." }
-        } @else if next.is("link") {
-            p { "To sign in another device." }
-        }
-    }
 }
 
 /// The account that a person means by what they typed.

@@ -14,7 +14,6 @@ use super::{
     look,
     offered::must_be_offered,
     parameters::Parameters,
-    sign_in,
 };
 use crate::{
     api::{
@@ -81,7 +80,7 @@ fn form(
     let config = &app.config;
     let possible = is_possible(app);
     let body = html! {
-        (sign_in::purpose(app, next, headers))
+        (look::purpose(app, next, headers))
         (look::alert(wrong))
         @if possible {
             form method="post" action={ (path(config)) "/sign_up" } {
@@ -101,7 +100,7 @@ fn form(
         } @else {
             p { "New accounts are not created on these pages." }
         }
-        (sign_in::ways(app, next, possible))
+        (look::ways(app, next, possible))
         p {
             "You have an account? "
             a href=(next.by(config, "sign_in")) { "Sign in" }

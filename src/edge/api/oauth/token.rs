@@ -25,10 +25,7 @@ use crate::{
     },
     http::{ApiError, Body, Cx, Reply, endpoint},
 };
-use logcabin_base::{
-    clock::{millis, random_letters},
-    limits,
-};
+use logcabin_base::{clock::random_letters, limits};
 use logcabin_decide::{
     Refusal,
     account::{Login, Refresh},
@@ -385,11 +382,6 @@ async fn by_refresh_token(
         Err(error) => return Err(ApiError::from(error).into()),
     };
     Ok(successful(tokens.ending(expires_ms).told(app), &scope, None))
-}
-
-/// The lifetime of an ID token, in seconds.
-pub(super) fn id_token_seconds() -> u64 {
-    millis(limits::OAUTH_ID_TOKEN) / 1000
 }
 
 #[cfg(test)]

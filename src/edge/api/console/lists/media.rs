@@ -6,8 +6,7 @@ use ruma::UserId;
 use crate::{
     api::{
         console::{
-            acts::acts,
-            parts::{self, at_second, field, query, table, text, user as user_link},
+            parts::{self, acts, at_second, field, query, table, text, user as user_link},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,

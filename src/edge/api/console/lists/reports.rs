@@ -6,8 +6,7 @@ use super::{pages, start};
 use crate::{
     api::{
         console::{
-            acts::acts,
-            parts::{at_second, record, room, table, text, user},
+            parts::{acts, at_second, record, room, table, text, user},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,

@@ -7,8 +7,9 @@ use super::{choice, pages, start};
 use crate::{
     api::{
         console::{
-            acts::acts,
-            parts::{encoded, facts, field, record, room, short, table, text, those, user, why},
+            parts::{
+                acts, encoded, facts, field, record, room, short, table, text, those, user, why,
+            },
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,

@@ -6,8 +6,7 @@ use super::{pages, start};
 use crate::{
     api::{
         console::{
-            acts::acts,
-            parts::{at_second, table, text},
+            parts::{acts, at_second, table, text},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,

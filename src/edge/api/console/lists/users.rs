@@ -6,9 +6,9 @@ use super::{choice, pages, start};
 use crate::{
     api::{
         console::{
-            acts::acts,
             parts::{
-                at_second, encoded, facts, field, record, short, table, text, those, user, why,
+                acts, at_second, encoded, facts, field, record, short, table, text, those, user,
+                why,
             },
             visitor::{ConsoleLogin, Visitor, show},
         },

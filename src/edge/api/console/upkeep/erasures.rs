@@ -6,8 +6,8 @@ use crate::{
     api::{
         console::{
             parts::{at_second, before, facts, record, table, text, user},
+            progress::{bar, progress_of},
             visitor::{ConsoleLogin, Visitor, show},
-            work,
         },
         server::Server,
     },
@@ -123,7 +123,7 @@ fn still_there(app: &Server, waiting: &Waiting) -> Markup {
     let redacted = app.engine.state().erasures.redacted(u64::MAX, limits::CONSOLE_LOOK);
     let more = if redacted.len() < limits::CONSOLE_LOOK { "" } else { "at least " };
     html! {
-        (work::progress_of(&[progress::ERASURE, progress::SEARCH_FOR_USERS]))
+        (progress_of(&[progress::ERASURE, progress::SEARCH_FOR_USERS]))
         (facts(&[
             ("Records to be erased now", html! { (grouped(waiting.records)) }),
             (
@@ -206,13 +206,13 @@ fn shown(receipt: &Receipt, after: Offset) -> Markup {
     html! {
         @if after == Offset::ZERO && receipt.looked_up_to.is_none() && *waiting > 0 {
             p {
-                (work::bar("Records that are erased", erased, erased + waiting))
+                (bar("Records that are erased", erased, erased + waiting))
                 " records are erased."
             }
         }
         @if *waiting > 0 {
             p.note { "A sweep begins within a minute." }
-            (work::progress_of(&[progress::ERASURE]))
+            (progress_of(&[progress::ERASURE]))
         }
         (facts(&rows))
         h2 { "What lost its content" }

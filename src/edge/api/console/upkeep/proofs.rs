@@ -7,8 +7,7 @@ use serde_json::Value;
 use crate::{
     api::{
         console::{
-            acts::acts,
-            parts::{at_second, before, facts, lines, record, table, text},
+            parts::{acts, at_second, before, facts, lines, record, table, text},
             visitor::{ConsoleLogin, Visitor, show},
         },
         server::Server,

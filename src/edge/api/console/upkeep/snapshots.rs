@@ -5,10 +5,9 @@ use maud::{Markup, html};
 use crate::{
     api::{
         console::{
-            acts::acts,
-            parts::{at_second, facts, record, table, text},
+            parts::{acts, at_second, facts, record, table, text},
+            progress::progress_of,
             visitor::{ConsoleLogin, Visitor, show},
-            work,
         },
         server::Server,
     },
@@ -60,7 +59,7 @@ fn body(app: &Server, kept: &[Kept]) -> Markup {
             "A start loads the newest snapshot and replays only the records after it. Snapshots "
             "can be deleted at any time."
         }
-        (work::progress_of(&[progress::SNAPSHOT, progress::COMPARISON]))
+        (progress_of(&[progress::SNAPSHOT, progress::COMPARISON]))
         (facts(&[
             ("Records since the newest", html! { (grouped(new)) }),
             ("The next one is written after", html! { (grouped(every)) " records" }),

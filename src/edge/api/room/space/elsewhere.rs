@@ -2,7 +2,7 @@
 
 use ruma::{OwnedServerName, RoomId, ServerName, UserId, room::JoinRuleSummary};
 
-use super::Look;
+use super::look::Look;
 use crate::{
     api::server::Server,
     http::{ApiError, Caller, Cx, ErrorCode},

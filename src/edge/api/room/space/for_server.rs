@@ -8,7 +8,7 @@ use ruma::{
     },
 };
 
-use super::{Child, Look, Rooms, Walk};
+use super::{Child, Rooms, Walk, look::Look};
 use crate::{
     api::server::Server,
     http::{ApiError, Cx, Homeserver},
