@@ -1,6 +1,6 @@
 //! Rules for the sources: packages depend only on those below them, some of them know no HTTP, no
-//! clock or no I/O, and the length of files and the width of lines are limited. What
-//! `docs/architecture.md` names is there.
+//! clock or no I/O, files of endpoints do not use each other, and the length of files and the width
+//! of lines are limited. What `docs/architecture.md` names is there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -212,57 +212,160 @@ fn paths(before: &str, tree: &str, found: &mut Vec<String>) {
     }
 }
 
+/// The module of a file below `src/edge/api/`, but for those of tests, which may use anything.
+fn module_of(file: &str) -> Option<Vec<&str>> {
+    let inside = file.strip_prefix("src/edge/api/").filter(|_| !file.ends_with("tests.rs"))?;
+    let names = inside.trim_end_matches(".rs").split('/');
+    Some(names.filter(|name| *name != "mod").collect())
+}
+
+/// The trees of `use` in a code, and the code without them.
+fn split_uses(code: &str) -> (Vec<String>, String) {
+    let (mut trees, mut rest) = (Vec::new(), String::new());
+    let mut is_open = false;
+    for line in code.lines() {
+        let begins = line.trim_start();
+        let begins = match begins.strip_prefix("pub") {
+            Some(after) if after.starts_with('(') => after.split_once(')').map_or("", |of| of.1),
+            Some(after) => after,
+            None => begins,
+        };
+        if let Some(tree) = begins.trim_start().strip_prefix("use ") {
+            trees.push(tree.to_owned());
+            is_open = true;
+        } else if is_open {
+            trees.last_mut().expect("it is open").push_str(line.trim());
+        } else {
+            rest.push_str(line);
+            rest.push('\n');
+        }
+        is_open &= !line.contains(';');
+    }
+    for tree in &mut trees {
+        tree.truncate(tree.find(';').unwrap_or(tree.len()));
+    }
+    (trees, rest)
+}
+
+/// The paths below `crate::api` that a module uses, each in full.
+fn used_paths(module: &[&str], code: &str) -> Vec<Vec<String>> {
+    let (trees, rest) = split_uses(code);
+    let mut found = Vec::new();
+    for tree in &trees {
+        paths("", tree, &mut found);
+    }
+    // Where something is visible is no use: `pub(in crate::api)`.
+    let rest = rest.replace("(in ", "(in:");
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = rest.split(|c| !is_word(c)).filter(|word| word.contains("::"));
+    found.extend(words.map(str::to_owned));
+    let is_child = |name: &str| rest.contains(&format!("mod {name};"));
+    let full = |path: &String| {
+        let parts: Vec<&str> = path.split("::").map(str::trim).collect();
+        let supers = parts.iter().take_while(|part| **part == "super").count();
+        let full = match &parts[..] {
+            ["crate", "api", rest @ ..] => rest.to_vec(),
+            ["self", rest @ ..] => [module, rest].concat(),
+            [child, ..] if is_child(child) => [module, &parts].concat(),
+            _ if supers > 0 && supers <= module.len() => {
+                [&module[..module.len() - supers], &parts[supers..]].concat()
+            }
+            _ => return None,
+        };
+        Some(full.into_iter().map(str::to_owned).collect())
+    };
+    found.iter().filter_map(full).collect()
+}
+
 /// The arrows between sections of endpoints that run against their order.
 fn against_the_sections<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     let place = |section: &str| SECTIONS.iter().position(|known| *known == section);
     let mut wrong = Vec::new();
     for (file, text) in files {
-        let Some(inside) = file.strip_prefix("src/edge/api/") else { continue };
-        let mut module: Vec<&str> = inside.trim_end_matches(".rs").split('/').collect();
-        let own = module[0];
-        if own == "mod" || file.ends_with("tests.rs") {
-            continue;
-        }
-        module.retain(|name| *name != "mod");
+        let Some(module) = module_of(file) else { continue };
+        let Some(own) = module.first() else { continue };
         let Some(own_place) = place(own) else {
             wrong.push(format!("{file}: `{own}` has no place in the order"));
             continue;
         };
-        let code = code(text);
-        let mut found = Vec::new();
-        for tree in code.split("use ").skip(1) {
-            paths("", tree.split(';').next().unwrap_or_default(), &mut found);
-        }
-        // Paths in the middle of code.
-        let inline = code
-            .split("crate::api::")
-            .skip(1)
-            .filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
-        found.extend(inline.map(|rest| {
-            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            format!("crate::api::{}", &rest[..end.unwrap_or(rest.len())])
-        }));
-        for path in found {
-            let parts: Vec<&str> = path.split("::").map(str::trim).collect();
-            let supers = parts.iter().take_while(|part| **part == "super").count();
-            let full = match &parts[..] {
-                ["crate", "api", rest @ ..] => rest.to_vec(),
-                _ if supers > 0 && supers <= module.len() => {
-                    [&module[..module.len() - supers], &parts[supers..]].concat()
-                }
-                _ => continue,
-            };
-            let used = full.first().copied().unwrap_or("mod");
+        for path in used_paths(&module, &code(text)) {
+            let used = path.first().map_or("mod", String::as_str);
             match place(used) {
                 Some(other) if other >= own_place => {}
                 Some(_) => wrong.push(format!("{file}: `{own}` may not use `{used}`")),
-                None => wrong.push(format!("{file}: `{path}` is in no section")),
+                None => wrong.push(format!("{file}: `{}` is in no section", path.join("::"))),
             }
         }
     }
     wrong.sort();
     wrong.dedup();
     wrong
+}
+
+/// The files of endpoints that use each other, by way of others or not: each circle once.
+fn circles<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
+    let files: Vec<_> = files.into_iter().collect();
+    let modules: BTreeMap<Vec<&str>, &str> =
+        files.iter().filter_map(|(file, _)| Some((module_of(file)?, *file))).collect();
+    let file_of = |path: &[String]| {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        (0..=path.len()).rev().find_map(|length| modules.get(&path[..length]).copied())
+    };
+    let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (file, text) in &files {
+        let Some(module) = module_of(file) else { continue };
+        let paths = used_paths(&module, &code(text));
+        let others = paths.iter().filter_map(|path| file_of(path)).filter(|other| other != file);
+        arrows.insert(file, others.collect());
+    }
+    let mut found = BTreeSet::new();
+    for start in arrows.keys() {
+        // The shortest ways from it.
+        let mut ways = vec![vec![*start]];
+        let mut seen = BTreeSet::new();
+        while !ways.is_empty() {
+            let mut longer = Vec::new();
+            for way in &ways {
+                let next = arrows.get(way.last().expect("a file")).into_iter().flatten();
+                for file in next {
+                    if file == start && way.iter().min() == Some(start) {
+                        found.insert(way.join(" uses "));
+                    } else if seen.insert(*file) {
+                        longer.push([way, &[*file][..]].concat());
+                    }
+                }
+            }
+            ways = longer;
+        }
+    }
+    found.into_iter().collect()
+}
+
+#[test]
+fn no_file_of_endpoints_uses_one_that_uses_it() {
+    let files: Vec<(String, String)> = sources("src/edge/api")
+        .iter()
+        .map(|path| (relative(path), fs::read_to_string(path).expect("a file")))
+        .collect();
+    let found = circles(files.iter().map(|(file, text)| (&**file, &**text)));
+    assert!(found.is_empty(), "circles:\n{}", found.join("\n"));
+    let planted = |second, third| {
+        let first = "mod b;\nuse crate::api::a::b::{c, d::e};\npub(in crate::api) fn f() {}";
+        circles([
+            ("src/edge/api/a/mod.rs", first),
+            ("src/edge/api/a/b.rs", second),
+            ("src/edge/api/x.rs", third),
+        ])
+    };
+    assert!(planted("use super::super::x::y;", "use http::api;").is_empty());
+    for (second, third) in [
+        ("use super::g;", ""),
+        ("fn h() { super::g() }", ""),
+        ("use crate::api::{\n    x::{Y, Z},\n};", "use super::a;"),
+        ("fn h(of: &crate::api::x::Y) {}", "use super::a::b::Z;"),
+    ] {
+        assert_eq!(planted(second, third).len(), 1, "{second} {third}");
+    }
 }
 
 #[test]
