@@ -17,7 +17,7 @@ use logcabin::{
     },
     record::{
         Command, NewRecord, Offset, Origin, Stream,
-        command::{KINDS, RoomEvent},
+        command::{Kind, RoomEvent},
     },
 };
 use ruma::{OwnedRoomId, OwnedUserId};
@@ -266,7 +266,7 @@ impl Talk {
 }
 
 fn record(stream: Stream, kind: &str, user: &OwnedUserId, payload: &Value) -> NewRecord {
-    let version = KINDS.iter().find(|of| of.name == kind).map_or(1, |of| of.version);
+    let version = Kind::named(kind).map_or(1, |of| of.version);
     let payload = payload.to_string();
     let command = Command::decode(kind, version, payload.as_bytes()).expect("a command");
     let origin = Origin { user: user.as_str().into(), ..Origin::default() };

@@ -7,7 +7,7 @@ use ruma::RoomVersionId;
 use serde_json::value::RawValue;
 
 use super::{
-    command::{Erased, KINDS},
+    command::{Erased, Kind},
     lax_object::LaxObject,
 };
 
@@ -38,7 +38,7 @@ pub enum Remains {
 
 /// What is left of payloads of this `kind`.
 fn erased(kind: &str) -> Erased {
-    KINDS.iter().find(|of| of.name == kind).map_or(Erased::Never, |of| of.erased)
+    Kind::named(kind).map_or(Erased::Never, |of| of.erased)
 }
 
 /// What is left of an erased record of this `kind`. [`Command::holds`] says whose data it contains.
@@ -107,7 +107,10 @@ pub fn reduced(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Command, command::RoomEvent};
+    use crate::{
+        Command,
+        command::{KINDS, RoomEvent},
+    };
 
     fn event() -> RoomEvent {
         let pdu = r#"{"auth_events":[],"content":{"body":"a secret","msgtype":"m.text"},"depth":7,"hashes":{"sha256":"x"},"origin_server_ts":5,"prev_events":[],"room_id":"!r:example.org","sender":"@ann:example.org","signatures":{},"type":"m.room.message","unsigned":{"note":"a secret"}}"#;

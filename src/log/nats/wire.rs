@@ -14,10 +14,7 @@ use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::Batch;
-use logcabin_record::{
-    Class, NewRecord, Offset, Origin, Stream,
-    command::{KINDS, Kind},
-};
+use logcabin_record::{Class, NewRecord, Offset, Origin, Stream, command::Kind};
 
 /// The version of the format. A node refuses to follow a stream that has a newer one.
 const VERSION: u32 = 1;
@@ -179,8 +176,7 @@ impl HeadRecord {
         if self.bytes > payloads.len() {
             return Err(WireError::Damaged("a payload is missing".to_owned()));
         }
-        let known = |kind: &&Kind| kind.name == self.kind;
-        let Some(kind) = KINDS.iter().find(known) else { return Err(WireError::Kind(self.kind)) };
+        let Some(kind) = Kind::named(&self.kind) else { return Err(WireError::Kind(self.kind)) };
         Ok(NewRecord {
             stream: self.stream,
             kind: kind.name,

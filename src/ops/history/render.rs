@@ -19,7 +19,10 @@ use super::{
     rows::{AliasRow, DeviceRow, MediaRow, MemberRow, PusherRow, TokenRow, UserView},
     step::Step,
 };
-use logcabin_record::Offset;
+use logcabin_record::{
+    Offset,
+    command::{Family, Kind},
+};
 
 const CLOCK: usize = 12;
 const OFFSET: usize = 7;
@@ -31,13 +34,13 @@ const BAR: usize = 24;
 
 /// A colour for each family of kinds, so that a screen of records can be scanned quickly.
 fn kind_style(kind: &str) -> Style {
-    match kind.split('.').next().unwrap_or_default() {
-        "user" | "profile" | "account_data" | "filter" => GREEN,
-        "device" | "oauth" | "browser" => CYAN,
-        "room" if kind != "room.event" => DIM,
-        "room" => BLUE,
-        "alias" => YELLOW,
-        _ => MAGENTA,
+    match Kind::named(kind).map_or(Family::Other, |kind| kind.family) {
+        Family::Account | Family::Filter => GREEN,
+        Family::Device | Family::Browser => CYAN,
+        Family::Event => BLUE,
+        Family::Room | Family::Receipt => DIM,
+        Family::Alias => YELLOW,
+        Family::Presence | Family::Address | Family::Keys | Family::Other => MAGENTA,
     }
 }
 

@@ -24,6 +24,32 @@ pub enum Restore {
     Judged,
 }
 
+/// What people tell apart when they look through a log: see the colours of `ops::history::render`
+/// and the console's time line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Events of rooms.
+    Event,
+    /// Receipts and typing.
+    Receipt,
+    /// What happens to a room besides its events.
+    Room,
+    Alias,
+    Presence,
+    /// Accounts, profiles and account data.
+    Account,
+    Filter,
+    /// Devices, and what OAuth clients were granted.
+    Device,
+    /// Sign-ins at the server's pages.
+    Browser,
+    /// Third-party identifiers.
+    Address,
+    /// Encryption keys, their backups, and messages to devices.
+    Keys,
+    Other,
+}
+
 macro_rules! topics {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The kinds of value that a command may be about. A query for why a value is what it is
@@ -74,6 +100,7 @@ topics! {
 pub struct Kind {
     /// The name in the record's header. Permanent.
     pub name: &'static str,
+    pub family: Family,
     /// The payload version that this server writes. It reads all versions up to this one.
     pub version: u16,
     /// Whether a restore may undo it.
@@ -86,6 +113,13 @@ pub struct Kind {
     pub ephemeral: bool,
     /// What is left of an erased payload.
     pub erased: Erased,
+}
+
+impl Kind {
+    /// The kind of this name; `None` for one that only a newer version knows.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        super::KINDS.iter().find(|kind| kind.name == name)
+    }
 }
 
 /// What is left of the payloads of a kind when they are erased.

@@ -3,9 +3,9 @@
 //! A command is a *fact*: every id, hash, signature and time in it was settled before it was
 //! appended. The names in [`Kind`] are permanent: they are in every log ever written.
 //!
-//! A kind is one row of the list below: its name and version, whether it may be rewound and what a
-//! restore does with it, and which values it is about. The file of its family has its payload, with
-//! the personal data in it and what is left of it after an erasure ([`Content`]). Each layer above
+//! A kind is one row of the list below: its name, family and version, whether it may be rewound and
+//! what a restore does with it, and which values it is about. A file for related families has its
+//! payload, with the personal data in it and what is left of it after an erasure ([`Content`]). Each layer above
 //! implements a trait for each payload, which [`each_command`](crate::each_command),
 //! [`by_restore`](crate::by_restore) or [`if_about`](crate::if_about) calls: a kind without an
 //! implementation does not compile.
@@ -26,7 +26,7 @@ pub use self::{
     device::*,
     federation::*,
     keys::*,
-    kind::{Class, Content, Erased, Kind, Restore, Topic, topic},
+    kind::{Class, Content, Erased, Family, Kind, Restore, Topic, topic},
     media::*,
     oauth::*,
     room::*,
@@ -68,7 +68,7 @@ pub enum CommandError {
 }
 
 macro_rules! commands {
-    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal version $version:literal $class:ident $restore:ident about [$($topic:ident),*] $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
+    ($d:tt $($(#[$doc:meta])* $variant:ident($payload:ty) = $name:literal of $family:ident version $version:literal $class:ident $restore:ident about [$($topic:ident),*] $(, $ephemeral:ident)? $(, from $upcast:path)?;)*) => {
         /// A write, recorded as a fact.
         #[derive(Clone, Debug)]
         pub enum Command {
@@ -81,6 +81,7 @@ macro_rules! commands {
         $(impl Body for $payload {
             const KIND: Kind = Kind {
                 name: $name,
+                family: Family::$family,
                 version: $version,
                 class: Class::$class,
                 restore: Restore::$restore,
@@ -190,209 +191,209 @@ commands! {
     $
     /// The server's name and signing key, created at its first start.
     // The first record is kept by a restore, and the new epoch is higher than any before it.
-    ServerIdentity(ServerIdentity) = "server.identity" version 1 MustNotRewind Dropped about [];
+    ServerIdentity(ServerIdentity) = "server.identity" of Other version 1 MustNotRewind Dropped about [];
     /// The log was restored, completely or up to an earlier moment; this record starts a new epoch.
-    ServerRestore(ServerRestore) = "server.restore" version 2 MustNotRewind Dropped about [];
+    ServerRestore(ServerRestore) = "server.restore" of Other version 2 MustNotRewind Dropped about [];
     /// A backup of the log and the uploaded files was made.
-    BackupMade(BackupMade) = "backup.made" version 1 MustNotRewind CarriedOver about [];
+    BackupMade(BackupMade) = "backup.made" of Other version 1 MustNotRewind CarriedOver about [];
     /// Payloads of earlier records were erased or reduced.
-    LogErase(LogErase) = "log.erase" version 2 MustNotRewind Judged about [];
+    LogErase(LogErase) = "log.erase" of Other version 2 MustNotRewind Judged about [];
     /// The server signed the Merkle root of its log up to some record.
     // It covers records that a restore removes.
-    LogCheckpoint(LogCheckpoint) = "log.checkpoint" version 1 Rewindable Dropped about [];
+    LogCheckpoint(LogCheckpoint) = "log.checkpoint" of Other version 1 Rewindable Dropped about [];
     /// An account was created.
-    UserRegister(UserRegister) = "user.register" version 1 MustNotRewind Judged about [Account, Password];
+    UserRegister(UserRegister) = "user.register" of Account version 1 MustNotRewind Judged about [Account, Password];
     /// A guest's account became a full one.
-    UserUpgrade(UserUpgrade) = "user.upgrade" version 1 MustNotRewind CarriedOverWithUser about [Account, Password];
+    UserUpgrade(UserUpgrade) = "user.upgrade" of Account version 1 MustNotRewind CarriedOverWithUser about [Account, Password];
     /// A registration token was created, or its limits were changed.
-    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" version 1 MustNotRewind CarriedOver about [];
+    RegistrationTokenSet(RegistrationTokenSet) = "registration_token.set" of Other version 1 MustNotRewind CarriedOver about [];
     /// A registration token was removed.
-    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" version 1 MustNotRewind CarriedOver about [];
+    RegistrationTokenRemove(RegistrationTokenRemove) = "registration_token.remove" of Other version 1 MustNotRewind CarriedOver about [];
     /// A password was set or its hash renewed.
-    UserPassword(UserPassword) = "user.password" version 2 MustNotRewind CarriedOverWithUser about [Password];
+    UserPassword(UserPassword) = "user.password" of Account version 2 MustNotRewind CarriedOverWithUser about [Password];
     /// A login token was used; it is valid for one login.
-    LoginTokenUse(LoginTokenUse) = "login_token.use" version 1 MustNotRewind CarriedOverWithUser about [];
+    LoginTokenUse(LoginTokenUse) = "login_token.use" of Other version 1 MustNotRewind CarriedOverWithUser about [];
     /// An account was linked with an identity at a provider of single sign-on.
-    SsoLink(SsoLink) = "sso.link" version 1 MustNotRewind CarriedOverWithUser about [];
+    SsoLink(SsoLink) = "sso.link" of Other version 1 MustNotRewind CarriedOverWithUser about [];
     /// An account became an administrator's, locked or suspended, or ceased to be.
-    UserStatus(UserStatus) = "user.status" version 1 MustNotRewind CarriedOverWithUser about [Account];
+    UserStatus(UserStatus) = "user.status" of Account version 1 MustNotRewind CarriedOverWithUser about [Account];
     /// An account was deactivated.
     // The rooms are left when the restored server starts.
-    UserDeactivate(UserDeactivate) = "user.deactivate" version 2 MustNotRewind CarriedOverWithUser about [Account, Password, Grants, Profile, AccountData];
+    UserDeactivate(UserDeactivate) = "user.deactivate" of Account version 2 MustNotRewind CarriedOverWithUser about [Account, Password, Grants, Profile, AccountData];
     /// A deactivated user's data is to be erased from the log.
     // The data of the user is found again, because the deactivation is carried over.
-    UserErase(UserErase) = "user.erase" version 1 MustNotRewind Dropped about [Account, Password];
+    UserErase(UserErase) = "user.erase" of Account version 1 MustNotRewind Dropped about [Account, Password];
     /// A device logged in, with new tokens.
-    DeviceLogin(DeviceLogin) = "device.login" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
+    DeviceLogin(DeviceLogin) = "device.login" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A session exchanged its refresh token for new tokens.
-    DeviceRefresh(DeviceRefresh) = "device.refresh" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
+    DeviceRefresh(DeviceRefresh) = "device.refresh" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// The tokens of a refresh were used for the first time, which revokes the ones before them.
-    DeviceConfirm(DeviceConfirm) = "device.confirm" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
+    DeviceConfirm(DeviceConfirm) = "device.confirm" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// Devices were removed and their tokens revoked.
-    DeviceRemove(DeviceRemove) = "device.remove" version 1 MustNotRewind CarriedOverWithUser about [Device, Keys, Grants];
+    DeviceRemove(DeviceRemove) = "device.remove" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Keys, Grants];
     /// A device was renamed.
-    DeviceRename(DeviceRename) = "device.rename" version 1 Rewindable Judged about [Device];
+    DeviceRename(DeviceRename) = "device.rename" of Device version 1 Rewindable Judged about [Device];
     /// A user's dehydrated device was created.
-    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" version 1 MustNotRewind CarriedOverWithUser about [Device];
+    DeviceDehydrate(DeviceDehydrate) = "device.dehydrate" of Device version 1 MustNotRewind CarriedOverWithUser about [Device];
     /// A device was used.
-    DeviceSeen(DeviceSeen) = "device.seen" version 1 Rewindable Judged about [Device], ephemeral;
+    DeviceSeen(DeviceSeen) = "device.seen" of Device version 1 Rewindable Judged about [Device], ephemeral;
     /// An OAuth client was registered.
-    OauthClient(OauthClient) = "oauth.client" version 1 MustNotRewind CarriedOver about [Grants];
+    OauthClient(OauthClient) = "oauth.client" of Device version 1 MustNotRewind CarriedOver about [Grants];
     /// OAuth clients without a grant were removed.
-    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" version 1 MustNotRewind CarriedOver about [Grants];
+    OauthClientRemove(OauthClientRemove) = "oauth.client_remove" of Device version 1 MustNotRewind CarriedOver about [Grants];
     /// A user allowed a client what it asked for, and it was sent a code.
-    OauthCode(OauthCode) = "oauth.code" version 1 MustNotRewind CarriedOverWithUser about [Grants];
+    OauthCode(OauthCode) = "oauth.code" of Device version 1 MustNotRewind CarriedOverWithUser about [Grants];
     /// A client without a browser asked to be allowed something.
-    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" version 1 MustNotRewind CarriedOver about [Grants];
+    OauthDeviceRequest(OauthDeviceRequest) = "oauth.device_request" of Device version 1 MustNotRewind CarriedOver about [Grants];
     /// A user allowed or denied what such a client asked for.
-    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" version 1 MustNotRewind CarriedOverWithUser about [Grants];
+    OauthDeviceAnswer(OauthDeviceAnswer) = "oauth.device_answer" of Device version 1 MustNotRewind CarriedOverWithUser about [Grants];
     /// A client exchanged a code for tokens.
-    OauthGrant(OauthGrant) = "oauth.grant" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
+    OauthGrant(OauthGrant) = "oauth.grant" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A grant without a device got new tokens.
-    OauthRefresh(OauthRefresh) = "oauth.refresh" version 1 MustNotRewind CarriedOver about [Grants];
+    OauthRefresh(OauthRefresh) = "oauth.refresh" of Device version 1 MustNotRewind CarriedOver about [Grants];
     /// The new tokens of a grant without a device were used for the first time.
-    OauthConfirm(OauthConfirm) = "oauth.confirm" version 1 MustNotRewind CarriedOver about [Grants];
+    OauthConfirm(OauthConfirm) = "oauth.confirm" of Device version 1 MustNotRewind CarriedOver about [Grants];
     /// Grants ended.
-    OauthEnd(OauthEnd) = "oauth.end" version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
+    OauthEnd(OauthEnd) = "oauth.end" of Device version 1 MustNotRewind CarriedOverWithUser about [Device, Grants];
     /// A key for ID tokens was created.
-    OauthKey(OauthKey) = "oauth.key" version 1 MustNotRewind CarriedOver about [];
+    OauthKey(OauthKey) = "oauth.key" of Device version 1 MustNotRewind CarriedOver about [];
     /// A user signed in at the server's pages.
-    BrowserSignIn(BrowserSignIn) = "browser.sign_in" version 1 MustNotRewind CarriedOverWithUser about [];
+    BrowserSignIn(BrowserSignIn) = "browser.sign_in" of Browser version 1 MustNotRewind CarriedOverWithUser about [];
     /// A user was signed out of browsers.
-    BrowserSignOut(BrowserSignOut) = "browser.sign_out" version 1 MustNotRewind CarriedOverWithUser about [];
+    BrowserSignOut(BrowserSignOut) = "browser.sign_out" of Browser version 1 MustNotRewind CarriedOverWithUser about [];
     /// A profile field was set or removed.
-    ProfileSet(ProfileSet) = "profile.set" version 1 Rewindable Judged about [Profile];
+    ProfileSet(ProfileSet) = "profile.set" of Account version 1 Rewindable Judged about [Profile];
     /// Account data was set, global or for a room.
-    AccountDataSet(AccountDataSet) = "account_data.set" version 1 Rewindable Judged about [AccountData];
+    AccountDataSet(AccountDataSet) = "account_data.set" of Account version 1 Rewindable Judged about [AccountData];
     /// A filter was stored.
     // Clients remember the ids of filters.
-    FilterCreate(FilterCreate) = "filter.create" version 1 MustNotRewind CarriedOverWithUser about [];
+    FilterCreate(FilterCreate) = "filter.create" of Filter version 1 MustNotRewind CarriedOverWithUser about [];
     /// A device's encryption keys were uploaded.
-    KeysUpload(KeysUpload) = "keys.upload" version 1 MustNotRewind CarriedOverWithUser about [Keys];
+    KeysUpload(KeysUpload) = "keys.upload" of Keys version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// One of a device's one-time or fallback keys was handed out.
-    KeysClaim(KeysClaim) = "keys.claim" version 1 MustNotRewind CarriedOverWithUser about [Keys];
+    KeysClaim(KeysClaim) = "keys.claim" of Keys version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// All one-time keys were dropped: any of them may have been handed out.
-    KeysDrop(KeysDrop) = "keys.drop" version 1 MustNotRewind CarriedOver about [];
+    KeysDrop(KeysDrop) = "keys.drop" of Keys version 1 MustNotRewind CarriedOver about [];
     /// A user's cross-signing keys were set.
-    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" version 1 MustNotRewind CarriedOverWithUser about [Keys];
+    KeysCrossSign(KeysCrossSign) = "keys.cross_sign" of Keys version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// A user allowed their cross-signing keys to be replaced.
-    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" version 1 MustNotRewind CarriedOverWithUser about [];
+    KeysPermitReset(KeysPermitReset) = "keys.permit_reset" of Keys version 1 MustNotRewind CarriedOverWithUser about [];
     /// Keys of a user were signed.
-    KeysSign(KeysSign) = "keys.sign" version 1 MustNotRewind CarriedOverWithUser about [Keys];
+    KeysSign(KeysSign) = "keys.sign" of Keys version 1 MustNotRewind CarriedOverWithUser about [Keys];
     /// A backup of room keys was created, or its signatures changed.
-    KeyBackupSet(KeyBackupSet) = "key_backup.set" version 1 MustNotRewind CarriedOverWithUser about [];
+    KeyBackupSet(KeyBackupSet) = "key_backup.set" of Keys version 1 MustNotRewind CarriedOverWithUser about [];
     /// A backup of room keys was deleted.
-    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" version 1 MustNotRewind CarriedOverWithUser about [];
+    KeyBackupDelete(KeyBackupDelete) = "key_backup.delete" of Keys version 1 MustNotRewind CarriedOverWithUser about [];
     /// Room keys were put into a backup.
-    KeyBackupPut(KeyBackupPut) = "key_backup.put" version 1 MustNotRewind CarriedOverWithUser about [];
+    KeyBackupPut(KeyBackupPut) = "key_backup.put" of Keys version 1 MustNotRewind CarriedOverWithUser about [];
     /// Room keys were removed from a backup.
-    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" version 1 MustNotRewind CarriedOverWithUser about [];
+    KeyBackupRemove(KeyBackupRemove) = "key_backup.remove" of Keys version 1 MustNotRewind CarriedOverWithUser about [];
     /// Messages were sent to devices.
-    ToDeviceSend(ToDeviceSend) = "to_device.send" version 2 MustNotRewind Judged about [];
+    ToDeviceSend(ToDeviceSend) = "to_device.send" of Keys version 2 MustNotRewind Judged about [];
     /// A device received the messages that were sent to it.
-    ToDeviceAck(ToDeviceAck) = "to_device.ack" version 1 MustNotRewind Judged about [];
+    ToDeviceAck(ToDeviceAck) = "to_device.ack" of Keys version 1 MustNotRewind Judged about [];
     /// An event was added to a room.
-    RoomEvent(RoomEvent) = "room.event" version 6 Rewindable Judged about [RoomState, Event];
+    RoomEvent(RoomEvent) = "room.event" of Event version 6 Rewindable Judged about [RoomState, Event];
     /// An event of another homeserver was refused a place in the timeline, or has none yet.
-    RoomPdu(RoomPdu) = "room.pdu" version 2 Rewindable Dropped about [Event];
+    RoomPdu(RoomPdu) = "room.pdu" of Room version 2 Rewindable Dropped about [Event];
     /// A user of this homeserver is about to join a room of others, which has this state.
-    RoomState(RoomState) = "room.state" version 3 Rewindable Dropped about [RoomState];
+    RoomState(RoomState) = "room.state" of Room version 3 Rewindable Dropped about [RoomState];
     /// A gap in the history of a room was filled, or given up.
-    RoomGap(RoomGap) = "room.gap" version 1 Rewindable Dropped about [];
+    RoomGap(RoomGap) = "room.gap" of Room version 1 Rewindable Dropped about [];
     /// Events of a room were deleted, and their content is to be erased from the log.
-    RoomErase(RoomErase) = "room.erase" version 1 MustNotRewind Judged about [];
+    RoomErase(RoomErase) = "room.erase" of Room version 1 MustNotRewind Judged about [];
     /// A room was deleted, and the content of its events is to be erased from the log.
-    RoomPurge(RoomPurge) = "room.purge" version 2 MustNotRewind Judged about [];
+    RoomPurge(RoomPurge) = "room.purge" of Room version 2 MustNotRewind Judged about [];
     /// A user forgot a room.
-    RoomForget(RoomForget) = "room.forget" version 1 Rewindable Dropped about [];
+    RoomForget(RoomForget) = "room.forget" of Room version 1 Rewindable Dropped about [];
     /// A restore undid how users came to be in rooms.
     // Clients from before an earlier restore are still told what it undid.
-    RoomUndo(RoomUndo) = "room.undo" version 1 MustNotRewind CarriedOver about [];
+    RoomUndo(RoomUndo) = "room.undo" of Room version 1 MustNotRewind CarriedOver about [];
     /// A room was listed in or taken off the public directory.
-    RoomVisibility(RoomVisibility) = "room.visibility" version 1 Rewindable Dropped about [Directory];
+    RoomVisibility(RoomVisibility) = "room.visibility" of Room version 1 Rewindable Dropped about [Directory];
     /// An application service listed a room of its network in the directory, or removed it.
-    RoomNetwork(RoomNetwork) = "room.network" version 1 Rewindable Dropped about [Directory];
+    RoomNetwork(RoomNetwork) = "room.network" of Room version 1 Rewindable Dropped about [Directory];
     /// An administrator blocked or unblocked a room: nobody can join a blocked one.
     // A blocked room stays blocked.
-    RoomBlock(RoomBlock) = "room.block" version 1 MustNotRewind CarriedOver about [];
+    RoomBlock(RoomBlock) = "room.block" of Room version 1 MustNotRewind CarriedOver about [];
     /// A room began to be shut down: everyone leaves it.
-    RoomShutdown(RoomShutdown) = "room.shutdown" version 2 Rewindable Judged about [];
+    RoomShutdown(RoomShutdown) = "room.shutdown" of Room version 2 Rewindable Judged about [];
     /// A room was shut down.
-    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" version 2 Rewindable Dropped about [];
+    RoomShutdownFinish(RoomShutdownFinish) = "room.shutdown_finish" of Room version 2 Rewindable Dropped about [];
     /// A room became the one for a user's server notices.
-    NoticeRoom(NoticeRoom) = "notice.room" version 1 Rewindable Dropped about [];
+    NoticeRoom(NoticeRoom) = "notice.room" of Other version 1 Rewindable Dropped about [];
     /// Read receipts in a room moved.
-    RoomReceipt(RoomReceipt) = "room.receipt" version 2 Rewindable Judged about [Receipt], ephemeral, from RoomReceipt::before;
+    RoomReceipt(RoomReceipt) = "room.receipt" of Receipt version 2 Rewindable Judged about [Receipt], ephemeral, from RoomReceipt::before;
     /// A user started or stopped typing in a room.
-    RoomTyping(RoomTyping) = "room.typing" version 1 Rewindable Dropped about [], ephemeral;
+    RoomTyping(RoomTyping) = "room.typing" of Receipt version 1 Rewindable Dropped about [], ephemeral;
     /// A user reported an event, a room or a user to the administrators.
-    ReportCreate(ReportCreate) = "report.create" version 1 Rewindable Dropped about [];
+    ReportCreate(ReportCreate) = "report.create" of Other version 1 Rewindable Dropped about [];
     /// A report was closed.
-    ReportRemove(ReportRemove) = "report.remove" version 1 Rewindable Dropped about [];
+    ReportRemove(ReportRemove) = "report.remove" of Other version 1 Rewindable Dropped about [];
     /// A user's visible presence changed.
-    PresenceSet(PresenceSet) = "presence.set" version 1 Rewindable Dropped about [], ephemeral;
+    PresenceSet(PresenceSet) = "presence.set" of Presence version 1 Rewindable Dropped about [], ephemeral;
     /// An event was scheduled to be sent later.
     // What was scheduled after the moment of a restore is not sent.
-    DelayedSchedule(DelayedSchedule) = "delayed.schedule" version 1 Rewindable Dropped about [];
+    DelayedSchedule(DelayedSchedule) = "delayed.schedule" of Other version 1 Rewindable Dropped about [];
     /// The time of a scheduled event was reset.
-    DelayedRestart(DelayedRestart) = "delayed.restart" version 1 Rewindable Judged about [];
+    DelayedRestart(DelayedRestart) = "delayed.restart" of Other version 1 Rewindable Judged about [];
     /// A scheduled event was sent, cancelled, or could not be sent.
-    DelayedFinish(DelayedFinish) = "delayed.finish" version 1 Rewindable Judged about [];
+    DelayedFinish(DelayedFinish) = "delayed.finish" of Other version 1 Rewindable Judged about [];
     /// A media id was reserved for an upload.
-    MediaCreate(MediaCreate) = "media.create" version 1 Rewindable Dropped about [];
+    MediaCreate(MediaCreate) = "media.create" of Other version 1 Rewindable Dropped about [];
     /// A file was uploaded.
     // After a restore nothing refers to the file any more; unreferenced files are deleted in time.
-    MediaUpload(MediaUpload) = "media.upload" version 1 Rewindable Dropped about [];
+    MediaUpload(MediaUpload) = "media.upload" of Other version 1 Rewindable Dropped about [];
     /// Files were quarantined, so that nobody can download them, or released.
-    MediaQuarantine(MediaQuarantine) = "media.quarantine" version 2 MustNotRewind CarriedOver about [];
+    MediaQuarantine(MediaQuarantine) = "media.quarantine" of Other version 2 MustNotRewind CarriedOver about [];
     /// A media id was exempted from quarantine, or the exemption ended.
-    MediaProtect(MediaProtect) = "media.protect" version 1 MustNotRewind CarriedOver about [];
+    MediaProtect(MediaProtect) = "media.protect" of Other version 1 MustNotRewind CarriedOver about [];
     /// Files were removed.
-    MediaRemove(MediaRemove) = "media.remove" version 2 MustNotRewind CarriedOver about [];
+    MediaRemove(MediaRemove) = "media.remove" of Other version 2 MustNotRewind CarriedOver about [];
     /// An alias was pointed at a room.
-    AliasSet(AliasSet) = "alias.set" version 1 Rewindable Dropped about [Alias];
+    AliasSet(AliasSet) = "alias.set" of Alias version 1 Rewindable Dropped about [Alias];
     /// An alias was removed.
-    AliasRemove(AliasRemove) = "alias.remove" version 1 Rewindable Dropped about [Alias];
+    AliasRemove(AliasRemove) = "alias.remove" of Alias version 1 Rewindable Dropped about [Alias];
     /// A validation of a third-party identifier was requested.
-    ValidationRequest(ValidationRequest) = "validation.request" version 1 MustNotRewind CarriedOver about [];
+    ValidationRequest(ValidationRequest) = "validation.request" of Other version 1 MustNotRewind CarriedOver about [];
     /// The message of a validation was handed over for delivery.
-    ValidationSent(ValidationSent) = "validation.sent" version 1 MustNotRewind CarriedOver about [];
+    ValidationSent(ValidationSent) = "validation.sent" of Other version 1 MustNotRewind CarriedOver about [];
     /// Someone tried to complete a validation with the wrong token.
-    ValidationMiss(ValidationMiss) = "validation.miss" version 1 MustNotRewind CarriedOver about [];
+    ValidationMiss(ValidationMiss) = "validation.miss" of Other version 1 MustNotRewind CarriedOver about [];
     /// A third-party identifier was validated.
-    ValidationComplete(ValidationComplete) = "validation.complete" version 1 MustNotRewind CarriedOver about [];
+    ValidationComplete(ValidationComplete) = "validation.complete" of Other version 1 MustNotRewind CarriedOver about [];
     /// A validation was used; each is valid once.
-    ValidationUse(ValidationUse) = "validation.use" version 1 MustNotRewind CarriedOver about [];
+    ValidationUse(ValidationUse) = "validation.use" of Other version 1 MustNotRewind CarriedOver about [];
     /// A third-party identifier was added to an account.
-    ThreepidAdd(ThreepidAdd) = "threepid.add" version 1 MustNotRewind CarriedOverWithUser about [Address];
+    ThreepidAdd(ThreepidAdd) = "threepid.add" of Address version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A third-party identifier was removed from an account.
-    ThreepidRemove(ThreepidRemove) = "threepid.remove" version 1 MustNotRewind CarriedOverWithUser about [Address];
+    ThreepidRemove(ThreepidRemove) = "threepid.remove" of Address version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A third-party identifier was bound to a user on an identity server.
-    ThreepidBind(ThreepidBind) = "threepid.bind" version 1 MustNotRewind CarriedOverWithUser about [Address];
+    ThreepidBind(ThreepidBind) = "threepid.bind" of Address version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A third-party identifier was unbound from a user on an identity server.
-    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" version 1 MustNotRewind CarriedOverWithUser about [Address];
+    ThreepidUnbind(ThreepidUnbind) = "threepid.unbind" of Address version 1 MustNotRewind CarriedOverWithUser about [Address];
     /// A delivery advanced.
-    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" version 1 Rewindable Judged about [], ephemeral;
+    DeliveryAdvance(DeliveryAdvance) = "delivery.advance" of Other version 1 Rewindable Judged about [], ephemeral;
     /// A pusher was made or changed.
-    PusherSet(PusherSet) = "pusher.set" version 1 MustNotRewind CarriedOverWithUser about [Pusher];
+    PusherSet(PusherSet) = "pusher.set" of Other version 1 MustNotRewind CarriedOverWithUser about [Pusher];
     /// A pusher was removed.
-    PusherRemove(PusherRemove) = "pusher.remove" version 1 MustNotRewind CarriedOverWithUser about [Pusher];
+    PusherRemove(PusherRemove) = "pusher.remove" of Other version 1 MustNotRewind CarriedOverWithUser about [Pusher];
     /// Pushers advanced.
-    PusherAdvance(PusherAdvance) = "pusher.advance" version 1 Rewindable Judged about [], ephemeral;
+    PusherAdvance(PusherAdvance) = "pusher.advance" of Other version 1 Rewindable Judged about [], ephemeral;
     /// A mail for a pusher was handed over.
-    PusherMail(PusherMail) = "pusher.mail" version 1 Rewindable Judged about [], ephemeral;
+    PusherMail(PusherMail) = "pusher.mail" of Other version 1 Rewindable Judged about [], ephemeral;
     /// The server got another key to sign with for other homeservers.
     // A key that was given up is not used again.
-    ServerKey(ServerKey) = "server.key" version 1 MustNotRewind CarriedOver about [];
+    ServerKey(ServerKey) = "server.key" of Other version 1 MustNotRewind CarriedOver about [];
     /// Another homeserver's signing keys were fetched.
     // They are fetched again after a restore.
-    PeerKeys(PeerKeys) = "peer.keys" version 1 Rewindable Dropped about [], ephemeral;
+    PeerKeys(PeerKeys) = "peer.keys" of Other version 1 Rewindable Dropped about [], ephemeral;
     /// Deliveries to other homeservers advanced.
-    PeerReached(PeerReached) = "peer.reached" version 1 Rewindable Dropped about [], ephemeral;
+    PeerReached(PeerReached) = "peer.reached" of Other version 1 Rewindable Dropped about [], ephemeral;
     /// The devices of a user of another homeserver were learned, or changed.
-    PeerDevices(PeerDevices) = "peer.devices" version 1 Rewindable Dropped about [], ephemeral;
+    PeerDevices(PeerDevices) = "peer.devices" of Other version 1 Rewindable Dropped about [], ephemeral;
     /// Why an administrator did what precedes it in the same batch.
-    AdminReason(AdminReason) = "admin.reason" version 1 Rewindable CarriedOver about [];
+    AdminReason(AdminReason) = "admin.reason" of Other version 1 Rewindable CarriedOver about [];
 }
 
 /// The payload of one kind of command.

@@ -21,7 +21,10 @@ use logcabin_ops::history::{
     look::{bytes, grouped},
     moment::last_until,
 };
-use logcabin_record::Offset;
+use logcabin_record::{
+    Offset,
+    command::{Family, Kind},
+};
 
 /// The parts of a time line.
 const PARTS: u64 = 48;
@@ -29,16 +32,13 @@ const PARTS: u64 = 48;
 /// The shortest stretch of time.
 const SHORTEST_MS: u64 = 60_000;
 
-/// The kinds of records, by what people tell apart, each with the beginnings of their names.
-const GROUPS: [(&str, &[&str]); 5] = [
-    ("Events of rooms", &["room.event"]),
-    ("Receipts, typing, presence", &["room.receipt", "room.typing", "presence."]),
-    ("Keys and messages to devices", &["keys.", "to_device.", "key_backup."]),
-    (
-        "Accounts and devices",
-        &["user.", "device.", "profile.", "account_data.", "oauth.", "threepid."],
-    ),
-    ("Everything else", &[""]),
+/// What the families of records are shown as: see [`group`].
+const GROUPS: [&str; 5] = [
+    "Events of rooms",
+    "Receipts, typing, presence",
+    "Keys and messages to devices",
+    "Accounts and devices",
+    "Everything else",
 ];
 
 /// The size of a drawing, in its own units.
@@ -94,9 +94,15 @@ pub(super) async fn page(cx: Cx<Server, Visitor>, request: Timeline) -> Result<R
     .await
 }
 
+/// The place among [`GROUPS`] of this kind of record.
 fn group(kind: &str) -> usize {
-    let of = |names: &[&str]| names.iter().any(|name| kind.starts_with(name));
-    GROUPS.iter().position(|(_, names)| of(names)).unwrap_or(GROUPS.len() - 1)
+    match Kind::named(kind).map_or(Family::Other, |kind| kind.family) {
+        Family::Event => 0,
+        Family::Receipt | Family::Presence => 1,
+        Family::Keys => 2,
+        Family::Account | Family::Device | Family::Address => 3,
+        Family::Room | Family::Alias | Family::Filter | Family::Browser | Family::Other => 4,
+    }
 }
 
 /// What a record says to a time line: when it was written, its group, and its size.
@@ -165,7 +171,7 @@ fn drawn(parts: &[Part], (first, now): (u64, u64), (from, to): (u64, u64)) -> Ma
     let rows: Vec<_> = GROUPS
         .iter()
         .enumerate()
-        .map(|(group, (name, _))| {
+        .map(|(group, name)| {
             let (count, size) = (total(|of| of.0, group), total(|of| of.1, group));
             vec![
                 html! { span.key { svg.key viewBox="0 0 10 10" aria-hidden="true" {
@@ -304,8 +310,16 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_group() {
-        assert_eq!(group("room.event"), 0);
-        assert_eq!(group("room.receipt"), 1);
-        assert_eq!(group("log.erase"), 4);
+        for (kind, place) in [
+            ("room.event", 0),
+            ("room.receipt", 1),
+            ("key_backup.put", 2),
+            ("oauth.grant", 3),
+            ("room.block", 4),
+            ("log.erase", 4),
+            ("of.the_future", 4),
+        ] {
+            assert_eq!(group(kind), place, "{kind}");
+        }
     }
 }
