@@ -372,14 +372,13 @@ impl<P: Proposal> Job for Pending<P> {
 #[cfg(test)]
 mod tests {
     use futures_util::future::join_all;
-    use tokio::sync::watch;
 
     use super::*;
     use crate::{Engine, Options};
     use logcabin_base::clock::Clock;
     use logcabin_decide::Commit;
-    use logcabin_log::{Appending, Follower, StreamHeads, memory::MemoryLog};
-    use logcabin_record::{Record, command::RoomTyping};
+    use logcabin_log::{Appending, memory::MemoryLog};
+    use logcabin_record::command::RoomTyping;
 
     #[test]
     fn temporary_failures_are_told_from_permanent_ones() {
@@ -408,7 +407,11 @@ mod tests {
     #[derive(Debug)]
     struct Slow(MemoryLog);
 
-    impl Log for Slow {
+    impl logcabin_log::samples::Wrapper for Slow {
+        fn inner(&self) -> &dyn Log {
+            &self.0
+        }
+
         fn append(&self, batch: Batch) -> Appending<'_> {
             Box::pin(async {
                 for _ in 0..10 {
@@ -416,26 +419,6 @@ mod tests {
                 }
                 self.0.append(batch).await
             })
-        }
-
-        fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
-            self.0.get(offset)
-        }
-
-        fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
-            self.0.read(from, limit)
-        }
-
-        fn durable(&self) -> watch::Receiver<Offset> {
-            self.0.durable()
-        }
-
-        fn start(&self, heads: StreamHeads, follower: Follower) {
-            self.0.start(heads, follower);
-        }
-
-        fn close(&self) {
-            self.0.close();
         }
     }
 

@@ -100,24 +100,12 @@ mod tests {
     use super::*;
     use crate::{Engine, Options};
     use logcabin_base::clock::Clock;
-    use logcabin_log::{Batch, memory::MemoryLog};
-    use logcabin_record::{NewRecord, Origin, Stream, command::RoomTyping};
+    use logcabin_log::{Batch, memory::MemoryLog, samples::typing};
 
     const SIGABRT: i32 = 6;
 
     /// The fault that the program below is to meet.
     const FAULT: &str = "LOGCABIN_TEST_FAULT";
-
-    fn typing() -> NewRecord {
-        let typing = RoomTyping {
-            room_id: "!a:test".try_into().unwrap(),
-            user_id: "@ann:test".try_into().unwrap(),
-            until_ms: 1,
-            since: None,
-        };
-        let stream = Stream::ephemeral(&typing.room_id);
-        NewRecord::new(stream, Origin::server(), &Command::from(typing))
-    }
 
     #[tokio::test]
     #[ignore = "it ends the process: the tests below start it"]

@@ -9,13 +9,11 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
 
 use super::{
-    AppendError, Appended, Appending, Batch, Follower, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES,
-    ReadError, StreamHeads,
+    AppendError, Appended, Appending, Batch, Log, MAX_BATCH_BYTES, MAX_PAYLOAD_BYTES, StreamHeads,
     memory::MemoryLog,
-    samples::{batch, erasure, event, one, passing, payload, record, start, stream},
+    samples::{self, batch, erasure, event, one, passing, payload, record, start, stream},
     store::{SledLog, SledOptions},
     verify,
 };
@@ -58,7 +56,11 @@ impl Backend for OnDisk {
 #[derive(Debug)]
 struct Sealing(SledLog);
 
-impl Log for Sealing {
+impl samples::Wrapper for Sealing {
+    fn inner(&self) -> &dyn Log {
+        &self.0
+    }
+
     fn append(&self, batch: Batch) -> Appending<'_> {
         let appending = self.0.append(batch);
         Box::pin(async move {
@@ -67,26 +69,6 @@ impl Log for Sealing {
             let _ = tokio::task::block_in_place(|| self.0.compact(|| true));
             appended
         })
-    }
-
-    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
-        self.0.get(offset)
-    }
-
-    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
-        self.0.read(from, limit)
-    }
-
-    fn durable(&self) -> watch::Receiver<Offset> {
-        self.0.durable()
-    }
-
-    fn start(&self, heads: StreamHeads, follower: Follower) {
-        self.0.start(heads, follower);
-    }
-
-    fn close(&self) {
-        self.0.close();
     }
 }
 

@@ -152,20 +152,8 @@ mod tests {
     use tokio_stream::StreamExt as _;
 
     use super::*;
-    use crate::{Batch, StreamHeads, memory::MemoryLog};
+    use crate::{Batch, StreamHeads, memory::MemoryLog, samples::typing};
     use logcabin_base::clock::Clock;
-    use logcabin_record::{Command, NewRecord, Origin, Stream as Of, command::RoomTyping};
-
-    fn typing() -> NewRecord {
-        let typing = RoomTyping {
-            room_id: "!a:test".try_into().unwrap(),
-            user_id: "@ann:test".try_into().unwrap(),
-            until_ms: 1,
-            since: None,
-        };
-        let stream = Of::ephemeral(&typing.room_id);
-        NewRecord::new(stream, Origin::server(), &Command::from(typing))
-    }
 
     async fn log_of(records: usize) -> Arc<dyn Log> {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(Clock::manual(1)));

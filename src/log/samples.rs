@@ -1,15 +1,65 @@
 //! Records that tests of logs append.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::fmt;
+
 use bytes::Bytes;
 use logcabin_record::{
-    Class, Command, NewRecord, Offset, Origin, Stream,
-    command::{LogErase, Reduced},
+    Class, Command, NewRecord, Offset, Origin, Record, Stream,
+    command::{LogErase, Reduced, RoomTyping},
     reduced,
 };
 use ruma::RoomVersionId;
+use tokio::sync::watch;
 
-use super::{Batch, Log, StreamHeads};
+use super::{Appending, Batch, Follower, Log, ReadError, StreamHeads};
+
+/// A log in front of another: what it does not do itself, the other one does.
+pub trait Wrapper: Send + Sync + fmt::Debug + 'static {
+    fn inner(&self) -> &dyn Log;
+
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        self.inner().append(batch)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        self.inner().get(offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        self.inner().read(from, limit)
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        self.inner().durable()
+    }
+}
+
+impl<T: Wrapper> Log for T {
+    fn append(&self, batch: Batch) -> Appending<'_> {
+        Wrapper::append(self, batch)
+    }
+
+    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
+        Wrapper::get(self, offset)
+    }
+
+    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
+        Wrapper::read(self, from, limit)
+    }
+
+    fn durable(&self) -> watch::Receiver<Offset> {
+        Wrapper::durable(self)
+    }
+
+    fn start(&self, heads: StreamHeads, follower: Follower) {
+        self.inner().start(heads, follower);
+    }
+
+    fn close(&self) {
+        self.inner().close();
+    }
+}
 
 pub fn stream(name: &str) -> Stream {
     Stream::from_name(name)
@@ -35,6 +85,18 @@ pub fn payload(number: u64) -> Bytes {
 /// A record that may be superseded.
 pub fn passing(payload: impl Into<Bytes>) -> NewRecord {
     NewRecord { ephemeral: true, ..record("ephemeral/!r:example.org", payload) }
+}
+
+/// That a user types.
+pub fn typing() -> NewRecord {
+    let typing = RoomTyping {
+        room_id: "!a:test".try_into().unwrap(),
+        user_id: "@ann:test".try_into().unwrap(),
+        until_ms: 1,
+        since: None,
+    };
+    let stream = Stream::ephemeral(&typing.room_id);
+    NewRecord::new(stream, Origin::server(), &Command::from(typing))
 }
 
 /// An event with `text` in its content.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use logcabin::{
     events::{EventStore, Viewer},
     history::audit::{Asked, Ledger},
-    log::{Appending, Batch, Follower, ReadError, StreamHeads},
+    log::ReadError,
     notifications::Unread,
     record::Epoch,
     sync::{
@@ -322,9 +322,9 @@ impl Unlocked {
     }
 }
 
-impl Log for Unlocked {
-    fn append(&self, batch: Batch) -> Appending<'_> {
-        self.log.append(batch)
+impl logcabin::log::samples::Wrapper for Unlocked {
+    fn inner(&self) -> &dyn Log {
+        &*self.log
     }
 
     fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
@@ -335,18 +335,6 @@ impl Log for Unlocked {
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
         self.check();
         self.log.read(from, limit)
-    }
-
-    fn durable(&self) -> tokio::sync::watch::Receiver<Offset> {
-        self.log.durable()
-    }
-
-    fn start(&self, heads: StreamHeads, follower: Follower) {
-        self.log.start(heads, follower);
-    }
-
-    fn close(&self) {
-        self.log.close();
     }
 }
 

@@ -17,9 +17,9 @@ use super::{
     *,
 };
 use crate::{
-    Appending, Batch, Follower, Log, ReadError, StreamHeads,
+    Log, ReadError, StreamHeads,
     memory::MemoryLog,
-    samples::{batch, erasure, event, one, passing, payload, start},
+    samples::{self, batch, erasure, event, one, passing, payload, start},
     store::{SledLog, SledOptions, log_dir},
 };
 use logcabin_base::clock::Clock;
@@ -320,13 +320,9 @@ impl FailingLog {
     }
 }
 
-impl Log for FailingLog {
-    fn append(&self, batch: Batch) -> Appending<'_> {
-        self.log.append(batch)
-    }
-
-    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
-        self.log.get(offset)
+impl samples::Wrapper for FailingLog {
+    fn inner(&self) -> &dyn Log {
+        &*self.log
     }
 
     fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
@@ -338,14 +334,6 @@ impl Log for FailingLog {
 
     fn durable(&self) -> watch::Receiver<Offset> {
         self.durable.subscribe()
-    }
-
-    fn start(&self, heads: StreamHeads, follower: Follower) {
-        self.log.start(heads, follower);
-    }
-
-    fn close(&self) {
-        self.log.close();
     }
 }
 

@@ -218,19 +218,7 @@ mod tests {
     use super::*;
     use logcabin_base::clock::Clock;
     use logcabin_engine::Options;
-    use logcabin_log::{Batch, Log, memory::MemoryLog};
-    use logcabin_record::{Command, NewRecord, Origin, Stream, command::RoomTyping};
-
-    fn typing() -> NewRecord {
-        let typing = RoomTyping {
-            room_id: "!a:test".try_into().unwrap(),
-            user_id: "@ann:test".try_into().unwrap(),
-            until_ms: 1,
-            since: None,
-        };
-        let stream = Stream::ephemeral(&typing.room_id);
-        NewRecord::new(stream, Origin::server(), &Command::from(typing))
-    }
+    use logcabin_log::{Batch, Log, memory::MemoryLog, samples::typing};
 
     async fn engine(clock: Clock) -> Arc<Engine> {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
