@@ -97,14 +97,7 @@ impl World {
         let log = Arc::new(SledLog::open(options).unwrap());
         let options = ArchiveOptions::new(archive_dir(dir.path()));
         let archiver = Archiver::start(options, Arc::clone(&log) as Arc<dyn Log>).unwrap();
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: logcabin::decide::ephemeral::Gather::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock: clock.clone(),
-        };
+        let options = Options::small(clock.clone());
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         let (ann, bob) = ("@ann:test".try_into().unwrap(), "@bob:test".try_into().unwrap());
         Self { dir, log, archiver, engine, clock, ann, bob, left: 0 }
@@ -145,20 +138,15 @@ impl World {
 
     async fn room(&self, name: &str, alias: Option<&str>) -> OwnedRoomId {
         self.propose(CreateRoom {
-            room_id: format!("!{name}:test").try_into().unwrap(),
-            creator: self.bob.clone(),
-            version: ROOM_VERSIONS[0].clone(),
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
-            power_levels: CanonicalJsonObject::new(),
-            initial_state: Vec::new(),
             name: Some(format!("{STAYS}room")),
-            topic: None,
             alias: alias.map(|alias| alias.try_into().unwrap()),
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: ts(),
+            ..CreateRoom::new(
+                format!("!{name}:test").try_into().unwrap(),
+                self.bob.clone(),
+                ROOM_VERSIONS[0].clone(),
+                Preset::PublicChat,
+                ts(),
+            )
         })
         .await
     }

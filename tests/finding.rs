@@ -6,7 +6,7 @@ use std::sync::Arc;
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Met, Register},
+        account::Register,
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         membership::{Change, ChangeMembership},
         send::SendEvent,
@@ -14,7 +14,7 @@ use logcabin::{
     engine::{Engine, Options},
     events::Viewer,
     log::{Log, memory::MemoryLog},
-    record::{Offset, Origin, command::AccountKind},
+    record::{Offset, Origin},
     view::View,
 };
 use proptest::prelude::*;
@@ -54,27 +54,10 @@ fn content(key: &str, value: &str) -> CanonicalJsonObject {
 async fn engine() -> (Engine, OwnedUserId, OwnedUserId) {
     let clock = Clock::manual(1_700_000_000_000);
     let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
-    let server_name = "test".try_into().unwrap();
-    let gather = logcabin::decide::ephemeral::Gather::default();
-    let options = Options {
-        server_name,
-        event_cache_bytes: 1 << 20,
-        gather,
-        accounts: Default::default(),
-        quotas: Default::default(),
-        clock,
-    };
-    let engine = Engine::open(log, options).await.unwrap();
+    let engine = Engine::open(log, Options::small(clock)).await.unwrap();
     let users = ["@ann:test", "@bob:test"].map(|id| OwnedUserId::try_from(id).unwrap());
     for user_id in &users {
-        let register = Register {
-            user_id: user_id.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: None,
-            login: None,
-            met: Met::default(),
-        };
+        let register = Register::user(user_id.clone());
         let _ = engine.propose(Origin::server(), register).await.unwrap();
     }
     let [ann, bob] = users;
@@ -83,22 +66,13 @@ async fn engine() -> (Engine, OwnedUserId, OwnedUserId) {
 
 async fn play(steps: &[Step]) -> (Engine, OwnedUserId, OwnedRoomId) {
     let (engine, ann, bob) = engine().await;
-    let create = CreateRoom {
-        room_id: "!room:test".try_into().unwrap(),
-        creator: ann.clone(),
-        version: ROOM_VERSIONS[ROOM_VERSIONS.len() - 2].clone(),
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
-        name: None,
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts: at(20),
-    };
+    let create = CreateRoom::new(
+        "!room:test".try_into().unwrap(),
+        ann.clone(),
+        ROOM_VERSIONS[ROOM_VERSIONS.len() - 2].clone(),
+        Preset::PublicChat,
+        at(20),
+    );
     let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
     let send = |event_type: &str, state: bool, content: CanonicalJsonObject, ts| SendEvent {
         room_id: room_id.clone(),

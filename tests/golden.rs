@@ -246,14 +246,7 @@ async fn a_command_of_a_newer_version_stops_the_replay() {
 }
 
 fn options(clock: Clock) -> Options {
-    Options {
-        server_name: "golden.example".try_into().unwrap(),
-        event_cache_bytes: 1 << 20,
-        gather: logcabin::decide::ephemeral::Gather::default(),
-        accounts: Default::default(),
-        quotas: Default::default(),
-        clock,
-    }
+    Options { server_name: "golden.example".try_into().unwrap(), ..Options::small(clock) }
 }
 
 /// Makes a golden log of this version: to be run when a kind of command or a version of its payload
@@ -598,20 +591,18 @@ async fn fill(engine: &Engine) {
     assert!(propose!(RemovePusher { user_id: ann.clone(), ids, because: PusherEnd::Rejected }));
     for (number, version) in ROOM_VERSIONS.iter().enumerate() {
         let room_id = propose!(CreateRoom {
-            room_id: format!("!room{number}:golden.example").try_into().unwrap(),
-            creator: ann.clone(),
-            version: version.clone(),
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
-            power_levels: CanonicalJsonObject::new(),
-            initial_state: Vec::new(),
             name: Some("golden".to_owned()),
             topic: Some("gold".to_owned()),
             alias: Some(format!("#room{number}:golden.example").try_into().unwrap()),
             invite: vec![bob.clone()],
-            is_direct: false,
             public: true,
-            ts,
+            ..CreateRoom::new(
+                format!("!room{number}:golden.example").try_into().unwrap(),
+                ann.clone(),
+                version.clone(),
+                Preset::PublicChat,
+                ts
+            )
         });
         let body = CanonicalJsonValue::String("hello".to_owned());
         let send = |redacts: Option<OwnedEventId>| SendEvent {
@@ -754,21 +745,14 @@ async fn fill(engine: &Engine) {
         now_ms: 1_770_000_000_000,
         quota: 6,
     });
-    let room = |name: &str| CreateRoom {
-        room_id: format!("!{name}:golden.example").try_into().unwrap(),
-        creator: ann.clone(),
-        version: ROOM_VERSIONS[2].clone(),
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
-        name: None,
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts,
+    let room = |name: &str| {
+        CreateRoom::new(
+            format!("!{name}:golden.example").try_into().unwrap(),
+            ann.clone(),
+            ROOM_VERSIONS[2].clone(),
+            Preset::PublicChat,
+            ts,
+        )
     };
     drop(propose!(SendEvent {
         room_id: propose!(room("passing")),

@@ -15,7 +15,7 @@ use logcabin::{
     admin::serve_until,
     clock::Clock,
     decide::{
-        account::{Login, Met, Register, RemoveDevices, SetProfile, Which},
+        account::{Login, Register, RemoveDevices, SetProfile, Which},
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
         send::SendEvent,
@@ -34,7 +34,7 @@ use logcabin::{
     },
     record::{
         Offset, Origin, Record, codec,
-        command::{AccountKind, TokenHash, Tokens},
+        command::{TokenHash, Tokens},
     },
     shutdown_digest::ShutdownDigest,
     snapshot,
@@ -42,8 +42,8 @@ use logcabin::{
     state::{State, sections},
 };
 use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId,
-    RoomVersionId, UInt, events::TimelineEventType,
+    MilliSecondsSinceUnixEpoch, OwnedEventId, OwnedRoomId, OwnedUserId, RoomVersionId, UInt,
+    events::TimelineEventType,
 };
 use serde_json::{Value, json};
 
@@ -71,11 +71,7 @@ impl Cabin {
         let archiver = Archiver::start(options, Arc::clone(&log)).unwrap();
         let options = Options {
             server_name: "cabin.example".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: logcabin::decide::ephemeral::Gather::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock: clock.clone(),
+            ..Options::small(clock.clone())
         };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
         Self { engine, log, archiver, clock }
@@ -105,8 +101,6 @@ impl Cabin {
             refresh: Some(TokenHash::of(&format!("refresh of {user}"))),
         };
         let register = Register {
-            user_id: user.clone(),
-            kind: AccountKind::User,
             password: Some(PASSWORD.into()),
             display_name: Some(name.to_owned()),
             login: Some(Login {
@@ -116,27 +110,24 @@ impl Cabin {
                 tokens,
                 verified: None,
             }),
-            met: Met::default(),
+            ..Register::user(user.clone())
         };
         self.engine.propose(by(user), register).await.unwrap().into_inner();
     }
 
     async fn create(&self, creator: &OwnedUserId, alias: &str, name: &str) -> OwnedRoomId {
         let create = CreateRoom {
-            room_id: OwnedRoomId::try_from(format!("!{alias}Room:cabin.example")).unwrap(),
-            creator: creator.clone(),
-            version: RoomVersionId::V10,
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
-            power_levels: CanonicalJsonObject::new(),
-            initial_state: Vec::new(),
             name: Some(name.to_owned()),
             topic: Some("Wood, mostly".to_owned()),
             alias: Some(format!("#{alias}:cabin.example").try_into().unwrap()),
-            invite: Vec::new(),
-            is_direct: false,
             public: true,
-            ts: self.ts(),
+            ..CreateRoom::new(
+                OwnedRoomId::try_from(format!("!{alias}Room:cabin.example")).unwrap(),
+                creator.clone(),
+                RoomVersionId::V10,
+                Preset::PublicChat,
+                self.ts(),
+            )
         };
         self.engine.propose(by(creator), create).await.unwrap().into_inner()
     }

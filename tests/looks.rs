@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Met, Register},
+        account::Register,
         account_data::SetAccountData,
         create_room::{CreateRoom, Preset},
         membership::{Change, ChangeMembership},
@@ -18,7 +18,7 @@ use logcabin::{
     events::{EventForm, EventRef, Viewer},
     limits,
     log::memory::MemoryLog,
-    record::{Offset, Origin, command::AccountKind},
+    record::{Offset, Origin},
     state::Room,
     view::{
         View,
@@ -58,41 +58,21 @@ impl World {
     async fn new() -> Self {
         let clock = Clock::manual(1_700_000_000_000);
         let log = Arc::new(MemoryLog::new(clock.clone()));
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 24,
-            gather: Default::default(),
-            quotas: Default::default(),
-            accounts: Default::default(),
-            clock,
-        };
+        let options = Options { event_cache_bytes: 1 << 24, ..Options::small(clock) };
         let engine = Arc::new(Engine::open(log, options).await.unwrap());
         for user in ["ann", "bob", "cas"] {
-            let register = Register {
-                user_id: user_id(user),
-                kind: AccountKind::User,
-                password: None,
-                display_name: None,
-                login: None,
-                met: Met::default(),
-            };
+            let register = Register::user(user_id(user));
             engine.propose(Origin::server(), register).await.unwrap().into_inner();
         }
         let create = CreateRoom {
-            room_id: "!room:test".try_into().unwrap(),
-            creator: user_id("ann"),
-            version: RoomVersionId::V10,
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
             power_levels: canonical(json!({ "redact": 0 })),
-            initial_state: Vec::new(),
-            name: None,
-            topic: None,
-            alias: None,
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: ts(),
+            ..CreateRoom::new(
+                "!room:test".try_into().unwrap(),
+                user_id("ann"),
+                RoomVersionId::V10,
+                Preset::PublicChat,
+                ts(),
+            )
         };
         let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
         for user in ["bob", "cas"] {

@@ -38,14 +38,8 @@ impl Cabin {
         let runtime = Runtime::new().unwrap();
         let clock = Clock::manual(1_770_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
-        let options = Options {
-            server_name: "proof.example".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: Default::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock,
-        };
+        let options =
+            Options { server_name: "proof.example".try_into().unwrap(), ..Options::small(clock) };
         let engine = runtime.block_on(Engine::open(Arc::clone(&log), options)).unwrap();
         Self { runtime, engine, log }
     }
@@ -251,14 +245,8 @@ fn a_diverged_log_is_not_the_continuation_of_a_backup() {
     let clock = Clock::manual(1_780_000_000_000);
     let log: Arc<dyn Log> = Arc::new(MemoryLog::with_records(clock.clone(), other));
     assert_eq!(tip.offset, Offset::new(8));
-    let options = Options {
-        server_name: "proof.example".try_into().unwrap(),
-        event_cache_bytes: 1 << 20,
-        gather: Default::default(),
-        accounts: Default::default(),
-        quotas: Default::default(),
-        clock,
-    };
+    let options =
+        Options { server_name: "proof.example".try_into().unwrap(), ..Options::small(clock) };
     let runtime = Runtime::new().unwrap();
     let engine = runtime.block_on(Engine::start(Arc::clone(&log), state, options)).unwrap();
     let other = Cabin { runtime, engine, log };

@@ -8,7 +8,6 @@ use logcabin::{
     decide::{
         Proposal, Refusal,
         create_room::{CreateRoom, InitialState, Preset, ROOM_VERSIONS},
-        ephemeral::Gather,
         membership::{Change, ChangeMembership},
         send::SendEvent,
         upgrade::UpgradeRoom,
@@ -40,14 +39,7 @@ impl World {
     async fn new() -> Self {
         let clock = Clock::manual(NOW_MS);
         let log = Arc::new(MemoryLog::with_records(clock.clone(), Vec::new()));
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: Gather::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock,
-        };
+        let options = Options::small(clock);
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         Self { engine, log, ann: "@ann:test".try_into().unwrap() }
     }
@@ -59,20 +51,17 @@ impl World {
     async fn room(&self, version: &RoomVersionId, initial_state: Vec<InitialState>) -> OwnedRoomId {
         let name = version.as_str();
         let create = CreateRoom {
-            room_id: format!("!room{name}:test").try_into().unwrap(),
-            creator: self.ann.clone(),
-            version: version.clone(),
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
-            power_levels: CanonicalJsonObject::new(),
             initial_state,
             name: Some("room".to_owned()),
-            topic: None,
             alias: Some(format!("#room{name}:test").try_into().unwrap()),
-            invite: Vec::new(),
-            is_direct: false,
             public: true,
-            ts: ts(),
+            ..CreateRoom::new(
+                format!("!room{name}:test").try_into().unwrap(),
+                self.ann.clone(),
+                version.clone(),
+                Preset::PublicChat,
+                ts(),
+            )
         };
         self.propose(create).await.unwrap()
     }

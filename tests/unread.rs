@@ -11,7 +11,7 @@ use std::{
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Met, Register, SetProfile},
+        account::{Register, SetProfile},
         account_data::SetAccountData,
         create_room::{CreateRoom, Preset},
         ephemeral::SetReceipt,
@@ -23,7 +23,7 @@ use logcabin::{
     limits,
     log::{Log, memory::MemoryLog},
     notifications::{Count, Counts, Judge, Unread},
-    record::{Command, Offset, Origin, Record, command::AccountKind},
+    record::{Command, Offset, Origin, Record},
     state::Room,
 };
 use proptest::prelude::*;
@@ -133,14 +133,7 @@ impl World {
     async fn new() -> Self {
         let clock = Clock::manual(1_700_000_000_000);
         let log = Arc::new(MemoryLog::with_records(clock.clone(), Vec::new()));
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: Default::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock,
-        };
+        let options = Options::small(clock);
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         let mut world = Self {
             engine: Arc::new(engine),
@@ -150,31 +143,18 @@ impl World {
             unread: Unread::default(),
         };
         for user in 0..USERS {
-            let register = Register {
-                user_id: user_id(user),
-                kind: AccountKind::User,
-                password: None,
-                display_name: None,
-                login: None,
-                met: Met::default(),
-            };
+            let register = Register::user(user_id(user));
             world.engine.propose(Origin::server(), register).await.unwrap().into_inner();
         }
         let create = CreateRoom {
-            room_id: world.room_id.clone(),
-            creator: user_id(0),
-            version: RoomVersionId::V10,
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
             power_levels: canonical(json!({ "redact": 0 })),
-            initial_state: Vec::new(),
-            name: None,
-            topic: None,
-            alias: None,
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: ts(),
+            ..CreateRoom::new(
+                world.room_id.clone(),
+                user_id(0),
+                RoomVersionId::V10,
+                Preset::PublicChat,
+                ts(),
+            )
         };
         world.room_id = world.engine.propose(Origin::server(), create).await.unwrap().into_inner();
         for user in 1..USERS {

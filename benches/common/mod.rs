@@ -6,6 +6,7 @@
 use std::{
     cell::Cell,
     hint::black_box,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,20 +16,19 @@ use std::{
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Login, Met, Register},
+        account::{Login, Register},
         canonical,
         create_room::{CreateRoom, Preset},
-        ephemeral::Gather,
         membership::{Change, ChangeMembership},
         send::SendEvent,
     },
     engine::{Engine, Options},
     events::{EventForm, Viewer},
-    log::{Appended, Appending, Batch, Follower, Log, ReadError, StreamHeads, memory::MemoryLog},
+    log::{Appended, Appending, Batch, Log, memory::MemoryLog},
     notifications::Unread,
     record::{
         Epoch, Offset, Origin, Record,
-        command::{AccountKind, TokenHash, Tokens},
+        command::{TokenHash, Tokens},
     },
     state::Room,
     sync::{
@@ -46,7 +46,7 @@ use ruma::{
     api::{IncomingRequestExt as _, client::message::send_message_event::v3 as send_message_event},
     events::{StateEventType, TimelineEventType},
 };
-use tokio::{runtime::Runtime, sync::watch};
+use tokio::runtime::Runtime;
 
 /// Messages in each room that is made with its people.
 const MESSAGES: u64 = 5;
@@ -63,14 +63,17 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
 
 /// The options of an engine.
 pub(crate) fn options(clock: Clock) -> Options {
-    Options {
-        server_name: "test".try_into().expect("a server name"),
-        event_cache_bytes: 64 << 20,
-        gather: Gather::default(),
-        accounts: Default::default(),
-        quotas: Default::default(),
-        clock,
-    }
+    Options { event_cache_bytes: 64 << 20, ..Options::small(clock) }
+}
+
+/// The size of everything in a folder, in bytes.
+pub(crate) fn size_of(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
+    entries
+        .map(|entry| entry.path())
+        .map(|path| if path.is_dir() { size_of(&path) } else { size(&path) })
+        .sum()
 }
 
 /// The user of this number.
@@ -97,12 +100,9 @@ pub(crate) async fn register(engine: &Engine, user_id: &UserId) {
         verified: None,
     };
     let register = Register {
-        user_id: user_id.to_owned(),
-        kind: AccountKind::User,
-        password: None,
         display_name: Some(user_id.localpart().to_owned()),
         login: Some(login),
-        met: Met::default(),
+        ..Register::user(user_id.to_owned())
     };
     engine.propose(Origin::server(), register).await.expect("a user").into_inner();
 }
@@ -114,20 +114,14 @@ pub(crate) async fn create_room(
     creator: &UserId,
 ) -> OwnedRoomId {
     let create = CreateRoom {
-        creator: creator.to_owned(),
-        version: RoomVersionId::V10,
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
         name: Some(format!("The room {room_id}")),
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts: now(engine),
-        room_id,
+        ..CreateRoom::new(
+            room_id,
+            creator.to_owned(),
+            RoomVersionId::V10,
+            Preset::PublicChat,
+            now(engine),
+        )
     };
     engine.propose(Origin::server(), create).await.expect("a room").into_inner()
 }
@@ -191,7 +185,11 @@ struct Forgetful {
     forgets: AtomicBool,
 }
 
-impl Log for Forgetful {
+impl logcabin::log::samples::Wrapper for Forgetful {
+    fn inner(&self) -> &dyn Log {
+        &self.log
+    }
+
     fn append(&self, batch: Batch) -> Appending<'_> {
         if !self.forgets.load(Ordering::Relaxed) {
             return self.log.append(batch);
@@ -199,26 +197,6 @@ impl Log for Forgetful {
         black_box(batch);
         let last = *self.log.durable().borrow();
         Box::pin(std::future::ready(Ok(Appended { first: last, last })))
-    }
-
-    fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
-        self.log.get(offset)
-    }
-
-    fn read(&self, from: Offset, limit: usize) -> Result<Vec<Record>, ReadError> {
-        self.log.read(from, limit)
-    }
-
-    fn durable(&self) -> watch::Receiver<Offset> {
-        self.log.durable()
-    }
-
-    fn start(&self, heads: StreamHeads, follower: Follower) {
-        self.log.start(heads, follower);
-    }
-
-    fn close(&self) {
-        self.log.close();
     }
 }
 

@@ -68,6 +68,20 @@ pub struct Register {
     pub met: Met,
 }
 
+impl Register {
+    /// A full account without a password or a device.
+    pub fn user(user_id: OwnedUserId) -> Self {
+        Self {
+            user_id,
+            kind: AccountKind::User,
+            password: None,
+            display_name: None,
+            login: None,
+            met: Met::default(),
+        }
+    }
+}
+
 /// Turn a guest's account into a full one.
 #[derive(Clone, Debug)]
 pub struct UpgradeGuest {

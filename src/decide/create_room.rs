@@ -98,6 +98,32 @@ impl Proposal for CreateRoom {
 }
 
 impl CreateRoom {
+    /// A room with what its preset says and nothing else.
+    pub const fn new(
+        room_id: OwnedRoomId,
+        creator: OwnedUserId,
+        version: RoomVersionId,
+        preset: Preset,
+        ts: MilliSecondsSinceUnixEpoch,
+    ) -> Self {
+        Self {
+            room_id,
+            creator,
+            version,
+            preset,
+            creation_content: CanonicalJsonObject::new(),
+            power_levels: CanonicalJsonObject::new(),
+            initial_state: Vec::new(),
+            name: None,
+            topic: None,
+            alias: None,
+            invite: Vec::new(),
+            is_direct: false,
+            public: false,
+            ts,
+        }
+    }
+
     /// Adds everything after the create event.
     fn fill(
         &self,

@@ -152,20 +152,15 @@ impl Proposal for OpenReplacement {
             return Ok(());
         }
         let create = CreateRoom {
-            room_id,
-            creator: creator.clone(),
-            version: DEFAULT_ROOM_VERSION,
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
             power_levels: object(json!({ "users_default": -10 })),
-            initial_state: Vec::new(),
             name: Some(name),
-            topic: None,
-            alias: None,
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: self.ts,
+            ..CreateRoom::new(
+                room_id,
+                creator.clone(),
+                DEFAULT_ROOM_VERSION,
+                Preset::PublicChat,
+                self.ts,
+            )
         };
         create.decide(commit)?;
         let content = object(json!({ "msgtype": "m.text", "body": message }));

@@ -2,7 +2,7 @@
 //! API, "Server Notices").
 
 use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UserId,
+    MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, UserId,
     events::{TimelineEventType, room::member::MembershipState},
 };
 use serde_json::json;
@@ -60,21 +60,16 @@ impl Proposal for OpenNoticeRoom {
             }
         }
         let create = CreateRoom {
-            room_id: self.room_id.clone(),
-            creator: self.sender.clone(),
-            version: DEFAULT_ROOM_VERSION,
-            preset: Preset::PrivateChat,
-            creation_content: CanonicalJsonObject::new(),
             power_levels: object(json!({ "users_default": -10 })),
-            initial_state: Vec::new(),
             name: Some(self.name.clone()),
-            topic: None,
-            alias: None,
             // The invite is sent separately, because it also goes to users who block invites.
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: self.ts,
+            ..CreateRoom::new(
+                self.room_id.clone(),
+                self.sender.clone(),
+                DEFAULT_ROOM_VERSION,
+                Preset::PrivateChat,
+                self.ts,
+            )
         };
         let room_id = create.decide(commit)?;
         let invite = invite(commit.env, &self.user_id, &self.sender, self.ts);

@@ -438,7 +438,6 @@ mod tests {
     use logcabin_decide::account::Register;
     use logcabin_engine::Options;
     use logcabin_log::{Log, memory::MemoryLog};
-    use logcabin_record::command::AccountKind;
 
     /// Is told of registrations, two at a time, and accepts each delivery at the second attempt.
     #[derive(Clone, Default)]
@@ -509,14 +508,7 @@ mod tests {
 
     async fn register(engine: &Engine, number: usize) -> u64 {
         let user_id = ruma::UserId::parse(format!("@u{number}:test")).unwrap();
-        let register = Register {
-            user_id: user_id.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: None,
-            login: None,
-            met: logcabin_decide::account::Met::default(),
-        };
+        let register = Register::user(user_id.clone());
         engine.propose(Origin::server(), register).await.unwrap().into_inner();
         engine.state().accounts.get(&user_id).unwrap().read().registered.get()
     }

@@ -11,13 +11,13 @@ use tempfile::TempDir;
 use super::*;
 use logcabin_base::{clock::Clock, text};
 use logcabin_decide::{
-    account::{Met, Register},
+    account::Register,
     create_room::{CreateRoom, Preset, ROOM_VERSIONS},
     send::SendEvent,
 };
 use logcabin_engine::Options;
 use logcabin_log::{Log, memory::MemoryLog};
-use logcabin_record::{Origin, command::AccountKind};
+use logcabin_record::Origin;
 
 /// A room of one user.
 struct World {
@@ -32,31 +32,15 @@ impl World {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
         let engine = Arc::new(Engine::open(log, Options::small(clock)).await.unwrap());
         let ann: OwnedUserId = "@ann:test".try_into().unwrap();
-        let register = Register {
-            user_id: ann.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: None,
-            login: None,
-            met: Met::default(),
-        };
+        let register = Register::user(ann.clone());
         let _ = engine.propose(Origin::server(), register).await.unwrap();
-        let create = CreateRoom {
-            room_id: "!room:test".try_into().unwrap(),
-            creator: ann.clone(),
-            version: ROOM_VERSIONS[ROOM_VERSIONS.len() - 2].clone(),
-            preset: Preset::PublicChat,
-            creation_content: CanonicalJsonObject::new(),
-            power_levels: CanonicalJsonObject::new(),
-            initial_state: Vec::new(),
-            name: None,
-            topic: None,
-            alias: None,
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: MilliSecondsSinceUnixEpoch(UInt::from(1_u32)),
-        };
+        let create = CreateRoom::new(
+            "!room:test".try_into().unwrap(),
+            ann.clone(),
+            ROOM_VERSIONS[ROOM_VERSIONS.len() - 2].clone(),
+            Preset::PublicChat,
+            MilliSecondsSinceUnixEpoch(UInt::from(1_u32)),
+        );
         let room_id = engine.propose(Origin::server(), create).await.unwrap().into_inner();
         Self { engine, ann, room_id }
     }

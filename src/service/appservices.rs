@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
 use logcabin_base::shutdown::Shutdown;
-use logcabin_decide::account::{Met, Register};
+use logcabin_decide::account::Register;
 use logcabin_engine::{Engine, Rejected};
 use logcabin_outside::{
     appservice::{Questions, Services, Transactions},
     delivery,
 };
-use logcabin_record::{Origin, command::AccountKind};
+use logcabin_record::Origin;
 
 /// Creates the services' own users that do not exist yet.
 pub async fn register_senders(engine: &Engine, services: &Services) -> Result<(), Rejected> {
@@ -22,11 +22,7 @@ pub async fn register_senders(engine: &Engine, services: &Services) -> Result<()
         }
         let register = Register {
             display_name: Some(user_id.localpart().to_owned()),
-            user_id,
-            kind: AccountKind::User,
-            password: None,
-            login: None,
-            met: Met::default(),
+            ..Register::user(user_id)
         };
         engine.propose(Origin::server(), register).await?.into_inner();
     }

@@ -641,20 +641,16 @@ mod tests {
 
     use super::*;
     use logcabin_base::clock::Clock;
-    use logcabin_decide::account::{Met, Register};
+    use logcabin_decide::account::Register;
     use logcabin_engine::Options;
     use logcabin_log::memory::MemoryLog;
-    use logcabin_record::{Origin, command::AccountKind};
+    use logcabin_record::Origin;
     use logcabin_state::sections;
 
     fn register(writer: usize, number: usize) -> Register {
         Register {
-            user_id: ruma::UserId::parse(format!("@w{writer}-{number}:test")).unwrap(),
-            kind: AccountKind::User,
-            password: None,
             display_name: Some(format!("Writer {writer}")),
-            login: None,
-            met: Met::default(),
+            ..Register::user(ruma::UserId::parse(format!("@w{writer}-{number}:test")).unwrap())
         }
     }
 

@@ -4,17 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use logcabin::clock::Clock;
-use logcabin::decide::account::{AccountLimit, Met, Register};
+use logcabin::decide::account::Register;
 use logcabin::decide::create_room::{CreateRoom, Preset};
-use logcabin::decide::ephemeral::Gather;
 use logcabin::decide::send::SendEvent;
 use logcabin::engine::{Engine, Options};
 use logcabin::log::Log;
 use logcabin::log::store::{SledLog, SledOptions};
 use logcabin::record::Origin;
-use logcabin::record::command::AccountKind;
 use ruma::events::TimelineEventType;
-use ruma::{CanonicalJsonObject, RoomVersionId, owned_room_id, owned_user_id};
+use ruma::{RoomVersionId, owned_room_id, owned_user_id};
 use serde_json::{Value, json};
 
 use crate::administration::{command, done, done_json, user_command};
@@ -34,39 +32,23 @@ pub(crate) async fn write_weeks(data_dir: &Path) {
     let log: Arc<dyn Log> = Arc::new(SledLog::open(options).expect("the log can be opened"));
     let options = Options {
         server_name: "e2e.test".try_into().expect("a server name"),
-        event_cache_bytes: 1 << 20,
-        gather: Gather::default(),
-        clock: clock.clone(),
-        accounts: AccountLimit::default(),
-        quotas: Arc::default(),
+        ..Options::small(clock.clone())
     };
     let engine = Engine::open(Arc::clone(&log), options).await.expect("an engine");
     let sender = owned_user_id!("@writer:e2e.test");
     let origin = || Origin { user: sender.as_str().into(), ..Origin::default() };
-    let register = Register {
-        user_id: sender.clone(),
-        kind: AccountKind::User,
-        password: None,
-        display_name: Some(HOSTILE.to_owned()),
-        login: None,
-        met: Met::default(),
-    };
+    let register =
+        Register { display_name: Some(HOSTILE.to_owned()), ..Register::user(sender.clone()) };
     engine.propose(origin(), register).await.expect("a user").into_inner();
     let create = CreateRoom {
-        creator: sender.clone(),
-        version: RoomVersionId::V10,
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
         name: Some(HOSTILE.to_owned()),
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts: clock.timestamp(),
-        room_id: owned_room_id!("!weeks:e2e.test"),
+        ..CreateRoom::new(
+            owned_room_id!("!weeks:e2e.test"),
+            sender.clone(),
+            RoomVersionId::V10,
+            Preset::PublicChat,
+            clock.timestamp(),
+        )
     };
     let room_id = engine.propose(origin(), create).await.expect("a room").into_inner();
     for hour in 0..28 * 24_u64 {

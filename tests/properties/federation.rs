@@ -13,7 +13,7 @@ use std::{
 use logcabin::{
     clock::Clock,
     decide::{
-        account::{Met, Register},
+        account::Register,
         create_room::{CreateRoom, Preset},
         federation::{
             BeginRoom, EnterRoom, MembershipOutside, ReceiveOutcome, ReceivePdu, invitation,
@@ -23,10 +23,7 @@ use logcabin::{
     },
     engine::{Engine, Options, Rejected, replay},
     log::{Log, memory::MemoryLog},
-    record::{
-        Command, Offset, Origin,
-        command::{AccountKind, RoomEvent},
-    },
+    record::{Command, Offset, Origin, command::RoomEvent},
 };
 use proptest::prelude::*;
 use ruma::{
@@ -83,24 +80,10 @@ impl Homeserver {
     async fn new(name: &str) -> Self {
         let clock = Clock::manual(1_770_000_000_000);
         let log: Arc<dyn Log> = Arc::new(MemoryLog::new(clock.clone()));
-        let options = Options {
-            server_name: name.try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: Default::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock,
-        };
+        let options = Options { server_name: name.try_into().unwrap(), ..Options::small(clock) };
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
         let user: OwnedUserId = format!("@user:{name}").try_into().unwrap();
-        let register = Register {
-            user_id: user.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: None,
-            login: None,
-            met: Met::default(),
-        };
+        let register = Register::user(user.clone());
         engine.propose(Origin::server(), register).await.unwrap().into_inner();
         let name = name.try_into().unwrap();
         Self { name, user, log, engine, told: Offset::ZERO, unheard: Vec::new() }
@@ -253,20 +236,14 @@ async fn begin(version: &RoomVersionId) -> (Vec<Homeserver>, OwnedRoomId) {
         users.insert(servers[0].user.to_string(), json!(100));
     }
     let create = CreateRoom {
-        room_id: "!room:a.test".try_into().unwrap(),
-        creator: servers[0].user.clone(),
-        version: version.clone(),
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
         power_levels: object(json!({ "users": users })),
-        initial_state: Vec::new(),
-        name: None,
-        topic: None,
-        alias: None,
-        invite: Vec::new(),
-        is_direct: false,
-        public: false,
-        ts: ts(),
+        ..CreateRoom::new(
+            "!room:a.test".try_into().unwrap(),
+            servers[0].user.clone(),
+            version.clone(),
+            Preset::PublicChat,
+            ts(),
+        )
     };
     let created = servers[0].engine.propose(Origin::server(), create).await.unwrap();
     let room_id = created.into_inner();

@@ -11,9 +11,7 @@ use logcabin::{
     clock::Clock,
     decide::{
         Refusal,
-        account::{
-            Login, Met, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile, Which,
-        },
+        account::{Login, Register, RemoveDevices, RenameDevice, SetPassword, SetProfile, Which},
         account_data::{CreateFilter, SetAccountData, SetTag},
         create_room::{CreateRoom, Preset, ROOM_VERSIONS},
         delayed::{GiveUp, Restart, Schedule, SendDelayed},
@@ -33,7 +31,7 @@ use logcabin::{
     log::{Log, memory::MemoryLog},
     record::{
         Command, Offset, Origin, Record,
-        command::{AccountKind, DelayedOutcome, PresenceState, Secret, TokenHash, Tokens},
+        command::{DelayedOutcome, PresenceState, Secret, TokenHash, Tokens},
     },
     state::{Membership, State, sections},
     view::{View, filter::EventFilter, relations::WantedThreads},
@@ -146,14 +144,7 @@ impl World {
         let last = records.last().map_or(0, |record| record.header.time_ms);
         let clock = Clock::manual(last.max(1_700_000_000_000));
         let log = Arc::new(MemoryLog::with_records(clock.clone(), records));
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 20,
-            gather: logcabin::decide::ephemeral::Gather::default(),
-            accounts: Default::default(),
-            quotas: Default::default(),
-            clock,
-        };
+        let options = Options::small(clock);
         let engine = Engine::open(Arc::clone(&log) as Arc<dyn Log>, options).await.unwrap();
         Self { engine, log, rooms: Vec::new(), events: Vec::new(), step: 0 }
     }
@@ -234,12 +225,10 @@ impl World {
                     verified: None,
                 };
                 let proposal = Register {
-                    user_id: user_id(user),
-                    kind: AccountKind::User,
                     password: Some("hash".into()),
                     display_name: Some(format!("user {user}")),
                     login: Some(login),
-                    met: Met::default(),
+                    ..Register::user(user_id(user))
                 };
                 engine.propose(origin, proposal).await?.into_inner();
             }
@@ -307,22 +296,19 @@ impl World {
                 let version = &ROOM_VERSIONS[usize::from(version) % ROOM_VERSIONS.len()];
                 let invite = user_id((user + 1) % USERS);
                 let proposal = CreateRoom {
-                    room_id: format!("!room{}:test", self.step).try_into().unwrap(),
-                    creator: user_id(user),
-                    version: version.clone(),
-                    preset: [Preset::PrivateChat, Preset::TrustedPrivateChat, Preset::PublicChat]
-                        [usize::from(preset)],
-                    creation_content: CanonicalJsonObject::new(),
-                    power_levels: CanonicalJsonObject::new(),
-                    initial_state: Vec::new(),
                     name: Some(format!("room {}", self.step)),
-                    topic: None,
                     alias: (preset == 2)
                         .then(|| format!("#room{}:test", self.step).try_into().unwrap()),
                     invite: vec![invite],
-                    is_direct: false,
                     public: preset == 2,
-                    ts: ts(),
+                    ..CreateRoom::new(
+                        format!("!room{}:test", self.step).try_into().unwrap(),
+                        user_id(user),
+                        version.clone(),
+                        [Preset::PrivateChat, Preset::TrustedPrivateChat, Preset::PublicChat]
+                            [usize::from(preset)],
+                        ts(),
+                    )
                 };
                 let room_id = engine.propose(origin, proposal).await?.into_inner();
                 self.rooms.push(room_id);

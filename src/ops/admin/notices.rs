@@ -11,16 +11,13 @@ use super::{
     office::{ActError, Office},
 };
 use logcabin_decide::{
-    account::{Met, Register, SetProfile},
+    account::{Register, SetProfile},
     canonical,
     notice::{InviteAgain, OpenNoticeRoom},
     send::SendEvent,
 };
 use logcabin_read::events::to_raw;
-use logcabin_record::{
-    Origin,
-    command::{AccountKind, Transaction},
-};
+use logcabin_record::{Origin, command::Transaction};
 use logcabin_service::accounts::profile;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -134,12 +131,8 @@ async fn notice_sender(office: &Office) -> Result<OwnedUserId, ActError> {
         }
         None => {
             let register = Register {
-                user_id: sender.clone(),
-                kind: AccountKind::User,
-                password: None,
                 display_name: Some(settings.display_name.clone()),
-                login: None,
-                met: Met::default(),
+                ..Register::user(sender.clone())
             };
             let made = office.engine.propose(origin.clone(), register).await;
             made?.into_inner();

@@ -22,7 +22,7 @@ use super::{
 use logcabin_base::limits;
 use logcabin_decide::{
     Refusal,
-    account::{Met, Register, SetProfile},
+    account::{Register, SetProfile},
     account_data::SetAccountData,
     import::ImportAccount,
     key_backup::{PutKeys, SetBackup},
@@ -33,7 +33,7 @@ use logcabin_media::store;
 use logcabin_read::{events::to_raw, notifications::ruleset};
 use logcabin_record::{
     Origin,
-    command::{AccountKind, BackedUpKey, FileHash},
+    command::{BackedUpKey, FileHash},
 };
 
 /// The account data that records the origin of an account, and whether the import was completed.
@@ -267,14 +267,7 @@ pub(crate) async fn import_user(
         room_keys: 0,
         left_out: Vec::new(),
     };
-    let register = Register {
-        user_id: user_id.clone(),
-        kind: AccountKind::User,
-        password: None,
-        display_name: None,
-        login: None,
-        met: Met::default(),
-    };
+    let register = Register::user(user_id.clone());
     let account = ImportAccount {
         register,
         reason: format!("imported from the export of {}", belongings.user_id),

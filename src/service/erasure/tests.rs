@@ -2,11 +2,8 @@
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool, atomic::Ordering::SeqCst};
 
-use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId,
-};
+use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId};
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::*;
 use logcabin_base::clock::Clock;
@@ -18,7 +15,7 @@ use logcabin_decide::{
     send::SendEvent,
 };
 use logcabin_engine::{Engine, Options};
-use logcabin_log::{Appending, Batch, Follower, Log, ReadError, StreamHeads, memory::MemoryLog};
+use logcabin_log::{Batch, Log, ReadError, memory::MemoryLog};
 use logcabin_record::{
     Command, NewRecord, Offset, Origin, Record, Stream,
     command::{AccountKind, FileHash, ProfileSet},
@@ -44,9 +41,9 @@ impl Interrupted {
     }
 }
 
-impl Log for Interrupted {
-    fn append(&self, batch: Batch) -> Appending<'_> {
-        self.log.append(batch)
+impl logcabin_log::samples::Wrapper for Interrupted {
+    fn inner(&self) -> &dyn Log {
+        &self.log
     }
 
     fn get(&self, offset: Offset) -> Result<Option<Record>, ReadError> {
@@ -64,18 +61,6 @@ impl Log for Interrupted {
             return records;
         }
         self.log.read(from, limit)
-    }
-
-    fn durable(&self) -> watch::Receiver<Offset> {
-        self.log.durable()
-    }
-
-    fn start(&self, heads: StreamHeads, follower: Follower) {
-        self.log.start(heads, follower);
-    }
-
-    fn close(&self) {
-        self.log.close();
     }
 }
 
@@ -132,20 +117,8 @@ impl World {
 
     async fn room(&self, name: &str, initial_state: Vec<InitialState>) {
         let create = CreateRoom {
-            room_id: room_id(name),
-            creator: ann(),
-            version: RoomVersionId::V10,
-            preset: Preset::PrivateChat,
-            creation_content: CanonicalJsonObject::new(),
-            power_levels: CanonicalJsonObject::new(),
             initial_state,
-            name: None,
-            topic: None,
-            alias: None,
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: ts(),
+            ..CreateRoom::new(room_id(name), ann(), RoomVersionId::V10, Preset::PrivateChat, ts())
         };
         drop(self.propose(create).await);
     }

@@ -29,11 +29,8 @@ pub(crate) async fn decide_as<P: Proposal>(
     let log: Arc<dyn Log> = Arc::new(log);
     let options = Options {
         server_name: server_name.try_into().expect("a server name"),
-        event_cache_bytes: 1 << 20,
-        gather: logcabin::decide::ephemeral::Gather::default(),
-        clock: Clock::system(),
         accounts: logcabin::decide::account::AccountLimit::default(),
-        quotas: Arc::default(),
+        ..Options::small(Clock::system())
     };
     let engine = Engine::open(Arc::clone(&log), options).await.expect("the log can be replayed");
     let mut outcomes = Vec::new();

@@ -55,11 +55,7 @@ async fn is_read_again(room: &Room) {
     let server = &room.servers[0];
     let options = Options {
         server_name: server.name.clone(),
-        event_cache_bytes: 1 << 20,
-        gather: Default::default(),
-        accounts: Default::default(),
-        quotas: Default::default(),
-        clock: server.engine.clock().clone(),
+        ..Options::small(server.engine.clock().clone())
     };
     let again = Engine::open(Arc::clone(&server.log), options).await.unwrap();
     assert_eq!(again.state().digest(), server.engine.state().digest());

@@ -1,14 +1,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
-use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId, UInt,
-};
+use ruma::{MilliSecondsSinceUnixEpoch, OwnedRoomId, OwnedUserId, RoomVersionId, UInt};
 use serde_json::value::RawValue;
 
 use logcabin_base::{clock::Clock, limits};
 use logcabin_decide::{
     Proposal, Refusal,
-    account::{Login, Met, Register, RemoveDevices, Which},
+    account::{Login, Register, RemoveDevices, Which},
     account_data::{CreateFilter, SetAccountData, SetTag},
     create_room::{CreateRoom, DEFAULT_ROOM_VERSION, InitialState, Preset},
     directory::{RemoveAlias, SetAlias},
@@ -26,7 +24,7 @@ use logcabin_engine::{Durable, Engine, Options, Rejected};
 use logcabin_log::{Log, memory::MemoryLog};
 use logcabin_record::{
     Offset, Origin,
-    command::{AccountKind, BackedUpKey, TokenHash, Tokens, Transaction},
+    command::{BackedUpKey, TokenHash, Tokens, Transaction},
 };
 use logcabin_state::{State, sections};
 
@@ -57,14 +55,8 @@ impl World {
         let engine = Engine::open(Arc::clone(&log), options).await.unwrap();
         let world = Self { engine, log, clock };
         for name in names {
-            let register = Register {
-                user_id: user(name),
-                kind: AccountKind::User,
-                password: None,
-                display_name: None,
-                login: Some(login(name, "FIRST")),
-                met: Met::default(),
-            };
+            let register =
+                Register { login: Some(login(name, "FIRST")), ..Register::user(user(name)) };
             world.done(register).await;
         }
         world
@@ -131,20 +123,14 @@ fn data(name: &str, room_id: Option<&OwnedRoomId>, kind: &str, content: &str) ->
 fn room(creator: &str, invite: &[&str]) -> CreateRoom {
     let random = logcabin_base::clock::random_letters(16);
     CreateRoom {
-        room_id: format!("!{random}:test").try_into().unwrap(),
-        creator: user(creator),
-        version: DEFAULT_ROOM_VERSION,
-        preset: Preset::PublicChat,
-        creation_content: CanonicalJsonObject::new(),
-        power_levels: CanonicalJsonObject::new(),
-        initial_state: Vec::new(),
-        name: None,
-        topic: None,
-        alias: None,
         invite: invite.iter().map(|name| user(name)).collect(),
-        is_direct: false,
-        public: false,
-        ts: ts(),
+        ..CreateRoom::new(
+            format!("!{random}:test").try_into().unwrap(),
+            user(creator),
+            DEFAULT_ROOM_VERSION,
+            Preset::PublicChat,
+            ts(),
+        )
     }
 }
 

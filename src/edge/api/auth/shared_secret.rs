@@ -20,10 +20,9 @@ use crate::{
     http::{ApiError, Cx, Json, endpoint},
 };
 use logcabin_decide::{
-    account::{self, Login, Met},
+    account::{self, Login},
     status::CreateAccount,
 };
-use logcabin_record::command::AccountKind;
 use logcabin_service::accounts::names::{device_id_or_new, short_name};
 
 endpoint! {
@@ -102,12 +101,10 @@ pub(super) async fn register(
         verified: None,
     });
     let register = account::Register {
-        user_id: user_id.clone(),
-        kind: AccountKind::User,
         password: Some(password),
         display_name: Some(display_name.unwrap_or_else(|| user_id.localpart().to_owned())),
         login,
-        met: Met::default(),
+        ..account::Register::user(user_id.clone())
     };
     cx.propose(CreateAccount { register, admin: request.admin }).await?.into_inner();
     let mut made = json!({ "user_id": user_id, "home_server": user_id.server_name() });

@@ -42,15 +42,12 @@ use crate::{
 };
 use logcabin_base::clock::random_token;
 use logcabin_decide::{
-    account::{Met, Register},
+    account::Register,
     sso::{LinkSso, RegisterLinked, Vouched},
 };
 use logcabin_engine::Durable;
 use logcabin_outside::oidc::{Person, Provider};
-use logcabin_record::{
-    address as threepid,
-    command::{AccountKind, SignedInBy},
-};
+use logcabin_record::{address as threepid, command::SignedInBy};
 use logcabin_service::uiaa::{Denied, Proof};
 
 endpoint! {
@@ -266,14 +263,7 @@ async fn register(
         .filter(|email| check_allowed(&cx.app, email).is_ok())
         .map(|threepid| Vouched { threepid, now_ms });
     let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
-    let register = Register {
-        user_id,
-        kind: AccountKind::User,
-        password: None,
-        display_name: Some(display_name),
-        login: None,
-        met: Met::default(),
-    };
+    let register = Register { display_name: Some(display_name), ..Register::user(user_id) };
     let proposal = RegisterLinked { register, provider: provider.to_owned(), subject, address };
     cx.propose(proposal).await.map(Durable::into_inner)
 }

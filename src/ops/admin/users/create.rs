@@ -8,11 +8,8 @@ use crate::admin::{
     form::{Field, Form, Kind},
     office::{ActError, Office},
 };
-use logcabin_decide::{
-    account::{Met, Register},
-    status::CreateAccount,
-};
-use logcabin_record::command::{AccountKind, Secret};
+use logcabin_decide::{account::Register, status::CreateAccount};
+use logcabin_record::command::Secret;
 use logcabin_service::accounts::names::short_name;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,12 +54,9 @@ impl Act for CreateUser {
         };
         let display_name = display_name.unwrap_or_else(|| user_id.localpart().to_owned());
         let register = Register {
-            user_id: user_id.clone(),
-            kind: AccountKind::User,
             password,
             display_name: Some(display_name),
-            login: None,
-            met: Met::default(),
+            ..Register::user(user_id.clone())
         };
         let created = office.propose(by, CreateAccount { register, admin }).await;
         created.map_err(ActError::of_user(&user_id))?;

@@ -1,20 +1,17 @@
 use futures_util::future::join_all;
-use ruma::{
-    CanonicalJsonObject, MilliSecondsSinceUnixEpoch, OwnedUserId, RoomVersionId,
-    events::TimelineEventType,
-};
+use ruma::{MilliSecondsSinceUnixEpoch, OwnedUserId, RoomVersionId, events::TimelineEventType};
 use serde_json::json;
 
 use super::*;
 use logcabin_base::{clock::Clock, work};
 use logcabin_decide::{
-    account::{Met, Register},
+    account::Register,
     create_room::{CreateRoom, Preset},
     send::SendEvent,
 };
 use logcabin_engine::{Engine, Options};
 use logcabin_log::memory::MemoryLog;
-use logcabin_record::{Origin, command::AccountKind};
+use logcabin_record::Origin;
 
 struct World {
     engine: Engine,
@@ -24,44 +21,24 @@ struct World {
 impl World {
     async fn new() -> Self {
         let clock = Clock::manual(1);
-        let options = Options {
-            server_name: "test".try_into().unwrap(),
-            event_cache_bytes: 1 << 24,
-            gather: Default::default(),
-            quotas: Default::default(),
-            accounts: Default::default(),
-            clock: clock.clone(),
-        };
+        let options = Options { event_cache_bytes: 1 << 24, ..Options::small(clock.clone()) };
         let engine = Engine::open(Arc::new(MemoryLog::new(clock)), options).await.unwrap();
         let ann: OwnedUserId = "@ann:test".try_into().unwrap();
-        let register = Register {
-            user_id: ann.clone(),
-            kind: AccountKind::User,
-            password: None,
-            display_name: None,
-            login: None,
-            met: Met::default(),
-        };
+        let register = Register::user(ann.clone());
         engine.propose(Origin::server(), register).await.unwrap().into_inner();
         Self { engine, ann }
     }
 
     async fn room(&self, name: &str, creation_content: serde_json::Value) -> OwnedRoomId {
         let create = CreateRoom {
-            room_id: format!("!{name}:test").try_into().unwrap(),
-            creator: self.ann.clone(),
-            version: RoomVersionId::V10,
-            preset: Preset::PublicChat,
             creation_content: serde_json::from_value(creation_content).unwrap(),
-            power_levels: CanonicalJsonObject::new(),
-            initial_state: Vec::new(),
-            name: None,
-            topic: None,
-            alias: None,
-            invite: Vec::new(),
-            is_direct: false,
-            public: false,
-            ts: MilliSecondsSinceUnixEpoch(1_u32.into()),
+            ..CreateRoom::new(
+                format!("!{name}:test").try_into().unwrap(),
+                self.ann.clone(),
+                RoomVersionId::V10,
+                Preset::PublicChat,
+                MilliSecondsSinceUnixEpoch(1_u32.into()),
+            )
         };
         self.engine.propose(Origin::server(), create).await.unwrap().into_inner()
     }
