@@ -48,58 +48,44 @@ struct Asked<'a> {
     recurse: bool,
 }
 
+macro_rules! asked {
+    ($request:expr, $rel_type:expr, $event_type:expr) => {
+        Asked {
+            room_id: &$request.room_id,
+            event_id: &$request.event_id,
+            rel_type: $rel_type,
+            event_type: $event_type,
+            from: $request.from.as_deref(),
+            to: $request.to.as_deref(),
+            dir: $request.dir,
+            limit: $request.limit,
+            recurse: $request.recurse,
+        }
+    };
+}
+
 pub(super) async fn all(
     cx: Cx<Server>,
     request: relating_events::Request,
 ) -> Result<Json, ApiError> {
-    let asked = Asked {
-        room_id: &request.room_id,
-        event_id: &request.event_id,
-        rel_type: None,
-        event_type: None,
-        from: request.from.as_deref(),
-        to: request.to.as_deref(),
-        dir: request.dir,
-        limit: request.limit,
-        recurse: request.recurse,
-    };
-    children(&cx, &asked).await
+    children(&cx, &asked!(request, None, None)).await
 }
 
 pub(super) async fn of_rel_type(
     cx: Cx<Server>,
     request: with_rel_type::Request,
 ) -> Result<Json, ApiError> {
-    let asked = Asked {
-        room_id: &request.room_id,
-        event_id: &request.event_id,
-        rel_type: Some(request.rel_type.to_string()),
-        event_type: None,
-        from: request.from.as_deref(),
-        to: request.to.as_deref(),
-        dir: request.dir,
-        limit: request.limit,
-        recurse: request.recurse,
-    };
-    children(&cx, &asked).await
+    let rel_type = Some(request.rel_type.to_string());
+    children(&cx, &asked!(request, rel_type, None)).await
 }
 
 pub(super) async fn of_rel_type_and_event_type(
     cx: Cx<Server>,
     request: with_both::Request,
 ) -> Result<Json, ApiError> {
-    let asked = Asked {
-        room_id: &request.room_id,
-        event_id: &request.event_id,
-        rel_type: Some(request.rel_type.to_string()),
-        event_type: Some(request.event_type.to_string()),
-        from: request.from.as_deref(),
-        to: request.to.as_deref(),
-        dir: request.dir,
-        limit: request.limit,
-        recurse: request.recurse,
-    };
-    children(&cx, &asked).await
+    let rel_type = Some(request.rel_type.to_string());
+    let event_type = Some(request.event_type.to_string());
+    children(&cx, &asked!(request, rel_type, event_type)).await
 }
 
 async fn children(cx: &Cx<Server>, asked: &Asked<'_>) -> Result<Json, ApiError> {
