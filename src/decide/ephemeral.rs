@@ -35,7 +35,7 @@ impl Default for Gather {
 }
 
 impl Gather {
-    fn lingers(&self, env: &Env, room_id: &RoomId) -> Duration {
+    pub(super) fn lingers(&self, env: &Env, room_id: &RoomId) -> Duration {
         let room = env.state.rooms.get(room_id);
         let joined = room.map_or(0, |room| room.counts(Offset::MAX).joined);
         if joined >= self.members { self.window } else { Duration::ZERO }
@@ -123,16 +123,8 @@ impl Proposal for SetReceipt {
         Stream::ephemeral(&self.room_id)
     }
 
-    fn shares_commit(&self) -> bool {
-        true
-    }
-
-    fn commit_size(&self) -> usize {
-        limits::COMMIT_PASSING
-    }
-
-    fn lingers(&self, env: &Env) -> Duration {
-        env.gather.lingers(env, &self.room_id)
+    fn passes_in(&self) -> Option<&RoomId> {
+        Some(&self.room_id)
     }
 
     /// A receipt that is there already, or further on, stays: nothing is written.
@@ -309,16 +301,8 @@ impl Proposal for SetTyping {
         Stream::ephemeral(&self.room_id)
     }
 
-    fn shares_commit(&self) -> bool {
-        true
-    }
-
-    fn commit_size(&self) -> usize {
-        limits::COMMIT_PASSING
-    }
-
-    fn lingers(&self, env: &Env) -> Duration {
-        env.gather.lingers(env, &self.room_id)
+    fn passes_in(&self) -> Option<&RoomId> {
+        Some(&self.room_id)
     }
 
     fn decide(&self, commit: &mut Commit<'_>) -> Result<(), Refusal> {

@@ -249,22 +249,27 @@ pub trait Proposal: Send + 'static {
     /// the other.
     fn stream(&self) -> Stream;
 
+    /// The room in which it passes, as receipts and typing do: many such proposals share a commit,
+    /// which in a large room lingers for them.
+    fn passes_in(&self) -> Option<&RoomId> {
+        None
+    }
+
     /// Whether others may be decided after it in the same commit. Only for proposals that look at
     /// nothing but the commit's room draft, where they see what the ones before them added.
     fn shares_commit(&self) -> bool {
-        false
+        self.passes_in().is_some()
     }
 
     /// How long a commit that begins with this proposal is delayed, so that others can join it. The
     /// proposer waits that long, too.
     fn lingers(&self, env: &Env) -> Duration {
-        let _ = env;
-        Duration::ZERO
+        self.passes_in().map_or(Duration::ZERO, |room_id| env.gather.lingers(env, room_id))
     }
 
     /// How many proposals like this one a commit may hold.
     fn commit_size(&self) -> usize {
-        limits::COMMIT_PROPOSALS
+        if self.passes_in().is_some() { limits::COMMIT_PASSING } else { limits::COMMIT_PROPOSALS }
     }
 
     /// Whether nothing else is appended between the decision and its records, on whatever stream.
