@@ -27,7 +27,7 @@ use logcabin::{
 use ruma::{OwnedRoomId, OwnedUserId};
 use tokio::runtime::Runtime;
 
-use common::{create_room, is_measuring, options, register, room_id, user_id};
+use common::{create_room, is_measuring, options, register, room_id, size_of, user_id};
 
 /// Records in one batch.
 const BATCH: u64 = 500;
@@ -90,15 +90,6 @@ async fn compact(log: &Arc<SledLog>) -> Duration {
     let compacting = tokio::task::spawn_blocking(move || log.compact(|| true));
     compacting.await.expect("no panic").expect("a compaction");
     began.elapsed()
-}
-
-fn size_of(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
-    entries
-        .map(|entry| entry.path())
-        .map(|path| if path.is_dir() { size_of(&path) } else { size(&path) })
-        .sum()
 }
 
 /// Of ten records, three messages, three receipts, a presence, and two messages to devices of which

@@ -32,6 +32,7 @@ import urllib.request
 
 import peers
 import synapse_homeserver
+from attacks.wire import read_message
 
 TICKS = os.sysconf("SC_CLK_TCK")
 VERSION = "10"
@@ -164,21 +165,6 @@ class Homeserver:
         if self.world.large and "/send_join/" in path:
             return 200, self.world.large.joined(json.loads(body))
         return 404, {"errcode": "M_NOT_FOUND", "error": "not here"}
-
-
-async def read_message(reader):
-    """The first line, the headers, and the body."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
-    if headers.get("transfer-encoding") == "chunked":
-        body = b""
-        while size := int(await reader.readline(), 16):
-            body += await reader.readexactly(size)
-            await reader.readline()
-        await reader.readline()
-    else:
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return head[0], headers, body
 
 
 def redact(event):

@@ -35,7 +35,9 @@ use ruma::{OwnedRoomId, OwnedUserId, UserId};
 use serde_json::{Map, Value, value::to_raw_value};
 use tokio::runtime::Runtime;
 
-use common::{create_room, is_measuring, join, options, register, room_id, say, text, user_id};
+use common::{
+    create_room, is_measuring, join, options, register, room_id, say, size_of, text, user_id,
+};
 
 /// Records for each room.
 const RECORDS_PER_ROOM: u64 = 2_000;
@@ -99,15 +101,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 fn open(dir: &Path) -> Arc<dyn Log> {
     Arc::new(SledLog::open(SledOptions::new(dir)).expect("the log opens"))
-}
-
-fn size_of(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
-    entries
-        .map(|entry| entry.path())
-        .map(|path| if path.is_dir() { size_of(&path) } else { size(&path) })
-        .sum()
 }
 
 /// Makes the log of a server.

@@ -22,6 +22,17 @@ const AT_ONCE: [(&str, &str); 2] =
 
 const DELAYED: &str = "/_matrix/client/unstable/org.matrix.msc4140/delayed_events";
 
+/// A restore of the stopped server's archive verifies, and has these texts in no file.
+fn assert_restored_without(server: &TestServer, texts: &[&str]) {
+    let new = TempDir::new().expect("a temporary directory");
+    let data_dir = new.path().join("data");
+    restore(&server.data_dir().join("archive"), &data_dir);
+    assert_verifies(&data_dir);
+    for text in texts {
+        assert_eq!(files_with(&data_dir, text), Vec::<PathBuf>::new(), "{text}");
+    }
+}
+
 async fn wait_until_gone(server: &TestServer, text: &str) {
     until_ok("what is erased is in no file", async || {
         let found = files_with(server.data_dir(), text);
@@ -94,11 +105,7 @@ async fn redacted_content_leaves_every_file() {
     assert_ne!(digest(server.data_dir()), before);
 
     // Of what is left, all can be rebuilt.
-    let new = TempDir::new().expect("a temporary directory");
-    let data_dir = new.path().join("data");
-    restore(&server.data_dir().join("archive"), &data_dir);
-    assert_verifies(&data_dir);
-    assert_eq!(files_with(&data_dir, SECRET), Vec::<PathBuf>::new());
+    assert_restored_without(&server, &[SECRET]);
 }
 
 #[tokio::test]
@@ -139,11 +146,7 @@ async fn the_content_of_a_redacted_scheduled_event_leaves_every_file() {
     assert_eq!(delayed(&ann, &delays[1]).await["content"]["body"], "this-one-stays");
 
     server.stop();
-    let new = TempDir::new().expect("a temporary directory");
-    let data_dir = new.path().join("data");
-    restore(&server.data_dir().join("archive"), &data_dir);
-    assert_verifies(&data_dir);
-    assert_eq!(files_with(&data_dir, SECRET), Vec::<PathBuf>::new());
+    assert_restored_without(&server, &[SECRET]);
 }
 
 #[tokio::test]
@@ -283,11 +286,7 @@ async fn expired_events_are_deleted_and_leave_every_file() {
     ann.request("GET", &path, None).await.refused(404, "M_NOT_FOUND");
     assert_eq!(event(&ann, &other, &stays).await["content"]["body"], "this-one-stays");
     server.stop();
-    let new = TempDir::new().expect("a temporary directory");
-    let data_dir = new.path().join("data");
-    restore(&server.data_dir().join("archive"), &data_dir);
-    assert_verifies(&data_dir);
-    assert_eq!(files_with(&data_dir, SECRET), Vec::<PathBuf>::new());
+    assert_restored_without(&server, &[SECRET]);
 }
 
 /// No sweep comes for a day.
@@ -556,13 +555,7 @@ async fn an_erased_user_leaves_nothing_in_any_file() {
     server.restart().await;
     check(&User { http: server.http(), ..bob }).await;
     server.stop();
-    let new = TempDir::new().expect("a temporary directory");
-    let data_dir = new.path().join("data");
-    restore(&server.data_dir().join("archive"), &data_dir);
-    assert_verifies(&data_dir);
-    for text in TEXTS {
-        assert_eq!(files_with(&data_dir, text), Vec::<PathBuf>::new(), "{text}");
-    }
+    assert_restored_without(&server, &TEXTS);
 }
 
 #[tokio::test]

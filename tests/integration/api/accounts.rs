@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{PASSWORD, anonymous, server, unique, user};
+use super::{PASSWORD, anonymous, one_wins, server, unique, user};
 use crate::harness::{Http, TestServer, User};
 
 async fn register(http: &Http, body: Value) -> crate::harness::Answer {
@@ -156,16 +156,7 @@ async fn concurrent_registrations_of_a_name_have_exactly_one_winner() {
             tokio::spawn(async move { register(&http, body).await })
         })
         .collect();
-    let mut won = 0;
-    for racer in racers {
-        let answer = racer.await.expect("a racer does not panic");
-        if answer.status == 200 {
-            won += 1;
-        } else {
-            answer.refused(400, "M_USER_IN_USE");
-        }
-    }
-    assert_eq!(won, 1);
+    one_wins(racers, "M_USER_IN_USE").await;
 }
 
 #[tokio::test]

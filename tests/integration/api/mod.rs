@@ -69,6 +69,7 @@ use std::sync::{Arc, Weak};
 
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 
 use crate::harness::{Answer, Http, TestServer, User, encode};
 
@@ -106,6 +107,20 @@ async fn user(server: &TestServer, name: &str) -> User {
 /// A request without a token, to `path` under `/_matrix/client/v3`.
 async fn anonymous(http: &Http, method: &str, path: &str, body: Option<&Value>) -> Answer {
     http.request(method, &format!("/_matrix/client/v3{path}"), None, body).await
+}
+
+/// One racer succeeds, and the others are refused with 400 and this code.
+async fn one_wins(racers: Vec<JoinHandle<Answer>>, errcode: &str) {
+    let mut won = 0;
+    for racer in racers {
+        let answer = racer.await.expect("a racer does not panic");
+        if answer.status == 200 {
+            won += 1;
+        } else {
+            answer.refused(400, errcode);
+        }
+    }
+    assert_eq!(won, 1);
 }
 
 impl User {

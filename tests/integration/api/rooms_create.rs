@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{each, server, string, unique, user};
+use super::{each, one_wins, server, string, unique, user};
 use crate::harness::{User, encode};
 
 /// The content of a state event with an empty key; null if there is none.
@@ -147,16 +147,7 @@ async fn of_two_rooms_racing_for_an_alias_one_is_made() {
             tokio::spawn(async move { ann.post("/createRoom", options).await })
         })
         .collect();
-    let mut won = 0;
-    for racer in racers {
-        let answer = racer.await.expect("a racer does not panic");
-        if answer.status == 200 {
-            won += 1;
-        } else {
-            answer.refused(400, "M_ROOM_IN_USE");
-        }
-    }
-    assert_eq!(won, 1);
+    one_wins(racers, "M_ROOM_IN_USE").await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use ruma::serde::Base64;
 use ruma::signatures::{PublicKeyMap, verify_json};
 use serde_json::{Value, json};
 
-use super::{PASSWORD, anonymous, unique};
+use super::{PASSWORD, anonymous, one_wins, unique};
 use crate::administration;
 use crate::crash::assert_verifies;
 use crate::harness::mail::{MailServer, Security, link};
@@ -949,16 +949,7 @@ async fn of_accounts_that_race_for_an_address_exactly_one_gets_it() {
         .into_iter()
         .map(|(user, sid, secret)| tokio::spawn(async move { add(&user, &sid, &secret).await }))
         .collect();
-    let mut won = 0;
-    for racer in racing {
-        let answer = racer.await.expect("a racer does not panic");
-        if answer.status == 200 {
-            won += 1;
-        } else {
-            answer.refused(400, "M_THREEPID_IN_USE");
-        }
-    }
-    assert_eq!(won, 1);
+    one_wins(racing, "M_THREEPID_IN_USE").await;
 }
 
 /// The key by which others know requests and events of this server.

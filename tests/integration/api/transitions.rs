@@ -179,52 +179,36 @@ const NEVER: [(Act, Then); 4] = [
     (Act::BobSets("ban"), Forbidden),
 ];
 
+/// What becomes of the acts if Bob has not been in the room, or is no longer.
+fn outside(rule: Rule, leaving: Then) -> Vec<(Act, Then)> {
+    let mut acts = vec![
+        (Act::Bob("join"), if_so(rule.lets_in(), Becomes("join"))),
+        (Act::BobSets("join"), if_so(rule.lets_in(), Becomes("join"))),
+        (Act::Bob("knock"), if_so(rule.knocking(), Becomes("knock"))),
+        (Act::BobSets("knock"), if_so(rule.knocking(), Becomes("knock"))),
+        (Act::Bob("leave"), leaving),
+        (Act::BobSets("leave"), leaving),
+        (Act::Ann("invite"), Becomes("invite")),
+        (Act::AnnSets("invite"), Becomes("invite")),
+        (Act::Ann("kick"), Forbidden),
+        (Act::Ann("ban"), Becomes("ban")),
+        (Act::AnnSets("ban"), Becomes("ban")),
+        (Act::Ann("unban"), BadState),
+    ];
+    acts.extend(NEVER);
+    acts
+}
+
 #[tokio::test]
 async fn a_stranger_joins_or_knocks_as_the_rule_says_and_is_invited_or_banned() {
     let stage = Stage::new().await;
-    let expected = |rule: Rule| {
-        let mut acts = vec![
-            (Act::Bob("join"), if_so(rule.lets_in(), Becomes("join"))),
-            (Act::BobSets("join"), if_so(rule.lets_in(), Becomes("join"))),
-            (Act::Bob("knock"), if_so(rule.knocking(), Becomes("knock"))),
-            (Act::BobSets("knock"), if_so(rule.knocking(), Becomes("knock"))),
-            (Act::Bob("leave"), Forbidden),
-            (Act::BobSets("leave"), Forbidden),
-            (Act::Ann("invite"), Becomes("invite")),
-            (Act::AnnSets("invite"), Becomes("invite")),
-            (Act::Ann("kick"), Forbidden),
-            (Act::Ann("ban"), Becomes("ban")),
-            (Act::AnnSets("ban"), Becomes("ban")),
-            (Act::Ann("unban"), BadState),
-        ];
-        acts.extend(NEVER);
-        acts
-    };
-    stage.check_all("none", expected).await;
+    stage.check_all("none", |rule| outside(rule, Forbidden)).await;
 }
 
 #[tokio::test]
 async fn one_who_left_is_as_a_stranger_and_leaves_no_second_time() {
     let stage = Stage::new().await;
-    let expected = |rule: Rule| {
-        let mut acts = vec![
-            (Act::Bob("join"), if_so(rule.lets_in(), Becomes("join"))),
-            (Act::BobSets("join"), if_so(rule.lets_in(), Becomes("join"))),
-            (Act::Bob("knock"), if_so(rule.knocking(), Becomes("knock"))),
-            (Act::BobSets("knock"), if_so(rule.knocking(), Becomes("knock"))),
-            (Act::Bob("leave"), Stays),
-            (Act::BobSets("leave"), Stays),
-            (Act::Ann("invite"), Becomes("invite")),
-            (Act::AnnSets("invite"), Becomes("invite")),
-            (Act::Ann("kick"), Forbidden),
-            (Act::Ann("ban"), Becomes("ban")),
-            (Act::AnnSets("ban"), Becomes("ban")),
-            (Act::Ann("unban"), BadState),
-        ];
-        acts.extend(NEVER);
-        acts
-    };
-    stage.check_all("leave", expected).await;
+    stage.check_all("leave", |rule| outside(rule, Stays)).await;
 }
 
 #[tokio::test]
