@@ -125,19 +125,34 @@ impl Receiving<'_> {
         let keys = self.keys_of(events, &room.rules).await?;
         let mut valid = Vec::with_capacity(events.len());
         for part in events.chunks(limits::VERIFIED_AT_ONCE) {
-            let turn = match part.len() {
-                ..limits::VERIFIED_IN_PARALLEL => None,
-                _ => Some(self.federation.verifying.lock().await),
-            };
-            let checked = background::at_length(|| check(part));
-            drop(turn);
-            for checked in checked {
-                match checked {
-                    Ok(checked) => valid.push(checked),
-                    Err(error @ PduError::NotRecorded(_)) => return Err(error),
-                    Err(error) => {
-                        debug!(%error, room_id = %room.id, "an event is not used");
-                    }
+            valid.extend(self.check_part(room, part, &keys).await?);
+        }
+        Ok(valid)
+    }
+
+    async fn check_part<R: Borrow<RawValue> + Sync>(
+        &self,
+        room: &Room,
+        part: &[R],
+        keys: &HashMap<OwnedServerName, EventKeys>,
+    ) -> Result<Vec<Checked>, PduError> {
+        let is_large = part.len() >= limits::VERIFIED_IN_PARALLEL;
+        let turn = match is_large {
+            true => Some(self.federation.verifying.lock().await),
+            false => None,
+        };
+        let checked = background::at_length(|| match is_large {
+            true => background::in_parallel(part, |raw| self.check(room, raw.borrow(), keys)),
+            false => part.iter().map(|raw| self.check(room, raw.borrow(), keys)).collect(),
+        });
+        drop(turn);
+        let mut valid = Vec::with_capacity(part.len());
+        for checked in checked {
+            match checked {
+                Ok(checked) => valid.push(checked),
+                Err(error @ PduError::NotRecorded(_)) => return Err(error),
+                Err(error) => {
+                    debug!(%error, room_id = %room.id, "an event is not used");
                 }
             }
         }
@@ -179,9 +194,9 @@ impl Receiving<'_> {
         Ok(Checked::Valid(self.verify_by(room, pdu, &valid)?))
     }
 
-    /// Verifies very many events, and records them as authorities for others as soon as all of
-    /// their own authorities are known, so that few of them are in memory twice. Adds those whose
-    /// are not to `waiting`, and shows each to `found`.
+    /// Verifies very many events, and records each part of them as outliers once it is verified, so
+    /// that few of them are in memory twice. Events whose auth events are not known yet are added
+    /// to `waiting`. Calls `found` for each event.
     ///
     /// # Errors
     /// As [`Self::check_all`].
@@ -343,7 +358,7 @@ fn needed(events: &[impl Borrow<RawValue>], with_id: bool) -> BTreeMap<OwnedServ
     needed
 }
 
-/// Those of some events that rest on known ones alone, or on each other as well, and the others.
+/// Divides events into those whose auth events are all known or among these, and the others.
 fn divided(
     events: Vec<Verified>,
     mut knows: impl FnMut(&str) -> Result<bool, PduError>,
